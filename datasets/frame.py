@@ -1,0 +1,136 @@
+"""Traces as tidy pandas frames: one row per iteration and worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.datasets.trace import COLUMNS, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REQUIRED = ("worker", "iteration", "samples", "seconds")
+
+
+def to_frame(trace: Trace) -> pd.DataFrame:
+    """Return a tidy frame: ``iteration``, ``worker``, the measured columns, then one column per driver.
+
+    Examples
+    --------
+    >>> to_frame(Trace(samples=[[8, 8]], seconds=[[1, 2]], workers=["a", "b"]))
+       iteration worker  samples  seconds
+    0          0      a      8.0      1.0
+    1          0      b      8.0      2.0
+    """
+    import pandas as pd
+
+    iterations, workers = trace.seconds.shape
+    columns: dict[str, object] = {
+        "iteration": np.repeat(np.arange(iterations), workers),
+        "worker": np.tile(np.array(trace.workers), iterations),
+    }
+    columns |= {name: panel.ravel() for name in COLUMNS if (panel := getattr(trace, name)) is not None}
+    if trace.drivers is not None:
+        columns |= {name: trace.drivers[:, :, d].ravel() for d, name in enumerate(trace.driver_names)}
+    return pd.DataFrame(columns)
+
+
+def from_frame(frame: pd.DataFrame, *, meta: Mapping[str, str] | None = None) -> Trace:
+    """Build a trace from a tidy frame.
+
+    Parameters
+    ----------
+    frame
+        Columns ``worker``, ``iteration``, ``samples``, ``seconds``, any of ``comm_seconds``, ``wait_seconds``,
+        ``start``; every other column is a driver. Pairs of worker and iteration that are absent become NaN.
+    meta
+        What is known about the trace.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing or not numeric, a (worker, iteration) pair repeats, or there is no row.
+
+    Examples
+    --------
+    The second worker did not report iteration 7, so its place is NaN:
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"worker": ["a", "b", "a"], "iteration": [6, 6, 7], "samples": 8, "seconds": 0.5})
+    >>> from_frame(frame).speed
+    array([[16., 16.],
+           [16., nan]])
+    """
+    _check(frame)
+    workers, column = np.unique(frame["worker"].astype(str).to_numpy(dtype=str), return_inverse=True)
+    if len(workers) and all(name.isdigit() for name in workers):
+        by_number = np.argsort(workers.astype(int), kind="stable")
+        workers, column = workers[by_number], np.argsort(by_number)[column]
+    iterations, row = np.unique(frame["iteration"].to_numpy(dtype=np.int64), return_inverse=True)
+    _check_unique(frame, row, column, len(workers))
+
+    def panel(name: str) -> NDArray[np.float64]:
+        values = np.full((len(iterations), len(workers)), np.nan)
+        values[row, column] = _numbers(frame, name)
+        return values
+
+    driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *COLUMNS)]
+    return Trace(
+        **{name: panel(name) for name in COLUMNS if name in frame.columns},  # type: ignore[arg-type]
+        drivers=np.stack([panel(name) for name in driver_names], axis=-1) if driver_names else None,
+        driver_names=driver_names,
+        workers=[str(name) for name in workers],
+        meta=meta,
+    )
+
+
+def _check(frame: pd.DataFrame) -> None:
+    missing = [name for name in REQUIRED if name not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}"
+        )
+    if not len(frame):
+        raise ValueError("the frame has no rows; a trace needs at least one")
+    iteration = _numbers(frame, "iteration")
+    if not np.array_equal(iteration, np.round(iteration)):
+        raise ValueError("column 'iteration' must hold whole numbers")
+    if frame["worker"].isna().any():
+        raise ValueError(
+            f"column 'worker' must name a worker in every row, but row {_first(frame['worker'].isna())} is empty"
+        )
+    for name in COLUMNS[:4]:
+        if name in frame.columns and (bad := _numbers(frame, name) < 0).any():
+            raise ValueError(f"column {name!r} must not be negative, but row {_first(bad)} is")
+
+
+def _check_unique(
+    frame: pd.DataFrame, row: NDArray[np.int64], column: NDArray[np.int64], workers: int
+) -> None:
+    pair = row * workers + column
+    _, first, count = np.unique(pair, return_index=True, return_counts=True)
+    if (count > 1).any():
+        again = frame.iloc[int(first[np.argmax(count > 1)])]
+        raise ValueError(
+            f"worker {again['worker']!s} reports iteration {int(again['iteration'])} more than once; "
+            "each (worker, iteration) may stand in one row only"
+        )
+
+
+def _numbers(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
+    import pandas as pd
+
+    numbers = pd.to_numeric(frame[name], errors="coerce")
+    broken = numbers.isna() & frame[name].notna()
+    if broken.any():
+        at = _first(broken)
+        raise ValueError(f"column {name!r} must hold numbers, but row {at} holds {frame[name].iloc[at]!r}")
+    return numbers.to_numpy(dtype=np.float64)
+
+
+def _first(condition: object) -> int:
+    return int(np.argmax(np.asarray(condition)))

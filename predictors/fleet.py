@@ -1,0 +1,186 @@
+"""What all predictors of a fleet share: who is in it, its state as arrays, and the guards around a forecast.
+
+A predictor that inherits from `FleetPredictor` writes three small methods: the state of new workers, what one
+iteration teaches, and the next speed. Everything else of the promise is kept here. Axes: W workers, D drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.report import FASTEST, SLOWEST, Report
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+Array = NDArray[np.float64]
+
+PRIOR_SPEED = 1.0
+"""The speed, in samples/s, forecast for everybody before anybody reported: only ratios size batches."""
+
+ERROR_SMOOTHING = 0.05
+"""Weight of the newest squared error in the spread."""
+
+
+class FleetPredictor:
+    """The shared part of the predictors whose state is one row of arrays per worker.
+
+    A worker that has not reported yet is forecast at the median of those that have.
+    """
+
+    opts_out: ClassVar[Mapping[str, str]] = {}
+    """Promise checks that do not apply to this predictor, each with the reason."""
+
+    workers: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Array] = {}
+
+    # -- what a predictor writes ---------------------------------------------------------------------------------
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        """Return the state of ``count`` workers that have not reported: arrays with one row per worker."""
+        raise TypeError(f"{type(self).__name__} must define _fresh")
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        """Learn one iteration; speeds and drivers are NaN where there was no report."""
+        raise TypeError(f"{type(self).__name__} must define _learn")
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        """Return the speed expected ``horizon`` iterations ahead, NaN where nothing is known yet."""
+        raise TypeError(f"{type(self).__name__} must define _next_speed")
+
+    # -- the promise ---------------------------------------------------------------------------------------------
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads: none, unless a predictor says otherwise."""
+        return ()
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Do nothing: this predictor learns only from what it observes."""
+        return self
+
+    def reset(self, workers: Sequence[str]) -> None:
+        """Start, or start again, with this fleet and no memory of any iteration."""
+        names = tuple(map(str, workers))
+        if len(set(names)) != len(names):
+            raise ValueError(f"workers must not repeat a name, got {list(names)}")
+        self.workers = names
+        self._rows = self._fresh_rows(len(names))
+
+    def join(self, worker: str) -> None:
+        """Add a worker at the end of the fleet; the others keep their state."""
+        if worker in self.workers:
+            raise ValueError(f"worker {worker!r} is already in the fleet")
+        newcomer = self._fresh_rows(1)
+        if self.workers:
+            newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self._rows.items()}
+        self._rows = newcomer
+        self.workers = (*self.workers, worker)
+
+    def leave(self, worker: str) -> None:
+        """Remove a worker; the others keep their state."""
+        if worker not in self.workers:
+            raise ValueError(f"worker {worker!r} is not in the fleet {list(self.workers)}")
+        i = self.workers.index(worker)
+        self._rows = {name: np.delete(rows, i, axis=0) for name, rows in self._rows.items()}
+        self.workers = self.workers[:i] + self.workers[i + 1 :]
+
+    def observe(self, report: Report) -> None:
+        """Learn what the iteration just finished measured, and how far the forecast for it was off."""
+        self._require_fleet()
+        speed_W = report.speed
+        if len(speed_W) != len(self.workers):
+            raise ValueError(
+                f"the report must have one entry for each of the {len(self.workers)} workers, got {len(speed_W)}; "
+                "call reset, join or leave when the fleet changes"
+            )
+        drivers_WD = self._driver_rows(report.drivers)
+        forecast_W = self._next_speed(drivers_WD, 1)
+        self._rows["squared_error"] = _updated_error(self._rows["squared_error"], forecast_W, speed_W)
+        self._learn(speed_W, drivers_WD)
+
+    def predict(self, drivers: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
+        """Forecast the iteration ``horizon`` ahead. Pure: asking twice gives the same answer."""
+        if horizon < 1:
+            raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
+        self._require_fleet()
+        speed_W = self._next_speed(self._driver_rows(drivers), horizon)
+        spread_W = np.sqrt(self._rows["squared_error"] * horizon)
+        return Forecast(
+            speed=_with_prior(speed_W),
+            spread=np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf),
+        )
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything learnt and observed, as arrays."""
+        rows = {f"rows/{name}": rows.copy() for name, rows in self._rows.items()}
+        learnt = {f"learnt/{name}": value.copy() for name, value in self._learnt().items()}
+        return {"workers": np.array(self.workers, dtype=np.str_), **rows, **learnt}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        self._load_learnt({name[7:]: value for name, value in state.items() if name.startswith("learnt/")})
+        self.reset([str(worker) for worker in state.get("workers", ())])
+        for name, rows in self._rows.items():
+            saved = np.asarray(state.get(f"rows/{name}", rows))
+            if saved.shape != rows.shape:
+                raise ValueError(
+                    f"state {name!r} must have the shape {rows.shape}, got {saved.shape}: it was saved by "
+                    f"{type(self).__name__} with another configuration"
+                )
+            self._rows[name] = saved.astype(rows.dtype, copy=True)
+
+    # -- what predictors that learn from traces add --------------------------------------------------------------
+
+    def _learnt(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        if learnt:
+            raise ValueError(
+                f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(learnt)}"
+            )
+
+    # -- guards --------------------------------------------------------------------------------------------------
+
+    def _fresh_rows(self, count: int) -> dict[str, Array]:
+        return {**self._fresh(count), "squared_error": np.full(count, np.nan)}
+
+    def _require_fleet(self) -> None:
+        if not self.workers:
+            raise ValueError("there is no fleet yet: call reset(workers) with the workers' names first")
+
+    def _driver_rows(self, drivers: ArrayLike | None) -> Array:
+        expected = (len(self.workers), len(self.driver_names))
+        if drivers is None or not self.driver_names:
+            return np.full(expected, np.nan)
+        rows = np.asarray(drivers, dtype=np.float64)
+        if rows.shape != expected:
+            raise ValueError(
+                f"drivers must have the shape [workers, drivers] {expected}, in the order {list(self.driver_names)}, "
+                f"got {rows.shape}"
+            )
+        return np.where(np.isfinite(rows), rows, np.nan)
+
+
+def _updated_error(error_W: Array, forecast_W: Array, speed_W: Array) -> Array:
+    """Smooth the squared error of the log speed: relative, and the same for half as fast and twice as fast."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        newest = np.square(np.log(speed_W / forecast_W))
+    smoothed = np.where(np.isfinite(error_W), error_W + ERROR_SMOOTHING * (newest - error_W), newest)
+    return np.where(np.isfinite(newest), smoothed, error_W)
+
+
+def _with_prior(speed_W: Array) -> Array:
+    known = np.isfinite(speed_W)
+    if known.all():
+        return np.clip(speed_W, SLOWEST, FASTEST)
+    prior = float(np.median(speed_W[known])) if known.any() else PRIOR_SPEED
+    return np.clip(np.where(known, speed_W, prior), SLOWEST, FASTEST)

@@ -1,0 +1,89 @@
+"""What a predictor says about the next iteration. Axis: W workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Batch time curves of a fleet: ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``.
+
+    Parameters
+    ----------
+    floor, intercept
+        Shortest possible time, and the time a batch costs besides its samples, ``[W]``, in seconds.
+    slope
+        Seconds per sample, ``[W]``.
+    limit
+        The largest batch that fits into memory, ``[W]``, in samples; infinite where there is none.
+
+    Examples
+    --------
+    >>> Curves.from_speed(np.array([100.0, 50.0])).seconds(np.array([10, 10]))
+    array([0.1, 0.2])
+    """
+
+    floor: Array
+    slope: Array
+    intercept: Array
+    limit: Array
+
+    @classmethod
+    def from_speed(cls, speed: Array) -> Curves:
+        """Curves of workers whose time is plainly samples / speed; speed ``[W]`` in samples/s."""
+        zero = np.zeros(len(speed))
+        return cls(
+            floor=zero, slope=1.0 / np.asarray(speed), intercept=zero, limit=np.full(len(speed), np.inf)
+        )
+
+    def seconds(self, sizes: NDArray[np.int64] | Array) -> Array:
+        """Return the time of batches of these sizes, ``[W]``, in seconds; infinite beyond the limit."""
+        line = np.maximum(self.floor, self.intercept + self.slope * sizes)
+        return np.where(sizes <= self.limit, line, np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """The next speeds, with what is known about their error.
+
+    Parameters
+    ----------
+    speed
+        Expected speed of each worker, ``[W]``, in samples/s: always positive and finite.
+    spread
+        Relative standard deviation of the forecast's error, ``[W]``; infinite before the first report.
+    """
+
+    speed: Array
+    spread: Array
+
+    def quantile(self, q: float) -> Array:
+        """Return the speed that is not exceeded with probability ``q``, ``[W]``, in samples/s.
+
+        The error is taken as log-normal with the forecast's spread. Where the spread is infinite nothing is
+        known: the quantile is then 0 below the median and infinite above it.
+
+        >>> forecast = Forecast(speed=np.array([100.0]), spread=np.array([0.1]))
+        >>> forecast.quantile(0.1).round(1), forecast.quantile(0.5)
+        (array([88.]), array([100.]))
+        """
+        from scipy.special import ndtri
+
+        if not 0.0 < q < 1.0:
+            raise ValueError(f"q must lie strictly between 0 and 1, got {q}")
+        z = float(ndtri(q))
+        if z == 0.0:
+            return self.speed.copy()
+        sigma = np.sqrt(np.log1p(np.square(self.spread)))
+        return self.speed * np.exp(z * sigma)
+
+    @property
+    def curves(self) -> Curves:
+        """The batch time curves that the solver consumes."""
+        return Curves.from_speed(self.speed)

@@ -1,0 +1,66 @@
+"""The one promise that every predictor keeps. Axes: W workers, D drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+    from paceline.predictors.forecast import Forecast
+    from paceline.predictors.report import Report
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Forecasts the next speed of every worker of a fleet.
+
+    The life of a predictor: ``fit`` on recorded traces (optional), ``reset`` with the fleet's names, then for each
+    iteration ``predict`` before it and ``observe`` after it. :mod:`paceline.predictors.checks` states what else is
+    promised, as checks that anyone can run on their own predictor.
+    """
+
+    workers: tuple[str, ...]
+    """The fleet, in the order of every array; empty before ``reset``."""
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads, in the order of their axis; empty if it reads none."""
+        ...
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Learn from recorded traces; may do nothing."""
+        ...
+
+    def reset(self, workers: Sequence[str]) -> None:
+        """Start, or start again, with this fleet and no memory of any iteration."""
+        ...
+
+    def join(self, worker: str) -> None:
+        """Add a worker at the end of the fleet; the others keep their state."""
+        ...
+
+    def leave(self, worker: str) -> None:
+        """Remove a worker; the others keep their state."""
+        ...
+
+    def observe(self, report: Report) -> None:
+        """Learn what the iteration just finished measured."""
+        ...
+
+    def predict(self, drivers: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
+        """Forecast the iteration ``horizon`` ahead. Pure: asking twice gives the same answer.
+
+        ``drivers``, ``[W, D]``, are those sampled now, at the boundary before the next iteration.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything learnt and observed, as arrays: loading it resumes exactly."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        ...

@@ -1,0 +1,59 @@
+"""What the workers measured in the iteration just finished. Axes: W workers, D drivers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+SLOWEST, FASTEST = 1e-9, 1e12
+"""Speeds outside this range, in samples/s, are taken for garbage and clipped."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """One finished iteration, over the fleet. NaN where a worker did not report.
+
+    Parameters
+    ----------
+    samples
+        Samples each worker processed, ``[W]``.
+    seconds
+        Each worker's own compute time, waiting left out, ``[W]``, in seconds.
+    comm_seconds
+        Time each worker spent communicating, ``[W]``, in seconds.
+    drivers
+        The driving factors sampled at the boundary before this iteration, ``[W, D]``.
+    out_of_memory
+        Which workers ran out of memory, ``[W]`` of bool.
+
+    Examples
+    --------
+    A worker that took no time at all did not really report:
+
+    >>> Report(samples=[64, 64], seconds=[0.5, 0.0]).speed
+    array([128.,  nan])
+    """
+
+    samples: ArrayLike
+    seconds: ArrayLike
+    comm_seconds: ArrayLike | None = None
+    drivers: ArrayLike | None = None
+    out_of_memory: ArrayLike | None = None
+
+    @property
+    def speed(self) -> Array:
+        """Samples per second, ``[W]``; NaN where there is no usable report."""
+        samples = np.asarray(self.samples, dtype=np.float64)
+        seconds = np.asarray(self.seconds, dtype=np.float64)
+        if samples.ndim != 1 or samples.shape != seconds.shape:
+            raise ValueError(
+                f"samples and seconds must both have one entry per worker, got the shapes {samples.shape} and {seconds.shape}"
+            )
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            speed = samples / seconds
+        usable = (samples > 0) & (seconds > 0) & (speed > 0) & np.isfinite(seconds)
+        return np.where(usable, np.clip(speed, SLOWEST, FASTEST), np.nan)
