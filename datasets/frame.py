@@ -80,7 +80,7 @@ def from_frame(frame: pd.DataFrame, *, meta: Mapping[str, str] | None = None) ->
 
     driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *COLUMNS)]
     return Trace(
-        **{name: panel(name) for name in COLUMNS if name in frame.columns},  # type: ignore[arg-type]
+        **{name: panel(name) for name in COLUMNS if name in frame.columns},
         drivers=np.stack([panel(name) for name in driver_names], axis=-1) if driver_names else None,
         driver_names=driver_names,
         workers=[str(name) for name in workers],
@@ -108,9 +108,7 @@ def _check(frame: pd.DataFrame) -> None:
             raise ValueError(f"column {name!r} must not be negative, but row {_first(bad)} is")
 
 
-def _check_unique(
-    frame: pd.DataFrame, row: NDArray[np.int64], column: NDArray[np.int64], workers: int
-) -> None:
+def _check_unique(frame: pd.DataFrame, row: NDArray[np.int64], column: NDArray[np.int64], workers: int) -> None:
     pair = row * workers + column
     _, first, count = np.unique(pair, return_index=True, return_counts=True)
     if (count > 1).any():

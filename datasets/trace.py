@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -100,12 +100,8 @@ class Trace:
         values: dict[str, object] = {
             "samples": _same_shape("samples", samples, shape),
             "seconds": _not_negative("seconds", panel),
-            "comm_seconds": None
-            if comm_seconds is None
-            else _same_shape("comm_seconds", comm_seconds, shape),
-            "wait_seconds": None
-            if wait_seconds is None
-            else _same_shape("wait_seconds", wait_seconds, shape),
+            "comm_seconds": None if comm_seconds is None else _same_shape("comm_seconds", comm_seconds, shape),
+            "wait_seconds": None if wait_seconds is None else _same_shape("wait_seconds", wait_seconds, shape),
             "start": None if start is None else _same_shape("start", start, shape),
             "drivers": _driver_panel(drivers, shape, tuple(driver_names)),
             "driver_names": _distinct("driver_names", tuple(map(str, driver_names))),
@@ -150,7 +146,7 @@ class Trace:
         if unknown:
             raise ValueError(f"workers {unknown} are not in this trace; it has {list(self.workers)}")
         columns = [list(self.workers).index(name) for name in names]
-        panels = {
+        panels: dict[str, Any] = {
             name: None if (panel := getattr(self, name)) is None else panel[iterations][:, columns]
             for name in (*COLUMNS, "drivers")
         }
@@ -205,9 +201,7 @@ def _panel(name: str, values: ArrayLike) -> Array:
     if panel.ndim != 2:
         raise ValueError(f"{name} must have the shape [iterations, workers], got {panel.shape}")
     if 0 in panel.shape:
-        raise ValueError(
-            f"{name} must hold at least one iteration of one worker, got the shape {panel.shape}"
-        )
+        raise ValueError(f"{name} must hold at least one iteration of one worker, got the shape {panel.shape}")
     return _frozen(panel)
 
 

@@ -164,8 +164,8 @@ class FleetPredictor:
         rows = np.asarray(drivers, dtype=np.float64)
         if rows.shape != expected:
             raise ValueError(
-                f"drivers must have the shape [workers, drivers] {expected}, in the order {list(self.driver_names)}, "
-                f"got {rows.shape}"
+                f"drivers must have the shape [workers, drivers] {expected}, in the order "
+                f"{list(self.driver_names)}, got {rows.shape}"
             )
         return np.where(np.isfinite(rows), rows, np.nan)
 

@@ -38,9 +38,7 @@ class Curves:
     def from_speed(cls, speed: Array) -> Curves:
         """Curves of workers whose time is plainly samples / speed; speed ``[W]`` in samples/s."""
         zero = np.zeros(len(speed))
-        return cls(
-            floor=zero, slope=1.0 / np.asarray(speed), intercept=zero, limit=np.full(len(speed), np.inf)
-        )
+        return cls(floor=zero, slope=1.0 / np.asarray(speed), intercept=zero, limit=np.full(len(speed), np.inf))
 
     def seconds(self, sizes: NDArray[np.int64] | Array) -> Array:
         """Return the time of batches of these sizes, ``[W]``, in seconds; infinite beyond the limit."""

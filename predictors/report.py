@@ -51,7 +51,8 @@ class Report:
         seconds = np.asarray(self.seconds, dtype=np.float64)
         if samples.ndim != 1 or samples.shape != seconds.shape:
             raise ValueError(
-                f"samples and seconds must both have one entry per worker, got the shapes {samples.shape} and {seconds.shape}"
+                f"samples and seconds must both have one entry per worker, "
+                f"got the shapes {samples.shape} and {seconds.shape}"
             )
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             speed = samples / seconds
