@@ -1,0 +1,378 @@
+"""What every predictor promises, as small named checks that anyone can run on their own.
+
+    from paceline.predictors import checks
+
+    checks.run(checks.fitted(MyPredictor()))
+
+A predictor for which a promise makes no sense opts out openly: ``opts_out = {"learns_a_constant": "the reason"}``.
+Axes: T iterations, W workers, D drivers.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.protocol import Predictor
+from paceline.predictors.report import Report
+
+Array = NDArray[np.float64]
+Factory = Callable[[], Predictor]
+
+FLEET = ("a", "b", "c")
+SAMPLES = 64.0
+
+
+class PromiseBroken(AssertionError):  # noqa: N818 - it names what happened, as the checks' readers see it
+    """A predictor does not do what all predictors promise."""
+
+
+def fitted(predictor: Predictor) -> Factory:
+    """Return a factory of fresh copies of the predictor, fitted once to :func:`example_trace`."""
+    ready = copy.deepcopy(predictor).fit([example_trace()])
+    return lambda: copy.deepcopy(ready)
+
+
+def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
+    """Run the checks, all of them or those named, and return the names of those that ran.
+
+    Raises
+    ------
+    PromiseBroken
+        At the first promise that the predictor breaks; the sentence says which.
+
+    Examples
+    --------
+    >>> from paceline.predictors import EWMA
+    >>> len(run(fitted(EWMA()))) == len(CHECKS)
+    True
+    """
+    opted_out = getattr(make(), "opts_out", {})
+    chosen = [name for name in names or CHECKS if name not in opted_out]
+    for name in chosen:
+        CHECKS[name](make)
+    return chosen
+
+
+def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-untyped-def]  # datasets is imported late
+    """Return a small made-up trace: three workers, two drivers, one of which explains the changes of speed."""
+    from paceline.datasets import Trace
+
+    rng = np.random.default_rng(seed)
+    busy_TW = (np.cumsum(rng.random((iterations, len(FLEET))) < 0.05, axis=0) % 2).astype(float)
+    noise_TW = rng.normal(0.0, 0.03, busy_TW.shape)
+    speed_TW = np.array([100.0, 200.0, 50.0]) * np.exp(-0.5 * busy_TW + noise_TW)
+    return Trace(
+        samples=np.full(busy_TW.shape, SAMPLES),
+        seconds=SAMPLES / speed_TW,
+        drivers=np.stack([busy_TW, rng.random(busy_TW.shape)], axis=-1),
+        driver_names=["cpu_busy", "distractor"],
+        workers=FLEET,
+        meta={"job": "example", "source": "paceline.predictors.checks"},
+    )
+
+
+# -- the promises ------------------------------------------------------------------------------------------------
+
+
+def predict_is_pure(make: Factory) -> None:
+    """Asking twice gives the same answer, and asking changes nothing."""
+    asked, silent = _warm(make), _warm(make)
+    first, second = asked.predict(), asked.predict()
+    _require(_same(first, second), "predict gave two different answers in a row")
+    asked.predict(horizon=3)
+    _require(_same(_continue(asked), _continue(silent)), "predict changed what is forecast later")
+
+
+def defined_before_the_first_report(make: Factory) -> None:
+    """Before any report there is a forecast, and its spread is infinite."""
+    predictor = make()
+    predictor.reset(FLEET)
+    forecast = predictor.predict()
+    _require_usable(forecast)
+    _require(bool(np.isinf(forecast.spread).all()), "the spread must be infinite before the first report")
+
+
+def survives_gaps(make: Factory) -> None:
+    """Missing reports (NaN) of one worker, or of all, leave every forecast usable."""
+    predictor = _warm(make)
+    for gap in ([np.nan, 0.5, 0.5], [np.nan] * 3, [0.5, np.nan, np.nan]):
+        for _ in range(5):
+            predictor.observe(_report(gap))
+            _require_usable(predictor.predict())
+    _require_usable(_continue(predictor))
+
+
+def survives_zero_time(make: Factory) -> None:
+    """A report of zero seconds or zero samples is no report."""
+    predictor = _warm(make)
+    predictor.observe(_report([0.0, 0.5, 0.5]))
+    predictor.observe(Report(samples=np.zeros(3), seconds=np.zeros(3)))
+    _require_usable(_continue(predictor))
+
+
+def survives_garbage(make: Factory) -> None:
+    """Infinite, negative and absurd reports leave every forecast usable."""
+    predictor = _warm(make)
+    for garbage in (np.inf, -1.0, 1e300, 1e-300):
+        predictor.observe(_report([garbage, 0.5, 0.5]))
+        _require_usable(predictor.predict())
+
+
+def survives_jumps(make: Factory) -> None:
+    """A speed that jumps a thousandfold, up and down, leaves every forecast usable and is followed."""
+    predictor = _warm(make)
+    for seconds in (5e-4, 0.5, 500.0):
+        for _ in range(60):
+            predictor.observe(_report([seconds, 0.5, 0.5]))
+            _require_usable(predictor.predict())
+        ratio = predictor.predict().speed[0] * seconds / SAMPLES
+        _require(0.5 < ratio < 2.0, f"60 iterations after a jump the forecast is {ratio:.3g} times the speed")
+
+
+def a_silent_worker_gets_a_usable_forecast(make: Factory) -> None:
+    """A worker that never reports is forecast from the others and does not disturb them."""
+    predictor = make()
+    predictor.reset(FLEET)
+    for report in _reports(30):
+        predictor.observe(_without(report, 2))
+        _require_usable(predictor.predict())
+    _require(bool(np.isinf(predictor.predict().spread[2])), "a worker that never reported has a finite spread")
+
+
+def learns_a_constant(make: Factory) -> None:
+    """A worker of constant speed is forecast at that speed."""
+    predictor = make()
+    predictor.reset(FLEET)
+    for _ in range(100):
+        predictor.observe(_report([0.5, 0.25, 2.0]))
+    error = np.abs(predictor.predict().speed / np.array([128.0, 256.0, 32.0]) - 1.0)
+    _require(bool((error < 0.05).all()), f"constant speeds are missed by {error.max():.1%} after 100 iterations")
+
+
+def permuting_workers_permutes_forecasts(make: Factory) -> None:
+    """The order of the workers does not matter to any of them."""
+    order = np.array([2, 0, 1])
+    straight, permuted = make(), make()
+    straight.reset(FLEET)
+    permuted.reset([FLEET[i] for i in order])
+    for report in _reports(40):
+        straight.observe(report)
+        permuted.observe(_reordered(report, order))
+    expected, got = straight.predict().speed[order], permuted.predict().speed
+    _require(bool(np.allclose(expected, got, rtol=1e-9)), "forecasts depend on the order of the workers")
+
+
+def state_resumes_exactly(make: Factory) -> None:
+    """Loading a state into a new predictor continues bit for bit."""
+    original, resumed = _warm(make), make()
+    resumed.load_state_dict(original.state_dict())
+    _require(resumed.workers == original.workers, "the state does not hold the fleet")
+    _require(_same(_continue(original), _continue(resumed)), "a loaded state forecasts differently")
+
+
+def state_is_a_snapshot(make: Factory) -> None:
+    """A state taken earlier does not change while the predictor goes on."""
+    predictor = _warm(make)
+    state = predictor.state_dict()
+    before = {name: np.array(value) for name, value in state.items()}
+    _continue(predictor)
+    same = all(np.array_equal(before[n], state[n], equal_nan=before[n].dtype.kind == "f") for n in before)
+    _require(same, "state_dict returned arrays that the predictor goes on changing")
+
+
+def copies_and_pickles(make: Factory) -> None:
+    """A deep copy and an unpickled one continue as the original, independently of it."""
+    original = _warm(make)
+    copied = copy.deepcopy(original)
+    unpickled = pickle.loads(pickle.dumps(original))
+    expected = _continue(original)
+    _require(_same(expected, _continue(copied)), "a deep copy forecasts differently")
+    _require(_same(expected, _continue(unpickled)), "an unpickled predictor forecasts differently")
+
+
+def joining_leaves_others_alone(make: Factory) -> None:
+    """A worker that joins stands last; the forecasts of the others stay."""
+    predictor = _warm(make)
+    before = predictor.predict().speed
+    predictor.join("d")
+    _require(predictor.workers == (*FLEET, "d"), f"after join the fleet is {predictor.workers}")
+    after = predictor.predict()
+    _require_usable(after)
+    _require(len(after.speed) == 4, "the forecast does not cover the worker that joined")
+    _require(bool(np.allclose(after.speed[:3], before, rtol=1e-9)), "join changed the forecasts of the others")
+
+
+def leaving_leaves_others_alone(make: Factory) -> None:
+    """A worker that leaves is gone; the forecasts of the others stay, and it may come back as a new one."""
+    predictor = _warm(make)
+    before = predictor.predict().speed
+    predictor.leave("b")
+    _require(predictor.workers == ("a", "c"), f"after leave the fleet is {predictor.workers}")
+    after = predictor.predict().speed
+    _require(bool(np.allclose(after, before[[0, 2]], rtol=1e-9)), "leave changed the forecasts of the others")
+    predictor.join("b")
+    _require(bool(np.isinf(predictor.predict().spread[2])), "a worker that came back was not forgotten")
+
+
+def reset_forgets(make: Factory) -> None:
+    """After reset the predictor is as one that never observed anything."""
+    used, new = _warm(make), make()
+    used.reset(FLEET)
+    new.reset(FLEET)
+    _require(_same(used.predict(), new.predict()), "reset left a memory behind")
+    _require(_same(_continue(used), _continue(new)), "reset left a memory behind")
+
+
+def memory_is_bounded(make: Factory) -> None:
+    """A thousand iterations take no more memory than a hundred."""
+    predictor = make()
+    predictor.reset(FLEET)
+    for report in _reports(100):
+        predictor.observe(report)
+    small = len(pickle.dumps(predictor))
+    for report in _reports(1000):
+        predictor.observe(report)
+    _require(len(pickle.dumps(predictor)) <= 1.02 * small + 200, "memory grows with the number of iterations")
+
+
+def further_horizons_are_usable(make: Factory) -> None:
+    """Two and ten iterations ahead there is a forecast too, not surer than one ahead."""
+    predictor = _warm(make)
+    near, far = predictor.predict(horizon=1), predictor.predict(horizon=10)
+    _require_usable(predictor.predict(horizon=2))
+    _require_usable(far)
+    _require(bool((far.spread >= near.spread).all()), "ten iterations ahead is forecast more surely than one")
+
+
+def missing_drivers_are_survived(make: Factory) -> None:
+    """Drivers may be absent, or NaN for one worker or all: forecasts stay usable."""
+    predictor = _warm(make)
+    width = len(predictor.driver_names)
+    for drivers in (None, np.full((3, width), np.nan), np.where(np.eye(3, width) > 0, np.nan, 1e6)):
+        _require_usable(predictor.predict(drivers))
+        predictor.observe(_report([0.5, 0.25, 1.0], drivers))
+    _require_usable(_continue(predictor))
+
+
+def inputs_are_left_alone(make: Factory) -> None:
+    """Observing and predicting never write into the arrays they are given, nor keep them."""
+    watched, clean = _warm(make), _warm(make)
+    seconds = np.array([0.5, 0.25, 1.0])
+    drivers = np.ones((3, len(watched.driver_names)))
+    watched.observe(_report(seconds, drivers))
+    watched.predict(drivers)
+    _require(bool((seconds == [0.5, 0.25, 1.0]).all() and (drivers == 1.0).all()), "an input array was changed")
+    clean.observe(_report(seconds.copy(), drivers.copy()))
+    seconds[:], drivers[:] = 99.0, 99.0
+    _require(_same(_continue(watched), _continue(clean)), "an input array was kept, and changed later")
+
+
+def forecasts_are_deterministic(make: Factory) -> None:
+    """The same reports give bit-identical forecasts."""
+    _require(_same(_warm(make).predict(), _warm(make).predict()), "the same reports gave different forecasts")
+
+
+def a_report_of_another_fleet_is_refused(make: Factory) -> None:
+    """A report whose length is not that of the fleet is a ValueError, and leaves the state as it was."""
+    predictor, untouched = _warm(make), _warm(make)
+    try:
+        predictor.observe(Report(samples=[SAMPLES] * 5, seconds=[0.5] * 5))
+    except ValueError:
+        _require(_same(_continue(predictor), _continue(untouched)), "a refused report changed the state")
+    else:
+        raise PromiseBroken("a report of 5 workers was accepted by a fleet of 3")
+
+
+def quantiles_are_ordered(make: Factory) -> None:
+    """A higher quantile is never a lower speed, and none is NaN or negative."""
+    forecast = _warm(make).predict()
+    quantiles = np.stack([forecast.quantile(q) for q in (0.05, 0.25, 0.5, 0.75, 0.95)])
+    _require(not np.isnan(quantiles).any() and bool((quantiles >= 0).all()), "a quantile is NaN or negative")
+    _require(bool((np.diff(quantiles, axis=0) >= 0).all()), "a higher quantile is a lower speed")
+
+
+_PROMISES = (
+    predict_is_pure,
+    defined_before_the_first_report,
+    survives_gaps,
+    survives_zero_time,
+    survives_garbage,
+    survives_jumps,
+    a_silent_worker_gets_a_usable_forecast,
+    learns_a_constant,
+    permuting_workers_permutes_forecasts,
+    state_resumes_exactly,
+    state_is_a_snapshot,
+    copies_and_pickles,
+    joining_leaves_others_alone,
+    leaving_leaves_others_alone,
+    reset_forgets,
+    memory_is_bounded,
+    further_horizons_are_usable,
+    missing_drivers_are_survived,
+    inputs_are_left_alone,
+    forecasts_are_deterministic,
+    a_report_of_another_fleet_is_refused,
+    quantiles_are_ordered,
+)
+
+CHECKS: Mapping[str, Callable[[Factory], None]] = {check.__name__: check for check in _PROMISES}
+"""Every check by its name."""
+
+
+# -- what the checks are made of ---------------------------------------------------------------------------------
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise PromiseBroken(sentence)
+
+
+def _require_usable(forecast: Forecast) -> None:
+    speed, spread = forecast.speed, forecast.spread
+    _require(bool(np.isfinite(speed).all() and (speed > 0).all()), f"speeds must be positive and finite: {speed}")
+    _require(not np.isnan(spread).any() and bool((spread >= 0).all()), f"spreads must not be NaN or < 0: {spread}")
+
+
+def _report(seconds: Sequence[float] | Array, drivers: Array | None = None) -> Report:
+    return Report(samples=np.full(len(seconds), SAMPLES), seconds=np.asarray(seconds), drivers=drivers)
+
+
+def _reports(count: int, seed: int = 1) -> Iterator[Report]:
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield _report(np.array([0.5, 0.25, 1.0]) * np.exp(rng.normal(0.0, 0.1, 3)))
+
+
+def _without(report: Report, worker: int) -> Report:
+    seconds = np.array(report.seconds, dtype=float)
+    seconds[worker] = np.nan
+    return _report(seconds)
+
+
+def _reordered(report: Report, order: NDArray[np.int64]) -> Report:
+    return _report(np.asarray(report.seconds)[order])
+
+
+def _warm(make: Factory) -> Predictor:
+    predictor = make()
+    predictor.reset(FLEET)
+    for report in _reports(30):
+        predictor.observe(report)
+    return predictor
+
+
+def _continue(predictor: Predictor) -> Forecast:
+    for report in _reports(10, seed=2):
+        predictor.observe(report)
+    return predictor.predict()
+
+
+def _same(one: Forecast, other: Forecast) -> bool:
+    return np.array_equal(one.speed, other.speed) and np.array_equal(one.spread, other.spread)

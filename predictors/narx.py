@@ -1,0 +1,239 @@
+"""NARX: a nonlinear autoregression on past speeds and on driving factors, past and current.
+
+Axes: W workers, D drivers, P speed lags, Q driver lags, F inputs of the network, T iterations.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.predictors.extras import require
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.neural import Examples, Training, tanh_layer
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+Array = NDArray[np.float64]
+
+SCALE_SMOOTHING = 0.05
+"""Weight of the newest change in a worker's running scale."""
+
+SMALLEST_SCALE = 1e-3
+"""A worker's log speed is taken to change by at least this much from one iteration to the next."""
+
+
+class NARX(FleetPredictor):
+    """Nonlinear autoregressive network with exogenous inputs: the speed predictor of LB-BSP.
+
+    Two tapped delay lines, of the last ``lags`` speeds and of the drivers sampled now and at the last
+    ``driver_lags`` boundaries, feed one tanh layer. It works in log speed, as a difference from the last speed, in
+    units of each worker's own running scale: one network, fitted over all workers, serves workers of any speed.
+    Before it is fitted its forecast is the last speed.
+
+    Parameters
+    ----------
+    lags
+        Number of past speeds it sees, at least 1.
+    driver_lags
+        Number of past boundaries whose drivers it sees besides the current one, at least 0.
+    hidden
+        Units of the tanh layer.
+    drivers
+        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    training
+        How the network is trained.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the traces to fit are too short or lack a driver.
+
+    Notes
+    -----
+    ``v[k] = F(v[k-1], ..., v[k-p]; c[k], ..., c[k-q])`` is that of Chen et al., arXiv 1806.02508; lags, scaling
+    and training are this library's own, as the paper does not tell them.
+
+    Examples
+    --------
+    >>> from paceline.predictors import NARX, Report
+    >>> model = NARX(lags=4)
+    >>> model.reset(["a"])
+    >>> model.observe(Report(samples=[32], seconds=[0.25]))
+    >>> model.predict().speed
+    array([128.])
+    """
+
+    def __init__(
+        self,
+        lags: int = 12,
+        driver_lags: int = 2,
+        hidden: int = 16,
+        drivers: Sequence[str] | None = None,
+        training: Training | None = None,
+    ) -> None:
+        if lags < 1 or driver_lags < 0 or hidden < 1:
+            raise ValueError(
+                "lags and hidden must be at least 1 and driver_lags at least 0, "
+                f"got lags={lags}, driver_lags={driver_lags}, hidden={hidden}"
+            )
+        super().__init__()
+        self.lags = lags
+        self.driver_lags = driver_lags
+        self.hidden = hidden
+        self.drivers = None if drivers is None else tuple(drivers)
+        self.training = training or Training()
+        self.weights_: dict[str, Array] = {}
+        self.driver_names_: tuple[str, ...] = self.drivers or ()
+        self.driver_mean_ = np.zeros(len(self.driver_names_))
+        self.driver_scale_ = np.ones(len(self.driver_names_))
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads: those chosen, or those it was fitted with."""
+        return self.driver_names_
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
+        require("torch", needed_by="NARX.fit", extra="neural")
+        from paceline.predictors.torch_fit import fit_tanh_layer
+
+        traces = list(traces)
+        if not traces:
+            raise ValueError("traces must hold at least one trace to fit, got none")
+        self.driver_names_ = self._chosen_drivers(traces)
+        self.driver_mean_, self.driver_scale_ = _mean_and_scale(traces, self.driver_names_)
+        self.weights_ = {}
+        parts = [self._examples(trace) for trace in traces]
+        examples = Examples(
+            inputs=np.concatenate([part.inputs for part in parts]),
+            targets=np.concatenate([part.targets for part in parts]),
+            validates=np.concatenate([part.validates for part in parts]),
+        )
+        if examples.validates.all() or not examples.validates.any():
+            raise ValueError(
+                f"traces of {[len(t) for t in traces]} iterations are too short to fit {self.lags} lags"
+            )
+        self.weights_ = fit_tanh_layer(examples, self.hidden, self.training)
+        return self
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {
+            "log_speed": np.full((count, self.lags), np.nan),
+            "scale": np.full(count, np.nan),
+            "past_drivers": np.full((count, self.driver_lags, len(self.driver_names_)), np.nan),
+        }
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        self._rows |= _shifted(self._rows, np.log(speed_W), drivers_WD)
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        rows = dict(self._rows)
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
+            rows |= _shifted(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
+        return np.exp(self._next_log_speed(rows, drivers_WD))
+
+    def _next_log_speed(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
+        last_W = rows["log_speed"][:, 0]
+        if not self.weights_:
+            return last_W
+        inputs_WF = self._inputs(rows, drivers_WD)
+        return np.asarray(last_W + _scale(rows) * tanh_layer(self.weights_, inputs_WF))
+
+    def _inputs(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
+        lags_WP = rows["log_speed"]
+        deviations = np.arcsinh((lags_WP[:, 1:] - lags_WP[:, :1]) / _scale(rows)[:, None])
+        drivers_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"]], axis=1)
+        standard = (drivers_WQD - self.driver_mean_) / self.driver_scale_
+        inputs_WF: Array = np.concatenate([deviations, standard.reshape(len(lags_WP), -1)], axis=1)
+        return np.where(np.isnan(inputs_WF), 0.0, inputs_WF)
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _chosen_drivers(self, traces: list[Trace]) -> tuple[str, ...]:
+        common = [n for n in traces[0].driver_names if all(n in trace.driver_names for trace in traces)]
+        missing = [name for name in self.drivers or () if name not in common]
+        if missing:
+            raise ValueError(f"drivers {missing} are not in every trace to fit; those that are: {common}")
+        return tuple(common) if self.drivers is None else self.drivers
+
+    def _examples(self, trace: Trace) -> Examples:
+        """Pass the trace through the serving code, so that training and serving see the same inputs."""
+        served = copy.copy(self)
+        served.reset(trace.workers)
+        inputs, targets, times = [], [], []
+        speed_TW = trace.speed
+        drivers_TWD = trace.drivers_named(self.driver_names_)
+        for k, speed_W in enumerate(speed_TW):
+            drivers_WD = served._driver_rows(None if drivers_TWD is None else drivers_TWD[k])
+            rows = served._rows
+            target_W = (np.log(speed_W) - rows["log_speed"][:, 0]) / _scale(rows)
+            usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
+            inputs.append(served._inputs(rows, drivers_WD)[usable_W])
+            targets.append(target_W[usable_W])
+            times.append(np.full(int(usable_W.sum()), k))
+            served._learn(speed_W, drivers_WD)
+        validates = np.concatenate(times) >= (1.0 - self.training.validation) * len(trace)
+        return Examples(np.concatenate(inputs), np.concatenate(targets), validates)
+
+    def _learnt(self) -> dict[str, NDArray[Any]]:
+        return {
+            **self.weights_,
+            "driver_names": np.array(self.driver_names_, dtype=np.str_),
+            "driver_mean": self.driver_mean_,
+            "driver_scale": self.driver_scale_,
+        }
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        learnt = dict(learnt)
+        self.driver_names_ = tuple(map(str, learnt.pop("driver_names", self.driver_names_)))
+        self.driver_mean_ = np.array(learnt.pop("driver_mean", self.driver_mean_))
+        self.driver_scale_ = np.array(learnt.pop("driver_scale", self.driver_scale_))
+        self.weights_ = {name: np.array(value) for name, value in learnt.items()}
+
+
+def _scale(rows: dict[str, Array]) -> Array:
+    return np.maximum(np.nan_to_num(rows["scale"], nan=0.0), SMALLEST_SCALE)
+
+
+def _filled(rows: dict[str, Array], drivers_WD: Array) -> Array:
+    """Drivers now; where one is missing, as it was at the boundary before."""
+    if not rows["past_drivers"].shape[1]:
+        return drivers_WD
+    return np.where(np.isfinite(drivers_WD), drivers_WD, rows["past_drivers"][:, 0])
+
+
+def _shifted(rows: dict[str, Array], log_speed_W: Array, drivers_WD: Array) -> dict[str, Array]:
+    """Both delay lines one iteration later; a worker that did not report keeps its line of speeds."""
+    seen_W = np.isfinite(log_speed_W)
+    lags_WP = rows["log_speed"]
+    moved_WP = np.concatenate([log_speed_W[:, None], lags_WP[:, :-1]], axis=1)
+    change_W = np.abs(log_speed_W - lags_WP[:, 0])
+    smoothed_W = rows["scale"] + SCALE_SMOOTHING * (change_W - rows["scale"])
+    scale_W = np.where(np.isfinite(smoothed_W), smoothed_W, change_W)
+    past_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"][:, :-1]], axis=1)
+    return {
+        "log_speed": np.where(seen_W[:, None], moved_WP, lags_WP),
+        "scale": np.where(np.isfinite(change_W), scale_W, rows["scale"]),
+        "past_drivers": past_WQD[:, : rows["past_drivers"].shape[1]],
+    }
+
+
+def _mean_and_scale(traces: list[Trace], names: tuple[str, ...]) -> tuple[Array, Array]:
+    if not names:
+        return np.zeros(0), np.ones(0)
+    panels = [
+        panel.reshape(-1, len(names)) for trace in traces if (panel := trace.drivers_named(names)) is not None
+    ]
+    values = np.concatenate(panels)
+    if np.isnan(values).all(axis=0).any():
+        raise ValueError(f"drivers {list(names)} must each be known somewhere in the traces to fit")
+    spread = np.nanstd(values, axis=0)
+    return np.nanmean(values, axis=0), np.where(spread > 1e-12, spread, 1.0)
