@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.datasets.frame import from_frame, to_frame
 from paceline.datasets.trace import UNITS, Trace
+from paceline.datasets.whole import written_whole
 
 if TYPE_CHECKING:
     import pyarrow
@@ -43,21 +42,8 @@ def save(trace: Trace, path: str | Path) -> Path:
         "meta": dict(trace.meta),
     }
     table = table.replace_schema_metadata({"paceline": json.dumps(about)})
-    measured = [name for name in table.column_names if name not in ("iteration", "worker")]
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        pq.write_table(
-            table,
-            temporary,
-            compression="zstd",
-            compression_level=19,
-            use_dictionary=["worker", *measured],
-        )
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with written_whole(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", compression_level=19)
     return path
 
 

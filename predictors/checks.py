@@ -112,7 +112,9 @@ def survives_zero_time(make: Factory) -> None:
     """A report of zero seconds or zero samples is no report."""
     predictor = _warm(make)
     predictor.observe(_report([0.0, 0.5, 0.5]))
+    _require_usable(predictor.predict())
     predictor.observe(Report(samples=np.zeros(3), seconds=np.zeros(3)))
+    _require_usable(predictor.predict())
     _require_usable(_continue(predictor))
 
 
@@ -270,7 +272,9 @@ def inputs_are_left_alone(make: Factory) -> None:
     _require(bool((seconds == [0.5, 0.25, 1.0]).all() and (drivers == 1.0).all()), "an input array was changed")
     clean.observe(_report(seconds.copy(), drivers.copy()))
     seconds[:], drivers[:] = 99.0, 99.0
-    _require(_same(_continue(watched), _continue(clean)), "an input array was kept, and changed later")
+    kept = "an input array was kept, and followed when its owner changed it"
+    _require(_same(watched.predict(), clean.predict()), kept)
+    _require(_same(_continue(watched), _continue(clean)), kept)
 
 
 def forecasts_are_deterministic(make: Factory) -> None:

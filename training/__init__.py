@@ -1,1 +1,6 @@
-"""."""
+"""Fit predictors to traces, and keep what they learnt in model files."""
+
+from paceline.training.fit import fit
+from paceline.training.models import describe_model, load_model, save_model
+
+__all__ = ["describe_model", "fit", "load_model", "save_model"]

@@ -1,0 +1,225 @@
+"""Every predictor keeps every promise, and every check notices a predictor that breaks its promise."""
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from paceline import predictors
+from paceline.predictors import EWMA, Forecast, LastValue, checks
+from paceline.predictors.fleet import FleetPredictor
+
+
+def predictor_kinds():
+    kinds = [getattr(predictors, name) for name in predictors.__all__]
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, FleetPredictor)]
+
+
+@pytest.fixture(scope="module")
+def factories():
+    return {}
+
+
+def test_every_predictor_is_found():
+    assert {"LastValue", "EWMA", "NARX"} <= {kind.__name__ for kind in predictor_kinds()}
+
+
+@pytest.mark.parametrize("name", checks.CHECKS)
+@pytest.mark.parametrize("kind", predictor_kinds(), ids=lambda kind: kind.__name__)
+def test_promise_is_kept(kind, name, factories):
+    if name in kind.opts_out:
+        assert len(kind.opts_out[name]) > 20, "an opt-out gives its reason"
+        return
+    if kind not in factories:
+        factories[kind] = checks.fitted(kind())
+    checks.run(factories[kind], [name])
+
+
+@pytest.mark.parametrize("kind", predictor_kinds(), ids=lambda kind: kind.__name__)
+def test_an_unfitted_predictor_keeps_the_promises_too(kind):
+    checks.run(kind)
+
+
+class ImpurePredict(LastValue):
+    def predict(self, drivers=None, *, horizon=1):
+        self._rows["last"] = self._rows["last"] * 1.01
+        return super().predict(drivers, horizon=horizon)
+
+
+class NoPrior(LastValue):
+    def predict(self, drivers=None, *, horizon=1):
+        return Forecast(speed=self._rows["last"], spread=np.full(len(self.workers), np.inf))
+
+
+class SureFromTheStart(LastValue):
+    def predict(self, drivers=None, *, horizon=1):
+        return Forecast(super().predict(drivers, horizon=horizon).speed, np.full(len(self.workers), 0.1))
+
+
+class TrustsReports(LastValue):
+    """Takes every report at its word, as a bare ``samples / seconds`` does."""
+
+    def observe(self, report):
+        if len(report.samples) != len(self.workers):
+            raise ValueError("another fleet")
+        with np.errstate(all="ignore"):
+            self._rows["last"] = np.asarray(report.samples) / np.asarray(report.seconds)
+
+    def predict(self, drivers=None, *, horizon=1):
+        return Forecast(self._rows["last"], np.full(len(self.workers), 0.1))
+
+
+class TooSlow(EWMA):
+    def __init__(self):
+        super().__init__(smoothing=0.01)
+
+
+class AlwaysTooHigh(EWMA):
+    def _next_speed(self, drivers_WD, horizon):
+        return 1.2 * super()._next_speed(drivers_WD, horizon)
+
+
+class KnowsItsPlace(LastValue):
+    def _next_speed(self, drivers_WD, horizon):
+        return super()._next_speed(drivers_WD, horizon) * (1.0 + np.arange(len(self.workers)))
+
+
+class ForgetfulState(EWMA):
+    def state_dict(self):
+        return {name: rows for name, rows in super().state_dict().items() if name != "rows/level"}
+
+
+class LivingState(LastValue):
+    def _learn(self, speed_W, drivers_WD):
+        self._rows["last"][:] = speed_W
+
+    def state_dict(self):
+        return {"workers": np.array(self.workers), **{f"rows/{n}": rows for n, rows in self._rows.items()}}
+
+
+class ForgetsWhenPickled(EWMA):
+    def __reduce__(self):
+        return (_reset_ewma, (self.workers,))
+
+    def __deepcopy__(self, memo):
+        twin = EWMA.__new__(type(self))
+        twin.__dict__.update(smoothing=self.smoothing, workers=self.workers, _rows=dict(self._rows))
+        return twin
+
+
+def _reset_ewma(workers):
+    predictor = ForgetsWhenPickled()
+    predictor.reset(workers)
+    return predictor
+
+
+class RestartsOnChange(LastValue):
+    def join(self, worker):
+        self.reset((*self.workers, worker))
+
+    def leave(self, worker):
+        self.reset([name for name in self.workers if name != worker])
+
+
+class RemembersAfterReset(EWMA):
+    def reset(self, workers):
+        level = self._rows.get("level")
+        super().reset(workers)
+        if level is not None and len(level) == len(workers):
+            self._rows["level"] = level
+
+
+class Hoarder(LastValue):
+    def observe(self, report):
+        super().observe(report)
+        self.history = [*getattr(self, "history", []), report.speed]
+
+
+class SurerFurtherAhead(LastValue):
+    def predict(self, drivers=None, *, horizon=1):
+        forecast = super().predict(drivers)
+        return Forecast(forecast.speed, forecast.spread / horizon)
+
+
+class NeedsDrivers(LastValue):
+    driver_names = ("cpu_busy",)
+
+    def _next_speed(self, drivers_WD, horizon):
+        return super()._next_speed(drivers_WD, horizon) * drivers_WD[:, 0]
+
+    def predict(self, drivers=None, *, horizon=1):
+        rows = self._driver_rows(drivers)
+        return Forecast(self._next_speed(rows, horizon), np.full(len(self.workers), np.inf))
+
+
+class KeepsInputs(LastValue):
+    def observe(self, report):
+        super().observe(report)
+        self.report = report
+
+    def _next_speed(self, drivers_WD, horizon):
+        return self.report.speed if hasattr(self, "report") else super()._next_speed(drivers_WD, horizon)
+
+
+class Dice(LastValue):
+    def _learn(self, speed_W, drivers_WD):
+        self._rows["last"] = speed_W * np.random.default_rng().uniform(0.99, 1.01, len(speed_W))
+
+
+class AcceptsAnyLength(LastValue):
+    def observe(self, report):
+        self._learn(report.speed[: len(self.workers)], np.empty((len(self.workers), 0)))
+
+
+class UpsideDown(LastValue):
+    def predict(self, drivers=None, *, horizon=1):
+        forecast = super().predict(drivers, horizon=horizon)
+        flipped = Forecast(forecast.speed, forecast.spread)
+        object.__setattr__(flipped, "quantile", lambda q: forecast.quantile(1.0 - q))
+        return flipped
+
+
+SABOTEURS = {
+    "predict_is_pure": ImpurePredict,
+    "defined_before_the_first_report": SureFromTheStart,
+    "survives_gaps": TrustsReports,
+    "survives_zero_time": TrustsReports,
+    "survives_garbage": TrustsReports,
+    "survives_jumps": TooSlow,
+    "a_silent_worker_gets_a_usable_forecast": NoPrior,
+    "learns_a_constant": AlwaysTooHigh,
+    "permuting_workers_permutes_forecasts": KnowsItsPlace,
+    "state_resumes_exactly": ForgetfulState,
+    "state_is_a_snapshot": LivingState,
+    "copies_and_pickles": ForgetsWhenPickled,
+    "joining_leaves_others_alone": RestartsOnChange,
+    "leaving_leaves_others_alone": RestartsOnChange,
+    "reset_forgets": RemembersAfterReset,
+    "memory_is_bounded": Hoarder,
+    "further_horizons_are_usable": SurerFurtherAhead,
+    "missing_drivers_are_survived": NeedsDrivers,
+    "inputs_are_left_alone": KeepsInputs,
+    "forecasts_are_deterministic": Dice,
+    "a_report_of_another_fleet_is_refused": AcceptsAnyLength,
+    "quantiles_are_ordered": UpsideDown,
+}
+
+
+def test_every_check_has_a_predictor_that_breaks_it():
+    assert set(SABOTEURS) == set(checks.CHECKS)
+
+
+@pytest.mark.parametrize(("name", "kind"), SABOTEURS.items())
+def test_check_notices_a_broken_promise(name, kind):
+    with pytest.raises(checks.PromiseBroken):
+        checks.run(kind, [name])
+
+
+def test_an_opted_out_check_is_not_run():
+    class Honest(KnowsItsPlace):
+        opts_out: ClassVar = {
+            "permuting_workers_permutes_forecasts": "made to show how a predictor opts out openly"
+        }
+
+    ran = checks.run(Honest, ["permuting_workers_permutes_forecasts", "predict_is_pure"])
+    assert ran == ["predict_is_pure"]

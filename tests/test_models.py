@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace
+from paceline.eval import backtest
+from paceline.predictors import EWMA, NARX, LastValue, Report, Training, checks
+from paceline.training import describe_model, fit, load_model, save_model
+
+QUICK = Training(epochs=2)
+
+
+@pytest.fixture(scope="module")
+def narx():
+    return fit(NARX(lags=3, hidden=4, training=QUICK), [checks.example_trace()])
+
+
+@pytest.mark.parametrize("predictor", [LastValue(), EWMA(smoothing=0.7)])
+def test_a_model_comes_back_with_its_configuration(tmp_path, predictor):
+    again = load_model(save_model(predictor, tmp_path / "model.safetensors"))
+    assert type(again) is type(predictor)
+    assert vars(again) == vars(predictor)
+
+
+def test_a_fitted_model_comes_back_forecasting_the_same_bit_for_bit(tmp_path, narx):
+    again = load_model(save_model(narx, tmp_path / "narx.safetensors", fitted_on="example"))
+    assert again.driver_names == narx.driver_names == ("cpu_busy", "distractor")
+    trace = checks.example_trace(seed=5)
+    forecasts = []
+    for model in (narx, again):
+        model.reset(trace.workers)
+        for k in range(20):
+            model.observe(Report(trace.samples[k], trace.seconds[k], drivers=trace.drivers[k]))
+        forecasts.append(model.predict(trace.drivers[20]).speed)
+    np.testing.assert_array_equal(*forecasts)
+
+
+def test_the_header_says_what_the_model_is(tmp_path, narx):
+    about = describe_model(save_model(narx, tmp_path / "narx.safetensors", fitted_on="example"))
+    assert (about["kind"], about["fitted_on"], about["configuration"]["lags"]) == ("NARX", "example", 3)
+
+
+def test_a_model_file_that_is_cut_off_is_named(tmp_path, narx):
+    path = save_model(narx, tmp_path / "narx.safetensors")
+    for share in (0.0, 0.5, 0.99):
+        path.with_name("cut.safetensors").write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+        with pytest.raises(ValueError, match=r"cut\.safetensors: not a whole model file"):
+            load_model(path.with_name("cut.safetensors"))
+
+
+def test_a_foreign_safetensors_file_is_refused(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"w1": np.ones(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="not one that paceline wrote"):
+        load_model(tmp_path / "other.safetensors")
+
+
+def test_a_model_of_an_unknown_kind_is_refused(tmp_path):
+    class Homemade(EWMA):
+        pass
+
+    path = save_model(Homemade(), tmp_path / "homemade.safetensors")
+    with pytest.raises(ValueError, match="there is no predictor of the kind 'Homemade'"):
+        load_model(path)
+
+
+def test_fitting_leaves_the_predictor_given_as_it_was(narx):
+    plain = NARX(training=QUICK)
+    assert fit(plain, [checks.example_trace()]).weights_
+    assert not plain.weights_
+
+
+def test_fitting_is_the_same_twice(narx):
+    again = fit(NARX(lags=3, hidden=4, training=QUICK), [checks.example_trace()])
+    for name, weight in narx.weights_.items():
+        np.testing.assert_array_equal(weight, again.weights_[name])
+
+
+def test_measured_and_derived_speeds_are_never_mixed():
+    measured = checks.example_trace()
+    derived = Trace(measured.samples, measured.seconds, meta={"job": "usage", "derived": "1 / cpu"})
+    with pytest.raises(ValueError, match=r"traces \['usage'\] hold speeds derived from resource usage"):
+        fit(EWMA(), [measured, derived])
+    assert fit(EWMA(), [derived]).smoothing == 0.2
+
+
+@pytest.mark.parametrize(
+    ("traces", "sentence"),
+    [([], "at least one trace"), ([Trace([[0.0]], [[1.0]], meta={"job": "idle"})], "trace 'idle' holds no speed")],
+)
+def test_nothing_to_fit_is_said(traces, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        fit(NARX(), traces)
+
+
+def test_a_trace_shorter_than_the_lags_is_refused():
+    with pytest.raises(ValueError, match="too short"):
+        fit(NARX(), [Trace([[8.0]] * 2, [[1.0]] * 2)])
+
+
+def test_a_driver_that_is_not_in_every_trace_is_named():
+    with pytest.raises(ValueError, match=r"drivers \['gpu'\] are not in every trace to fit"):
+        fit(NARX(drivers=["gpu"]), [checks.example_trace()])
+
+
+def test_drivers_that_explain_the_speed_lower_the_error():
+    fitting, unseen = checks.example_trace(600, seed=1), checks.example_trace(600, seed=2)
+
+    def rmse(model):
+        return backtest(fit(model, [fitting]), unseen).rmse.mean()
+
+    with_drivers, without = rmse(NARX()), rmse(NARX(drivers=()))
+    assert with_drivers < 0.7 * without
+    assert with_drivers < 0.7 * rmse(LastValue())

@@ -1,0 +1,172 @@
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from paceline.datasets import Trace, from_frame, load, save, to_frame
+
+
+@st.composite
+def traces(draw):
+    shape = (draw(st.integers(1, 6)), draw(st.integers(1, 4)))
+    amounts = st.one_of(st.just(np.nan), st.floats(0, 1e6))
+    seconds = draw(arrays(np.float64, shape, elements=amounts))
+    samples = draw(arrays(np.float64, shape, elements=amounts))
+    with_drivers = draw(st.booleans())
+    return Trace(
+        samples,
+        seconds,
+        wait_seconds=draw(st.none() | arrays(np.float64, shape, elements=amounts)),
+        drivers=draw(arrays(np.float64, (*shape, 2), elements=amounts)) if with_drivers else None,
+        driver_names=["cpu", "memory"] if with_drivers else [],
+        workers=[f"gpu-{i}" for i in reversed(range(shape[1]))],
+        meta={"job": "made", "unicode": "é"},
+    )
+
+
+def same(one: Trace, other: Trace) -> bool:
+    names = ("samples", "seconds", "comm_seconds", "wait_seconds", "start", "drivers")
+    panels = [(getattr(one, name), getattr(other, name)) for name in names]
+    return (
+        all((a is None) == (b is None) for a, b in panels)
+        and all(a is None or np.array_equal(a, b, equal_nan=True) for a, b in panels)
+        and (one.workers, one.driver_names, dict(one.meta))
+        == (other.workers, other.driver_names, dict(other.meta))
+    )
+
+
+@given(traces())
+def test_a_trace_survives_parquet_whole(tmp_path_factory, trace):
+    path = tmp_path_factory.mktemp("trace") / "trace.parquet"
+    assert same(load(save(trace, path)), trace)
+
+
+@given(traces())
+def test_a_trace_survives_a_tidy_frame_up_to_the_order_of_workers(trace):
+    again = from_frame(to_frame(trace), meta=trace.meta)
+    assert same(again.select(workers=trace.workers), trace)
+
+
+@given(traces())
+def test_a_trace_survives_pickling(trace):
+    assert same(pickle.loads(pickle.dumps(trace)), trace)
+
+
+def test_a_trace_cannot_be_changed():
+    source = np.ones((2, 2))
+    trace = Trace(source, source, drivers=np.ones((2, 2, 1)), driver_names=["cpu"], meta={"job": "a"})
+    for panel in (trace.samples, trace.seconds, trace.drivers):
+        with pytest.raises(ValueError, match="read-only"):
+            panel[0] = 5.0
+    with pytest.raises(TypeError):
+        trace.meta["job"] = "b"
+    with pytest.raises(AttributeError):
+        trace.seconds = source
+    source[:] = 7.0
+    assert (trace.seconds == 1.0).all()
+
+
+def test_speed_is_missing_where_no_time_was_taken_or_reported():
+    trace = Trace(samples=[[10, 10, 0, 10]], seconds=[[2, 0, 1, np.nan]])
+    np.testing.assert_array_equal(trace.speed, [[5, np.nan, np.nan, np.nan]])
+
+
+def test_numbered_workers_come_back_in_the_order_of_their_numbers():
+    frame = pd.DataFrame({"worker": ["10", "9", "2"], "iteration": 0, "samples": 1, "seconds": [10.0, 9.0, 2.0]})
+    trace = from_frame(frame)
+    assert trace.workers == ("2", "9", "10")
+    np.testing.assert_array_equal(trace.seconds, [[2, 9, 10]])
+
+
+def test_drivers_are_found_by_name_and_missing_ones_are_nan():
+    trace = Trace([[1.0]], [[1.0]], drivers=[[[0.5, 0.7]]], driver_names=["cpu", "memory"])
+    np.testing.assert_array_equal(trace.drivers_named(["memory", "gpu"]), [[[0.7, np.nan]]])
+    assert trace.drivers_named([]) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"seconds": [[1.0, -1.0]]}, "seconds must be finite and not negative, got -1.0 at iteration 0, worker 1"),
+        ({"samples": [[1.0]]}, r"samples must have the shape of seconds \(1, 2\), got \(1, 1\)"),
+        ({"seconds": [1.0, 2.0]}, r"seconds must have the shape \[iterations, workers\]"),
+        ({"seconds": np.ones((0, 2))}, "at least one iteration"),
+        ({"workers": ["a"]}, "workers must name all 2 workers, got 1"),
+        ({"workers": ["a", "a"]}, r"workers must not repeat a name, got \['a'\]"),
+        ({"driver_names": ["cpu"]}, "drivers and driver_names go together"),
+        ({"drivers": np.ones((1, 2, 2)), "driver_names": ["cpu"]}, "drivers must have the shape"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Trace(**({"samples": [[1.0, 1.0]], "seconds": [[1.0, 1.0]]} | arguments))
+
+
+def test_unknown_workers_are_named():
+    with pytest.raises(ValueError, match=r"workers \['z'\] are not in this trace"):
+        Trace([[1.0]], [[1.0]], workers=["a"]).select(workers=["z"])
+
+
+FRAME = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 8], "seconds": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize(
+    ("frame", "sentence"),
+    [
+        (FRAME.drop(columns="seconds"), r"columns \['seconds'\] are missing"),
+        (FRAME.iloc[:0], "the frame has no rows"),
+        (FRAME.assign(seconds=[1.0, -2.0]), "column 'seconds' must not be negative, but row 1 is"),
+        (FRAME.assign(seconds=["fast", "2"]), "column 'seconds' must hold numbers, but row 0 holds 'fast'"),
+        (FRAME.assign(worker="a"), "worker a reports iteration 0 more than once"),
+        (FRAME.assign(iteration=[0, 0.5]), "column 'iteration' must hold whole numbers"),
+        (FRAME.assign(iteration=[0, np.nan]), "column 'iteration' must hold whole numbers"),
+        (FRAME.assign(worker=["a", None]), "column 'worker' must name a worker in every row, but row 1"),
+    ],
+)
+def test_a_bad_file_is_named_with_what_is_wrong_in_it(tmp_path, frame, sentence):
+    path = tmp_path / "bad.parquet"
+    frame.to_parquet(path)
+    with pytest.raises(ValueError, match=sentence) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_file_cut_off_in_the_middle_is_named(tmp_path):
+    path = save(Trace(np.ones((50, 2)), np.ones((50, 2))), tmp_path / "whole.parquet")
+    for share in (0.0, 0.3, 0.99):
+        cut = tmp_path / "cut.parquet"
+        cut.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+        with pytest.raises(ValueError, match=r"cut\.parquet: not a whole Parquet file"):
+            load(cut)
+
+
+def test_a_file_from_the_future_is_refused(tmp_path):
+    import pyarrow.parquet as pq
+
+    path = save(Trace([[1.0]], [[1.0]]), tmp_path / "trace.parquet")
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({"paceline": '{"schema_version": 99}'}), path)
+    with pytest.raises(ValueError, match="written with trace schema 99, but this version of paceline reads 1"):
+        load(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no trace file"):
+        load(tmp_path / "nowhere.parquet")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = save(Trace([[1.0]], [[1.0]]), tmp_path / "trace.parquet")
+
+    def fails(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pyarrow.parquet.write_table", fails)
+    with pytest.raises(OSError, match="disk full"):
+        save(Trace([[2.0]], [[2.0]]), path)
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
+    assert load(path).samples[0, 0] == 1.0

@@ -1,0 +1,125 @@
+"""Model files: what a predictor learnt, as safetensors, with everything else as JSON in the file's header.
+
+Loading reads arrays and text, never code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline import predictors
+from paceline.datasets.whole import written_whole
+from paceline.predictors import Predictor, Training
+
+FORMAT_VERSION = 1
+
+
+def save_model(predictor: Predictor, path: str | Path, *, fitted_on: str = "") -> Path:
+    """Write what a predictor learnt to a file, and return its path. The file appears whole or not at all.
+
+    Parameters
+    ----------
+    predictor
+        Any of :mod:`paceline.predictors`; the fleet it serves now is not saved (that is ``state_dict``'s).
+    path
+        The file to write; one that is there is replaced.
+    fitted_on
+        Name of the traces it was fitted to.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from paceline.predictors import EWMA
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = load_model(save_model(EWMA(smoothing=0.3), f"{folder}/model.safetensors"))
+    >>> model.smoothing
+    0.3
+    """
+    from safetensors.numpy import save
+
+    learnt = {n[7:]: value for n, value in predictor.state_dict().items() if n.startswith("learnt/")}
+    about = {
+        "format_version": FORMAT_VERSION,
+        "kind": type(predictor).__name__,
+        "configuration": configuration(predictor),
+        "fitted_on": fitted_on,
+        "text": {name: value.tolist() for name, value in learnt.items() if value.dtype.kind == "U"},
+    }
+    numbers = {name: np.ascontiguousarray(v) for name, v in learnt.items() if v.dtype.kind != "U"}
+    path = Path(path)
+    with written_whole(path) as temporary:
+        temporary.write_bytes(save(numbers, metadata={"paceline": json.dumps(about)}))
+    return path
+
+
+def load_model(path: str | Path) -> Predictor:
+    """Read a predictor from a model file; it has no fleet yet.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is cut off, no model file, or written by another version; the sentence names the file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file {path}")
+    about, numbers = _read(path)
+    try:
+        predictor: Predictor = _kind(about["kind"])(**_arguments(about["configuration"]))
+        text = {name: np.array(value, dtype=np.str_) for name, value in about["text"].items()}
+        predictor.load_state_dict({f"learnt/{n}": value for n, value in (numbers | text).items()})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: this model does not fit this version of paceline: {error}") from error
+    return predictor
+
+
+def describe_model(path: str | Path) -> dict[str, Any]:
+    """Return a model file's header: kind, format version, configuration and what it was fitted on."""
+    return _read(Path(path))[0]
+
+
+def configuration(predictor: Predictor) -> dict[str, Any]:
+    """Return the constructor's arguments of a predictor, by name, as plain values."""
+    values = {name: getattr(predictor, name) for name in signature(type(predictor)).parameters}
+    return {name: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for name, v in values.items()}
+
+
+def _arguments(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: Training(**value) if name == "training" else value for name, value in stored.items()}
+
+
+def _kind(name: str) -> Any:
+    kind = getattr(predictors, name, None) if name in predictors.__all__ else None
+    if kind is None:
+        raise ValueError(f"there is no predictor of the kind {name!r}")
+    return kind
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = (file.metadata() or {}).get("paceline")
+            numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: not a whole model file (cut off, or another format): {error}") from error
+    if header is None:
+        raise ValueError(f"{path}: a safetensors file, but not one that paceline wrote")
+    about: dict[str, Any] = json.loads(header)
+    if about.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: written in model format {about.get('format_version')}, "
+            f"but this version of paceline reads {FORMAT_VERSION}"
+        )
+    return about, numbers
