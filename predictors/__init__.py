@@ -1,10 +1,24 @@
 """The promise of every predictor, and the predictors that keep it."""
 
+from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
+from paceline.predictors.named import KINDS, named
 from paceline.predictors.narx import NARX
 from paceline.predictors.neural import Training
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
 from paceline.predictors.simple import EWMA, LastValue
 
-__all__ = ["EWMA", "NARX", "Curves", "Forecast", "LastValue", "Predictor", "Report", "Training"]
+__all__ = [
+    "EWMA",
+    "KINDS",
+    "NARX",
+    "Curves",
+    "FleetPredictor",
+    "Forecast",
+    "LastValue",
+    "Predictor",
+    "Report",
+    "Training",
+    "named",
+]

@@ -7,6 +7,7 @@ iteration teaches, and the next speed. Everything else of the promise is kept he
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -40,6 +41,13 @@ class FleetPredictor:
 
     def __init__(self) -> None:
         self._rows: dict[str, Array] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={v!r}' for name, v in self.configuration().items())})"
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the constructor's arguments, by name."""
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     # -- what a predictor writes ---------------------------------------------------------------------------------
 

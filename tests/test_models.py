@@ -55,13 +55,15 @@ def test_a_foreign_safetensors_file_is_refused(tmp_path):
         load_model(tmp_path / "other.safetensors")
 
 
-def test_a_model_of_an_unknown_kind_is_refused(tmp_path):
-    class Homemade(EWMA):
-        pass
+class Homemade(EWMA):
+    pass
 
-    path = save_model(Homemade(), tmp_path / "homemade.safetensors")
-    with pytest.raises(ValueError, match="there is no predictor of the kind 'Homemade'"):
+
+def test_a_predictor_of_ones_own_is_loaded_when_its_class_is_given(tmp_path):
+    path = save_model(Homemade(smoothing=0.4), tmp_path / "homemade.safetensors")
+    with pytest.raises(ValueError, match=r"holds a Homemade, which is none of .* pass its class in kinds"):
         load_model(path)
+    assert load_model(path, kinds=[Homemade]).smoothing == 0.4
 
 
 def test_fitting_leaves_the_predictor_given_as_it_was(narx):

@@ -6,23 +6,21 @@ Loading reads arrays and text, never code.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
-from inspect import signature
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline import predictors
 from paceline.datasets.whole import written_whole
-from paceline.predictors import Predictor, Training
+from paceline.predictors import KINDS, FleetPredictor, Training
 
 FORMAT_VERSION = 1
 
 
-def save_model(predictor: Predictor, path: str | Path, *, fitted_on: str = "") -> Path:
+def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = "") -> Path:
     """Write what a predictor learnt to a file, and return its path. The file appears whole or not at all.
 
     Parameters
@@ -49,7 +47,7 @@ def save_model(predictor: Predictor, path: str | Path, *, fitted_on: str = "") -
     about = {
         "format_version": FORMAT_VERSION,
         "kind": type(predictor).__name__,
-        "configuration": configuration(predictor),
+        "configuration": _plain(predictor.configuration()),
         "fitted_on": fitted_on,
         "text": {name: value.tolist() for name, value in learnt.items() if value.dtype.kind == "U"},
     }
@@ -60,8 +58,15 @@ def save_model(predictor: Predictor, path: str | Path, *, fitted_on: str = "") -
     return path
 
 
-def load_model(path: str | Path) -> Predictor:
+def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KINDS) -> FleetPredictor:
     """Read a predictor from a model file; it has no fleet yet.
+
+    Parameters
+    ----------
+    path
+        A file that :func:`save_model` wrote.
+    kinds
+        The predictors that it may hold: those of this library, unless you add your own.
 
     Raises
     ------
@@ -74,8 +79,14 @@ def load_model(path: str | Path) -> Predictor:
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}")
     about, numbers = _read(path)
+    if about["kind"] not in {kind.__name__ for kind in kinds}:
+        raise ValueError(
+            f"{path}: holds a {about['kind']}, which is none of {[kind.__name__ for kind in kinds]}; "
+            "pass its class in kinds=[...]"
+        )
     try:
-        predictor: Predictor = _kind(about["kind"])(**_arguments(about["configuration"]))
+        kind = {kind.__name__: kind for kind in kinds}[about["kind"]]
+        predictor = kind(**_arguments(about["configuration"]))
         text = {name: np.array(value, dtype=np.str_) for name, value in about["text"].items()}
         predictor.load_state_dict({f"learnt/{n}": value for n, value in (numbers | text).items()})
     except (KeyError, TypeError, ValueError) as error:
@@ -88,21 +99,12 @@ def describe_model(path: str | Path) -> dict[str, Any]:
     return _read(Path(path))[0]
 
 
-def configuration(predictor: Predictor) -> dict[str, Any]:
-    """Return the constructor's arguments of a predictor, by name, as plain values."""
-    values = {name: getattr(predictor, name) for name in signature(type(predictor)).parameters}
-    return {name: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for name, v in values.items()}
+def _plain(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: asdict(value) if isinstance(value, Training) else value for n, value in configuration.items()}
 
 
 def _arguments(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {name: Training(**value) if name == "training" else value for name, value in stored.items()}
-
-
-def _kind(name: str) -> Any:
-    kind = getattr(predictors, name, None) if name in predictors.__all__ else None
-    if kind is None:
-        raise ValueError(f"there is no predictor of the kind {name!r}")
-    return kind
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -1,0 +1,53 @@
+"""The traces that ship with the library: real training jobs under real contention, recorded by ``paceline collect``.
+
+Each file says in its ``meta`` how, when and on what machine it was made. Half of the jobs (``split`` is ``"fit"``)
+are for fitting predictors, the other half (``"held-out"``) for scoring them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from paceline.datasets.parquet import load as load_file
+from paceline.datasets.trace import Trace
+
+SPLITS = ("fit", "held-out")
+
+
+def names(split: str | None = None) -> list[str]:
+    """Return the names of the recorded jobs, all of them or those of one split.
+
+    >>> len(names()) >= 6
+    True
+    """
+    found = sorted(path.stem for path in _folder().glob("*.parquet"))
+    if split is None:
+        return found
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+    return [name for name in found if load(name).meta.get("split") == split]
+
+
+@cache
+def load(name: str) -> Trace:
+    """Return the recorded job of this name.
+
+    Raises
+    ------
+    ValueError
+        If there is none; the sentence lists those there are.
+    """
+    path = _folder() / f"{name}.parquet"
+    if not path.is_file():
+        raise ValueError(f"there is no recorded trace {name!r}; there are {names()}")
+    return load_file(path)
+
+
+def load_split(split: str) -> list[Trace]:
+    """Return all recorded jobs of a split, ``"fit"`` or ``"held-out"``."""
+    return [load(name) for name in names(split)]
+
+
+def _folder() -> Path:
+    return Path(__file__).parent

@@ -1,0 +1,51 @@
+"""Predictors by their names, for command lines and configuration files."""
+
+from __future__ import annotations
+
+import ast
+from inspect import signature
+
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.narx import NARX
+from paceline.predictors.simple import EWMA, LastValue
+
+KINDS: tuple[type[FleetPredictor], ...] = (LastValue, EWMA, NARX)
+
+
+def named(text: str) -> FleetPredictor:
+    """Return a new predictor from its name and, after a colon, its arguments.
+
+    Upper and lower case, ``-`` and ``_`` are all the same.
+
+    Raises
+    ------
+    ValueError
+        If there is no such predictor or argument; the sentence lists those there are.
+
+    Examples
+    --------
+    >>> named("last-value")
+    LastValue()
+    >>> named("ewma:smoothing=0.5")
+    EWMA(smoothing=0.5)
+    >>> named("narx:lags=4,drivers=()").lags
+    4
+    """
+    name, _, arguments = text.partition(":")
+    kinds = {_plain(kind.__name__): kind for kind in KINDS}
+    kind = kinds.get(_plain(name))
+    if kind is None:
+        raise ValueError(f"there is no predictor {name!r}; there are {[k.__name__ for k in KINDS]}")
+    try:
+        call = ast.parse(f"f({arguments})", mode="eval").body
+        values = {word.arg: ast.literal_eval(word.value) for word in call.keywords}  # type: ignore[attr-defined]
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{arguments!r} must be arguments like lags=8,hidden=16") from error
+    unknown = [str(argument) for argument in values if argument not in signature(kind).parameters]
+    if unknown:
+        raise ValueError(f"{kind.__name__} has no argument {unknown}; it has {list(signature(kind).parameters)}")
+    return kind(**values)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
