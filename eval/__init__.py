@@ -1,1 +1,28 @@
-"""."""
+"""How good: backtests, the leaderboard, and the replay of synchronisation schemes."""
+
+from paceline.eval.backtest import Backtest, Step, backtest, iter_backtest
+from paceline.eval.figures import leaderboard_figure, replay_figure
+from paceline.eval.leaderboard import Leaderboard, leaderboard
+from paceline.eval.replay import Iteration, Replay, Replays, iter_replay, replay, replay_all
+from paceline.eval.schemes import Balanced, Clairvoyant, EqualBatches, Scheme
+
+__all__ = [
+    "Backtest",
+    "Balanced",
+    "Clairvoyant",
+    "EqualBatches",
+    "Iteration",
+    "Leaderboard",
+    "Replay",
+    "Replays",
+    "Scheme",
+    "Step",
+    "backtest",
+    "iter_backtest",
+    "iter_replay",
+    "leaderboard",
+    "leaderboard_figure",
+    "replay",
+    "replay_all",
+    "replay_figure",
+]

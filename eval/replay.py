@@ -1,0 +1,184 @@
+"""Replay: what would a recorded job have gained from other batch sizes? Axes: T iterations, W workers.
+
+The recorded speeds are kept and the batch sizes are chosen anew. Two simplifications, the same for all schemes:
+speeds are taken not to depend on the batch size, and communication is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.datasets import Trace
+from paceline.eval.schemes import Clairvoyant, EqualBatches, Scheme
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = NDArray[np.float64]
+
+EQUAL, CLAIRVOYANT = "equal batches", "clairvoyant"
+
+
+@dataclass(frozen=True, eq=False)
+class Iteration:
+    """One replayed iteration: its number, the sizes chosen, and each worker's time for them, ``[W]``, in seconds."""
+
+    number: int
+    sizes: NDArray[np.int64]
+    seconds: Array
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until the last worker is done."""
+        return float(self.seconds.max())
+
+    @property
+    def waiting(self) -> float:
+        """Mean share of the iteration that workers spend waiting for the last one."""
+        return float(1.0 - self.seconds.mean() / self.makespan)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """One job under several schemes; every scheme ran the same iterations.
+
+    Parameters
+    ----------
+    trace
+        Name of the job.
+    iterations
+        For each scheme its scored iterations, in order.
+    skipped
+        How many iterations were left out because a worker had not reported.
+    """
+
+    trace: str
+    iterations: Mapping[str, list[Iteration]] = field(repr=False)
+    skipped: int
+
+    def seconds(self, scheme: str) -> Array:
+        """Return the time of each scored iteration under a scheme, in seconds."""
+        return np.array([iteration.makespan for iteration in self.iterations[scheme]])
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a scheme, fastest first.
+
+        ``mean`` and ``p95`` seconds of an iteration, ``waiting`` share, ``speed-up`` over equal batches, ``regret``:
+        by how much the mean exceeds the clairvoyant's.
+        """
+        import pandas as pd
+
+        means = {name: float(self.seconds(name).mean()) for name in self.iterations}
+        rows = [
+            {
+                "trace": self.trace,
+                "scheme": name,
+                "mean": means[name],
+                "p95": float(np.quantile(self.seconds(name), 0.95)),
+                "waiting": float(np.mean([iteration.waiting for iteration in iterations])),
+                "speed-up": means[EQUAL] / means[name],
+                "regret": means[name] / means[CLAIRVOYANT] - 1.0,
+            }
+            for name, iterations in self.iterations.items()
+        ]
+        return pd.DataFrame(rows).sort_values("mean", ignore_index=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Replays:
+    """Several jobs under the same schemes."""
+
+    replays: Mapping[str, Replay]
+
+    @property
+    def per_trace(self) -> pd.DataFrame:
+        """The tables of all jobs, one below the other."""
+        import pandas as pd
+
+        return pd.concat([replay.table for replay in self.replays.values()], ignore_index=True)
+
+    @property
+    def overall(self) -> pd.DataFrame:
+        """One row a scheme: geometric means of speed-up and of 1 + regret over the jobs, mean waiting share."""
+        groups = self.per_trace.groupby("scheme")
+        table = groups[["waiting"]].mean()
+        table["speed-up"] = np.exp(groups["speed-up"].agg(lambda ratios: np.log(ratios).mean()))
+        table["regret"] = np.expm1(groups["regret"].agg(lambda regrets: np.log1p(regrets).mean()))
+        return table.reset_index().sort_values("speed-up", ascending=False, ignore_index=True)
+
+
+def iter_replay(scheme: Scheme, trace: Trace, *, global_batch: int) -> Iterator[Iteration]:
+    """Run one scheme over a recorded job, leaving out iterations in which a worker did not report."""
+    scheme.reset(trace.workers, global_batch)
+    drivers_TWD = trace.drivers_named(scheme.driver_names)
+    for k, speed_W in enumerate(trace.speed):
+        if np.isnan(speed_W).any():
+            continue
+        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
+        sizes = scheme.sizes(drivers_WD, hindsight=speed_W)
+        seconds = sizes / speed_W
+        yield Iteration(k, sizes, seconds)
+        scheme.observe(sizes, seconds, drivers_WD)
+
+
+def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | None = None, warmup: int = 50) -> Replay:
+    """Replay one job under schemes, always beside equal batches and the clairvoyant split.
+
+    Parameters
+    ----------
+    schemes
+        Schemes by the names to show, such as ``{"narx": Balanced(model)}``.
+    trace
+        The recorded job.
+    global_batch
+        Samples of an iteration over all workers; ``None`` takes what the job itself used.
+    warmup
+        Iterations at the start that are run but not scored.
+
+    Raises
+    ------
+    ValueError
+        If the global batch is smaller than the number of workers, or nothing is left to score.
+
+    Examples
+    --------
+    Two workers, one half as fast as the other: equal batches wait for it, by hindsight nobody waits.
+
+    >>> trace = Trace(samples=[[30, 30]] * 3, seconds=[[1.0, 2.0]] * 3)
+    >>> replay({}, trace, warmup=0).table[["scheme", "mean", "waiting", "speed-up"]].round(2)
+              scheme  mean  waiting  speed-up
+    0    clairvoyant  1.33     0.00       1.5
+    1  equal batches  2.00     0.25       1.0
+    """
+    batch = _recorded_batch(trace) if global_batch is None else global_batch
+    if batch < len(trace.workers):
+        raise ValueError(
+            f"global_batch must be at least one sample for each of the {len(trace.workers)} workers, got {batch}"
+        )
+    complete = np.array([np.isfinite(speed_W).all() for speed_W in trace.speed])
+    if not complete[warmup:].any():
+        raise ValueError(f"trace {trace.name!r} has no complete iteration after a warm-up of {warmup}")
+    everyone: dict[str, Scheme] = {EQUAL: EqualBatches(), **schemes, CLAIRVOYANT: Clairvoyant()}
+    ran = {name: list(iter_replay(scheme, trace, global_batch=batch)) for name, scheme in everyone.items()}
+    scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
+    return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()))
+
+
+def replay_all(
+    schemes: Mapping[str, Scheme], traces: Iterable[Trace], *, global_batch: int | None = None, warmup: int = 50
+) -> Replays:
+    """Replay several jobs under the same schemes: see :func:`replay`."""
+    return Replays({t.name: replay(schemes, t, global_batch=global_batch, warmup=warmup) for t in traces})
+
+
+def _recorded_batch(trace: Trace) -> int:
+    complete = trace.samples[~np.isnan(trace.samples).any(axis=1)]
+    if not len(complete):
+        raise ValueError(f"trace {trace.name!r} has no iteration that all workers reported; give global_batch")
+    return int(complete[0].sum())

@@ -1,0 +1,101 @@
+"""Synchronisation schemes to replay: each chooses the batch sizes of the next iteration. Axes: W workers, D drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.predictors import Curves, Predictor, Report
+from paceline.solver import split
+
+Array = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+
+
+class Scheme(Protocol):
+    """Chooses batch sizes at every barrier."""
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads."""
+        ...
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job."""
+        ...
+
+    def sizes(self, drivers: Array | None, *, hindsight: Array) -> Sizes:
+        """Choose the next sizes, ``[W]``; ``hindsight`` is the speeds to come, for the clairvoyant alone."""
+        ...
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Learn what the iteration just finished took, ``[W]``, in seconds."""
+        ...
+
+
+class EqualBatches:
+    """Bulk-synchronous parallel (BSP): everybody gets the same, up to one sample."""
+
+    driver_names: tuple[str, ...] = ()
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job."""
+        self._sizes = split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=1).sizes
+
+    def sizes(self, drivers: Array | None, *, hindsight: Array) -> Sizes:
+        """Return the same sizes every time."""
+        return self._sizes
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Learn nothing."""
+
+
+class Balanced:
+    """Load-balanced BSP (LB-BSP): sizes solved from a predictor's forecast, at least one sample each.
+
+    Parameters
+    ----------
+    predictor
+        Any predictor, fitted where it needs it.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers its predictor reads."""
+        return self.predictor.driver_names
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job."""
+        self.predictor.reset(workers)
+        self._global_batch = global_batch
+
+    def sizes(self, drivers: Array | None, *, hindsight: Array) -> Sizes:
+        """Solve the split of the forecast curves."""
+        return split(self.predictor.predict(drivers).curves, self._global_batch, lower=1).sizes
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Let the predictor learn."""
+        self.predictor.observe(Report(samples=sizes, seconds=seconds, drivers=drivers))
+
+
+class Clairvoyant:
+    """The best that any sizing could do: sizes solved from the speeds that are about to come."""
+
+    driver_names: tuple[str, ...] = ()
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job."""
+        self._global_batch = global_batch
+
+    def sizes(self, drivers: Array | None, *, hindsight: Array) -> Sizes:
+        """Solve the split of the true speeds."""
+        return split(Curves.from_speed(hindsight), self._global_batch, lower=1).sizes
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Learn nothing."""

@@ -1,0 +1,295 @@
+"""The command line: ``paceline collect | fit | evaluate | replay | data | demo``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.progress import Progress, TaskID
+
+    from paceline.datasets import Trace
+    from paceline.predictors import FleetPredictor
+
+app = typer.Typer(
+    name="paceline",
+    help="Predict each training worker's next speed and size its next batch, so that no worker waits for another.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="List, describe and convert traces.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+out = Console()
+err = Console(stderr=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+Traces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trace",
+        "-t",
+        help="A recorded trace's name, or a .parquet or tidy .csv file; repeat for several. "
+        "[default: the recorded held-out jobs]",
+    ),
+]
+FitTraces = Annotated[
+    list[str] | None,
+    typer.Option("--fit-on", "-f", help="Traces to fit to, named likewise. [default: the recorded jobs to fit]"),
+]
+Warmup = Annotated[int, typer.Option(help="Iterations at the start of each trace that are not scored.")]
+Predictors = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
+        "[default: ewma, narx without and with drivers]"
+    ),
+]
+
+DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx")
+
+
+@app.command()
+def collect(
+    jobs: Annotated[list[str] | None, typer.Argument(help="Names of jobs; all of them if none is given.")] = None,
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trace files.")] = Path("traces"),
+    iterations: Annotated[int | None, typer.Option(help="Iterations to record, if not the job's own.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the jobs and stop.")] = False,
+) -> None:
+    """Record real data-parallel training jobs on this machine, under real contention.
+
+    Each job trains a small model on several worker processes while competitor processes come and go beside some of
+    them. Needs the [cyan]neural[/] and [cyan]boosting[/] extras. Where control groups can be written (as root on
+    Linux), every worker gets a CPU quota of its own; elsewhere workers are pinned to cores.
+    """
+    from dataclasses import replace
+
+    from paceline.datasets.collect import JOBS, collect
+
+    chosen = list(JOBS.values()) if not jobs else [_job(JOBS, name) for name in jobs]
+    if show:
+        _print_rows("Jobs", [_described(job) for job in chosen])
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for job in chosen:
+        job = job if iterations is None else replace(job, iterations=iterations)
+        path = folder / f"{job.name}.parquet"
+        with _progress() as progress:
+            task = progress.add_task(job.name, total=job.iterations)
+            trace = collect(job, path, progress=partial(_advance, progress, task))
+        out.print(f"{path}: {len(trace)} iterations of {len(trace.workers)} workers")
+
+
+@app.command()
+def fit(
+    predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
+    traces: FitTraces = None,
+    model: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.safetensors"),
+) -> None:
+    """Fit a predictor to traces and write a model file.
+
+    Example: [cyan]paceline fit narx --out narx.safetensors[/]
+    """
+    from paceline import sources
+    from paceline.training import fit, save_model
+
+    chosen = sources.traces(traces, "fit")
+    with err.status(f"fitting {predictor} to {len(chosen)} traces ..."):
+        fitted = fit(sources.predictor(predictor), chosen)
+        save_model(fitted, model, fitted_on=", ".join(trace.name for trace in chosen))
+    out.print(f"{escape(repr(fitted))}\nwritten to {model}; use it by its file name in evaluate and replay")
+
+
+@app.command()
+def evaluate(
+    predictors: Predictors = None,
+    traces: Traces = None,
+    fit_on: FitTraces = None,
+    warmup: Warmup = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Compare predictors one step ahead on traces they were not fitted to, relative to the last value.
+
+    A ratio below 1 beats the last value. Kinds are fitted first; model files are used as they are.
+    """
+    from paceline.eval import leaderboard
+
+    scored, models = _traces_and_models(predictors, traces, fit_on)
+    with err.status("scoring ..."):
+        board = leaderboard(models, scored, warmup=warmup)
+    print_frames({"overall": board.overall, "per trace": board.per_trace}, as_json)
+
+
+@app.command()
+def replay(
+    predictors: Predictors = None,
+    traces: Traces = None,
+    fit_on: FitTraces = None,
+    warmup: Warmup = 50,
+    batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration, all workers.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay recorded jobs with equal batches, with batches sized by each predictor, and by hindsight."""
+    from paceline.eval import Balanced, replay_all
+
+    scored, models = _traces_and_models(predictors, traces, fit_on)
+    with err.status("replaying ..."):
+        result = replay_all(
+            {name: Balanced(model) for name, model in models.items()}, scored, global_batch=batch, warmup=warmup
+        )
+    print_frames({"overall": result.overall, "per trace": result.per_trace}, as_json)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Where results are written.")] = Path("demo-output"),
+) -> None:
+    """Run the main job on the recorded traces: fit, compare, replay, draw."""
+    from paceline.demo import run
+
+    run(folder, out)
+
+
+@data_app.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """List the recorded traces that ship with the library."""
+    from paceline.datasets import recorded
+
+    _print_rows("Recorded traces", [_summary(recorded.load(name)) for name in recorded.names()], as_json)
+
+
+@data_app.command("info")
+def data_info(
+    name: Annotated[str, typer.Argument(help="A recorded trace's name, or a .parquet or .csv file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Describe one trace: its workers, its drivers, and how it was made."""
+    from paceline import sources
+
+    trace = sources.trace(name)
+    about = {**_summary(trace), "drivers": ", ".join(trace.driver_names), **trace.meta}
+    if as_json:
+        out.print_json(json.dumps(about))
+        return
+    for key, value in about.items():
+        out.print(f"[bold]{escape(key)}[/]  {escape(str(value))}")
+
+
+@data_app.command("convert")
+def data_convert(
+    name: Annotated[str, typer.Argument(help="A recorded trace's name, or a .parquet or .csv file.")],
+    target: Annotated[Path, typer.Argument(help="The .parquet or .csv file to write.")],
+) -> None:
+    """Convert a trace between Parquet and tidy CSV."""
+    from paceline import sources
+    from paceline.datasets.whole import written_whole
+
+    trace = sources.trace(name)
+    if target.suffix == ".parquet":
+        trace.save(target)
+    elif target.suffix == ".csv":
+        with written_whole(target) as temporary:
+            trace.to_frame().to_csv(temporary, index=False)
+    else:
+        raise ValueError(f"{target} must end in .parquet or .csv")
+    out.print(f"written to {target}")
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user's ends in one sentence, without a traceback."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+
+
+# -- how things are shown ----------------------------------------------------------------------------------------
+
+
+def _traces_and_models(
+    texts: list[str] | None, traces: list[str] | None, fit_on: list[str] | None
+) -> tuple[list[Trace], dict[str, FleetPredictor]]:
+    from paceline import sources
+    from paceline.training import fit
+
+    scored, fitted_on = sources.traces(traces, "held-out"), sources.traces(fit_on, "fit")
+    both = sorted({trace.name for trace in scored} & {trace.name for trace in fitted_on})
+    if both and not fit_on:
+        raise ValueError(f"traces {both} are fitted to by default; name others to fit to with --fit-on")
+    models = {}
+    for text in texts or DEFAULT_PREDICTORS:
+        with err.status(f"fitting {escape(text)} ..."):
+            model = sources.predictor(text)
+            models[text] = model if text.endswith(".safetensors") else fit(model, fitted_on)
+    return scored, models
+
+
+def _advance(progress: Progress, task: TaskID, done: int) -> None:
+    progress.update(task, completed=done)
+
+
+def _job(jobs: dict[str, Any], name: str) -> Any:
+    if name not in jobs:
+        raise ValueError(f"there is no job {name!r}; there are {list(jobs)}")
+    return jobs[name]
+
+
+def _described(job: Any) -> dict[str, Any]:
+    shown = ("name", "split", "model", "pattern", "workers", "batch_size", "iterations", "seed")
+    return {key: getattr(job, key) for key in shown}
+
+
+def _summary(trace: Trace) -> dict[str, Any]:
+    import numpy as np
+
+    speed = trace.speed
+    variation = np.nanmean(np.nanstd(speed, axis=0) / np.nanmean(speed, axis=0))
+    return {
+        "job": trace.name,
+        "split": trace.meta.get("split", ""),
+        "pattern": trace.meta.get("pattern", ""),
+        "iterations": len(trace),
+        "workers": len(trace.workers),
+        "drivers": len(trace.driver_names),
+        "median seconds": float(np.nanmedian(trace.seconds)),
+        "variation of speed": float(variation),
+    }
+
+
+def _progress() -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=err, disable=not err.is_terminal)
+
+
+def print_frames(frames: dict[str, pd.DataFrame], as_json: bool) -> None:
+    """Print tables, or one JSON object that holds them by their titles."""
+    if as_json:
+        print(json.dumps({title: json.loads(frame.to_json(orient="records")) for title, frame in frames.items()}))
+        return
+    for title, frame in frames.items():
+        _print_rows(title, [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")])
+
+
+def _print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) -> None:
+    if as_json:
+        print(json.dumps(rows))
+        return
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for key, value in rows[0].items() if rows else ():
+        table.add_column(key, justify="right" if isinstance(value, (int, float)) else "left")
+    for row in rows:
+        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else escape(str(value)) for value in row.values()))
+    out.print(table)

@@ -1,0 +1,77 @@
+"""The main job on recorded input: fit on some jobs, compare and replay on others, and draw what happened."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from paceline.cli import DEFAULT_PREDICTORS, print_frames
+from paceline.datasets import Trace, recorded
+from paceline.eval import Balanced, leaderboard, leaderboard_figure, replay_all, replay_figure
+from paceline.predictors import FleetPredictor, named
+from paceline.training import describe_model, fit, load_model, save_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = "narx"
+"""The predictor whose replay is drawn."""
+
+
+def run(folder: Path, out: Console) -> None:
+    """Run the demo and write its tables, models and figures into a folder."""
+    began = time.perf_counter()
+    folder.mkdir(parents=True, exist_ok=True)
+    fitting, held_out = recorded.load_split("fit"), recorded.load_split("held-out")
+    out.print(f"[bold]1  Recorded jobs[/]: fitting to {_names(fitting)}; scoring on {_names(held_out)}")
+
+    out.print("[bold]2  Fitting[/]")
+    models = {text: _fitted(text, fitting, folder, out) for text in DEFAULT_PREDICTORS}
+
+    out.print("[bold]3  How well is the next speed predicted?[/] RMSE and MAE over those of the last value")
+    with out.status("scoring ..."):
+        board = leaderboard(models, held_out)
+    print_frames({"Leaderboard, held-out jobs": board.overall}, as_json=False)
+
+    out.print("[bold]4  What would balancing have gained?[/] The same recorded speeds, other batch sizes")
+    with out.status("replaying ..."):
+        replays = replay_all({text: Balanced(model) for text, model in models.items()}, held_out)
+    print_frames({"Replay, held-out jobs": replays.overall, "Per job": replays.per_trace}, as_json=False)
+
+    for name, table in {"leaderboard": board.per_trace, "replay": replays.per_trace}.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+    shown = max(held_out, key=lambda trace: _gain(replays.per_trace, trace))
+    replay_figure(replays.replays[shown.name], shown, folder / "replay.png", scheme=SHOWN)
+    leaderboard_figure(board, folder / "leaderboard.png")
+    written = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
+    out.print(f"[bold]5  Written to {folder}/[/]: {written}  ({time.perf_counter() - began:.0f} s)")
+    out.print(f"Next: [cyan]paceline evaluate {folder}/narx.safetensors[/], [cyan]paceline collect --list[/]")
+
+
+def _fitted(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
+    """Fit a predictor, or take the one an earlier run fitted to the same traces."""
+    predictor = named(text)
+    path = folder / f"{text.replace(':', '-').replace('=', '-').replace('()', 'none')}.safetensors"
+    if path.is_file() and describe_model(path)["fitted_on"] == _names(traces):
+        kept = load_model(path)
+        if repr(kept) == repr(predictor):
+            out.print(f"   {text}: fitted by an earlier run, {path}")
+            return kept
+    with out.status(f"   fitting {text} ..."):
+        began = time.perf_counter()
+        predictor = fit(predictor, traces)
+        save_model(predictor, path, fitted_on=_names(traces))
+    out.print(f"   {text}: {time.perf_counter() - began:.1f} s, {path}")
+    return predictor
+
+
+def _names(traces: list[Trace]) -> str:
+    return ", ".join(trace.name for trace in traces)
+
+
+def _gain(table: pd.DataFrame, trace: Trace) -> float:
+    rows = table[(table["trace"] == trace.name) & (table["scheme"] == SHOWN)]
+    return float(rows["speed-up"].iloc[0])

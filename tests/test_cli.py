@@ -1,0 +1,93 @@
+"""The command line, as a user types it."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from paceline import cli
+from paceline.datasets import load, recorded
+from paceline.predictors import checks
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return str(checks.example_trace(120).save(tmp_path / "made.parquet"))
+
+
+@pytest.fixture
+def fitting(tmp_path):
+    return str(checks.example_trace(120, seed=3).save(tmp_path / "fitting.parquet"))
+
+
+def run(*arguments):
+    result = runner.invoke(cli.app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def fails(capsys, monkeypatch, *arguments):
+    """Run as the installed command does, and return the one sentence it ends with."""
+    monkeypatch.setattr("sys.argv", ["paceline", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    return error
+
+
+@pytest.mark.parametrize("command", ["collect", "fit", "evaluate", "replay", "data", "demo"])
+def test_every_command_explains_itself(command):
+    assert len(run(command, "--help")) > 200
+
+
+def test_a_model_is_fitted_kept_and_compared(tmp_path, trace, fitting):
+    model = str(tmp_path / "ewma.safetensors")
+    run("fit", "ewma:smoothing=0.4", "--fit-on", fitting, "--out", model)
+    tables = json.loads(run("evaluate", model, "last-value", "-t", trace, "-f", fitting, "--json"))
+    names = [row["predictor"] for row in tables["overall"]]
+    assert sorted(names) == sorted([model, "last-value"])
+
+
+def test_replay_prints_equal_batches_and_hindsight_beside_the_predictor(trace, fitting):
+    tables = json.loads(run("replay", "ewma", "-t", trace, "-f", fitting, "--json"))
+    schemes = {row["scheme"]: row for row in tables["overall"]}
+    assert {"equal batches", "ewma", "clairvoyant"} <= set(schemes)
+    assert schemes["equal batches"]["speed-up"] == pytest.approx(1.0)
+    assert schemes["clairvoyant"]["speed-up"] >= schemes["ewma"]["speed-up"]
+
+
+def test_a_trace_goes_to_csv_and_back(tmp_path, trace):
+    csv, again = str(tmp_path / "made.csv"), str(tmp_path / "again.parquet")
+    run("data", "convert", trace, csv)
+    run("data", "convert", csv, again)
+    np.testing.assert_allclose(load(again).speed, load(trace).speed)
+
+
+def test_recorded_traces_are_listed_and_described():
+    listed = json.loads(run("data", "list", "--json"))
+    assert [row["job"] for row in listed] == recorded.names()
+    about = json.loads(run("data", "info", listed[0]["job"], "--json"))
+    assert about["job"] == listed[0]["job"]
+    assert about["drivers"]
+
+
+def test_mistakes_end_in_one_sentence(capsys, monkeypatch, tmp_path, trace):
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 and then nothing")
+    for arguments, sentence in [
+        (["evaluate", "oracle", "-t", trace], "there is no predictor 'oracle'"),
+        (["evaluate", "ewma:smoothing=2", "-t", trace], "smoothing must lie in (0, 1], got 2"),
+        (["evaluate", "ewma:smooth=1", "-t", trace], "EWMA has no argument ['smooth']"),
+        (["evaluate", "ewma:__import__('os')", "-t", trace], "must be arguments like"),
+        (["data", "info", str(broken)], "broken.parquet: not a whole Parquet file"),
+        (["data", "info", "nothing-like-it"], "neither a recorded trace nor a .parquet or .csv file"),
+        (["data", "convert", trace, str(tmp_path / "no" / "x.csv")], "there is no folder"),
+        (["collect", "no-such-job"], "there is no job 'no-such-job'"),
+        (["replay", "ewma", "-t", trace, "--global-batch", "2"], "2"),
+    ]:
+        assert sentence in fails(capsys, monkeypatch, *arguments).replace("\n", " ")
