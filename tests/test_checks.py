@@ -212,9 +212,7 @@ def test_check_notices_a_broken_promise(name, kind):
 
 def test_an_opted_out_check_is_not_run():
     class Honest(KnowsItsPlace):
-        opts_out: ClassVar = {
-            "permuting_workers_permutes_forecasts": "made to show how a predictor opts out openly"
-        }
+        opts_out: ClassVar = {"permuting_workers_permutes_forecasts": "made to show how a predictor opts out openly"}
 
     ran = checks.run(Honest, ["permuting_workers_permutes_forecasts", "predict_is_pure"])
     assert ran == ["predict_is_pure"]

@@ -34,8 +34,7 @@ def same(one: Trace, other: Trace) -> bool:
     return (
         all((a is None) == (b is None) for a, b in panels)
         and all(a is None or np.array_equal(a, b, equal_nan=True) for a, b in panels)
-        and (one.workers, one.driver_names, dict(one.meta))
-        == (other.workers, other.driver_names, dict(other.meta))
+        and (one.workers, one.driver_names, dict(one.meta)) == (other.workers, other.driver_names, dict(other.meta))
     )
 
 
