@@ -1,1 +1,7 @@
-"""."""
+"""Forecasts in, batch sizes out: the exact split of a global batch over workers of different speed."""
+
+from paceline.solver.load import BatchTimeCurves
+from paceline.solver.risk import caution
+from paceline.solver.split import Split, Status, split
+
+__all__ = ["BatchTimeCurves", "Split", "Status", "caution", "split"]

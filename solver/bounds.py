@@ -1,0 +1,110 @@
+"""Checked arguments of `split`, and the bounds counted in quanta. Axis: W workers."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline.solver.load import Array, BatchTimeCurves, Load
+
+LARGEST_BATCH = 2**53
+"""Above this float64 no longer counts every sample."""
+
+
+def checked_load(
+    curves: BatchTimeCurves,
+    quanta: int,
+    quantum: int,
+    lower: ArrayLike,
+    upper: ArrayLike | None,
+    comm: ArrayLike,
+) -> Load:
+    """Return the curves with bounds in quanta, rounded inward, or say which argument is wrong."""
+    count = np.shape(curves.slope)[0] if np.ndim(curves.slope) else 0
+    if not count:
+        raise ValueError("curves must hold at least one worker, got none: check curves.slope")
+    floor = finite("curves.floor", curves.floor, count)
+    slope = finite("curves.slope", curves.slope, count)
+    intercept = finite("curves.intercept", curves.intercept, count, least=-np.inf)
+    limit = not_nan("curves.limit", curves.limit, count)
+    most = limit if upper is None else np.minimum(limit, not_nan("upper", upper, count))
+    low = np.ceil(finite("lower", lower, count) / quantum)
+    high = np.floor(most / quantum)
+    _require_feasible(low, high, quanta, quantum)
+    return Load(floor, slope, intercept, finite("comm", comm, count), low, np.minimum(high, quanta), quantum)
+
+
+def checked_quanta(global_batch: int, quantum: int) -> tuple[int, int]:
+    """Return the global batch in quanta, and the quantum, or say which batch would do."""
+    size = _whole("global_batch", global_batch)
+    step = _whole("quantum", quantum)
+    if size > LARGEST_BATCH:
+        raise ValueError(f"global_batch must be at most 2**53 samples, got {size}")
+    if size % step:
+        below = size - size % step
+        choice = f"{below} or {below + step}" if below else f"{step}"
+        raise ValueError(
+            f"global_batch must be a multiple of the quantum {step}, got {size}: {choice} would do, or quantum=1"
+        )
+    return size // step, step
+
+
+def finite(name: str, values: ArrayLike, count: int, *, least: float = 0.0) -> Array:
+    """Return one finite number for each worker, not below ``least``."""
+    column = _column(name, values, count)
+    if not (-np.inf < column.min() >= least and column.max() < np.inf):
+        i = int(np.argmax(~(np.isfinite(column) & (column >= least))))
+        hint = "; keep a worker that cannot run out with upper=0" if name == "curves.slope" else ""
+        wanted = "finite" if least < 0 else "finite and not negative"
+        raise ValueError(f"{name} must be {wanted}, got {column[i]} for worker {i}{hint}")
+    return column
+
+
+def not_nan(name: str, values: ArrayLike, count: int) -> Array:
+    """Return one number for each worker, not negative, perhaps infinite."""
+    column = _column(name, values, count)
+    if not column.min() >= 0:
+        i = int(np.argmax(~(column >= 0)))
+        raise ValueError(f"{name} must not be NaN or negative, but may be infinite, got {column[i]} for worker {i}")
+    return column
+
+
+def _column(name: str, values: ArrayLike, count: int) -> Array:
+    column = np.asarray(values, dtype=np.float64)
+    if column.ndim == 0 and not name.startswith("curves"):
+        return np.full(count, column)
+    if column.shape != (count,):
+        raise ValueError(f"{name} must hold one number for each of the {count} workers, got the shape {column.shape}")
+    return column
+
+
+def _whole(name: str, value: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number of samples, got {value!r}") from None
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1 sample, got {number}")
+    return number
+
+
+def _require_feasible(low: Array, high: Array, quanta: int, quantum: int) -> None:
+    rounded = "" if quantum == 1 else f", rounded inward to multiples of {quantum},"
+    total, least, most = quanta * quantum, low.sum() * quantum, high.sum() * quantum
+    if least > total:
+        raise ValueError(
+            f"the lower bounds{rounded} sum to {least:.0f}, more than the global_batch {total}: lower them"
+        )
+    if most < total:
+        raise ValueError(
+            f"the upper bounds and memory limits{rounded} sum to {most:.0f}, less than the global_batch {total}: "
+            "raise them, add workers, or accumulate gradients over smaller batches"
+        )
+    if (low > high).any():
+        i = int(np.argmax(low > high))
+        raise ValueError(
+            f"worker {i} must take at least {low[i] * quantum:.0f} samples (lower) and at most "
+            f"{high[i] * quantum:.0f} (upper and memory limit){rounded.rstrip(',')}: no batch size does both"
+        )

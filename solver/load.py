@@ -1,0 +1,129 @@
+"""What a fleet may be given, counted in quanta, and how much of it is done by a deadline. Axis: W workers.
+
+Times are computed in one place, `Load.seconds`, and every decision compares those very numbers: what the solver
+calls the shortest is the shortest in float64, not up to a tolerance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+ROUNDING = 16 * float(np.finfo(np.float64).eps)
+"""How far, relatively, the inverse of a curve may miss the curve."""
+
+
+class BatchTimeCurves(Protocol):
+    """Batch time curves ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``; four arrays ``[W]``.
+
+    `paceline.predictors.Curves` is one; anything with these four attributes will do.
+    """
+
+    @property
+    def floor(self) -> Array:
+        """Shortest possible time of a batch, in seconds."""
+        ...
+
+    @property
+    def slope(self) -> Array:
+        """Seconds per sample."""
+        ...
+
+    @property
+    def intercept(self) -> Array:
+        """What a batch costs besides its samples, in seconds."""
+        ...
+
+    @property
+    def limit(self) -> Array:
+        """The largest batch that fits into memory, in samples; infinite where there is none."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Curves of a fleet in which a worker is given ``lower`` to ``upper`` quanta of ``quantum`` samples, ``[W]``.
+
+    Counts of quanta are whole numbers kept in float64, which is exact below 2**53.
+    """
+
+    floor: Array
+    slope: Array
+    intercept: Array
+    comm: Array
+    lower: Array
+    upper: Array
+    quantum: int = 1
+
+    def seconds(self, quanta: Array, rows: NDArray[np.intp] | slice = slice(None)) -> Array:
+        """Return the time these workers take for these quanta, at least one each, and to communicate."""
+        line = self.intercept[rows] + self.slope[rows] * (quanta * self.quantum)
+        return np.maximum(self.floor[rows], line) + self.comm[rows]
+
+    def only(self, rows: NDArray[np.intp]) -> Load:
+        """Return the load of these workers alone."""
+        bounds = self.lower[rows], self.upper[rows]
+        return Load(self.floor[rows], self.slope[rows], self.intercept[rows], self.comm[rows], *bounds, self.quantum)
+
+    @cached_property
+    def rate(self) -> Array:
+        """Quanta per second on the line, ``[W]``; 0 where the line is level, as no time makes it grow."""
+        rate = 1.0 / (self.slope * self.quantum)
+        return np.where(rate < np.inf, rate, 0.0)
+
+    @cached_property
+    def first(self) -> Array:
+        """The time of the first quantum above the lower bound, ``[W]``, in seconds."""
+        return self.seconds(self.lower + 1)
+
+    @cached_property
+    def begins_flat(self) -> NDArray[np.bool_]:
+        """Who does several quanta in the time of the first above the lower bound, ``[W]``."""
+        line = self.intercept + self.slope * ((self.lower + 2) * self.quantum)
+        flat: NDArray[np.bool_] = (line <= self.floor) | (self.rate == 0)
+        return flat
+
+    @cached_property
+    def _inverse(self) -> tuple[Array, Array, Array, Array]:
+        """Rates and offsets of two lines between which the inverse of the curve lies, whatever rounding does."""
+        start = self.intercept + self.comm
+        offset = start * self.rate
+        doubt = (np.abs(start) + self.comm) * (ROUNDING * self.rate)
+        after = np.where(self.rate > 0, offset - doubt - 1, -np.inf)
+        return self.rate * (1 - ROUNDING), offset + doubt, self.rate * (1 + ROUNDING), after
+
+    def quanta_within(self, deadline: Array | float) -> Array:
+        """Return the most quanta each worker ends by the deadline, between its bounds, ``[W]``.
+
+        The line is inverted, with room for rounding; where that leaves a choice, the times themselves settle it.
+        """
+        slow_rate, slow_offset, fast_rate, fast_offset = self._inverse
+        started = self.first <= deadline
+        # In place: in a large fleet fresh arrays cost more than the arithmetic.
+        done, late = deadline * slow_rate, deadline * fast_rate
+        np.floor(np.subtract(done, slow_offset, out=done), out=done)
+        np.minimum(np.maximum(done, self.lower, out=done), self.upper, out=done)
+        np.minimum(np.subtract(late, fast_offset, out=late), self.upper + 1, out=late)
+        np.floor(late, out=late)
+        np.copyto(done, self.lower, where=~started)
+        np.subtract(late, done, out=late)
+        rows = np.flatnonzero((late > 1) & started)
+        if len(rows):
+            until = deadline[rows] if isinstance(deadline, np.ndarray) else deadline
+            done[rows] = self.only(rows)._settled(done[rows], done[rows] + late[rows], until)
+        return done
+
+    def _settled(self, done: Array, late: Array, deadline: Array | float) -> Array:
+        """Bisect between the quanta that are done and those that are late."""
+        done = np.where(self.seconds(self.upper) <= deadline, self.upper, done)
+        while (late - done > 1).any():
+            middle = np.floor((done + late) / 2)
+            in_time = self.seconds(middle) <= deadline
+            done, late = np.where(in_time, middle, done), np.where(in_time, late, middle)
+        return done

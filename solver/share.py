@@ -1,0 +1,55 @@
+"""Which of the fastest splits to take: the one that uses everybody evenly. Axis: W workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.solver.deadline import earliest
+from paceline.solver.load import Array, Load
+
+
+def share(load: Load, quanta: int) -> Array:
+    """Return the quanta of each worker, ``[W]``: they sum to ``quanta`` and end as early as can be.
+
+    Often the fleet could end more than ``quanta`` by the earliest deadline, because times tie or curves are flat.
+    If it suffices, one quantum is taken back from those that would end last. If not, every worker is used to the
+    same share of what it could do of the batch by the deadline.
+    """
+    if load.lower.sum() == quanta:
+        return load.lower
+    deadline, most = earliest(load, quanta)
+    excess = int(most.sum()) - quanta
+    last_W = most > load.lower
+    if excess >= last_W.sum():
+        most, last_W = _evenly_used(load, most, deadline, quanta)
+        excess = int(most.sum()) - quanta
+    return _less_one(load, most, last_W, excess) if excess else most
+
+
+def _evenly_used(load: Load, most: Array, deadline: float, quanta: int) -> tuple[Array, NDArray[np.bool_]]:
+    """Return the quanta at the lowest use that suffices, and who reaches that use with the last quantum.
+
+    Use is the share of what a worker's curve, whatever its upper bound, would do of the batch by the deadline.
+    """
+    able = replace(load, upper=np.full(len(most), float(quanta))).quanta_within(deadline)
+    zero = np.zeros(len(most))
+    use = Load(zero, 1.0 / np.maximum(able, 1), zero, zero, load.lower, most)
+    level, even = earliest(use, quanta)
+    return even, (even > load.lower) & (use.seconds(even) == level)
+
+
+def _less_one(load: Load, most: Array, last_W: NDArray[np.bool_], excess: int) -> Array:
+    """Take one quantum from the ``excess`` workers that end last among these; ties go to the slower curve."""
+    rows = np.flatnonzero(last_W)
+    seconds = load.seconds(most[rows], rows)
+    bound = np.partition(seconds, len(rows) - excess)[len(rows) - excess]
+    later, tied = rows[seconds > bound], rows[seconds == bound]
+    keys = (load.slope, load.intercept, load.floor, load.comm)
+    order = np.lexsort((tied, *(key[tied] for key in keys)))
+    less = most.copy()
+    less[later] -= 1
+    less[tied[order[len(order) - (excess - len(later)) :]]] -= 1
+    return less

@@ -1,0 +1,178 @@
+"""The exact split of a global batch: who gets how many samples so that all end together. Axis: W workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paceline.solver.bounds import checked_load, checked_quanta, not_nan
+from paceline.solver.load import Array, BatchTimeCurves, Load
+from paceline.solver.risk import caution
+from paceline.solver.share import share
+
+
+class Status(Enum):
+    """What decides how long the iteration takes, in a sentence to act on."""
+
+    BALANCED = "Balanced: the workers end together, up to one quantum."
+    HELD_BY_UPPER = (
+        "Held by an upper bound: a worker at its upper bound or memory limit ends early, and others do its share. "
+        "Raise that bound to end sooner."
+    )
+    HELD_BY_LOWER = (
+        "Held by a lower bound: the last worker is at its lower bound while others could take more in that time. "
+        "Reduce that bound, or leave that worker out, to end sooner."
+    )
+    IDLE = (
+        "Some workers get no samples: a quantum given to one of them would not make the fleet end sooner. "
+        "Set lower to keep everybody at work, or take a smaller quantum or a larger global batch."
+    )
+    FLAT = (
+        "Held by the floor: the last worker takes as long for one quantum more. "
+        "A larger global batch, or fewer workers, would cost no time."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The batch sizes chosen for one iteration.
+
+    Parameters
+    ----------
+    sizes
+        Samples of each worker, ``[W]`` int64; they sum to the global batch.
+    seconds
+        Time each worker takes for them under the curves, with its ``comm``, ``[W]``, in seconds; 0 for a worker
+        without samples, which does not run.
+    makespan
+        The longest of these times, in seconds: the iteration's.
+    weights
+        Share of each worker in the global batch, ``[W]``: its weight in the mean gradient.
+    status
+        What decides the makespan.
+    """
+
+    sizes: NDArray[np.int64]
+    seconds: Array
+    makespan: float
+    weights: Array
+    status: Status
+
+
+def split(
+    curves: BatchTimeCurves,
+    global_batch: int,
+    *,
+    lower: ArrayLike = 0,
+    upper: ArrayLike | None = None,
+    quantum: int = 1,
+    spread: ArrayLike | None = None,
+    risk: float = 0.0,
+    comm: ArrayLike = 0.0,
+) -> Split:
+    """Split a global batch so that the last worker ends as early as it can: exactly, in whole samples.
+
+    Minimises ``max_i t_i(x_i) + comm_i`` where ``sum_i x_i`` is the global batch, ``lower_i <= x_i <= upper_i``
+    and ``x_i`` is a multiple of the quantum. No split ends earlier, not by one float64.
+
+    Several splits may end equally early, as times tie or curves are flat. Then workers of equal curves get the
+    same, up to one quantum; a faster worker never gets less than a slower one of the same bounds; and if there is
+    plenty of room every worker is used to the same share of what it could do of the batch in that time. A worker
+    kept late by its own lower bound holds nobody else back: the others still end as early as they can.
+
+    Parameters
+    ----------
+    curves
+        Batch time curves of the fleet, such as ``forecast.curves``; their limit is a bound like ``upper``.
+    global_batch
+        Samples of all workers together, a multiple of the quantum.
+    lower, upper
+        Fewest and most samples of each worker, one number or ``[W]``; rounded inward to multiples of the quantum.
+        Without a lower bound a slow worker may get none. ``None`` is no upper bound.
+    quantum
+        Every size is a multiple of this many samples.
+    spread
+        Relative standard deviation of each worker's forecast, ``[W]``, infinite where unknown; needed with risk.
+    risk
+        How much to spare noisy workers, from 0 (not at all) over 1 (as shortens the mean iteration most) to 2: see
+        :func:`paceline.solver.caution`. Above 0 the stretched curves are balanced, and the seconds returned
+        are still those of the plain ones.
+    comm
+        Seconds each worker needs besides its curve to communicate, one number or ``[W]``.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or no split keeps the bounds.
+    TypeError
+        If the global batch or the quantum is not a whole number.
+
+    Examples
+    --------
+    Three workers of 100, 200 and 300 samples/s:
+
+    >>> from paceline.predictors import Curves
+    >>> plan = split(Curves.from_speed(np.array([100.0, 200.0, 300.0])), 512)
+    >>> plan.sizes, plan.makespan
+    (array([ 85, 171, 256]), 0.855)
+    >>> print(plan.status.value)
+    Balanced: the workers end together, up to one quantum.
+
+    The third has memory for 128 samples only:
+
+    >>> split(Curves.from_speed(np.array([100.0, 200.0, 300.0])), 512, upper=[512, 512, 128], quantum=8).sizes
+    array([128, 256, 128])
+    """
+    quanta, step = checked_quanta(global_batch, quantum)
+    # A flat curve has an infinite rate, and what 0 * inf leaves undefined is settled by the times themselves.
+    with np.errstate(all="ignore"):
+        plain = checked_load(curves, quanta, step, lower, upper, comm)
+        load = _stretched(plain, spread, risk)
+        taken = share(load, quanta)
+        seconds = _seconds(plain, taken)
+        status = _status(load, taken)
+    return Split(
+        sizes=(taken * step).astype(np.int64),
+        seconds=seconds,
+        makespan=float(seconds.max()),
+        weights=taken / quanta,
+        status=status,
+    )
+
+
+def _stretched(load: Load, spread: ArrayLike | None, risk: float) -> Load:
+    """Return the load with the curves of noisy workers stretched."""
+    if not 0 <= risk <= 2:
+        raise ValueError(f"risk must lie in [0, 2], got {risk}")
+    if spread is not None:
+        spread = not_nan("spread", spread, len(load.slope))
+    if risk == 0:
+        return load
+    if spread is None:
+        raise ValueError("risk needs the spread of the forecast: give spread=forecast.spread, or risk=0")
+    factor = caution(spread, risk)
+    return replace(load, floor=load.floor * factor, slope=load.slope * factor, intercept=load.intercept * factor)
+
+
+def _seconds(load: Load, taken: Array) -> Array:
+    return np.where(taken > 0, load.seconds(taken), 0.0)
+
+
+def _status(load: Load, taken: Array) -> Status:
+    seconds, with_one_more = _seconds(load, taken), load.seconds(taken + 1)
+    makespan = seconds.max()
+    last, room = seconds == makespan, taken < load.upper
+    sooner = with_one_more < makespan
+    if sooner.any():
+        if (taken == load.lower)[last].all() and (sooner & room).any():
+            return Status.HELD_BY_LOWER
+        if (sooner & ~room).any():
+            return Status.HELD_BY_UPPER
+    if ((taken == 0) & room).any():
+        return Status.IDLE
+    if (last & room & (with_one_more <= makespan)).any():
+        return Status.FLAT
+    return Status.BALANCED

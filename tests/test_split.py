@@ -1,0 +1,275 @@
+"""The laws of `split`, over mixed curves, bounds and quanta. Axis: W workers."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from paceline.predictors import Curves
+from paceline.solver import Split, Status, split
+from paceline.solver import deadline as selection
+
+# Quarters make many times equal; the second choice makes curves of very different size.
+QUARTERS = st.integers(0, 12).map(lambda n: n / 4)
+SECONDS = st.one_of(QUARTERS, st.floats(1e-6, 1e3))
+SLOPES = st.one_of(QUARTERS, st.floats(1e-9, 1e2), st.floats(1e-20, 1e-14))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arguments of one call of `split`."""
+
+    curves: Curves
+    global_batch: int
+    bounds: dict[str, Any]
+
+    def solve(self) -> Split:
+        return split(self.curves, self.global_batch, **self.bounds)
+
+    def seconds(self, i: int, size: int) -> float:
+        """One worker's time, computed apart from the solver but with the same operations."""
+        c = self.curves
+        line = float(c.intercept[i]) + float(c.slope[i]) * size
+        return 0.0 if size == 0 else max(float(c.floor[i]), line) + float(self.bounds["comm"][i])
+
+    def allowed(self, i: int) -> list[int]:
+        low, high = self.bounds["lower"][i], min(self.bounds["upper"][i], self.curves.limit[i])
+        return [x for x in range(0, self.global_batch + 1, self.bounds["quantum"]) if low <= x <= high]
+
+
+@st.composite
+def problems(draw: st.DrawFn, workers: int = 4, quanta: int = 12) -> Problem:
+    count = draw(st.integers(1, workers))
+    quantum = draw(st.sampled_from([1, 1, 2, 8]))
+    batch = quantum * draw(st.integers(1, quanta))
+
+    def column(values: st.SearchStrategy[float]) -> np.ndarray:
+        return np.array(draw(st.lists(values, min_size=count, max_size=count)), dtype=np.float64)
+
+    maybe = st.one_of(st.just(np.inf), st.integers(0, batch).map(float))
+    curves = Curves(column(SECONDS), column(SLOPES), column(st.one_of(SECONDS, st.floats(-2, 0))), column(maybe))
+    lower = column(st.one_of(st.just(0), st.integers(0, batch // count)))
+    comm = column(st.one_of(st.just(0.0), QUARTERS))
+    return Problem(curves, batch, {"lower": lower, "upper": column(maybe), "quantum": quantum, "comm": comm})
+
+
+def solved(problem: Problem) -> Split:
+    try:
+        return problem.solve()
+    except ValueError:
+        assume(False)
+        raise
+
+
+def brute_force(problem: Problem) -> float:
+    """Return the shortest makespan over every split there is; infinite if there is none."""
+    best = {0: 0.0}
+    for i in range(len(problem.curves.slope)):
+        longer: dict[int, float] = {}
+        for done, makespan in best.items():
+            for x in problem.allowed(i):
+                longest = max(makespan, problem.seconds(i, x))
+                longer[done + x] = min(longest, longer.get(done + x, np.inf))
+        best = longer
+    return best.get(problem.global_batch, np.inf)
+
+
+def greedy(problem: Problem) -> float:
+    """Return the makespan of giving quantum after quantum to whoever would end first: exact, and slow."""
+    quantum, allowed = problem.bounds["quantum"], [problem.allowed(i) for i in range(len(problem.curves.slope))]
+    taken = [choice[0] for choice in allowed]
+    times = [problem.seconds(i, x) for i, x in enumerate(taken)]
+    queue = [(problem.seconds(i, choice[1]), i) for i, choice in enumerate(allowed) if len(choice) > 1]
+    heapq.heapify(queue)
+    for _ in range((problem.global_batch - sum(taken)) // quantum):
+        times_i, i = heapq.heappop(queue)
+        times.append(times_i)
+        taken[i] += quantum
+        if taken[i] < allowed[i][-1]:
+            heapq.heappush(queue, (problem.seconds(i, taken[i] + quantum), i))
+    return max(times)
+
+
+@given(problems())
+def test_no_split_ends_earlier_than_the_one_returned(problem: Problem) -> None:
+    best = brute_force(problem)
+    if best == np.inf:
+        with pytest.raises(ValueError, match=r"bounds|at least"):
+            problem.solve()
+    else:
+        assert problem.solve().makespan == best
+
+
+@settings(max_examples=60)
+@given(problems(workers=20, quanta=2000))
+def test_larger_problems_end_as_early_as_the_slow_exact_greedy(problem: Problem) -> None:
+    assert solved(problem).makespan == greedy(problem)
+
+
+@settings(max_examples=60)
+@given(problems(workers=12, quanta=200))
+def test_the_answer_does_not_depend_on_how_many_times_are_ranked_at_once(problem: Problem) -> None:
+    expected = solved(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "RANKABLE", -1000)
+        np.testing.assert_array_equal(problem.solve().sizes, expected.sizes)
+
+
+@given(problems(workers=10, quanta=60))
+def test_sizes_sum_to_the_batch_and_keep_bounds_and_quantum(problem: Problem) -> None:
+    plan = solved(problem)
+    assert plan.sizes.sum() == problem.global_batch
+    assert plan.sizes.dtype == np.int64
+    assert all(int(x) in problem.allowed(i) for i, x in enumerate(plan.sizes))
+    assert plan.seconds.tolist() == [problem.seconds(i, int(x)) for i, x in enumerate(plan.sizes)]
+    assert plan.makespan == plan.seconds.max()
+    np.testing.assert_array_equal(plan.weights, plan.sizes / problem.global_batch)
+
+
+@given(problems(workers=8, quanta=60), st.randoms(use_true_random=False))
+def test_permuting_workers_permutes_sizes_up_to_equal_curves(problem: Problem, random: Any) -> None:
+    plan = solved(problem)
+    count = len(plan.sizes)
+    order = np.array(random.sample(range(count), count))
+    columns = {name: getattr(problem.curves, name)[order] for name in ("floor", "slope", "intercept", "limit")}
+    bounds = {name: value[order] if np.ndim(value) else value for name, value in problem.bounds.items()}
+    moved = split(Curves(**columns), problem.global_batch, **bounds)
+    kind = np.stack([*columns.values(), bounds["comm"]], axis=1)
+
+    def described(sizes: np.ndarray) -> list[tuple[float, ...]]:
+        return sorted((*row, float(size)) for row, size in zip(kind, sizes, strict=True))
+
+    if len(np.unique(kind, axis=0)) == count:
+        np.testing.assert_array_equal(moved.sizes, plan.sizes[order])
+    else:
+        assert moved.makespan == plan.makespan
+        if np.ptp(bounds["lower"]) == 0 and (bounds["upper"] >= problem.global_batch).all():
+            assert described(moved.sizes) == described(plan.sizes[order])
+
+
+@given(problems(workers=8, quanta=60), st.integers(-20, 20))
+def test_only_relative_speed_matters(problem: Problem, power: int) -> None:
+    assume((problem.curves.slope == 0).any() or problem.curves.slope.min() > 1e-12)
+    scale, c = 2.0**power, problem.curves
+    scaled = Curves(c.floor * scale, c.slope * scale, c.intercept * scale, c.limit)
+    bounds = {**problem.bounds, "comm": problem.bounds["comm"] * scale}
+    np.testing.assert_array_equal(split_sizes(scaled, problem, bounds), solved(problem).sizes)
+
+
+def split_sizes(curves: Curves, problem: Problem, bounds: dict[str, Any]) -> np.ndarray:
+    return solved(Problem(curves, problem.global_batch, bounds)).sizes
+
+
+@given(problems(workers=8, quanta=20))
+def test_never_slower_than_the_equal_split(problem: Problem) -> None:
+    count = len(problem.curves.slope)
+    share = 3 * problem.bounds["quantum"]
+    curves = replace(problem.curves, limit=np.full(count, np.inf))
+    comm = problem.bounds["comm"]
+    plan = split(curves, share * count, quantum=problem.bounds["quantum"], comm=comm)
+    assert plan.makespan <= (curves.seconds(np.full(count, share)) + comm).max()
+
+
+@given(problems(workers=8, quanta=80), st.integers(0, 80))
+def test_a_faster_worker_never_gets_less(problem: Problem, cap: int) -> None:
+    count = len(problem.curves.slope)
+    upper = max(cap * problem.bounds["quantum"], -(-problem.global_batch // count) + problem.bounds["quantum"])
+    curves = replace(problem.curves, limit=np.full(count, np.inf))
+    comm = problem.bounds["comm"]
+    sizes = split(curves, problem.global_batch, upper=upper, quantum=problem.bounds["quantum"], comm=comm).sizes
+    kind = np.stack([curves.floor, curves.slope, curves.intercept, comm], axis=1)
+    no_slower = (kind[:, None] <= kind[None]).all(axis=-1)
+    equal = no_slower & no_slower.T
+    more = sizes[:, None] - sizes[None]
+    assert (more[no_slower & ~equal] >= 0).all()
+    assert (np.abs(more[equal]) <= problem.bounds["quantum"]).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 12), st.integers(20, 400), st.integers(0, 2**32 - 1))
+def test_equals_the_mixed_integer_solver_on_medium_problems(workers: int, batch: int, seed: int) -> None:
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    rng = np.random.default_rng(seed)
+    curves = Curves(
+        rng.uniform(0.0, 0.1, workers), 1 / rng.uniform(50, 500, workers), rng.uniform(0, 0.02, workers),
+        np.where(rng.random(workers) < 0.3, 2 * batch // workers, np.inf),
+    )  # fmt: skip
+    lower = np.ones(workers)
+    assume(np.minimum(curves.limit, batch).sum() >= batch >= workers)
+    # Unknowns: the sizes, then the makespan, which is at least every floor and every line.
+    lines = LinearConstraint(np.c_[np.diag(curves.slope), -np.ones(workers)], ub=-curves.intercept)
+    whole = LinearConstraint(np.r_[np.ones(workers), 0.0][None], lb=batch, ub=batch)
+    found = milp(
+        np.r_[np.zeros(workers), 1.0],
+        integrality=np.r_[np.ones(workers), 0],
+        bounds=Bounds(np.r_[lower, curves.floor.max()], np.r_[np.minimum(curves.limit, batch), np.inf]),
+        constraints=[lines, whole],
+        options={"mip_rel_gap": 0.0},
+    )
+    assert split(curves, batch, lower=1).makespan == pytest.approx(found.fun, rel=1e-6)
+
+
+def test_a_hundred_thousand_equal_workers_differ_by_one_sample_at_most() -> None:
+    sizes = split(Curves.from_speed(np.full(100_000, 3.0)), 6_400_007).sizes
+    assert sorted(set(sizes.tolist())) == [64, 65]
+    assert sizes.sum() == 6_400_007
+
+
+def test_intercepts_count_where_a_proportional_split_is_wrong() -> None:
+    curves = Curves(np.zeros(2), np.array([0.01, 0.01]), np.array([0.0, 0.5]), np.full(2, np.inf))
+    assert split(curves, 150).sizes.tolist() == [100, 50]
+
+
+def test_flat_workers_share_evenly_instead_of_filling_the_first() -> None:
+    flat = Curves(np.full(4, 1.0), np.full(4, 0.01), np.zeros(4), np.full(4, np.inf))
+    plan = split(flat, 202)
+    assert sorted(plan.sizes.tolist()) == [50, 50, 51, 51]
+    assert plan.status is Status.FLAT
+
+
+def test_flat_workers_are_used_to_the_same_share_of_what_they_could_do() -> None:
+    flat = Curves(np.full(2, 1.0), np.array([0.01, 0.02]), np.zeros(2), np.full(2, np.inf))
+    assert split(flat, 120).sizes.tolist() == [80, 40]
+
+
+def test_a_bound_that_does_not_bind_changes_nothing() -> None:
+    flat = Curves(np.full(2, 1.0), np.full(2, 0.01), np.zeros(2), np.array([np.inf, 40.0]))
+    assert split(flat, 60).sizes.tolist() == [30, 30]
+
+
+def test_a_worker_without_samples_takes_no_time() -> None:
+    curves = Curves(np.array([0.1, 9.0]), np.full(2, 0.01), np.zeros(2), np.full(2, np.inf))
+    plan = split(curves, 20, comm=0.5)
+    assert plan.sizes.tolist() == [20, 0]
+    assert plan.seconds.tolist() == [0.7, 0.0]
+    assert plan.status is Status.IDLE
+
+
+def test_a_worker_held_late_by_its_lower_bound_holds_nobody_else_back() -> None:
+    plan = split(Curves.from_speed(np.array([1.0, 100.0, 100.0])), 210, lower=[10, 0, 0])
+    assert plan.sizes.tolist() == [10, 100, 100]
+    assert plan.status is Status.HELD_BY_LOWER
+
+
+def test_a_memory_limit_that_costs_time_is_named() -> None:
+    curves = replace(Curves.from_speed(np.array([100.0, 300.0])), limit=np.array([np.inf, 10.0]))
+    plan = split(curves, 100)
+    assert plan.sizes.tolist() == [90, 10]
+    assert plan.status is Status.HELD_BY_UPPER
+
+
+def test_communication_is_paid_for_with_samples() -> None:
+    assert split(Curves.from_speed(np.array([100.0, 100.0])), 100, comm=[0.0, 0.5]).sizes.tolist() == [75, 25]
+
+
+def test_every_status_is_a_sentence() -> None:
+    for status in Status:
+        assert status.value.endswith(".")
+        assert len(status.value) > 40
