@@ -1,0 +1,113 @@
+"""Keeping workers apart on one machine: each with its competitors in a control group under a CPU quota.
+
+A competitor then takes from its own worker alone, as on a cluster of separate machines. Where control groups cannot
+be written, each worker is pinned to a core together with its competitors.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.datasets.control_group import mounted
+
+PERIOD_SECONDS = 0.01
+"""A quota is granted anew so often: much shorter than an iteration, so that each iteration spans many periods."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one worker and its competitors run: in the control group of these folders, or on these cores."""
+
+    folders: Sequence[str] = ()
+    cores: Sequence[int] = ()
+
+    def enter(self) -> None:
+        """Move the calling process here; on cores, the calling thread and those it starts later."""
+        for folder in self.folders:
+            (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
+
+    def isolation(self, quota: float) -> str:
+        """Say in a phrase how workers are kept apart."""
+        if self.folders:
+            return f"a control group for each worker and its competitors, CPU quota {quota:g} cores"
+        return "none: workers and their competitors pinned to cores in turn, as control groups cannot be written"
+
+
+@contextmanager
+def places(workers: int, quota: float, root: str | Path = "/") -> Iterator[list[Place]]:
+    """Give a place to each worker; control groups are removed at the end.
+
+    Parameters
+    ----------
+    workers
+        How many places.
+    quota
+        Cores that a worker and its competitors may use together.
+    root
+        The folder under which ``proc`` and ``sys`` are looked for.
+
+    Raises
+    ------
+    ValueError
+        If the quotas sum to more than the cores of this machine: workers would take from each other.
+    """
+    _check(workers, quota)
+    with ExitStack() as made:
+        try:
+            found = [_group(f"paceline-{os.getpid()}-{w}", quota, root, made) for w in range(workers)]
+        except OSError:
+            made.close()
+            found = _pinned(workers)
+        yield found
+
+
+def _check(workers: int, quota: float) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if workers * quota > cores:
+        raise ValueError(
+            f"quota must leave all workers room on {cores} cores, got {workers} workers with {quota:g} cores each; "
+            f"give at most {cores / workers:g}, or fewer workers"
+        )
+
+
+def _pinned(workers: int) -> list[Place]:
+    cores = sorted(os.sched_getaffinity(0))
+    return [Place(cores=(cores[w % len(cores)],)) for w in range(workers)]
+
+
+def _group(name: str, quota: float, root: str | Path, made: ExitStack) -> Place:
+    mounts = mounted(root)
+    period = round(PERIOD_SECONDS * 1e6)
+    settings: dict[str, object] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": round(quota * period)}
+    if "cpu" not in mounts:
+        if "" not in mounts:
+            raise FileNotFoundError("no control groups are mounted")
+        (mounts[""] / "cgroup.subtree_control").write_text("+cpu")
+        settings = {"cpu.max": f"{round(quota * period)} {period}"}
+    # Version 2 beside version 1 has no quotas, but tells the pressure of each group.
+    folders = list(dict.fromkeys(mounts[kind] / name for kind in ("cpu", "cpuacct", "") if kind in mounts))
+    for folder in folders:
+        folder.mkdir()
+        made.callback(_remove, folder)
+    for setting, value in settings.items():
+        (folders[0] / setting).write_text(str(value))
+    return Place(folders=[str(folder) for folder in folders])
+
+
+def _remove(folder: Path) -> None:
+    # The kernel holds a group for a moment after its last process was reaped.
+    for _ in range(100):
+        try:
+            return folder.rmdir()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            time.sleep(0.02)
+    return folder.rmdir()

@@ -1,0 +1,275 @@
+"""Driving factors of a worker's speed, read from Linux at the boundary before an iteration.
+
+A driver is a small named object with one job. To add one, write a class with a ``name``, a ``unit`` and ``sample``:
+
+    class Temperature:
+        '''Temperature of the processor.'''
+        name, unit = "temperature", "degrees Celsius"
+
+        def __init__(self) -> None:
+            self._file = File("/sys/class/thermal/thermal_zone0/temp")
+
+        def sample(self) -> float:
+            return self._file.number() / 1000
+
+Counters are told as their growth per second since the last boundary. What cannot be read is NaN.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from pathlib import Path
+from typing import Protocol
+
+from paceline.datasets.control_group import ControlGroup
+
+NAN = float("nan")
+ROOT = Path("/")
+
+
+class Driver(Protocol):
+    """Something that changes a worker's speed, sampled at every boundary."""
+
+    @property
+    def name(self) -> str:
+        """The driver's name in traces."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """What a value of one means."""
+        ...
+
+    def sample(self) -> float:
+        """Return the value now, or since the last call; NaN where it cannot be read."""
+        ...
+
+
+def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> list[Driver]:
+    """Return the seven drivers of a worker, for the process that calls.
+
+    Parameters
+    ----------
+    group
+        The worker's control group; by default that of the calling process, if it has a CPU quota.
+    root
+        The folder under which ``proc`` and ``sys`` are looked for.
+
+    Examples
+    --------
+    >>> [driver.name for driver in default_drivers()]
+    ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
+    """
+    group = group or ControlGroup.of_this_process(root)
+    return [
+        CPUBusy(group, root),
+        RunDelay(root),
+        Throttled(group, root),
+        CPUPressure(group, root),
+        Runnable(group, root),
+        MemoryAvailable(root),
+        MemoryPressure(group, root),
+    ]
+
+
+class CPUBusy:
+    """CPU that *other* processes took from the worker's allowance since the last boundary.
+
+    The allowance is the control group's quota, read beside ``cpuacct.usage`` or ``usage_usec`` of ``cpu.stat``;
+    without a group it is the cores the process is pinned to, read in ``/proc/stat``, which counts in steps of 10 ms.
+    """
+
+    name, unit = "cpu_busy", "share of the CPU allowance"
+
+    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        self._pinned = () if group else tuple(b"cpu%d " % core for core in os.sched_getaffinity(0))
+        self._file = File(group.usage if group else root / "proc/stat")
+        self._cores = (group.cores if group else None) or len(os.sched_getaffinity(0))
+        self._grown = Growth()
+
+    def sample(self) -> float:
+        """Return the share, 0 when the worker has its allowance to itself."""
+        others = self._used() - time.process_time()
+        return max(self._grown.by(others) / self._cores, 0.0)  # in this order NaN stays NaN
+
+    def _used(self) -> float:
+        text = self._file.text()
+        if self._pinned:
+            cores = [line.split() for line in text.splitlines() if line.startswith(self._pinned)]
+            idle = (4, 5)  # the fourth and fifth counter of a core: idle, and idle while a disk works
+            ticks = [int(core[i]) for core in cores for i in range(1, 9) if i not in idle]
+            return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else NAN
+        return field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else number(text) * 1e-9
+
+
+class RunDelay:
+    """Time that the thread was ready to run but waited for a core: ``/proc/self/schedstat``, second field.
+
+    It is read for the main thread of the process, which does the computing where torch has one thread.
+    """
+
+    name, unit = "run_delay", "s per s of wall time"
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._file = File(root / "proc/self/schedstat")
+        self._grown = Growth()
+
+    def sample(self) -> float:
+        """Return seconds of waiting per second since the last boundary."""
+        fields = self._file.text().split()
+        return self._grown.by(int(fields[1]) * 1e-9 if len(fields) > 1 else NAN)
+
+
+class Throttled:
+    """Time that the control group had used up its quota: ``cpu.stat`` of the group, summed over cores.
+
+    0 where there is no quota to use up.
+    """
+
+    name, unit = "throttled", "s per s of wall time"
+
+    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        self._file = File(group.cpu / "cpu.stat") if group else None
+        self._grown = Growth()
+
+    def sample(self) -> float:
+        """Return throttled seconds per second since the last boundary."""
+        if self._file is None:
+            return 0.0
+        text = self._file.text()
+        in_microseconds = b"throttled_usec" in text
+        return self._grown.by(
+            field(text, b"throttled_usec") * 1e-6 if in_microseconds else field(text, b"throttled_time") * 1e-9
+        )
+
+
+class _Pressure:
+    # Linux's pressure-stall "some": the time during which at least one task waited for the resource.
+    resource, name, unit = "", "", "share of wall time"
+
+    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        own = group.pressure / f"{self.resource}.pressure" if group else None
+        self._file = File(own if own and own.exists() else root / f"proc/pressure/{self.resource}")
+        self._grown = Growth()
+
+    def sample(self) -> float:
+        """Return the share of the time since the last boundary."""
+        _, found, total = self._file.text().partition(b"total=")
+        return self._grown.by(number(total) * 1e-6 if found else NAN)
+
+
+class CPUPressure(_Pressure):
+    """Share of time in which some task waited for a CPU: ``cpu.pressure`` of the group, else of the machine."""
+
+    resource, name = "cpu", "cpu_pressure"
+
+
+class MemoryPressure(_Pressure):
+    """Share of time in which some task waited for memory: ``memory.pressure`` of the group, else the machine's."""
+
+    resource, name = "memory", "memory_pressure"
+
+
+class Runnable:
+    """Competing tasks that are ready to run at this moment.
+
+    In a control group: its processes in state R (``/proc/<pid>/stat``) without the worker. Without one: the running
+    tasks of the machine (``/proc/loadavg``) without the worker, per core.
+    """
+
+    name, unit = "runnable", "tasks; per core where there is no control group"
+
+    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        self._root = root
+        self._members = File(group.cpu / "cgroup.procs") if group else None
+        self._load = File(root / "proc/loadavg")
+        self._stats: dict[bytes, File] = {}
+
+    def sample(self) -> float:
+        """Return how many compete now."""
+        if self._members is None:
+            running = self._load.text().replace(b"/", b" ").split()[3:4]
+            return (int(running[0]) - 1) / (os.cpu_count() or 1) if running else NAN
+        members = self._members.text().split()
+        if not members:
+            return NAN
+        others = {pid for pid in members if int(pid) != os.getpid()}
+        self._stats = {pid: self._stats.get(pid) or self._stat(pid) for pid in others}
+        return float(sum(b") R" in stat.text() for stat in self._stats.values()))
+
+    def _stat(self, pid: bytes) -> File:
+        return File(self._root / "proc" / pid.decode() / "stat")
+
+
+class MemoryAvailable:
+    """Share of the machine's memory that is available: ``MemAvailable`` of ``/proc/meminfo``."""
+
+    name, unit = "memory_available", "share of memory"
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._file = File(root / "proc/meminfo")
+
+    def sample(self) -> float:
+        """Return the share now, between 0 and 1."""
+        text = self._file.text()
+        return field(text, b"MemAvailable:") / (field(text, b"MemTotal:") or NAN)
+
+
+class Growth:
+    """How fast a counter grows, per second of wall time since it was last asked; NaN the first time."""
+
+    def __init__(self) -> None:
+        self._value, self._time = NAN, NAN
+
+    def by(self, value: float) -> float:
+        """Tell the counter's value now, and return its growth since the last value."""
+        now = time.perf_counter()
+        growth = (value - self._value) / (now - self._time)
+        self._value, self._time = value, now
+        return growth
+
+
+class File:
+    """A file of the kernel that is read again and again: opened once, empty if it cannot be read."""
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._handle = -1
+        else:
+            weakref.finalize(self, os.close, self._handle)
+
+    def text(self) -> bytes:
+        """Return what the file holds now."""
+        if self._handle < 0:
+            return b""
+        try:
+            return os.pread(self._handle, 1 << 16, 0)
+        except OSError:  # what it told of has gone: a process that ended, a control group that was removed
+            return b""
+
+    def number(self) -> float:
+        """Return the number that the file begins with."""
+        return number(self.text())
+
+
+def number(text: bytes) -> float:
+    """Return the number that a text begins with, NaN if there is none.
+
+    >>> number(b"42 us")
+    42.0
+    """
+    word, *_ = text.split(None, 1) or [b""]
+    return float(word) if word.isdigit() else NAN
+
+
+def field(text: bytes, key: bytes) -> float:
+    """Return the number that follows a key, NaN if the key is absent.
+
+    >>> field(b"nr_periods 8 throttled_usec 120", b"throttled_usec")
+    120.0
+    """
+    return number(text.partition(key)[2])

@@ -1,0 +1,190 @@
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from paceline.datasets.control_group import ControlGroup, mounted
+from paceline.datasets.drivers import (
+    CPUBusy,
+    CPUPressure,
+    Growth,
+    MemoryAvailable,
+    MemoryPressure,
+    RunDelay,
+    Runnable,
+    Throttled,
+    default_drivers,
+)
+
+
+def made(folder, files):
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def twice(driver, change):
+    """The driver's growth per second between two boundaries that lie a moment apart, times the moment."""
+    driver.sample()
+    begin = time.perf_counter()
+    change()
+    time.sleep(0.02)
+    return driver.sample() * (time.perf_counter() - begin)
+
+
+def test_missing_sources_give_nan(tmp_path):
+    for driver in default_drivers(root=tmp_path):
+        driver.sample()
+        value = driver.sample()
+        assert value == 0 if driver.name == "throttled" else math.isnan(value), driver.name
+
+
+def test_a_control_group_that_is_gone_gives_nan(tmp_path):
+    group = ControlGroup(tmp_path / "cpu", tmp_path / "usage", tmp_path / "pressure")
+    for driver in (CPUBusy(group, tmp_path), Throttled(group, tmp_path), Runnable(group, tmp_path)):
+        driver.sample()
+        assert math.isnan(driver.sample()), driver.name
+
+
+def test_every_driver_has_a_name_a_unit_and_says_where_it_is_read():
+    drivers = default_drivers()
+    assert len({driver.name for driver in drivers}) == len(drivers)
+    assert all(driver.unit and type(driver).__doc__ for driver in drivers)
+
+
+def test_growth_is_per_second_and_unknown_at_first():
+    growth = Growth()
+    assert math.isnan(growth.by(1.0))
+    begin = time.perf_counter()
+    time.sleep(0.02)
+    rate = growth.by(3.0)
+    assert 0 < rate * (time.perf_counter() - begin) == pytest.approx(2.0, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("nr_periods 1\nthrottled_time 1000000000\n", "nr_periods 2\nthrottled_time 3000000000\n"),
+        ("usage_usec 1\nthrottled_usec 1000000\n", "usage_usec 1\nthrottled_usec 3000000\n"),
+    ],
+)
+def test_throttled_reads_both_versions_of_control_groups(tmp_path, before, after):
+    stat = made(tmp_path, {"cpu.stat": before}) / "cpu.stat"
+    driver = Throttled(ControlGroup(tmp_path, stat, tmp_path))
+    assert twice(driver, lambda: stat.write_text(after)) == pytest.approx(2.0, rel=0.3)
+
+
+def test_cpu_that_others_took_is_told_as_a_share_of_the_quota(tmp_path):
+    files = {"cpu.max": "40000 100000\n", "cpu.stat": "usage_usec 5000000\n"}
+    stat = made(tmp_path, files) / "cpu.stat"
+    driver = CPUBusy(ControlGroup(tmp_path, stat, tmp_path))
+    assert twice(driver, lambda: stat.write_text("usage_usec 9000000\n")) == pytest.approx(10.0, rel=0.3)
+
+
+def test_cpu_that_others_took_without_a_group_is_read_for_the_pinned_cores(tmp_path):
+    def cores(user):
+        return "cpu  9 9 9 9 9 9 9 9 9 9\n" + "".join(f"cpu{n} {user} 0 0 500 7 0 0 0 0 0\n" for n in range(512))
+
+    stat = made(tmp_path, {"proc/stat": cores(100)}) / "proc/stat"
+    driver = CPUBusy(root=tmp_path)
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert twice(driver, lambda: stat.write_text(cores(100 + 4 * ticks))) == pytest.approx(4.0, rel=0.3)
+
+
+def test_pressure_is_that_of_the_group_where_it_has_one_else_of_the_machine(tmp_path):
+    text = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    made(tmp_path, {"group/cpu.pressure": text.format(0), "proc/pressure/memory": text.format(0)})
+    group = ControlGroup(tmp_path / "group", tmp_path / "none", tmp_path / "group")
+    for driver, file in (
+        (CPUPressure(group, tmp_path), tmp_path / "group/cpu.pressure"),
+        (MemoryPressure(group, tmp_path), tmp_path / "proc/pressure/memory"),
+    ):
+        grown = twice(driver, lambda file=file: file.write_text(text.format(2_000_000)))
+        assert grown == pytest.approx(2.0, rel=0.3)
+
+
+def test_runnable_counts_the_other_processes_of_the_group_that_are_ready(tmp_path):
+    files = {f"proc/{pid}/stat": f"{pid} (a name) {state} 1 1" for pid, state in ((7, "R"), (8, "S"), (9, "R"))}
+    made(tmp_path, {**files, "group/cgroup.procs": f"7\n8\n9\n10\n{os.getpid()}\n"})
+    driver = Runnable(ControlGroup(tmp_path / "group", tmp_path, tmp_path), tmp_path)
+    assert driver.sample() == 2
+    (tmp_path / "proc/9/stat").write_text("9 (a name) S 1 1")
+    assert driver.sample() == 1
+
+
+def test_runnable_without_a_group_is_that_of_the_machine_per_core_without_oneself(tmp_path):
+    cores = os.cpu_count()
+    made(tmp_path, {"proc/loadavg": f"0.19 0.12 0.06 {2 * cores + 1}/123 4601\n"})
+    assert Runnable(root=tmp_path).sample() == 2
+
+
+def test_memory_available_is_a_share(tmp_path):
+    made(tmp_path, {"proc/meminfo": "MemTotal: 8000 kB\nMemFree: 9 kB\nMemAvailable: 2000 kB\n"})
+    assert MemoryAvailable(tmp_path).sample() == 0.25
+
+
+def test_the_run_delay_rises_when_another_process_shares_the_core():
+    """Both processes are pinned to one core, so one of them always waits for it."""
+    cores, delays = os.sched_getaffinity(0), {}
+    assert threading.current_thread() is threading.main_thread()
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        driver = RunDelay()
+        driver.sample()
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            sum(range(1000))
+        delays["shared"] = driver.sample()
+    finally:
+        os.sched_setaffinity(0, cores)
+        hog.kill()
+        hog.wait()
+    driver.sample()
+    time.sleep(0.3)
+    delays["asleep"] = driver.sample()
+    assert delays["shared"] > 0.1
+    assert delays["shared"] > delays["asleep"]
+
+
+VERSION_1 = {
+    "proc/self/mounts": (
+        "cgroup /groups/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup2 /groups/unified cgroup2 rw 0 0\n"
+    ),
+    "proc/self/cgroup": "1:cpu,cpuacct:/job\n0::/job\n",
+    "groups/cpu,cpuacct/job/cpu.cfs_quota_us": "4000\n",
+    "groups/cpu,cpuacct/job/cpu.cfs_period_us": "10000\n",
+    "groups/unified/job/cpu.pressure": "",
+}
+VERSION_2 = {
+    "proc/self/mounts": "cgroup2 /groups cgroup2 rw 0 0\n",
+    "proc/self/cgroup": "0::/job\n",
+    "groups/job/cpu.max": "4000 10000\n",
+}
+
+
+def test_the_own_group_is_found_in_version_1(tmp_path):
+    group = ControlGroup.of_this_process(made(tmp_path, VERSION_1))
+    assert group.cores == 0.4
+    assert group.usage == tmp_path / "groups/cpu,cpuacct/job/cpuacct.usage"
+    assert group.pressure == tmp_path / "groups/unified/job"
+    assert set(mounted(tmp_path)) >= {"cpu", "cpuacct", ""}
+
+
+def test_the_own_group_is_found_in_version_2(tmp_path):
+    group = ControlGroup.of_this_process(made(tmp_path, VERSION_2))
+    assert group.cores == 0.4
+    assert group.usage == tmp_path / "groups/job/cpu.stat"
+
+
+def test_a_group_without_a_quota_is_no_group(tmp_path):
+    made(tmp_path / "1", {**VERSION_1, "groups/cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n"})
+    made(tmp_path / "2", {**VERSION_2, "groups/job/cpu.max": "max 100000\n"})
+    assert ControlGroup.of_this_process(tmp_path / "1") is None
+    assert ControlGroup.of_this_process(tmp_path / "2") is None

@@ -1,0 +1,161 @@
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from paceline.datasets.recorder import Recorder, merge
+
+
+class Counting:
+    name, unit = "count", "samples so far"
+
+    def __init__(self):
+        self.asked = 0
+
+    def sample(self):
+        self.asked += 1
+        return math.nan if self.asked == 2 else float(self.asked)
+
+
+def record(path, worker="0", iterations=3, **settings):
+    with Recorder(path, worker, **settings) as recorder:
+        for _ in range(iterations):
+            with recorder.iteration(samples=64):
+                pass
+    return path
+
+
+def test_waiting_and_communicating_are_taken_out_of_the_seconds(tmp_path):
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder, recorder.iteration(samples=8) as step:
+        time.sleep(0.01)
+        with step.waiting():
+            time.sleep(0.1)
+        with step.communicating():
+            time.sleep(0.2)
+    trace = merge([tmp_path / "0.jsonl"])
+    assert trace.wait_seconds[0, 0] >= 0.1
+    assert trace.comm_seconds[0, 0] >= 0.2
+    assert trace.seconds[0, 0] == step.seconds >= 0.01
+    assert abs(trace.start[0, 0] + trace.seconds[0, 0] + 0.3 - time.time()) < 60
+
+
+def test_what_was_not_waited_for_is_zero(tmp_path):
+    trace = merge([record(tmp_path / "0.jsonl")])
+    assert (trace.wait_seconds == 0).all()
+    assert (trace.comm_seconds == 0).all()
+
+
+def test_drivers_are_sampled_before_each_iteration_and_nan_survives(tmp_path):
+    with Recorder(tmp_path / "0.jsonl", "0", drivers=[Counting()]) as recorder:
+        for _ in range(3):
+            with recorder.iteration(samples=8) as step:
+                assert len(step.drivers) == 1
+    trace = merge([tmp_path / "0.jsonl"])
+    assert trace.driver_names == ("count",)
+    np.testing.assert_array_equal(trace.drivers[:, 0, 0], [1, math.nan, 3])
+
+
+def test_the_header_explains_the_columns(tmp_path):
+    path = record(tmp_path / "0.jsonl", "gpu-7", drivers=[Counting()], meta={"job": "tiny"})
+    header = json.loads(path.read_text().splitlines()[0])
+    assert header["worker"] == "gpu-7"
+    assert header["columns"][0] == "iteration"
+    assert header["units"]["count"] == "samples so far"
+    assert set(header["columns"][1:]) == set(header["units"])
+    assert merge([path]).meta == {"job": "tiny"}
+
+
+def test_an_iteration_that_raises_is_not_recorded(tmp_path):
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
+        with recorder.iteration(samples=8):
+            pass
+        with pytest.raises(ZeroDivisionError), recorder.iteration(samples=8):
+            _ = 1 / 0
+    assert len(merge([tmp_path / "0.jsonl"])) == 1
+
+
+def test_a_record_is_never_overwritten(tmp_path):
+    path = record(tmp_path / "0.jsonl")
+    before = path.read_text()
+    with pytest.raises(FileExistsError, match=r"0\.jsonl exists"):
+        record(path)
+    assert path.read_text() == before
+
+
+def test_a_recorder_that_is_not_open_says_how_to_open_it(tmp_path):
+    with pytest.raises(RuntimeError, match="with Recorder"), Recorder(tmp_path / "0.jsonl", "0").iteration(8):
+        pass
+
+
+def test_merging_aligns_workers_by_iteration_and_fills_with_nan(tmp_path):
+    whole = record(tmp_path / "a.jsonl", "a", iterations=4)
+    late = record(tmp_path / "b.jsonl", "b", iterations=2, first_iteration=3)
+    trace = merge([whole, late])
+    assert trace.workers == ("a", "b")
+    np.testing.assert_array_equal(trace.samples.T, [[64, 64, 64, 64, math.nan], [math.nan] * 3 + [64, 64]])
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    path = record(tmp_path / "0.jsonl", iterations=3)
+    whole = path.read_bytes()
+    for cut in range(1, 20):
+        path.write_bytes(whole[:-cut])
+        assert len(merge([path])) == 2
+
+
+def test_a_broken_line_in_the_middle_is_an_error_with_file_and_line(tmp_path):
+    path = record(tmp_path / "0.jsonl", iterations=3)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], lines[2][:9] + "\n", *lines[3:]]))
+    with pytest.raises(ValueError, match=r"0\.jsonl, line 3: not a whole line"):
+        merge([path])
+    path.write_text("".join([*lines[:2], "[1, 2]\n", *lines[3:]]))
+    with pytest.raises(ValueError, match=r"0\.jsonl, line 3: expected a list of 6 numbers"):
+        merge([path])
+
+
+def test_files_that_cannot_be_merged_are_named(tmp_path):
+    plain, driven = record(tmp_path / "a.jsonl", "a"), record(tmp_path / "b.jsonl", "b", drivers=[Counting()])
+    with pytest.raises(ValueError, match=r"b\.jsonl has the columns"):
+        merge([plain, driven])
+    with pytest.raises(ValueError, match="holds an iteration"):
+        merge([record(tmp_path / "c.jsonl", iterations=0)])
+    with pytest.raises(ValueError, match="worker"):
+        merge([plain, plain])
+    (tmp_path / "other.jsonl").write_text("[]\n")
+    with pytest.raises(ValueError, match=r"other\.jsonl, line 1: expected the header"):
+        merge([tmp_path / "other.jsonl"])
+
+
+ENDLESS = """
+import sys
+from paceline.datasets.recorder import Recorder
+with Recorder(sys.argv[1], "0", flush_seconds=0.0) as recorder:
+    while True:
+        with recorder.iteration(samples=8):
+            pass
+        print(recorder.next_iteration, flush=True)
+"""
+
+
+def test_a_killed_recorder_leaves_all_iterations_up_to_the_last_flush(tmp_path):
+    path = tmp_path / "0.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(path)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    with process:
+        told = 0
+        while told < 200:
+            told = int(process.stdout.readline())
+        process.kill()
+        told = max([told, *(int(line) for line in process.stdout.read().split(b"\n")[:-1])])
+    trace = merge([path])
+    assert len(trace) >= told
+    assert not np.isnan(trace.seconds).any()
