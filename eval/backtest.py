@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace
+from paceline.eval.jobs import require_warmup
 from paceline.predictors import Forecast, Predictor, Report
 
 Array = NDArray[np.float64]
@@ -16,7 +17,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One boundary of a backtest: the iteration's number, its forecast, and the speed that came, ``[W]``."""
+    """One iteration of a backtest: its number, its forecast, and the speed that came, ``[W]``, in samples/s."""
 
     iteration: int
     forecast: Forecast
@@ -30,7 +31,9 @@ class Backtest:
     Parameters
     ----------
     forecast_TW, actual_TW
-        Forecast and recorded speeds, ``[T, W]``, in samples/s; NaN where a worker did not report.
+        Forecast and recorded speeds, ``[T, W]``, in samples/s; the recorded is NaN where a worker did not report.
+    spread_TW
+        Relative standard deviation that each forecast stated, ``[T, W]``; infinite before the first report.
     low_TW, high_TW
         Bounds of the forecast's central 90 % interval, ``[T, W]``, in samples/s.
     warmup
@@ -38,6 +41,7 @@ class Backtest:
     """
 
     forecast_TW: Array
+    spread_TW: Array
     low_TW: Array
     high_TW: Array
     actual_TW: Array
@@ -50,25 +54,41 @@ class Backtest:
 
     @property
     def mae(self) -> Array:
-        """Mean absolute error of each worker, ``[W]``, in samples/s."""
+        """Mean absolute error of each worker, ``[W]``, in samples/s; NaN for one that never reported."""
         return _mean(np.abs(self._error))
 
     @property
     def coverage(self) -> Array:
-        """Share of each worker's speeds inside the 90 % interval, ``[W]``."""
+        """Share of each worker's speeds inside the 90 % interval, ``[W]``: 0.9 if the spread means what it says."""
         inside = (self.low_TW <= self.actual_TW) & (self.actual_TW <= self.high_TW)
         return _mean(np.where(np.isnan(self.actual_TW), np.nan, inside)[self.warmup :])
+
+    @property
+    def scored(self) -> NDArray[np.int64]:
+        """How many speeds of each worker are scored, ``[W]``."""
+        counts: NDArray[np.int64] = np.isfinite(self._error).sum(axis=0)
+        return counts
 
     @property
     def _error(self) -> Array:
         return (self.forecast_TW - self.actual_TW)[self.warmup :]
 
 
-def iter_backtest(predictor: Predictor, trace: Trace) -> Iterator[Step]:
+def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> Iterator[Step]:
     """Pass a recorded job before a predictor, one boundary at a time.
 
     At each boundary the predictor sees the drivers sampled there and all earlier iterations, and nothing later. It
     is reset to the trace's workers first, and never fitted.
+
+    Parameters
+    ----------
+    predictor
+        Any predictor, fitted where it needs it.
+    trace
+        The recorded job.
+    horizon
+        How many iterations ahead to forecast. At 1 the step of iteration k was forecast at the boundary before it,
+        at 2 one boundary earlier; the iterations that no forecast reaches have no step.
 
     Examples
     --------
@@ -77,24 +97,29 @@ def iter_backtest(predictor: Predictor, trace: Trace) -> Iterator[Step]:
     >>> [(step.forecast.speed.item(), step.actual.item()) for step in iter_backtest(LastValue(), trace)]
     [(1.0, 8.0), (8.0, 4.0), (4.0, 2.0)]
     """
+    if horizon < 1:
+        raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
     predictor.reset(trace.workers)
     drivers_TWD = trace.drivers_named(predictor.driver_names)
     speed_TW = trace.speed
-    for k in range(len(trace)):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        yield Step(k, predictor.predict(drivers_WD), speed_TW[k])
-        predictor.observe(
-            Report(
-                samples=trace.samples[k],
-                seconds=trace.seconds[k],
-                comm_seconds=None if trace.comm_seconds is None else trace.comm_seconds[k],
-                drivers=drivers_WD,
-            )
-        )
+    for boundary in range(len(trace) - horizon + 1):
+        drivers_WD = None if drivers_TWD is None else drivers_TWD[boundary]
+        k = boundary + horizon - 1
+        yield Step(k, predictor.predict(drivers_WD, horizon=horizon), speed_TW[k])
+        predictor.observe(_report(trace, boundary, drivers_WD))
 
 
 def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtest:
     """Forecast a whole recorded job, one step ahead.
+
+    Parameters
+    ----------
+    predictor
+        Any predictor, fitted where it needs it.
+    trace
+        The recorded job, best one that the predictor was not fitted to.
+    warmup
+        Iterations at the start that are forecast but not scored.
 
     Raises
     ------
@@ -108,16 +133,21 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     >>> backtest(LastValue(), trace, warmup=1).mae
     array([3.])
     """
-    if not 0 <= warmup < len(trace):
-        raise ValueError(f"warmup must be at least 0 and below the {len(trace)} iterations of the trace, got {warmup}")
+    require_warmup(warmup, trace)
     steps = list(iter_backtest(predictor, trace))
     return Backtest(
         forecast_TW=np.stack([step.forecast.speed for step in steps]),
+        spread_TW=np.stack([step.forecast.spread for step in steps]),
         low_TW=np.stack([step.forecast.quantile(0.05) for step in steps]),
         high_TW=np.stack([step.forecast.quantile(0.95) for step in steps]),
         actual_TW=trace.speed,
         warmup=warmup,
     )
+
+
+def _report(trace: Trace, k: int, drivers_WD: Array | None) -> Report:
+    comm_seconds = None if trace.comm_seconds is None else trace.comm_seconds[k]
+    return Report(trace.samples[k], trace.seconds[k], comm_seconds=comm_seconds, drivers=drivers_WD)
 
 
 def _mean(values_TW: Array) -> Array:

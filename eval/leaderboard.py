@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.datasets import Trace
-from paceline.eval.backtest import backtest
+from paceline.eval.backtest import Backtest, backtest
+from paceline.eval.jobs import by_name
 from paceline.predictors import LastValue, Predictor
 
 if TYPE_CHECKING:
     import pandas as pd
 
-logger = logging.getLogger(__name__)
-
 YARDSTICK = "last-value"
+
+FEWEST_SCORED = 2
+"""A worker with fewer scored speeds has no ratio worth showing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,21 +32,26 @@ class Leaderboard:
     workers
         One row a predictor, trace and worker: ``predictor``, ``trace``, ``worker``, ``rmse`` and ``mae`` (ratios),
         ``coverage`` (share inside the 90 % interval).
+    left_out
+        Workers without a ratio, as ``trace/worker``: the last value made no error on them, because their speed
+        never changed, or they reported fewer than two speeds after the warm-up.
     """
 
     workers: pd.DataFrame
+    left_out: tuple[str, ...]
 
     @property
     def overall(self) -> pd.DataFrame:
-        """One row a predictor over all workers of all traces, best first."""
-        table = _summed_up(self.workers, ["predictor"])
-        worst = self.workers.loc[self.workers.groupby("predictor")["rmse"].idxmax()]
-        where = {row.predictor: f"{row.trace}/{row.worker}" for row in worst.itertuples()}
-        return table.assign(where=[where[name] for name in table["predictor"]])
+        """One row a predictor over all workers of all traces, best first.
+
+        ``rmse`` and ``mae`` are geometric means of the workers' ratios, ``worst`` is the highest RMSE ratio of a
+        single worker and ``where`` that worker, ``coverage`` is the mean.
+        """
+        return _summed_up(self.workers, ["predictor"])
 
     @property
     def per_trace(self) -> pd.DataFrame:
-        """One row a trace and predictor, best first within each trace."""
+        """One row a trace and predictor, with the same columns, best first within each trace."""
         return _summed_up(self.workers, ["trace", "predictor"])
 
 
@@ -60,12 +67,11 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
     warmup
         Iterations at the start of each trace that are not scored.
 
-    Returns
-    -------
-    Leaderboard
-        ``rmse`` and ``mae`` of a row are geometric means over workers of the ratio to the last value's; ``worst``
-        is the highest RMSE ratio of a single worker. Workers whose speed never changes have no ratio and are left
-        out, which is logged.
+    Raises
+    ------
+    ValueError
+        If two traces have the same name, a warm-up leaves nothing of a trace, no worker is left to compare on, or
+        another predictor is named like the yardstick.
 
     Examples
     --------
@@ -78,44 +84,43 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
     """
     import pandas as pd
 
-    if YARDSTICK not in predictors:
-        predictors = {YARDSTICK: LastValue(), **predictors}
-    rows = [row for trace in traces for row in _rows(predictors, trace, warmup)]
+    predictors = {YARDSTICK: LastValue(), **predictors}
+    if not isinstance(predictors[YARDSTICK], LastValue):
+        raise ValueError(f"the name {YARDSTICK!r} is the yardstick's, got {predictors[YARDSTICK]!r}: rename it")
+    rows: list[dict[str, object]] = []
+    left_out: list[str] = []
+    for trace in by_name(traces).values():
+        results = {name: backtest(predictor, trace, warmup=warmup) for name, predictor in predictors.items()}
+        last = results[YARDSTICK]
+        kept = (last.scored >= FEWEST_SCORED) & (np.nan_to_num(last.rmse) > 0)
+        rows += [row for name, result in results.items() for row in _rows(name, result, last, trace, kept)]
+        left_out += [f"{trace.name}/{worker}" for worker in np.array(trace.workers)[~kept]]
     if not rows:
         raise ValueError("traces must hold at least one worker whose speed changes, got none to score")
-    return Leaderboard(pd.DataFrame(rows))
+    return Leaderboard(pd.DataFrame(rows), tuple(left_out))
 
 
-def _rows(predictors: Mapping[str, Predictor], trace: Trace, warmup: int) -> list[dict[str, object]]:
-    yardstick = backtest(LastValue(), trace, warmup=warmup)
-    scored = [w for w, rmse in enumerate(yardstick.rmse) if rmse > 0]
-    if len(scored) < len(trace.workers):
-        logger.info(
-            "%s: %d workers of constant or unknown speed left out", trace.name, len(trace.workers) - len(scored)
-        )
-    rows: list[dict[str, object]] = []
-    for name, predictor in predictors.items():
-        result = backtest(predictor, trace, warmup=warmup)
-        with np.errstate(invalid="ignore", divide="ignore"):  # workers without a ratio are not among those scored
-            rmse, mae, coverage = result.rmse / yardstick.rmse, result.mae / yardstick.mae, result.coverage
-        about = {"predictor": name, "trace": trace.name}
-        rows += [
-            {**about, "worker": trace.workers[w], "rmse": rmse[w], "mae": mae[w], "coverage": coverage[w]}
-            for w in scored
-        ]
-    return rows
+def _rows(
+    name: str, result: Backtest, last: Backtest, trace: Trace, kept: NDArray[np.bool_]
+) -> Iterator[dict[str, object]]:
+    """One predictor's errors relative to the last value's, a row for each worker kept."""
+    rmse, mae = result.rmse[kept] / last.rmse[kept], result.mae[kept] / last.mae[kept]
+    coverage = result.coverage[kept]
+    for w, worker in enumerate(np.array(trace.workers)[kept]):
+        about = {"predictor": name, "trace": trace.name, "worker": str(worker)}
+        yield {**about, "rmse": rmse[w], "mae": mae[w], "coverage": coverage[w]}
 
 
 def _summed_up(workers: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    groups = workers.assign(rmse=np.log(workers["rmse"]), mae=np.log(workers["mae"])).groupby(by)
-    table = pd.DataFrame(
-        {
-            "rmse": np.exp(groups["rmse"].mean()),
-            "mae": np.exp(groups["mae"].mean()),
-            "worst": np.exp(groups["rmse"].max()),
-            "coverage": groups["coverage"].mean(),
-        }
-    )
+    groups = workers.groupby(by)
+    table = groups[["rmse", "mae"]].agg(_geometric_mean)
+    worst = workers.loc[groups["rmse"].idxmax()].set_index(by)
+    table["worst"] = worst["rmse"]
+    table["where"] = worst["trace"] + "/" + worst["worker"] if "trace" not in by else worst["worker"]
+    table["coverage"] = groups["coverage"].mean()
     return table.reset_index().sort_values([*by[:-1], "rmse"], ignore_index=True)
+
+
+def _geometric_mean(ratios: pd.Series[float]) -> float:
+    with np.errstate(divide="ignore"):  # a predictor without any error has the ratio 0, and so has the mean
+        return float(np.exp(np.log(ratios).mean()))

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from paceline.datasets import Trace
-from paceline.eval import backtest, iter_backtest, leaderboard
-from paceline.predictors import EWMA, KINDS, NARX, LastValue, Training, checks
+from paceline.eval import backtest, iter_backtest
+from paceline.predictors import EWMA, KINDS, NARX, Forecast, LastValue, Training, checks
 from paceline.training import fit
 
 FITTED = [
@@ -78,27 +78,59 @@ def test_a_warmup_that_leaves_nothing_is_refused(warmup):
         backtest(LastValue(), Trace([[1]] * 3, [[1]] * 3), warmup=warmup)
 
 
-def test_the_yardstick_has_ratio_one_and_is_always_there():
-    table = leaderboard({}, [checks.example_trace()]).overall
-    assert table["predictor"].tolist() == ["last-value"]
-    assert table.loc[0, ["rmse", "mae", "worst"]].tolist() == [1.0, 1.0, 1.0]
+def test_two_iterations_ahead_is_forecast_one_boundary_earlier():
+    trace = Trace(samples=[[6]] * 4, seconds=[[1.0], [2.0], [3.0], [6.0]])  # speeds 6, 3, 2, 1
+    steps = list(iter_backtest(LastValue(), trace, horizon=2))
+    assert [step.iteration for step in steps] == [1, 2, 3]
+    assert [step.actual.item() for step in steps] == [3.0, 2.0, 1.0]
+    assert [step.forecast.speed.item() for step in steps[1:]] == [6.0, 3.0]
 
 
-def test_ratios_are_geometric_means_over_workers_and_name_the_worst():
-    traces = [checks.example_trace(seed=seed) for seed in (1, 2)]
-    board = leaderboard({"ewma": EWMA()}, traces)
-    ratios = np.concatenate([backtest(EWMA(), t).rmse / backtest(LastValue(), t).rmse for t in traces])
-    row = board.overall.set_index("predictor").loc["ewma"]
-    assert row["rmse"] == pytest.approx(np.exp(np.log(ratios).mean()))
-    assert row["worst"] == pytest.approx(ratios.max())
-    assert len(board.per_trace) == 2
+def test_no_forecast_two_ahead_sees_the_iteration_before_it():
+    trace = checks.example_trace(40)
+    clean, other = (
+        [step.forecast.speed for step in iter_backtest(EWMA(), t, horizon=2)] for t in (trace, poisoned(trace, 20))
+    )
+    np.testing.assert_array_equal(clean[:21], other[:21])  # the forecasts of iterations 1 to 21
+    assert (clean[21] != other[21]).any()
 
 
-def test_workers_of_constant_speed_are_left_out():
-    varied = checks.example_trace()
-    seconds = varied.seconds.copy()
-    seconds[:, 1] = 0.5
-    board = leaderboard({}, [Trace(varied.samples, seconds, workers=varied.workers)])
-    assert board.workers["worker"].tolist() == ["a", "c"]
-    with pytest.raises(ValueError, match="at least one worker whose speed changes"):
-        leaderboard({}, [Trace(np.ones((60, 2)), np.ones((60, 2)))])
+def test_a_horizon_below_one_is_refused():
+    with pytest.raises(ValueError, match="horizon must be at least 1 iteration, got 0"):
+        list(iter_backtest(LastValue(), checks.example_trace(), horizon=0))
+
+
+def test_a_backtest_starts_afresh_and_never_fits():
+    class Unfittable(EWMA):
+        def fit(self, traces):
+            raise AssertionError("a backtest must not fit")
+
+    model = Unfittable()
+    first, second = backtest(model, checks.example_trace()), backtest(model, checks.example_trace())
+    np.testing.assert_array_equal(first.forecast_TW, second.forecast_TW)
+
+
+def test_communication_reaches_the_predictor():
+    seen = []
+
+    class Watches(LastValue):
+        def observe(self, report):
+            seen.append(report.comm_seconds.item())
+            super().observe(report)
+
+    list(iter_backtest(Watches(), Trace([[1]] * 2, [[1]] * 2, comm_seconds=[[0.25], [0.5]])))
+    assert seen == [0.25, 0.5]
+
+
+def test_coverage_counts_the_reported_speeds_inside_the_interval():
+    class Sure(LastValue):
+        def predict(self, drivers=None, *, horizon=1):
+            return Forecast(speed=np.array([10.0]), spread=np.array([0.1]))  # 90 % between 8.5 and 11.8
+
+    speeds = np.array([10.0, 9.0, 8.0, np.nan, 13.0, 11.0])[:, None]
+    result = backtest(Sure(), Trace(np.ones_like(speeds), 1 / speeds), warmup=0)
+    assert result.coverage.tolist() == [3 / 5]
+    assert result.scored.tolist() == [5]
+    later = backtest(Sure(), Trace(np.ones_like(speeds), 1 / speeds), warmup=2)
+    assert later.coverage.tolist() == [1 / 3]
+    assert (result.spread_TW == 0.1).all()

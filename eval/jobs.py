@@ -1,0 +1,36 @@
+"""Recorded jobs to evaluate on, told apart by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.datasets import Trace
+
+
+def by_name(traces: Iterable[Trace]) -> dict[str, Trace]:
+    """Return the traces by their names: two jobs of one name would be summed up as one.
+
+    Raises
+    ------
+    ValueError
+        If two traces have the same name.
+
+    Examples
+    --------
+    >>> list(by_name([Trace([[8]], [[1]], meta={"job": "digits"}), Trace([[8]], [[1]])]))
+    ['digits', 'trace']
+    """
+    jobs: dict[str, Trace] = {}
+    for trace in traces:
+        if trace.name in jobs:
+            raise ValueError(f"traces must have names of their own, got {trace.name!r} twice: set meta['job']")
+        jobs[trace.name] = trace
+    return jobs
+
+
+def require_warmup(warmup: int, trace: Trace) -> None:
+    """Raise an error unless the warm-up leaves an iteration of the trace."""
+    if not 0 <= warmup < len(trace):
+        raise ValueError(
+            f"warmup must be at least 0 and below the {len(trace)} iterations of trace {trace.name!r}, got {warmup}"
+        )

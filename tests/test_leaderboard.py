@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace
+from paceline.eval import backtest, leaderboard
+from paceline.predictors import EWMA, LastValue, checks
+
+
+class Oracle(LastValue):
+    """Knows the speeds to come, as no honest predictor does: its drivers are the speeds themselves."""
+
+    driver_names = ("speed",)
+
+    def _next_speed(self, drivers_WD, horizon):
+        return drivers_WD[:, 0]
+
+
+class AlwaysOne(LastValue):
+    def _next_speed(self, drivers_WD, horizon):
+        return np.ones(len(self.workers))
+
+
+def named(name, trace):
+    return Trace(trace.samples, trace.seconds, workers=trace.workers, meta={"job": name})
+
+
+def of_speed(*speeds):
+    speed_TW = np.array(speeds, dtype=float).T
+    return Trace(np.ones_like(speed_TW), 1 / speed_TW)
+
+
+def test_the_yardstick_has_ratio_one_and_is_always_there():
+    table = leaderboard({}, [checks.example_trace()]).overall
+    assert table["predictor"].tolist() == ["last-value"]
+    assert table.loc[0, ["rmse", "mae", "worst"]].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_ratios_are_geometric_means_over_workers_and_name_the_worst():
+    traces = [named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2)]
+    board = leaderboard({"ewma": EWMA()}, traces)
+    ratios = np.concatenate([backtest(EWMA(), t).rmse / backtest(LastValue(), t).rmse for t in traces])
+    row = board.overall.set_index("predictor").loc["ewma"]
+    assert row["rmse"] == pytest.approx(np.exp(np.log(ratios).mean()))
+    assert row["worst"] == pytest.approx(ratios.max())
+    trace, worker = divmod(int(ratios.argmax()), 3)
+    assert row["where"] == f"job {trace + 1}/{'abc'[worker]}"
+    for i, trace in enumerate(("job 1", "job 2")):
+        row = board.per_trace.set_index(["trace", "predictor"]).loc[(trace, "ewma")]
+        assert row["rmse"] == pytest.approx(np.exp(np.log(ratios[3 * i : 3 * i + 3]).mean()))
+
+
+def test_workers_of_constant_speed_are_left_out_and_named():
+    varied = checks.example_trace()
+    seconds = varied.seconds.copy()
+    seconds[:, 1] = 0.5
+    board = leaderboard({}, [Trace(varied.samples, seconds, workers=varied.workers)])
+    assert board.workers["worker"].tolist() == ["a", "c"]
+    assert board.left_out == ("trace/b",)
+    with pytest.raises(ValueError, match="at least one worker whose speed changes"):
+        leaderboard({}, [Trace(np.ones((60, 2)), np.ones((60, 2)))])
+
+
+def test_a_ratio_computed_by_hand():
+    # After a warm-up of one, the last value is off by 4, 4, 4. EWMA(.5) forecasts 4, 6, 5 and is off by 4, 2, 3.
+    trace = of_speed([4.0, 8.0, 4.0, 8.0])
+    row = leaderboard({"ewma": EWMA(smoothing=0.5)}, [trace], warmup=1).overall.set_index("predictor").loc["ewma"]
+    assert row["rmse"] == pytest.approx(np.sqrt((16 + 4 + 9) / 3) / 4)
+    assert row["mae"] == pytest.approx(3 / 4)
+
+
+def test_a_predictor_that_loses_is_shown_losing_and_last():
+    table = leaderboard({"always one": AlwaysOne()}, [checks.example_trace()]).overall
+    assert table["predictor"].tolist() == ["last-value", "always one"]
+    assert table.loc[1, "rmse"] > 1
+
+
+def test_a_predictor_without_any_error_has_ratio_zero():
+    trace = checks.example_trace()
+    seeing = Trace(trace.samples, trace.seconds, drivers=trace.speed[:, :, None], driver_names=["speed"])
+    assert leaderboard({"oracle": Oracle()}, [seeing]).overall.loc[0, ["predictor", "rmse"]].tolist() == ["oracle", 0]
+
+
+def test_a_worker_that_reported_only_once_after_the_warmup_is_left_out():
+    nan = np.nan
+    board = leaderboard({}, [of_speed([1.0, 2.0, 1.0, 3.0], [1.0, 2.0, nan, nan])], warmup=1)
+    assert board.left_out == ("trace/1",)
+
+
+def test_every_trace_is_met_afresh():
+    noisy, steady = (named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2))
+    both = leaderboard({"ewma": EWMA()}, [noisy, steady]).per_trace
+    alone = leaderboard({"ewma": EWMA()}, [steady]).per_trace
+    assert both[both["trace"] == "job 2"].to_numpy().tolist() == alone.to_numpy().tolist()
+
+
+def test_two_jobs_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="traces must have names of their own, got 'example' twice"):
+        leaderboard({}, [checks.example_trace(seed=1), checks.example_trace(seed=2)])
+
+
+def test_nothing_else_may_be_called_the_last_value():
+    with pytest.raises(ValueError, match=r"the name 'last-value' is the yardstick's, got EWMA"):
+        leaderboard({"last-value": EWMA()}, [checks.example_trace()])
