@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,24 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-COLOURS = {"worst": "#D55E00", "best": "#0072B2", "hindsight": "#009E73", "quiet": "#999999"}
+BLACK, GREY, BLUE, GREEN, VERMILION = "#000000", "#767676", "#0072B2", "#009E73", "#D55E00"
 """Told apart by colour-blind eyes too (Okabe and Ito's palette)."""
 
 WINDOW = 25
 """Iterations averaged in the lower panel of the replay's figure."""
 
 
-def replay_figure(replay: Replay, trace: Trace, path: str | Path, *, scheme: str) -> Path:
+def replay_figure(replay: Replay, trace: Trace, path: str | Path, *, scheme: str | None = None) -> Path:
     """Draw the recorded speeds, and the iteration time under equal batches, one scheme and hindsight. Return the path.
+
+    Parameters
+    ----------
+    replay, trace
+        A replayed job, and its trace.
+    path
+        The file to write; its ending says which format (``.png``, ``.svg``, ``.pdf``).
+    scheme
+        The scheme to draw; ``None`` takes the fastest.
 
     Raises
     ------
@@ -37,49 +47,92 @@ def replay_figure(replay: Replay, trace: Trace, path: str | Path, *, scheme: str
     figure = _figure(9.0, 5.6)
     speeds, times = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1, 1.25]})
     _draw_speeds(speeds, trace)
-    equal = float(replay.seconds(EQUAL).mean())
-    for name, colour, height in ((EQUAL, "worst", 0.75), (scheme, "best", 0.4), (CLAIRVOYANT, "hindsight", 0.05)):
-        seconds = replay.seconds(name)
-        numbers = [iteration.number for iteration in replay.iterations[name]]
-        times.plot(numbers, 1e3 * _smooth(seconds), color=COLOURS[colour], linewidth=1.3)
-        label = f" {name}\n {1e3 * seconds.mean():.1f} ms, {equal / seconds.mean():.2f}x"
-        times.annotate(label, (1.0, height), xycoords="axes fraction", color=COLOURS[colour])
-    times.set_ylim(bottom=0)
-    times.set_ylabel(f"iteration time, ms\n(mean of {WINDOW})")
-    times.set_xlabel("iteration")
+    _draw_times(times, replay, scheme or _fastest(replay))
+    times.set_xlim(0, len(trace) - 1)
     return _save(figure, path)
 
 
 def leaderboard_figure(leaderboard: Leaderboard, path: str | Path) -> Path:
-    """Draw every predictor's RMSE relative to the last value, overall and on its worst worker. Return the path."""
-    table = leaderboard.overall.iloc[::-1]
-    figure = _figure(8.0, 1.2 + 0.42 * len(table))
+    """Draw every predictor's RMSE relative to the last value, overall and on its worst worker. Return the path.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    """
+    figure = _figure(8.0, 1.4 + 0.42 * len(leaderboard.overall))
     axes = figure.subplots()
+    table = leaderboard.overall.iloc[::-1]
     heights = np.arange(len(table))
-    axes.barh(heights, table["rmse"], height=0.55, color=COLOURS["best"])
-    axes.plot(table["worst"], heights, "D", color=COLOURS["worst"], markersize=5, label="worst worker")
-    axes.axvline(1.0, color="black", linewidth=1)
+    axes.barh(heights, table["rmse"], height=0.55, color=[BLUE if rmse < 1 else GREY for rmse in table["rmse"]])
+    axes.plot(table["worst"], heights, "D", color=VERMILION, markersize=6, markeredgecolor="white")
+    axes.axvline(1.0, color=BLACK, linewidth=1)
     for height, rmse in zip(heights, table["rmse"], strict=True):
         axes.annotate(f"{rmse:.3f}", (0.01, height), va="center", color="white", fontweight="bold")
     axes.set_yticks(heights, table["predictor"])
-    axes.set_xlim(left=0)
-    axes.set_xlabel("RMSE relative to the last value (left of the line is better)")
-    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0))
+    axes.set_xlim(0, 1.08 * max(1.0, table["worst"].max()))
+    axes.set_xlabel("RMSE relative to the last value: left of the line is better")
+    axes.set_title("bars: all workers; diamonds: the worst worker", loc="right", fontsize=10)
     return _save(figure, path)
 
 
 def _draw_speeds(axes: Axes, trace: Trace) -> None:
-    speed_TW = trace.speed
-    slowest = int(np.nanargmin(np.nanmean(speed_TW, axis=0)))
-    for w, name in enumerate(trace.workers):
-        colour, order = (COLOURS["worst"], 3) if w == slowest else (COLOURS["quiet"], 2)
-        axes.plot(_smooth(speed_TW[:, w], 5), color=colour, linewidth=0.7, zorder=order)
-        if w == slowest:
-            axes.annotate(f" slowest: {name}", (1.0, 0.1), xycoords="axes fraction", color=colour)
-    axes.annotate(" the others", (1.0, 0.7), xycoords="axes fraction", color=COLOURS["quiet"])
+    speed_TW = np.stack([_smooth(speed_T, 5) for speed_T in trace.speed.T], axis=1)
+    slowest = int(np.argmin([speed_T[np.isfinite(speed_T)].mean() for speed_T in speed_TW.T]))
+    others = [w for w in range(len(trace.workers)) if w != slowest]
+    axes.plot(speed_TW[:, others], color=GREY, linewidth=0.8)
+    axes.plot(speed_TW[:, slowest], color=VERMILION, linewidth=1.0)
     axes.set_ylim(bottom=0)
+    labels = [("the others", GREY, speed_TW[:, others])] if others else []
+    _label_ends(axes, [*labels, (f"{trace.workers[slowest]}, the slowest", VERMILION, speed_TW[:, [slowest]])], 0.14)
     axes.set_ylabel("recorded speed,\nsamples/s")
     axes.set_title(f"{trace.name}: {len(trace.workers)} workers", loc="left", fontweight="bold")
+
+
+def _draw_times(axes: Axes, replay: Replay, scheme: str) -> None:
+    equal, labels = replay.seconds(EQUAL).mean(), []
+    colours = {EQUAL: BLACK, CLAIRVOYANT: GREEN} | {scheme: BLUE}
+    for name in dict.fromkeys([EQUAL, scheme, CLAIRVOYANT]):
+        seconds = replay.seconds(name)
+        smooth = 1e3 * _smooth(seconds)
+        axes.plot([i.number for i in replay.iterations[name]], smooth, color=colours[name], linewidth=1.6)
+        gain = "" if name == EQUAL else f", {equal / seconds.mean():.2f}x as fast"
+        labels.append((f"{name}\n{1e3 * seconds.mean():.1f} ms{gain}", colours[name], smooth[:, None]))
+    axes.set_ylim(bottom=0)
+    _label_ends(axes, labels, 0.21)
+    axes.set_ylabel(f"iteration time, ms\n(mean of {WINDOW})")
+    axes.set_xlabel("iteration")
+
+
+def _fastest(replay: Replay) -> str:
+    means = {name: replay.seconds(name).mean() for name in replay.iterations if name not in (EQUAL, CLAIRVOYANT)}
+    return min(means, key=means.__getitem__, default=CLAIRVOYANT)
+
+
+def _label_ends(axes: Axes, labels: list[tuple[str, str, Array]], gap: float) -> None:
+    """Write each label beside the end of its lines, at least ``gap`` of the axes apart."""
+    top = axes.get_ylim()[1]
+    ends = [float(lines[np.isfinite(lines)][-WINDOW:].mean()) / top for _, _, lines in labels]
+    heights = _apart(ends, gap)
+    for (text, colour, _), height in zip(labels, heights, strict=True):
+        axes.annotate(text, (1.015, height), xycoords="axes fraction", va="center", color=colour)
+
+
+def _apart(heights: list[float], gap: float) -> list[float]:
+    """Move heights, in order, so that neighbours are at least ``gap`` apart and the lowest is not below half of it.
+
+    >>> [round(height, 2) for height in _apart([0.5, 0.45, 0.0], 0.2)]
+    [0.5, 0.3, 0.1]
+    """
+    order = np.argsort(np.array(heights), kind="stable")[::-1]
+    moved = list(heights)
+    for above, below in pairwise(order):
+        moved[below] = min(moved[below], moved[above] - gap)
+    least = gap / 2
+    for i in order[::-1]:
+        moved[i] = max(moved[i], least)
+        least = moved[i] + gap
+    return moved
 
 
 def _smooth(values: Array, window: int = WINDOW) -> Array:

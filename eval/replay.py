@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace
+from paceline.eval.jobs import by_name, require_warmup
 from paceline.eval.schemes import Clairvoyant, EqualBatches, Scheme
 
 if TYPE_CHECKING:
@@ -114,14 +115,31 @@ class Replays:
 
 
 def iter_replay(scheme: Scheme, trace: Trace, *, global_batch: int) -> Iterator[Iteration]:
-    """Run one scheme over a recorded job, leaving out iterations in which a worker did not report."""
+    """Run one scheme over a recorded job, leaving out iterations in which a worker did not report.
+
+    Each worker takes its size over its recorded speed, and the iteration as long as the slowest of them.
+
+    Raises
+    ------
+    ValueError
+        If the scheme does not hand out the global batch, at least one sample to each worker.
+
+    Examples
+    --------
+    >>> trace = Trace(samples=[[30, 30]] * 2, seconds=[[1.0, 2.0]] * 2)
+    >>> [iteration.makespan for iteration in iter_replay(EqualBatches(), trace, global_batch=60)]
+    [2.0, 2.0]
+    >>> [iteration.sizes for iteration in iter_replay(Clairvoyant(trace.speed), trace, global_batch=60)]
+    [array([40, 20]), array([40, 20])]
+    """
     scheme.reset(trace.workers, global_batch)
     drivers_TWD = trace.drivers_named(scheme.driver_names)
     for k, speed_W in enumerate(trace.speed):
         if np.isnan(speed_W).any():
             continue
         drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        sizes = scheme.sizes(drivers_WD, hindsight=speed_W)
+        sizes = scheme.sizes(k, drivers_WD)
+        _require_whole(sizes, global_batch, scheme)
         seconds = sizes / speed_W
         yield Iteration(k, sizes, seconds)
         scheme.observe(sizes, seconds, drivers_WD)
@@ -144,7 +162,8 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
     Raises
     ------
     ValueError
-        If the global batch is smaller than the number of workers, or nothing is left to score.
+        If the global batch is smaller than the number of workers, nothing is left to score, or a scheme is named
+        like one of the two that are always there.
 
     Examples
     --------
@@ -156,15 +175,21 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
     0    clairvoyant  1.33     0.00       1.5
     1  equal batches  2.00     0.25       1.0
     """
-    batch = _recorded_batch(trace) if global_batch is None else global_batch
+    require_warmup(warmup, trace)
+    complete = np.array([np.isfinite(speed_W).all() for speed_W in trace.speed])
+    if not complete[warmup:].any():
+        raise ValueError(
+            f"trace {trace.name!r} has no iteration after a warm-up of {warmup} that all workers reported: "
+            "select workers that did, or shorten the warm-up"
+        )
+    batch = round(trace.samples[complete][0].sum()) if global_batch is None else global_batch
     if batch < len(trace.workers):
         raise ValueError(
             f"global_batch must be at least one sample for each of the {len(trace.workers)} workers, got {batch}"
         )
-    complete = np.array([np.isfinite(speed_W).all() for speed_W in trace.speed])
-    if not complete[warmup:].any():
-        raise ValueError(f"trace {trace.name!r} has no complete iteration after a warm-up of {warmup}")
-    everyone: dict[str, Scheme] = {EQUAL: EqualBatches(), **schemes, CLAIRVOYANT: Clairvoyant()}
+    if taken := sorted({EQUAL, CLAIRVOYANT} & set(schemes)):
+        raise ValueError(f"schemes must not use the names {taken}, which are always in the table: rename them")
+    everyone: dict[str, Scheme] = {EQUAL: EqualBatches(), **schemes, CLAIRVOYANT: Clairvoyant(trace.speed)}
     ran = {name: list(iter_replay(scheme, trace, global_batch=batch)) for name, scheme in everyone.items()}
     scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
     return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()))
@@ -173,12 +198,23 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
 def replay_all(
     schemes: Mapping[str, Scheme], traces: Iterable[Trace], *, global_batch: int | None = None, warmup: int = 50
 ) -> Replays:
-    """Replay several jobs under the same schemes: see :func:`replay`."""
-    return Replays({t.name: replay(schemes, t, global_batch=global_batch, warmup=warmup) for t in traces})
+    """Replay several jobs, each with a name of its own, under the same schemes: see :func:`replay`.
+
+    Examples
+    --------
+    >>> jobs = [Trace([[30, 30]] * 2, [[1, slow]] * 2, meta={"job": f"slow-{slow}"}) for slow in (2, 3)]
+    >>> replay_all({}, jobs, warmup=0).overall[["scheme", "speed-up"]].round(2)
+              scheme  speed-up
+    0    clairvoyant      1.73
+    1  equal batches      1.00
+    """
+    jobs = by_name(traces)
+    return Replays({name: replay(schemes, job, global_batch=global_batch, warmup=warmup) for name, job in jobs.items()})
 
 
-def _recorded_batch(trace: Trace) -> int:
-    complete = trace.samples[~np.isnan(trace.samples).any(axis=1)]
-    if not len(complete):
-        raise ValueError(f"trace {trace.name!r} has no iteration that all workers reported; give global_batch")
-    return int(complete[0].sum())
+def _require_whole(sizes: NDArray[np.int64], global_batch: int, scheme: Scheme) -> None:
+    if sizes.sum() != global_batch or sizes.min() < 1:
+        raise ValueError(
+            f"{type(scheme).__name__} must hand out {global_batch} samples, at least one to each worker, got "
+            f"{sizes.tolist()}, which is {sizes.sum()}"
+        )

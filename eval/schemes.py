@@ -16,7 +16,10 @@ Sizes = NDArray[np.int64]
 
 
 class Scheme(Protocol):
-    """Chooses batch sizes at every barrier."""
+    """Chooses batch sizes at every barrier, from what was known by then.
+
+    In each iteration ``sizes`` is asked first, with the drivers sampled at the boundary, and ``observe`` told after.
+    """
 
     @property
     def driver_names(self) -> tuple[str, ...]:
@@ -27,8 +30,8 @@ class Scheme(Protocol):
         """Start a job."""
         ...
 
-    def sizes(self, drivers: Array | None, *, hindsight: Array) -> Sizes:
-        """Choose the next sizes, ``[W]``; ``hindsight`` is the speeds to come, for the clairvoyant alone."""
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+        """Choose the sizes of this iteration, ``[W]``: at least one sample each, the global batch together."""
         ...
 
     def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
@@ -45,7 +48,7 @@ class EqualBatches:
         """Start a job."""
         self._sizes = split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=1).sizes
 
-    def sizes(self, drivers: Array | None, *, hindsight: Array) -> Sizes:
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
         """Return the same sizes every time."""
         return self._sizes
 
@@ -75,7 +78,7 @@ class Balanced:
         self.predictor.reset(workers)
         self._global_batch = global_batch
 
-    def sizes(self, drivers: Array | None, *, hindsight: Array) -> Sizes:
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
         """Solve the split of the forecast curves."""
         return split(self.predictor.predict(drivers).curves, self._global_batch, lower=1).sizes
 
@@ -85,17 +88,26 @@ class Balanced:
 
 
 class Clairvoyant:
-    """The best that any sizing could do: sizes solved from the speeds that are about to come."""
+    """The best that any sizing could do: sizes solved from the speeds that are about to come.
+
+    Parameters
+    ----------
+    speed
+        The whole job's recorded speeds, ``[T, W]``, in samples/s, such as ``trace.speed``.
+    """
 
     driver_names: tuple[str, ...] = ()
+
+    def __init__(self, speed: Array) -> None:
+        self.speed = speed
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job."""
         self._global_batch = global_batch
 
-    def sizes(self, drivers: Array | None, *, hindsight: Array) -> Sizes:
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
         """Solve the split of the true speeds."""
-        return split(Curves.from_speed(hindsight), self._global_batch, lower=1).sizes
+        return split(Curves.from_speed(self.speed[iteration]), self._global_batch, lower=1).sizes
 
     def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
         """Learn nothing."""

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets import Trace
-from paceline.eval import Balanced, iter_replay, leaderboard, leaderboard_figure, replay, replay_all, replay_figure
+from paceline.eval import Balanced, EqualBatches, iter_replay, replay, replay_all
 from paceline.predictors import EWMA, LastValue, checks
 
 
@@ -83,7 +83,8 @@ def test_jobs_are_summed_up_by_geometric_means():
     ("arguments", "sentence"),
     [
         ({"global_batch": 2}, "global_batch must be at least one sample for each of the 3 workers, got 2"),
-        ({"warmup": 500}, "no complete iteration after a warm-up of 500"),
+        ({"warmup": -1}, "warmup must be at least 0"),
+        ({"warmup": 500}, "warmup must be at least 0 and below the 200 iterations of trace .example., got 500"),
     ],
 )
 def test_what_cannot_be_replayed_is_said(arguments, sentence):
@@ -91,19 +92,80 @@ def test_what_cannot_be_replayed_is_said(arguments, sentence):
         replay({}, checks.example_trace(), **arguments)
 
 
-def test_figures_are_written_whole(tmp_path):
-    trace = checks.example_trace()
-    result = replay({"ewma": Balanced(EWMA())}, trace)
-    for path in (
-        replay_figure(result, trace, tmp_path / "replay.png", scheme="ewma"),
-        leaderboard_figure(leaderboard({"ewma": EWMA()}, [trace]), tmp_path / "board.svg"),
-    ):
-        assert path.stat().st_size > 10_000
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["board.svg", "replay.png"]
+def test_sizes_do_see_the_drivers_of_their_own_boundary():
+    trace = with_speed_as_driver(checks.example_trace(40))
+    drivers = trace.drivers.copy()
+    drivers[20, 0] *= 10
+    changed = Trace(trace.samples, trace.seconds, drivers=drivers, driver_names=["speed"])
+    ran = [[i.sizes for i in iter_replay(Balanced(Oracle()), t, global_batch=192)] for t in (trace, changed)]
+    assert [k for k in range(40) if (ran[0][k] != ran[1][k]).any()] == [20]
 
 
-def test_a_missing_library_gives_the_line_to_type(tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.predictors.extras.find_spec", lambda name: None)
-    trace = checks.example_trace()
-    with pytest.raises(ImportError, match=r'`matplotlib` is needed by figures; install it with `pip install "pacel'):
-        replay_figure(replay({}, trace), trace, tmp_path / "replay.png", scheme="clairvoyant")
+def test_the_predictor_learns_from_its_own_sizes_and_times():
+    seen = []
+
+    class Watches(LastValue):
+        driver_names = ("cpu",)
+
+        def observe(self, report):
+            seen.append((report.samples.tolist(), report.seconds.tolist(), report.drivers[:, 0].tolist()))
+            super().observe(report)
+
+    drivers = [[[0.1], [0.2]], [[0.3], [0.4]]]
+    trace = Trace([[30, 30]] * 2, [[1, 2]] * 2, drivers=drivers, driver_names=["cpu"])  # speeds 30 and 15
+    list(iter_replay(Balanced(Watches()), trace, global_batch=60))
+    assert seen == [([30, 30], [1.0, 2.0], [0.1, 0.2]), ([40, 20], [40 / 30, 20 / 15], [0.3, 0.4])]
+
+
+def test_the_global_batch_is_that_of_the_first_iteration_all_reported():
+    nan = np.nan
+    trace = Trace([[99, 99], [30, 30], [50, 50]], [[1, nan], [1, 2], [1, 2]])
+    (first, _) = replay({}, trace, warmup=0).iterations["equal batches"]
+    assert first.sizes.tolist() == [30, 30]
+
+
+def test_a_larger_global_batch_takes_longer_and_gains_the_same():
+    trace = Trace([[30, 30]] * 2, [[1, 2]] * 2)
+    table = replay({}, trace, global_batch=120, warmup=0).table.set_index("scheme")
+    assert table.loc["equal batches", "mean"] == 4.0
+    assert table.loc["clairvoyant", "speed-up"] == pytest.approx(1.5)
+
+
+def test_mean_and_95th_percentile_are_those_of_the_iterations_times():
+    seconds = [[1.0, k] for k in range(1, 22)]  # equal batches take 1, 2, ..., 21 s
+    row = replay({}, Trace([[30, 30]] * 21, seconds), warmup=0).table.set_index("scheme").loc["equal batches"]
+    assert row[["mean", "p95"]].tolist() == [11.0, 20.0]
+
+
+def test_the_clairvoyant_has_no_regret_and_equal_batches_no_gain():
+    table = replay({"ewma": Balanced(EWMA())}, checks.example_trace()).table.set_index("scheme")
+    assert table.loc["clairvoyant", "regret"] == 0.0
+    assert table.loc["equal batches", "speed-up"] == 1.0
+    assert (table["regret"] >= 0).all()
+
+
+class Skimps(EqualBatches):
+    """Hands out one sample less than it should."""
+
+    def sizes(self, iteration, drivers):
+        return super().sizes(iteration, drivers) - np.eye(3, dtype=np.int64)[0]
+
+
+def test_a_scheme_that_loses_samples_is_refused():
+    with pytest.raises(ValueError, match=r"Skimps must hand out 192 samples, .*, which is 191"):
+        replay({"skimps": Skimps()}, checks.example_trace())
+
+
+def test_the_names_of_the_two_that_are_always_there_are_kept_for_them():
+    with pytest.raises(ValueError, match=r"must not use the names \['clairvoyant'\]"):
+        replay({"clairvoyant": Balanced(EWMA())}, checks.example_trace())
+
+
+def test_two_jobs_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="got 'example' twice"):
+        replay_all({}, [checks.example_trace(), checks.example_trace()])
+
+
+def test_a_job_that_never_was_complete_is_refused():
+    with pytest.raises(ValueError, match="has no iteration after a warm-up of 0 that all workers reported"):
+        replay({}, Trace([[8, 8]] * 2, [[1, np.nan]] * 2), warmup=0)
