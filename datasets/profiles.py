@@ -1,0 +1,223 @@
+"""Batch-time profiles: how long a training step takes for each batch size, in one tidy frame.
+
+One row is one measurement. Rows of the same ``source``, ``device``, ``model`` and ``held`` are one curve. A row without
+``seconds`` (NaN) is a batch that did not fit into memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.datasets.whole import written_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("source", "device", "model", "batch", "seconds", "comm_seconds", "held")
+"""Where it comes from, what ran it, what ran, samples, own compute time in s, communication in s, what was held."""
+
+CURVE = ["source", "device", "model", "held"]
+"""The columns that tell one curve from another."""
+
+Rows = Iterable[tuple[object, ...]]
+
+FLASH_UNITS = {"lstm": (1_000, 1_000), "embedding": (10_000, 1_000), "output": (1_000, 10_000)}
+"""What the layer's input and output sizes are divided by in the file."""
+
+
+def read_profiles(path: str | Path, format: str, *, epoch_samples: Mapping[str, int] | None = None) -> pd.DataFrame:  # noqa: A002
+    r"""Read batch-time profiles that others published, as a tidy frame with the columns :data:`COLUMNS`.
+
+    Parameters
+    ----------
+    path
+        The file; for zeus, pollux and flash its name tells the device or the model, so keep it.
+    format
+        ``"gavel"`` (JSON of steps/s), ``"zeus"`` (``summary_power_<device>.csv``), ``"pollux"``
+        (``<model>_placements.csv`` or ``<model>_scalability.csv``) or ``"flash"`` (``<device>_<layer>.json``).
+    epoch_samples
+        Samples in an epoch of each dataset. Zeus gives seconds per epoch; of a dataset that is not listed the seconds
+        stay per epoch times the batch, which is the step's time up to a constant, and ``held`` says so.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the format is unknown, or a row is not as expected; the sentence names the file and the row.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "bert_placements.csv"
+    ...     _ = file.write_text("placement,local_bsz,step_time,sync_time\n44,4,0.75,0.25\n44,8,1.0,0.25\n")
+    ...     read_profiles(file, "pollux")[["model", "batch", "seconds", "comm_seconds", "held"]]
+      model  batch  seconds  comm_seconds          held
+    0  bert    4.0     0.50          0.25  placement 44
+    1  bert    8.0     0.75          0.25  placement 44
+    """
+    path = Path(path)
+    readers: dict[str, Callable[[Path], Rows]] = {
+        "gavel": _gavel,
+        "zeus": lambda file: _zeus(file, epoch_samples or {}),
+        "pollux": _pollux,
+        "flash": _flash,
+    }
+    if format not in readers:
+        raise ValueError(f"format must be one of {list(readers)}, got {format!r}")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no profile {path}")
+    return _frame(path, readers[format](path), first_row=2 if path.suffix == ".csv" else 1)
+
+
+def save_profile(profile: pd.DataFrame, path: str | Path) -> Path:
+    """Write a profile as tidy CSV, whole or not at all, and return its path."""
+    missing = [name for name in COLUMNS if name not in profile.columns]
+    if missing:
+        raise ValueError(f"profile must have the columns {list(COLUMNS)}, but {missing} are missing")
+    path = Path(path)
+    with written_whole(path) as temporary:
+        profile[list(COLUMNS)].to_csv(temporary, index=False)
+    return path
+
+
+def load_profile(path: str | Path) -> pd.DataFrame:
+    """Read the tidy CSV that ``paceline profile`` and :func:`save_profile` write.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If a column is missing or a row holds something else than expected; the sentence names the file and the row.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no profile {path}")
+    table = _csv(path, COLUMNS)
+    return _frame(path, table[list(COLUMNS)].itertuples(index=False, name=None), first_row=2)
+
+
+# -- one reader for each format ----------------------------------------------------------------------------------
+
+
+def _gavel(path: Path) -> Rows:
+    """Steps per second of jobs alone on their GPUs; jobs without a batch size in their name have no curve."""
+    for device, jobs in _json(path).items():
+        for key, rates in jobs.items():
+            try:
+                name, workers = ast.literal_eval(key)
+                rate = float(rates["null"])
+            except (ValueError, SyntaxError, TypeError, KeyError) as error:
+                raise ValueError(
+                    f"{path}: entry {key!r} of {device} must be a ('model (batch size b)', workers) pair "
+                    'with its steps/s under "null"'
+                ) from error
+            if found := re.fullmatch(r"(.+) \(batch size (\d+)\)", name):
+                seconds = 1.0 / rate if rate > 0 else np.nan
+                yield "gavel", device, found[1], found[2], seconds, np.nan, f"{workers} workers"
+
+
+def _zeus(path: Path, epoch_samples: Mapping[str, int]) -> Rows:
+    columns = ("dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch")
+    table = _csv(path, columns)
+    device = path.stem.removeprefix("summary_power_")
+    for row, values in enumerate(table[list(columns)].itertuples(index=False, name=None), start=2):
+        dataset, network, batch, optimizer, watts, epoch = values
+        seconds = _number(path, row, "time_per_epoch", epoch) * _number(path, row, "batch_size", batch)
+        unit = "" if dataset in epoch_samples else ", seconds x samples of an epoch"
+        held = f"{optimizer}, {watts} W{unit}"
+        yield "zeus", device, f"{network}/{dataset}", batch, seconds / epoch_samples.get(dataset, 1), np.nan, held
+
+
+def _pollux(path: Path) -> Rows:
+    model, _, kind = path.stem.rpartition("_")
+    held_columns = {"placements": ("placement",), "scalability": ("num_nodes", "num_replicas")}.get(kind)
+    if held_columns is None:
+        raise ValueError(f"{path}: a pollux file is named <model>_placements.csv or <model>_scalability.csv")
+    columns = ("local_bsz", "step_time", "sync_time", *held_columns)
+    table = _csv(path, columns)
+    for row, values in enumerate(table[list(columns)].itertuples(index=False, name=None), start=2):
+        step, sync = _number(path, row, "step_time", values[1]), _number(path, row, "sync_time", values[2])
+        held = ", ".join(f"{name} {value}" for name, value in zip(held_columns, values[3:], strict=True))
+        yield "pollux", "t4", model, values[0], step - sync, sync, held
+
+
+def _flash(path: Path) -> Rows:
+    device, _, layer = path.stem.rpartition("_")
+    if layer not in FLASH_UNITS:
+        raise ValueError(f"{path}: a flash file is named <device>_<layer>.json with a layer of {list(FLASH_UNITS)}")
+    file = _json(path)
+    if not {"X", "Y"} <= set(file) or len(file["X"]) != len(file["Y"]):
+        raise ValueError(f"{path}: must hold X and Y of the same length")
+    into, out = FLASH_UNITS[layer]
+    for row, (features, time) in enumerate(zip(file["X"], file["Y"], strict=True), start=1):
+        if len(features) != 4 or len(time) != 1:
+            raise ValueError(f"{path}, row {row}: X must hold 4 numbers and Y 1, got {features} and {time}")
+        held = f"in {features[0] * into:.0f}, out {features[1] * out:.0f}, steps {features[3] * 10:.0f}"
+        yield "flash", device, layer, round(features[2] * 50), time[0], np.nan, held
+
+
+# -- checked rows ------------------------------------------------------------------------------------------------
+
+
+def _frame(path: Path, rows: Rows, *, first_row: int) -> pd.DataFrame:
+    import pandas as pd
+
+    checked = []
+    for row, (source, device, model, batch, seconds, comm, held) in enumerate(rows, start=first_row):
+        numbers = _number(path, row, "batch", batch), _optional(path, row, "seconds", seconds)
+        texts = ["" if pd.isna(text) else str(text) for text in (source, device, model, held)]  # type: ignore[call-overload]
+        comm_seconds = _optional(path, row, "comm_seconds", comm, least=0.0)
+        checked.append((*texts[:3], *numbers, comm_seconds, texts[3]))
+    if not checked:
+        raise ValueError(f"{path}: holds no measurement")
+    return pd.DataFrame(checked, columns=list(COLUMNS))
+
+
+def _optional(path: Path, row: int, name: str, value: Any, *, least: float | None = None) -> float:
+    missing = value == "" or (isinstance(value, float) and np.isnan(value))
+    return float("nan") if missing else _number(path, row, name, value, least=least)
+
+
+def _number(path: Path, row: int, name: str, value: Any, *, least: float | None = None) -> float:
+    """Return a positive number (or one not below ``least``), or say where it is not."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not np.isfinite(number) or (number <= 0 if least is None else number < least):
+        wanted = "positive" if least is None else f"at least {least:g}"
+        raise ValueError(f"{path}, row {row}: {name} must be a number, {wanted}, got {value!r}")
+    return number
+
+
+def _csv(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a whole CSV file: {error}") from error
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        raise ValueError(f"{path}: columns {missing} are missing, it has {list(table.columns)}")
+    return table
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        file = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a whole JSON file: {error}") from error
+    if not isinstance(file, dict):
+        raise ValueError(f"{path}: must hold a JSON object, got a {type(file).__name__}")
+    return file
