@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "solver": set(),
     "training": {"datasets", "predictors"},
     "eval": {"datasets", "predictors", "solver", "training"},
+    "coordinator": {"datasets", "predictors", "solver"},
 }
 
 

@@ -1,0 +1,8 @@
+"""Live coordination: the decision core that chooses the next batch sizes from what the workers report."""
+
+from paceline.coordinator.balancer import LoadBalancer
+from paceline.coordinator.plan import Plan
+from paceline.coordinator.policy import Policy
+from paceline.coordinator.search import LeaderSearch
+
+__all__ = ["LeaderSearch", "LoadBalancer", "Plan", "Policy"]

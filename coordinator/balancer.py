@@ -1,0 +1,257 @@
+"""The load balancer: reports in, plans out. No threads, no files, no clock, no chance. Axes: W workers, D drivers.
+
+Every rank that is given the same reports reaches the same plan, bit for bit, so no coordinator process is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paceline.coordinator import why
+from paceline.coordinator.decision import Situation, decide
+from paceline.coordinator.limits import Limits, require_fleet
+from paceline.coordinator.plan import Plan, seconds_of
+from paceline.coordinator.policy import Policy, gain_of, wiggled
+from paceline.predictors import Forecast, Predictor, Report
+
+Sizes = NDArray[np.int64]
+
+NEVER = -(2**40)
+"""The iteration of a change that never was."""
+
+
+class LoadBalancer:
+    """Chooses the next batch sizes from what the workers report: load-balanced bulk-synchronous parallel (LB-BSP).
+
+    Parameters
+    ----------
+    predictor
+        Any predictor, fitted where it needs it. It is reset with this fleet and from then on is the balancer's own.
+    workers
+        Names or ranks of the workers, in the order of every array.
+    global_batch
+        Samples of all workers together in one iteration; a multiple of the policy's quantum.
+    policy
+        When to change sizes, and by how much at once.
+    horizon
+        How many iterations after the report a plan is used: 1 at the next barrier, 2 when reports are gathered
+        while the next iteration already runs.
+
+    Attributes
+    ----------
+    plan
+        The latest plan; equal batches before the first report.
+
+    Raises
+    ------
+    ValueError
+        If the policy's bounds leave no way to hand out the global batch, or an argument is out of range.
+
+    Examples
+    --------
+    The third worker is half as fast; after the warm-up it gets half as much:
+
+    >>> from paceline.predictors import LastValue, Report
+    >>> fleet = ["gpu0", "gpu1", "gpu2"]
+    >>> balancer = LoadBalancer(LastValue(), workers=fleet, global_batch=120, policy=Policy(warmup=1))
+    >>> plan = balancer.step(Report(samples=balancer.plan.sizes, seconds=[0.04, 0.04, 0.08]))
+    >>> plan.sizes
+    array([48, 48, 24])
+    >>> print(plan.why)
+    Moved 16 samples from gpu2 (50 % slower than the median) to gpu0 and gpu1: the next iteration is expected to take
+    48 ms instead of 80 ms.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        *,
+        workers: Sequence[object],
+        global_batch: int,
+        policy: Policy | None = None,
+        horizon: int = 1,
+    ) -> None:
+        if horizon < 1:
+            raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
+        self.predictor = predictor
+        self.global_batch = global_batch
+        self.policy = policy or Policy()
+        self.horizon = horizon
+        names = [str(worker) for worker in workers]
+        limits = Limits.of(self.policy, names, global_batch)
+        predictor.reset(names)
+        self._iterations = 0
+        forecast = self._start(limits).forecast
+        self.plan = self._planned(self._sizes, forecast, "Equal batches: no iteration has been reported yet.")
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The fleet, in the order of every array."""
+        return self.predictor.workers
+
+    def step(self, report: Report, drivers_now: ArrayLike | None = None) -> Plan:
+        """Learn from the iteration just finished and plan a coming one.
+
+        Parameters
+        ----------
+        report
+            What the workers measured; NaN, or any nonsense, for a worker that did not report well.
+        drivers_now
+            The driving factors sampled now, at the boundary, ``[W, D]``, in the order of the predictor's
+            ``driver_names``.
+
+        Raises
+        ------
+        ValueError
+            If the report or the drivers are not those of a fleet of this size.
+        """
+        require_fleet(report, len(self.workers))
+        self.predictor.observe(report)
+        self._iterations += 1
+        now = self._situation(drivers_now)
+        self._limits = self._limits.after(report, self._sizes, now.curves.limit)
+        self.plan = self._next(replace(now, limits=self._limits))
+        return self.plan
+
+    def join(self, worker: object) -> Plan:
+        """Add a worker at the end of the fleet and split the batch anew.
+
+        Raises
+        ------
+        ValueError
+            If there is such a worker already, or the policy's bounds do not suit the larger fleet.
+        """
+        name = str(worker)
+        learnt = np.append(self._limits.learnt, np.inf)
+        limits = Limits.of(self.policy, (*self.workers, name), self.global_batch, learnt)
+        self.predictor.join(name)
+        return self._resplit(limits, f"{name} joined")
+
+    def leave(self, worker: object) -> Plan:
+        """Remove a worker and split the batch anew.
+
+        Raises
+        ------
+        ValueError
+            If there is no such worker, it is the last, or the others may not take the whole batch.
+        """
+        name = str(worker)
+        stays = np.array([other != name for other in self.workers])
+        if not stays.any():
+            raise ValueError(f"worker {name!r} is the last of the fleet and cannot leave")
+        rest = [other for other in self.workers if other != name]
+        limits = Limits.of(self.policy, rest, self.global_batch, self._limits.learnt[stays])
+        self.predictor.leave(name)
+        return self._resplit(limits, f"{name} left")
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything learnt and decided, with the predictor's state: loading it resumes exactly."""
+        predictor = {f"predictor/{name}": value for name, value in self.predictor.state_dict().items()}
+        return {
+            "workers": np.array(self.workers, dtype=np.str_),
+            "global_batch": np.array(self.global_batch),
+            "iterations": np.array(self._iterations),
+            "sizes": self._sizes.copy(),
+            "planned": self.plan.sizes.copy(),
+            "direction": self._direction.copy(),
+            "changed_at": self._changed_at.copy(),
+            "learnt_limits": self._limits.learnt.copy(),
+            **predictor,
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned; the fleet becomes the saved one.
+
+        Raises
+        ------
+        ValueError
+            If the state is another global batch's, or the policy's bounds do not suit the saved fleet.
+        """
+        if int(state["global_batch"]) != self.global_batch:
+            raise ValueError(
+                f"the state was saved with a global batch of {int(state['global_batch'])}, but this balancer has "
+                f"{self.global_batch}: make it with global_batch={int(state['global_batch'])}"
+            )
+        workers = [str(worker) for worker in state["workers"]]
+        limits = Limits.of(self.policy, workers, self.global_batch, np.array(state["learnt_limits"]))
+        self.predictor.load_state_dict({name[10:]: v for name, v in state.items() if name.startswith("predictor/")})
+        self._limits = limits
+        self._iterations = int(state["iterations"])
+        self._sizes = np.array(state["sizes"])
+        self._direction = np.array(state["direction"])
+        self._changed_at = np.array(state["changed_at"])
+        after = why.count(self._iterations, "iteration")
+        forecast = self._situation().forecast
+        self.plan = self._planned(np.array(state["planned"]), forecast, f"Resumed after {after}.")
+
+    # -- what it is made of --------------------------------------------------------------------------------------
+
+    def _next(self, now: Situation) -> Plan:
+        """Choose the sizes, remember the change, and plan them with what the predictor wants to try."""
+        if self._iterations < self.policy.warmup:
+            sizes = self._limits.equal(now.curves.limit)
+            of = why.count(self.policy.warmup, "warm-up iteration")
+            reason = f"Equal batches: {self._iterations} of {of} done"
+        else:
+            sizes, reason = decide(now)
+        change = sizes - self._sizes
+        self._direction = np.where(change != 0, np.sign(change), self._direction)
+        self._changed_at = np.where(change != 0, self._iterations, self._changed_at)
+        kept, made = (float(seconds_of(now.forecast.curves, x).max()) for x in (self._sizes, sizes))
+        self._sizes = sizes
+        tried, remark = self._tried(now)
+        if not now.bounds[2]:
+            remark += "; the memory limits leave no room for the global batch and are ignored"
+        return self._planned(tried, now.forecast, f"{reason}{remark}.", gain_of(kept, made))
+
+    def _tried(self, now: Situation) -> tuple[Sizes, str]:
+        """Return the sizes with a wiggle for those whose curve the predictor cannot tell."""
+        wanted = getattr(self.predictor, "wants_excitation", None)
+        policy = self.policy
+        if wanted is None or not np.any(wanted) or not policy.excitation or self._iterations < policy.warmup:
+            return self._sizes, ""
+        low, high, _ = now.bounds
+        seed = (policy.seed, self._iterations)
+        quantum, amount = policy.quantum, policy.excitation
+        sizes = wiggled(self._sizes, np.asarray(wanted), low, high, amount=amount, quantum=quantum, seed=seed)
+        samples = why.count(int(np.abs(sizes - self._sizes).sum()) // 2, "sample")
+        return sizes, f"; wiggled {samples} to tell fixed time from time per sample"
+
+    def _situation(self, drivers_now: ArrayLike | None = None) -> Situation:
+        return Situation(
+            policy=self.policy,
+            limits=self._limits,
+            workers=self.workers,
+            horizon=self.horizon,
+            forecast=self.predictor.predict(drivers_now, horizon=self.horizon),
+            sizes=self._sizes,
+            direction=self._direction,
+            changed_ago=self._iterations - self._changed_at,
+        )
+
+    def _start(self, limits: Limits) -> Situation:
+        """Take equal sizes, with no memory of any change."""
+        self._limits = limits
+        self._sizes = limits.equal()
+        self._direction = np.zeros(len(self._sizes), dtype=np.int64)
+        self._changed_at = np.full(len(self._sizes), NEVER)
+        return self._situation()
+
+    def _resplit(self, limits: Limits, event: str) -> Plan:
+        now = self._start(limits)
+        if self._iterations >= self.policy.warmup:
+            low, high, _ = now.bounds
+            self._sizes = limits.split(now.curves, low, high)
+        fleet = why.count(len(self.workers), "worker")
+        reason = f"{event}: {why.count(self.global_batch, 'sample')} split anew over {fleet}."
+        self.plan = self._planned(self._sizes, now.forecast, reason)
+        return self.plan
+
+    def _planned(self, sizes: Sizes, forecast: Forecast, reason: str, gain: float = 0.0) -> Plan:
+        acted = hasattr(self, "plan") and not np.array_equal(sizes, self.plan.sizes)
+        return Plan(self.workers, sizes, forecast, seconds_of(forecast.curves, sizes), gain, acted, reason)

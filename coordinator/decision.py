@@ -1,0 +1,120 @@
+"""The decision: from a forecast and the sizes in use to the sizes to use, and the reason. Pure. Axis: W workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.coordinator import why
+from paceline.coordinator.limits import Limits
+from paceline.coordinator.plan import seconds_of
+from paceline.coordinator.policy import Policy, gain_of, turning, within_half_step, within_largest_change
+from paceline.predictors import Curves, Forecast
+from paceline.solver import caution
+
+Array = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """All that a decision rests upon.
+
+    Parameters
+    ----------
+    policy, limits, workers, horizon
+        What was agreed with the load balancer.
+    forecast
+        What is known of the iteration to plan.
+    sizes
+        The sizes in use, ``[W]``.
+    direction
+        Which way each size went when it last changed, ``[W]``: 1, -1, or 0 if it never did.
+    changed_ago
+        How many iterations ago that was, ``[W]``.
+    """
+
+    policy: Policy
+    limits: Limits
+    workers: tuple[str, ...]
+    horizon: int
+    forecast: Forecast
+    sizes: Sizes
+    direction: Sizes
+    changed_ago: Sizes
+
+    @cached_property
+    def curves(self) -> Curves:
+        """The curves to plan with: the forecast's, those of noisy workers stretched if the policy spares them."""
+        curves = self.forecast.curves
+        if not self.policy.risk:
+            return curves
+        factor = caution(self.forecast.spread, self.policy.risk)
+        return Curves(curves.floor * factor, curves.slope * factor, curves.intercept * factor, curves.limit)
+
+    @cached_property
+    def bounds(self) -> tuple[Array, Array, bool]:
+        """Fewest and most samples of each worker, ``[W]``, and whether the memory limits leave room for the batch."""
+        return self.limits.bounds(self.curves.limit)
+
+    def makespan(self, sizes: Sizes) -> float:
+        """Return the seconds until the last worker is planned to be done."""
+        return float(seconds_of(self.curves, sizes).max())
+
+
+def decide(now: Situation) -> tuple[Sizes, str]:
+    """Return the sizes to use, ``[W]``, and the reason, by the rules of the policy.
+
+    Sizes that broke a bound are put right at once; all other changes have to be worth it.
+    """
+    low, high, _ = now.bounds
+    best = now.limits.split(now.curves, low, high)
+    if ((now.sizes < low) | (now.sizes > high) | (now.sizes % now.policy.quantum != 0)).any():
+        return best, f"{_moved(now, best)}: {why.broken_bounds(now.workers, now.sizes, high)}"
+    kept = now.makespan(now.sizes)
+    gain = gain_of(kept, now.makespan(best))
+    if reason := _reason_to_keep(now, gain):
+        return now.sizes, reason
+    sizes, cut = _shortened(now, best, low, high)
+    made = now.makespan(sizes)
+    if made >= kept:
+        return now.sizes, f"Kept the sizes: the best split would gain {why.percent(gain)}, but a first step nothing"
+    return sizes, f"{_moved(now, sizes)}: {why.expected(made, kept, now.horizon, now.policy.risk)}{cut}"
+
+
+def _reason_to_keep(now: Situation, gain: float) -> str:
+    dead_band, cooldown = now.policy.dead_band, now.policy.cooldown
+    if gain <= 0:
+        return "Kept the sizes: no split is expected to be faster"
+    would = f"Kept the sizes: the best split would gain {why.percent(gain)}"
+    if gain < dead_band:
+        return f"{would}, less than the dead-band of {why.percent(dead_band)}"
+    ago = int(now.changed_ago.min())
+    if ago <= cooldown:
+        return f"{would}, but the last change is {why.count(ago, 'iteration')} ago and the cool-down is {cooldown}"
+    return ""
+
+
+def _shortened(now: Situation, best: Sizes, low: Array, high: Array) -> tuple[Sizes, str]:
+    """Return the best split within the largest change and, for those that turn round, within half the step.
+
+    The rules narrow the bounds and the solver does the rest: sum, bounds and quantum are kept, and the shortened
+    step is again the best there is.
+    """
+    policy = now.policy
+    turns = turning(now.sizes, best, now.direction, now.changed_ago, policy.reversal_memory)
+    fewest, most = within_largest_change(now.sizes, policy.largest_change, policy.quantum)
+    too_far = (best < fewest) | (best > most)
+    if not (turns | too_far).any():
+        return best, ""
+    half_fewest, half_most = within_half_step(now.sizes, best, turns, policy.quantum)
+    low = np.maximum.reduce([low, fewest, half_fewest])
+    high = np.minimum.reduce([high, most, half_most])
+    return now.limits.split(now.curves, low, high), why.cut(now.workers, too_far, turns)
+
+
+def _moved(now: Situation, sizes: Sizes) -> str:
+    return why.moved(now.workers, now.sizes, sizes, now.forecast.speed)

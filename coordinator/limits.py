@@ -1,0 +1,108 @@
+"""How few and how many samples a worker may get: by the policy, and as learnt from running out of memory.
+
+Axis: W workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.coordinator.policy import Policy
+from paceline.predictors import Curves, Report
+from paceline.solver import split
+
+Array = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+
+SHRINK = 0.8
+"""A worker that ran out of memory gets at most this share of the batch that it ran out with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """Bounds of one fleet, in samples, ``[W]``; ``learnt`` is infinite for a worker that never ran out of memory."""
+
+    global_batch: int
+    quantum: int
+    lower: Array
+    upper: Array
+    learnt: Array
+
+    @classmethod
+    def of(cls, policy: Policy, workers: Sequence[str], global_batch: int, learnt: Array | None = None) -> Self:
+        """Return the policy's bounds for this fleet.
+
+        Raises
+        ------
+        ValueError
+            If the bounds leave no way to hand out the global batch.
+        """
+        lower = _by_worker(policy.lower, workers, unnamed=1)
+        upper = _by_worker(policy.upper, workers, unnamed=np.inf)
+        split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=lower, upper=upper, quantum=policy.quantum)
+        step = policy.quantum
+        low, high = np.ceil(lower / step) * step, np.floor(np.minimum(upper, global_batch) / step) * step
+        return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if learnt is None else learnt)
+
+    def after(self, report: Report, sizes: Sizes, limit: Array | float = np.inf) -> Self:
+        """Return the bounds after a report: who ran out of memory gets less, unless the forecast's limit says so."""
+        if report.out_of_memory is None:
+            return self
+        ran_out = _flags(report.out_of_memory, len(sizes))
+        samples = np.asarray(report.samples, dtype=np.float64)
+        held = np.where(np.isfinite(samples) & (samples > 0), samples, sizes)
+        shrinks = ran_out & ~(np.asarray(limit) < held)
+        return replace(self, learnt=np.where(shrinks, np.minimum(self.learnt, SHRINK * held), self.learnt))
+
+    def bounds(self, limit: Array | float = np.inf) -> tuple[Array, Array, bool]:
+        """Return the fewest and most samples, ``[W]``, and whether the memory limits left room for the batch.
+
+        Where they do not, they are left out: the job must go on, and its user be told.
+        """
+        fits = np.floor(np.minimum(self.learnt, limit) / self.quantum) * self.quantum
+        high = np.maximum(np.minimum(self.upper, fits), self.lower)
+        enough = bool(high.sum() >= self.global_batch)
+        return self.lower, high if enough else self.upper, enough
+
+    def split(self, curves: Curves, low: Array, high: Array) -> Sizes:
+        """Return the sizes that end soonest between these bounds, ``[W]``; limits of the curves are left out."""
+        unlimited = Curves(curves.floor, curves.slope, curves.intercept, limit=np.full(len(low), np.inf))
+        return split(unlimited, self.global_batch, lower=low, upper=high, quantum=self.quantum).sizes
+
+    def equal(self, limit: Array | float = np.inf) -> Sizes:
+        """Return sizes as equal as the bounds allow, ``[W]``."""
+        low, high, _ = self.bounds(limit)
+        return self.split(Curves.from_speed(np.ones(len(low))), low, high)
+
+
+def require_fleet(report: Report, count: int) -> None:
+    """Refuse a report that does not have one entry for each worker."""
+    shapes = np.shape(report.samples), np.shape(report.seconds)
+    if shapes != ((count,), (count,)):
+        raise ValueError(
+            f"the report must hold samples and seconds for each of the {count} workers, got the shapes {shapes[0]} and "
+            f"{shapes[1]}; call join or leave when the fleet changes"
+        )
+    if report.out_of_memory is not None:
+        _flags(report.out_of_memory, count)
+
+
+def _flags(out_of_memory: object, count: int) -> NDArray[np.bool_]:
+    flags = np.asarray(out_of_memory)
+    if flags.shape != (count,):
+        raise ValueError(
+            f"out_of_memory must hold one flag for each of the {count} workers, got the shape {flags.shape}"
+        )
+    ran_out: NDArray[np.bool_] = flags == 1
+    return ran_out
+
+
+def _by_worker(bound: int | Mapping[str, int] | None, workers: Sequence[str], unnamed: float) -> Array:
+    if isinstance(bound, Mapping):
+        return np.array([bound.get(worker, unnamed) for worker in workers], dtype=np.float64)
+    return np.full(len(workers), unnamed if bound is None else bound, dtype=np.float64)

@@ -1,0 +1,159 @@
+"""The policy: when to change sizes, and by how much at once. Every rule is a small pure function. Axis: W workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """When a load balancer changes sizes, and by how much at once.
+
+    The defaults leave random stragglers alone and follow a lasting change within five iterations.
+
+    Parameters
+    ----------
+    warmup
+        Iterations of equal batches at the start, in which the predictor gets to know the workers; 5 as in LB-BSP.
+    dead_band
+        Sizes are kept unless the best split is expected to save at least this share of the iteration's time.
+    cooldown
+        Iterations after a change during which sizes are kept.
+    largest_change
+        How much a size may grow in one step, relative to itself; it may shrink by the same ratio. 1 is double or
+        half; infinite is no limit. One quantum is always allowed.
+    reversal_memory
+        A worker whose size turns round within this many iterations of its last change takes half the step; 0
+        switches the rule off.
+    excitation
+        Size of the wiggle, relative to a worker's size, for workers whose fixed time and time per sample the
+        predictor cannot tell apart (those it marks in ``wants_excitation``); 0 switches it off.
+    seed
+        Seed of the wiggle, so that every rank wiggles alike.
+    quantum
+        Every size is a multiple of this many samples.
+    lower, upper
+        Fewest and most samples: of every worker, or by the worker's name. A worker that is not named has a lower
+        bound of 1 and no upper bound. Memory limits that a predictor learns come with its forecast.
+    risk
+        How much to spare workers with noisy forecasts, 0 to 2: see :func:`paceline.solver.caution`.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> Policy(quantum=8, upper={"gpu1": 128}).dead_band
+    0.04
+    >>> Policy(dead_band=1.5)
+    Traceback (most recent call last):
+    ValueError: dead_band must lie in [0, 1), got 1.5
+    """
+
+    warmup: int = 5
+    dead_band: float = 0.04
+    cooldown: int = 1
+    largest_change: float = 1.0
+    reversal_memory: int = 3
+    excitation: float = 0.05
+    seed: int = 0
+    quantum: int = 1
+    lower: int | Mapping[str, int] = 1
+    upper: int | Mapping[str, int] | None = None
+    risk: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "cooldown", "reversal_memory", "seed"):
+            _require(name, getattr(self, name), getattr(self, name) >= 0, "be 0 or more")
+        for name in ("dead_band", "excitation"):
+            _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "lie in [0, 1)")
+        _require("largest_change", self.largest_change, self.largest_change > 0, "be above 0")
+        _require("quantum", self.quantum, self.quantum >= 1, "be at least 1 sample")
+        _require("risk", self.risk, 0 <= self.risk <= 2, "lie in [0, 2]")
+        for name in ("lower", "upper"):
+            bounds = getattr(self, name)
+            each = bounds.values() if isinstance(bounds, Mapping) else () if bounds is None else (bounds,)
+            _require(name, bounds, all(bound >= 0 for bound in each), "be 0 samples or more")
+
+
+def gain_of(kept: float, proposed: float) -> float:
+    """Return the share of the time that a proposal saves, given the makespans of keeping and of changing.
+
+    >>> gain_of(0.5, 0.375)
+    0.25
+    """
+    return 1.0 - proposed / kept if kept > 0 else 0.0
+
+
+def within_largest_change(current: Sizes, change: float, quantum: int) -> tuple[Array, Array]:
+    """Return the fewest and most samples of each worker after one step, ``[W]``.
+
+    >>> within_largest_change(np.array([100, 4]), 0.5, quantum=2)
+    (array([66.66666667,  2.        ]), array([150.,   6.]))
+    """
+    fewest = np.minimum(current / (1 + change), current - quantum)
+    if np.isinf(change):
+        return fewest, np.full(len(current), np.inf)
+    return fewest, np.maximum(current * (1 + change), current + quantum)
+
+
+def turning(current: Sizes, proposed: Sizes, direction: Sizes, changed_ago: Sizes, memory: int) -> Mask:
+    """Return who would turn round: move against its last change, made at most ``memory`` iterations ago, ``[W]``.
+
+    >>> before, now = np.array([1, -1, -1]), np.array([2, 2, 50])
+    >>> turning(np.array([64, 64, 64]), np.array([48, 72, 72]), before, now, memory=10)
+    array([ True,  True, False])
+    """
+    turns: Mask = (np.sign(proposed - current) * direction < 0) & (changed_ago <= memory)
+    return turns
+
+
+def within_half_step(current: Sizes, proposed: Sizes, turns: Mask, quantum: int) -> tuple[Array, Array]:
+    """Return the fewest and most samples of each worker, ``[W]``, when those that turn round go half the way.
+
+    >>> within_half_step(np.array([64, 64]), np.array([48, 80]), np.array([True, False]), quantum=1)
+    (array([56.,  0.]), array([inf, inf]))
+    """
+    half = np.ceil(np.abs(proposed - current) / (2 * quantum)) * quantum
+    fewest = np.where(turns & (proposed < current), current - half, 0.0)
+    most = np.where(turns & (proposed > current), current + half, np.inf)
+    return fewest, most
+
+
+def wiggled(
+    sizes: Sizes, wanted: Mask, low: Array, high: Array, *, amount: float, quantum: int, seed: tuple[int, int]
+) -> Sizes:
+    """Return sizes in which workers of random pairs hand each other a few samples: sum and bounds are kept.
+
+    >>> sizes, no_limit = np.array([100, 100, 100]), np.full(3, np.inf)
+    >>> wiggled(sizes, np.array([True, True, False]), np.ones(3), no_limit, amount=0.05, quantum=1, seed=(0, 9))
+    array([ 95, 105, 100])
+    """
+    chance = np.random.default_rng(seed)
+    order = chance.permutation(np.flatnonzero(wanted))
+    if len(order) % 2:
+        others = np.delete(np.arange(len(sizes)), order[-1])
+        order = np.append(order, chance.choice(others)) if len(others) else order[:-1]
+    result = sizes.copy()
+    for give, take in chance.permuted(order.reshape(-1, 2), axis=1):  # in turn: a partner may be in two pairs
+        wish = max(amount * min(sizes[give], sizes[take]), quantum)
+        room = min(wish, result[give] - low[give], high[take] - result[take])
+        handed = int(max(room, 0) // quantum * quantum)
+        result[give] -= handed
+        result[take] += handed
+    return result
+
+
+def _require(name: str, value: object, holds: bool, wanted: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} must {wanted}, got {value}")

@@ -1,0 +1,127 @@
+"""The sentences that say why a plan is as it is. Axis: W workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+SHOWN = 3
+"""So many workers are named; the others are counted."""
+
+
+def percent(share: float) -> str:
+    """Return a share in percent.
+
+    >>> percent(0.0123), percent(0.03), percent(0.618)
+    ('1.2 %', '3 %', '62 %')
+    """
+    value = 100 * share
+    return f"{value:.1f}".removesuffix(".0") + " %" if abs(value) < 9.95 else f"{value:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a time with its unit, in three digits.
+
+    >>> duration(0.0414), duration(0.00033), duration(7.2)
+    ('41.4 ms', '330 us', '7.2 s')
+    """
+    for unit, size in (("us", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def count(number: int, thing: str) -> str:
+    """Return a number of things.
+
+    >>> count(1, "sample"), count(24, "sample")
+    ('1 sample', '24 samples')
+    """
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], more: int = 0) -> str:
+    """Return names as one reads them, and how many more there are.
+
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b"], more=3)
+    ('a', 'a and b', 'a, b and 3 others')
+    """
+    words = [*names, "1 other" if more == 1 else f"{more} others"] if more else list(names)
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def moved(workers: Sequence[str], before: Sizes, after: Sizes, speed: Array) -> str:
+    """Return who gave how many samples to whom.
+
+    >>> speed = np.array([100.0, 100.0, 38.0, 110.0])
+    >>> moved(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed)
+    'Moved 24 samples from g2 (62 % slower than the median) to g3, g1 and g0'
+    """
+    change = after - before
+    givers, more_givers = _largest(-change)
+    takers, more_takers = _largest(change)
+    names = [workers[i] for i in givers]
+    slower = 1 - float(speed[givers[0]] / np.median(speed))
+    if slower > 0:
+        names[0] += f" ({percent(slower)} slower than the median)"
+    samples = count(int(change[change > 0].sum()), "sample")
+    to = listed([workers[i] for i in takers], more_takers)
+    return f"Moved {samples} from {listed(names, more_givers)} to {to}"
+
+
+def expected(made: float, kept: float, horizon: int, risk: float) -> str:
+    """Return what a change is expected to save.
+
+    >>> expected(0.041, 0.055, horizon=1, risk=0)
+    'the next iteration is expected to take 41 ms instead of 55 ms'
+    """
+    which = {1: "the next iteration", 2: "the iteration after the next"}.get(horizon, f"the {horizon}th iteration on")
+    verb = "is planned, with caution for noisy workers, at" if risk else "is expected to take"
+    return f"{which} {verb} {duration(made)} instead of {duration(kept)}"
+
+
+def cut(workers: Sequence[str], too_far: Mask, turns: Mask) -> str:
+    """Return which rules shortened the step, and for whom.
+
+    >>> cut(["g0", "g1"], np.array([True, False]), np.array([False, True]))
+    ', held to the largest change for g0 and to half a step for g1, which turned round'
+    """
+    rules = []
+    if too_far.any():
+        rules.append(f"to the largest change for {_those(workers, too_far)}")
+    if turns.any():
+        rules.append(f"to half a step for {_those(workers, turns)}, which turned round")
+    return f", held {' and '.join(rules)}"
+
+
+def broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
+    """Return which bound had to be put right.
+
+    >>> broken_bounds(["g0", "g1"], np.array([64, 128]), np.array([256.0, 102.0]))
+    'g1 has room for 102 samples only'
+    """
+    over = sizes > high
+    if not over.any():
+        return "the sizes before broke a lower bound or the quantum"
+    if over.sum() == 1:
+        i = int(np.argmax(over))
+        return f"{workers[i]} has room for {count(int(high[i]), 'sample')} only"
+    return f"{_those(workers, over)} have room for fewer"
+
+
+def _those(workers: Sequence[str], chosen: Mask) -> str:
+    rows = np.flatnonzero(chosen)
+    return listed([workers[i] for i in rows[:SHOWN]], max(len(rows) - SHOWN, 0))
+
+
+def _largest(change: Sizes) -> tuple[list[int], int]:
+    """Return who changed most, and how many more changed."""
+    order = np.argsort(-change, kind="stable")[:SHOWN]
+    changed = int((change > 0).sum())
+    return [int(i) for i in order if change[i] > 0], max(changed - SHOWN, 0)
