@@ -10,8 +10,10 @@ from paceline.datasets import load
 from paceline.datasets.collect import JOBS, MODELS, PATTERNS, Job, collect, places, plan
 from paceline.datasets.collect import worker as worker_module
 from paceline.datasets.collect.contention import OFF_SECONDS, ON_SECONDS
+from paceline.datasets.collect.limits import PERIOD_SECONDS
 from paceline.datasets.control_group import mounted
 
+PERIOD = round(PERIOD_SECONDS * 1e6)  # microseconds
 TINY = {"name": "tiny", "model": "digits-mlp", "batch_size": 256, "workers": 2, "pattern": "none"}
 
 plans = st.tuples(
@@ -209,9 +211,9 @@ def made(folder, mounts):
     [
         (
             "cgroup /cpu cgroup rw,cpu 0 0\ncgroup /cpuacct cgroup rw,cpuacct 0 0\ncgroup2 /unified cgroup2 rw 0 0\n",
-            {"cpu/cpu.cfs_quota_us": "4000", "cpu/cpu.cfs_period_us": "10000"},
+            {"cpu/cpu.cfs_quota_us": f"{0.4 * PERIOD:.0f}", "cpu/cpu.cfs_period_us": f"{PERIOD}"},
         ),
-        ("cgroup2 /groups cgroup2 rw 0 0\n", {"groups/cpu.max": "4000 10000"}),
+        ("cgroup2 /groups cgroup2 rw 0 0\n", {"groups/cpu.max": f"{0.4 * PERIOD:.0f} {PERIOD}"}),
     ],
 )
 def test_quotas_are_set_in_both_versions_of_control_groups(tmp_path, mounts, expected):
