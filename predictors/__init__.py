@@ -1,5 +1,6 @@
 """The promise of every predictor, and the predictors that keep it."""
 
+from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
 from paceline.predictors.named import KINDS, named
@@ -13,6 +14,7 @@ __all__ = [
     "EWMA",
     "KINDS",
     "NARX",
+    "BatchTime",
     "Curves",
     "FleetPredictor",
     "Forecast",

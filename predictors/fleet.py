@@ -63,6 +63,21 @@ class FleetPredictor:
         """Return the speed expected ``horizon`` iterations ahead, NaN where nothing is known yet."""
         raise TypeError(f"{type(self).__name__} must define _next_speed")
 
+    # -- what a predictor of batch time curves writes besides ----------------------------------------------------
+
+    def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
+        """Return the speed expected next at these batch sizes; only a predictor of curves knows a difference."""
+        return self._next_speed(drivers_WD, 1)
+
+    def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
+        """Return the forecast; one of curves adds them."""
+        speed_W = self._next_speed(drivers_WD, horizon)
+        return Forecast(speed=_with_prior(speed_W), spread=self._spread(speed_W, horizon))
+
+    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+        """Learn one iteration from all that was reported; most need no more than the speeds."""
+        self._learn(speed_W, drivers_WD)
+
     # -- the promise ---------------------------------------------------------------------------------------------
 
     @property
@@ -103,28 +118,23 @@ class FleetPredictor:
     def observe(self, report: Report) -> None:
         """Learn what the iteration just finished measured, and how far the forecast for it was off."""
         self._require_fleet()
-        speed_W = report.speed
+        speed_W = _completed(report)
         if len(speed_W) != len(self.workers):
             raise ValueError(
                 f"the report must have one entry for each of the {len(self.workers)} workers, got {len(speed_W)}; "
                 "call reset, join or leave when the fleet changes"
             )
         drivers_WD = self._driver_rows(report.drivers)
-        forecast_W = self._next_speed(drivers_WD, 1)
+        forecast_W = self._speed_of(np.asarray(report.samples, dtype=np.float64), drivers_WD)
         self._rows["squared_error"] = _updated_error(self._rows["squared_error"], forecast_W, speed_W)
-        self._learn(speed_W, drivers_WD)
+        self._learn_report(report, speed_W, drivers_WD)
 
     def predict(self, drivers: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: asking twice gives the same answer."""
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
         self._require_fleet()
-        speed_W = self._next_speed(self._driver_rows(drivers), horizon)
-        spread_W = np.sqrt(self._rows["squared_error"] * horizon)
-        return Forecast(
-            speed=_with_prior(speed_W),
-            spread=np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf),
-        )
+        return self._forecast(self._driver_rows(drivers), horizon)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, as arrays."""
@@ -152,11 +162,14 @@ class FleetPredictor:
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         if learnt:
-            raise ValueError(
-                f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(learnt)}"
-            )
+            raise ValueError(f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(learnt)}")
 
     # -- guards --------------------------------------------------------------------------------------------------
+
+    def _spread(self, speed_W: Array, horizon: int) -> Array:
+        """Return the relative deviation of these speeds, infinite where one is NaN or was never compared."""
+        spread_W = np.sqrt(self._rows["squared_error"] * horizon)
+        return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 
     def _fresh_rows(self, count: int) -> dict[str, Array]:
         return {**self._fresh(count), "squared_error": np.full(count, np.nan)}
@@ -176,6 +189,13 @@ class FleetPredictor:
                 f"{list(self.driver_names)}, got {rows.shape}"
             )
         return np.where(np.isfinite(rows), rows, np.nan)
+
+
+def _completed(report: Report) -> Array:
+    """Return the speeds, NaN where the worker ran out of memory: it did not do its samples."""
+    if report.out_of_memory is None:
+        return report.speed
+    return np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, report.speed)
 
 
 def _updated_error(error_W: Array, forecast_W: Array, speed_W: Array) -> Array:

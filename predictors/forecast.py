@@ -56,10 +56,13 @@ class Forecast:
         Expected speed of each worker, ``[W]``, in samples/s: always positive and finite.
     spread
         Relative standard deviation of the forecast's error, ``[W]``; infinite before the first report.
+    batch_time
+        Batch time curves, from a predictor that knows them; others leave them out.
     """
 
     speed: Array
     spread: Array
+    batch_time: Curves | None = None
 
     def quantile(self, q: float) -> Array:
         """Return the speed that is not exceeded with probability ``q``, ``[W]``, in samples/s.
@@ -83,5 +86,5 @@ class Forecast:
 
     @property
     def curves(self) -> Curves:
-        """The batch time curves that the solver consumes."""
-        return Curves.from_speed(self.speed)
+        """The batch time curves that the solver consumes: those forecast, or time = samples / speed."""
+        return Curves.from_speed(self.speed) if self.batch_time is None else self.batch_time

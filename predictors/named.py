@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from inspect import signature
 
+from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.narx import NARX
 from paceline.predictors.simple import EWMA, LastValue
 
-KINDS: tuple[type[FleetPredictor], ...] = (LastValue, EWMA, NARX)
+KINDS: tuple[type[FleetPredictor], ...] = (LastValue, EWMA, NARX, BatchTime)
 
 
 def named(text: str) -> FleetPredictor:

@@ -1,0 +1,320 @@
+"""Batch time curves: the predictor for devices whose time is not proportional to the batch. Axes: W workers, D drivers.
+
+A GPU's step takes ``t(x) = max(floor, intercept + slope * x)``: flat until the device is saturated, then a line whose
+intercept makes proportional shares wrong. The curve is the slow part, and what disturbs a worker from one iteration to
+the next multiplies it: ``t = curve(x) / drift``. Any other predictor forecasts the drift, as a speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.predictors.curve_fit import fit_curve
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.forecast import Curves, Forecast
+from paceline.predictors.report import FASTEST, SLOWEST, Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paceline.datasets import Trace
+
+Array = NDArray[np.float64]
+
+FIELDS = ("floor", "slope", "intercept", "most", "size")
+"""A device's curve as it is kept: floor, slope, intercept, the memory limit, and a batch it was measured at."""
+
+PROPORTIONAL = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
+"""The curve of a device of which nothing is known; its drift is then plainly its speed in samples/s."""
+
+UNKNOWN, FITTED, MOST_INFORMATION = 0.03, 1.0, 10.0
+"""Squared relative moves of the batch that a slope rests on: at first, after fitting, and before old ones fade."""
+
+SMOOTHING = 0.2
+"""Weight of the newest batch in the mean around which a move is counted, and of the newest deviation in the noise."""
+
+LARGEST_SURPRISE = 2.0
+"""No single report says more about a curve than a time wrong by this factor."""
+
+LEAST_NOISE, TOLERATED = 0.05, 0.1
+"""Relative error of a time at the least, and of a slope up to which a curve counts as known."""
+
+LEAST_RANGE = 1.2
+"""Sizes that differ by less than this factor do not tell slope and intercept apart."""
+
+
+class BatchTime(FleetPredictor):
+    """Batch time curve of each worker, times a drift that another predictor forecasts.
+
+    A curve starts as the one fitted to the worker or its device type. Without any it is ``t = x / v`` through the last
+    report, the best that can be said while the batch never moves: slope and intercept then cannot be told apart, and
+    :attr:`wants_excitation` asks for a different batch. Once batches move, every report corrects the slope by recursive
+    least squares around the mean recent batch, where the level is known; information is only forgotten as new comes in.
+
+    Parameters
+    ----------
+    devices
+        Device type of each worker, such as ``{"rank-0": "k80"}``. Workers of one type share one fitted curve; a worker
+        that is not named is a type of its own.
+    drift
+        The predictor of the drift, by its name and arguments as in :func:`paceline.predictors.named`.
+
+    Examples
+    --------
+    A device takes 0.2 s and 0.01 s a sample. While its batch stays at 40 a proportional curve is all there is; when the
+    batch doubles and the time does not, the curve shows the intercept:
+
+    >>> from paceline.predictors import BatchTime, Report
+    >>> model = BatchTime()
+    >>> model.reset(["a"])
+    >>> model.observe(Report(samples=[40], seconds=[0.6]))
+    >>> model.predict().curves.seconds(np.array([80])), model.wants_excitation
+    (array([1.2]), array([ True]))
+    >>> for size in (80, 40, 80):
+    ...     model.observe(Report(samples=[size], seconds=[0.2 + 0.01 * size]))
+    >>> model.predict().curves.seconds(np.array([80])).round(2), model.wants_excitation
+    (array([1.]), array([False]))
+    """
+
+    def __init__(self, devices: Mapping[str, str] | None = None, drift: str = "ewma") -> None:
+        from paceline.predictors.named import named  # it lists this predictor too
+
+        super().__init__()
+        self.devices = dict(devices or {})
+        self.drift = drift
+        self.curves_: dict[str, Array] = {}
+        self._drift = named(drift)
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers that the predictor of the drift reads."""
+        return self._drift.driver_names
+
+    @property
+    def wants_excitation(self) -> NDArray[np.bool_]:
+        """Whose batch has moved too little to tell slope and intercept apart, ``[W]``."""
+        noise_W = np.maximum(np.sqrt(self._rows["noise"]), LEAST_NOISE)
+        return noise_W > TOLERATED * np.sqrt(self._rows["information"])
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit a curve to every device type whose batches moved in these traces, then the drift to what is left."""
+        traces = list(traces)
+        measured: dict[str, list[Array]] = {}
+        for trace in traces:
+            for w, worker in enumerate(trace.workers):
+                seen = np.isfinite(trace.speed[:, w])
+                points = np.stack([trace.samples[seen, w], trace.seconds[seen, w]])
+                measured.setdefault(self._device(worker), []).append(points)
+        pooled = {device: np.concatenate(parts, axis=1) for device, parts in measured.items()}
+        self.curves_ |= {device: _curve(*points) for device, points in pooled.items() if _tells_apart(points[0])}
+        self._drift.fit([self._drift_of(trace) for trace in traces])
+        return self
+
+    def fit_profiles(self, profiles: pd.DataFrame) -> Self:
+        """Take the curve of each device from measured profiles: see :func:`paceline.datasets.profiles.load_profile`.
+
+        Raises
+        ------
+        ValueError
+            If the profiles hold more than one curve for a device, or too few sizes of one.
+        """
+        for device, rows in profiles.groupby("device"):
+            if len(rows[["source", "model", "held"]].drop_duplicates()) > 1:
+                raise ValueError(
+                    f"profiles must hold one curve for each device, but {device!r} has several: "
+                    "select one source, model and held first"
+                )
+            size, seconds = (rows[name].to_numpy(dtype=np.float64) for name in ("batch", "seconds"))
+            fits = np.isfinite(seconds)
+            if not _tells_apart(size[fits]):
+                raise ValueError(f"profiles of {device!r} must hold two or more different batches, got {size[fits]}")
+            failed = size[~fits]
+            self.curves_[str(device)] = _curve(size[fits], seconds[fits], failed.min() if len(failed) else np.inf)
+        return self
+
+    def _device(self, worker: str) -> str:
+        return self.devices.get(worker, worker)
+
+    def _drift_of(self, trace: Trace) -> Trace:
+        """Return the trace with each batch replaced by the seconds its curve gives it: its speed is then the drift."""
+        curve_WF = np.stack([self._start(worker) for worker in trace.workers])
+        return replace(trace, samples=_seconds(dict(zip(FIELDS, curve_WF.T, strict=True)), trace.samples))
+
+    def _start(self, worker: str) -> Array:
+        """Return the fitted curve of this worker: its own, its type's, or the median one, so that units agree."""
+        known = self.curves_.get(self._device(worker))
+        if known is not None or not self.curves_:
+            return PROPORTIONAL if known is None else known
+        median = np.median(np.stack(list(self.curves_.values())), axis=0)
+        median[FIELDS.index("most")] = np.inf  # the memory of others says nothing about its own
+        return median
+
+    # -- the fleet, and the drift's --------------------------------------------------------------------------------
+
+    def reset(self, workers: Sequence[str]) -> None:
+        """Start, or start again, with this fleet and no memory of any iteration."""
+        super().reset(workers)
+        self._drift.reset(self.workers)
+        for w in range(len(self.workers)):
+            self._set_start(w)
+
+    def join(self, worker: str) -> None:
+        """Add a worker at the end of the fleet; the others keep their state."""
+        super().join(worker)
+        self._drift.join(worker)
+        self._set_start(len(self.workers) - 1)
+
+    def leave(self, worker: str) -> None:
+        """Remove a worker; the others keep their state."""
+        super().leave(worker)
+        self._drift.leave(worker)
+
+    def _set_start(self, w: int) -> None:
+        for name, value in zip(FIELDS, self._start(self.workers[w]), strict=True):
+            self._rows[name][w] = value
+        fitted = self._device(self.workers[w]) in self.curves_
+        self._rows["information"][w] = FITTED if fitted else UNKNOWN
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything learnt and observed, the drift's too, as arrays."""
+        drift = {n.replace("/", "/drift/", 1): v for n, v in self._drift.state_dict().items() if n != "workers"}
+        return super().state_dict() | drift
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        super().load_state_dict({name: value for name, value in state.items() if "/drift/" not in name})
+        drift = {name.replace("/drift/", "/", 1): value for name, value in state.items() if "/drift/" in name}
+        self._drift.load_state_dict({"workers": np.array(self.workers, dtype=np.str_), **drift})
+
+    def _learnt(self) -> dict[str, NDArray[Any]]:
+        if not self.curves_:
+            return {}
+        return {"devices": np.array(list(self.curves_)), "curves": np.stack(list(self.curves_.values()))}
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        devices, curves = learnt.get("devices", ()), learnt.get("curves", np.empty((0, len(FIELDS))))
+        if np.shape(curves) != (len(devices), len(FIELDS)):
+            raise ValueError(f"state 'curves' must hold {FIELDS} of each of {len(devices)} devices, got {curves.shape}")
+        self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
+        unseen = {name: np.full(count, np.nan) for name in ("last", "centre")}
+        memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
+        return rows | unseen | memory | {"information": np.full(count, UNKNOWN), "noise": np.zeros(count)}
+
+    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+        size_W = np.asarray(report.samples, dtype=np.float64)
+        if report.out_of_memory is not None:
+            self._learn_failure(size_W, np.asarray(report.out_of_memory, dtype=bool))
+        size_W = np.where(np.isfinite(speed_W), size_W, np.nan)
+        seconds_W = size_W / speed_W
+        steady_W = seconds_W * self._drift._next_speed(drivers_WD, 1)
+        self._learn_slope(size_W, steady_W)
+        self._learn_noise(size_W, steady_W)
+        self._drift.observe(Report(samples=_seconds(self._rows, size_W), seconds=seconds_W, drivers=drivers_WD))
+        self._learn_memory(size_W)
+        self._rows["last"] = np.where(np.isfinite(size_W), size_W, self._rows["last"])
+
+    def _learn_slope(self, size_W: Array, steady_W: Array) -> None:
+        """Turn each line around its mean recent batch, by what these times, freed from drift, say of its slope."""
+        rows, centre_W = self._rows, self._rows["centre"]
+        move_W = size_W / centre_W - 1.0
+        step_W = np.where(np.isfinite(move_W), SMOOTHING * (size_W - centre_W), 0.0)
+        rows["centre"] = np.where(np.isnan(centre_W), size_W, centre_W + step_W)
+        if not step_W.any():
+            return
+        line_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, centre_W))
+        usable_W = np.isfinite(steady_W) & (line_W > 0) & (np.minimum(line_W, level_W) >= rows["floor"])
+        move_W = np.where(usable_W, move_W, 0.0)
+        rows["information"] = np.minimum(rows["information"] + np.square(move_W), MOST_INFORMATION)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio_W = np.minimum(np.maximum(steady_W / line_W, 1.0 / LARGEST_SURPRISE), LARGEST_SURPRISE)
+            turn_W = (ratio_W - 1.0) * line_W * move_W / (centre_W * rows["information"])
+            steepest_W = np.maximum(level_W / centre_W, rows["slope"])
+            slope_W = np.minimum(np.maximum(rows["slope"] + turn_W, 0.0), steepest_W)
+        turned_W = move_W != 0
+        rows["slope"] = np.where(turned_W, slope_W, rows["slope"])
+        rows["intercept"] = np.where(turned_W, level_W - slope_W * centre_W, rows["intercept"])
+
+    def _learn_noise(self, size_W: Array, steady_W: Array) -> None:
+        """Smooth the squared deviations from the curves as they are now."""
+        noise_W = self._rows["noise"]
+        deviation_W = np.minimum(steady_W / _seconds(self._rows, size_W), LARGEST_SURPRISE) - 1.0
+        smoothed_W = noise_W + SMOOTHING * (np.square(deviation_W) - noise_W)
+        self._rows["noise"] = np.where(np.isfinite(smoothed_W), smoothed_W, noise_W)
+
+    def _learn_failure(self, size_W: Array, failed_W: NDArray[np.bool_]) -> None:
+        rows = self._rows
+        failed_W = failed_W & (size_W > 0)
+        rows["failed"] = np.where(failed_W, np.minimum(rows["failed"], size_W), rows["failed"])
+        rows["worked"] = np.where(failed_W & (rows["worked"] >= size_W), 0.0, rows["worked"])
+
+    def _learn_memory(self, size_W: Array) -> None:
+        rows = self._rows
+        rows["worked"] = np.fmax(rows["worked"], size_W)
+        rows["failed"] = np.where(rows["worked"] >= rows["failed"], np.inf, rows["failed"])
+
+    # -- forecasting ---------------------------------------------------------------------------------------------
+
+    def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
+        rows = self._rows
+        drift_W = self._drift.predict(drivers_WD, horizon=horizon).speed
+        size_W = self._likely_size()
+        return Forecast(
+            speed=np.clip(size_W * drift_W / _seconds(rows, size_W), SLOWEST, FASTEST),
+            spread=self._spread(rows["last"], horizon),
+            batch_time=Curves(
+                floor=rows["floor"] / drift_W,
+                slope=rows["slope"] / drift_W,
+                intercept=rows["intercept"] / drift_W,
+                limit=self._limit(),
+            ),
+        )
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        size_W = self._rows["last"]
+        return size_W * self._drift._next_speed(drivers_WD, horizon) / _seconds(self._rows, size_W)
+
+    def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
+        size_W = np.where(samples_W > 0, samples_W, np.nan)
+        return size_W * self._drift._next_speed(drivers_WD, 1) / _seconds(self._rows, size_W)
+
+    def _likely_size(self) -> Array:
+        """Return the last batch; for a worker without any that of the others, or one its curve was measured at."""
+        last_W = self._rows["last"]
+        known_W = np.isfinite(last_W)
+        if known_W.all():
+            return last_W
+        return np.where(known_W, last_W, np.median(last_W[known_W]) if known_W.any() else self._rows["size"])
+
+    def _limit(self) -> Array:
+        """Return the largest batch that worked below one that failed, but no less than half of the latter."""
+        rows = self._rows
+        learnt_W = np.maximum(rows["worked"], np.floor(rows["failed"] / 2.0))
+        return np.minimum(np.maximum(rows["most"], rows["worked"]), learnt_W)
+
+
+def _seconds(rows: Mapping[str, Array], size: Array) -> Array:
+    return np.maximum(rows["floor"], rows["intercept"] + rows["slope"] * size)
+
+
+def _tells_apart(size_N: Array) -> bool:
+    return len(size_N) > 0 and float(size_N.max()) >= LEAST_RANGE * float(size_N.min())
+
+
+def _curve(size_N: Array, seconds_N: Array, failed: float = np.inf) -> Array:
+    """Return the fitted curve as it is kept; of every size its median time counts, however often it was measured."""
+    sizes, place_N = np.unique(size_N, return_inverse=True)
+    seconds = [float(np.median(seconds_N[place_N == i])) for i in range(len(sizes))]
+    most = sizes[sizes < failed].max(initial=0.0) if np.isfinite(failed) else np.inf
+    return np.array([*fit_curve(sizes, seconds), most, np.median(sizes)])
