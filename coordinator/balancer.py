@@ -6,7 +6,6 @@ Every rank that is given the same reports reaches the same plan, bit for bit, so
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +66,9 @@ class LoadBalancer:
     48 ms instead of 80 ms.
     """
 
+    _limits: Limits
+    _sizes: Sizes
+
     def __init__(
         self,
         predictor: Predictor,
@@ -86,8 +88,8 @@ class LoadBalancer:
         limits = Limits.of(self.policy, names, global_batch)
         predictor.reset(names)
         self._iterations = 0
-        forecast = self._start(limits).forecast
-        self.plan = self._planned(self._sizes, forecast, "Equal batches: no iteration has been reported yet.")
+        now = self._start(limits)
+        self.plan = self._planned(self._sizes, now, "Equal batches: no iteration has been reported yet.")
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -113,9 +115,9 @@ class LoadBalancer:
         require_fleet(report, len(self.workers))
         self.predictor.observe(report)
         self._iterations += 1
-        now = self._situation(drivers_now)
-        self._limits = self._limits.after(report, self._sizes, now.curves.limit)
-        self.plan = self._next(replace(now, limits=self._limits))
+        forecast = self._forecast(drivers_now)
+        self._limits = self._limits.after(report, self._sizes, forecast)
+        self.plan = self._next(self._situation(forecast))
         return self.plan
 
     def join(self, worker: object) -> Plan:
@@ -186,8 +188,8 @@ class LoadBalancer:
         self._direction = np.array(state["direction"])
         self._changed_at = np.array(state["changed_at"])
         after = why.count(self._iterations, "iteration")
-        forecast = self._situation().forecast
-        self.plan = self._planned(np.array(state["planned"]), forecast, f"Resumed after {after}.")
+        now = self._situation(self._forecast())
+        self.plan = self._planned(np.array(state["planned"]), now, f"Resumed after {after}.")
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
@@ -199,15 +201,22 @@ class LoadBalancer:
             reason = f"Equal batches: {self._iterations} of {of} done"
         else:
             sizes, reason = decide(now)
-        change = sizes - self._sizes
-        self._direction = np.where(change != 0, np.sign(change), self._direction)
-        self._changed_at = np.where(change != 0, self._iterations, self._changed_at)
-        kept, made = (float(seconds_of(now.forecast.curves, x).max()) for x in (self._sizes, sizes))
-        self._sizes = sizes
+        gain = self._change(sizes, now)
         tried, remark = self._tried(now)
         if not now.bounds[2]:
             remark += "; the memory limits leave no room for the global batch and are ignored"
-        return self._planned(tried, now.forecast, f"{reason}{remark}.", gain_of(kept, made))
+        return self._planned(tried, now, f"{reason}{remark}.", gain)
+
+    def _change(self, sizes: Sizes, now: Situation) -> float:
+        """Use these sizes, remember who changed which way, and return the gain."""
+        change = sizes - self._sizes
+        if not change.any():
+            return 0.0
+        self._direction = np.where(change != 0, np.sign(change), self._direction)
+        self._changed_at = np.where(change != 0, self._iterations, self._changed_at)
+        kept, made = (float(seconds_of(now.plain_curves, x).max()) for x in (self._sizes, sizes))
+        self._sizes = sizes
+        return gain_of(kept, made)
 
     def _tried(self, now: Situation) -> tuple[Sizes, str]:
         """Return the sizes with a wiggle for those whose curve the predictor cannot tell."""
@@ -222,13 +231,16 @@ class LoadBalancer:
         samples = why.count(int(np.abs(sizes - self._sizes).sum()) // 2, "sample")
         return sizes, f"; wiggled {samples} to tell fixed time from time per sample"
 
-    def _situation(self, drivers_now: ArrayLike | None = None) -> Situation:
+    def _forecast(self, drivers_now: ArrayLike | None = None) -> Forecast:
+        return self.predictor.predict(drivers_now, horizon=self.horizon)
+
+    def _situation(self, forecast: Forecast) -> Situation:
         return Situation(
             policy=self.policy,
             limits=self._limits,
             workers=self.workers,
             horizon=self.horizon,
-            forecast=self.predictor.predict(drivers_now, horizon=self.horizon),
+            forecast=forecast,
             sizes=self._sizes,
             direction=self._direction,
             changed_ago=self._iterations - self._changed_at,
@@ -240,7 +252,7 @@ class LoadBalancer:
         self._sizes = limits.equal()
         self._direction = np.zeros(len(self._sizes), dtype=np.int64)
         self._changed_at = np.full(len(self._sizes), NEVER)
-        return self._situation()
+        return self._situation(self._forecast())
 
     def _resplit(self, limits: Limits, event: str) -> Plan:
         now = self._start(limits)
@@ -249,9 +261,10 @@ class LoadBalancer:
             self._sizes = limits.split(now.curves, low, high)
         fleet = why.count(len(self.workers), "worker")
         reason = f"{event}: {why.count(self.global_batch, 'sample')} split anew over {fleet}."
-        self.plan = self._planned(self._sizes, now.forecast, reason)
+        self.plan = self._planned(self._sizes, now, reason)
         return self.plan
 
-    def _planned(self, sizes: Sizes, forecast: Forecast, reason: str, gain: float = 0.0) -> Plan:
+    def _planned(self, sizes: Sizes, now: Situation, reason: str, gain: float = 0.0) -> Plan:
         acted = hasattr(self, "plan") and not np.array_equal(sizes, self.plan.sizes)
-        return Plan(self.workers, sizes, forecast, seconds_of(forecast.curves, sizes), gain, acted, reason)
+        seconds = seconds_of(now.plain_curves, sizes)
+        return Plan(self.workers, sizes, now.forecast, seconds, gain, acted, reason)

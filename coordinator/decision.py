@@ -47,9 +47,14 @@ class Situation:
     changed_ago: Sizes
 
     @cached_property
+    def plain_curves(self) -> Curves:
+        """The curves of the forecast as they are."""
+        return self.forecast.curves
+
+    @cached_property
     def curves(self) -> Curves:
-        """The curves to plan with: the forecast's, those of noisy workers stretched if the policy spares them."""
-        curves = self.forecast.curves
+        """The curves to plan with: those of noisy workers are stretched if the policy spares them."""
+        curves = self.plain_curves
         if not self.policy.risk:
             return curves
         factor = caution(self.forecast.spread, self.policy.risk)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.coordinator.policy import Policy
-from paceline.predictors import Curves, Report
+from paceline.predictors import Curves, Forecast, Report
 from paceline.solver import split
 
 Array = NDArray[np.float64]
@@ -49,14 +49,15 @@ class Limits:
         low, high = np.ceil(lower / step) * step, np.floor(np.minimum(upper, global_batch) / step) * step
         return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if learnt is None else learnt)
 
-    def after(self, report: Report, sizes: Sizes, limit: Array | float = np.inf) -> Self:
-        """Return the bounds after a report: who ran out of memory gets less, unless the forecast's limit says so."""
+    def after(self, report: Report, sizes: Sizes, forecast: Forecast | None = None) -> Self:
+        """Return the bounds after a report: who ran out of memory gets less, unless the forecast already says so."""
         if report.out_of_memory is None:
             return self
         ran_out = _flags(report.out_of_memory, len(sizes))
         samples = np.asarray(report.samples, dtype=np.float64)
         held = np.where(np.isfinite(samples) & (samples > 0), samples, sizes)
-        shrinks = ran_out & ~(np.asarray(limit) < held)
+        known = np.inf if forecast is None else forecast.curves.limit
+        shrinks = ran_out & ~(known < held)
         return replace(self, learnt=np.where(shrinks, np.minimum(self.learnt, SHRINK * held), self.learnt))
 
     def bounds(self, limit: Array | float = np.inf) -> tuple[Array, Array, bool]:

@@ -62,7 +62,8 @@ class Plan:
     @property
     def weights(self) -> Array:
         """Each worker's weight in the mean gradient, ``[W]``: its share of the samples."""
-        return self.sizes / self.sizes.sum()
+        share: Array = self.sizes / self.sizes.sum()
+        return share
 
     def token_weights(self, tokens: ArrayLike) -> Array:
         """Return each worker's weight in the mean gradient of a loss that is a mean over tokens, ``[W]``.
@@ -94,7 +95,8 @@ class Plan:
             )
         if not (np.isfinite(counts).all() and (counts >= 0).all() and counts.any()):
             raise ValueError(f"tokens must be finite, not negative and not all 0, got {counts.tolist()}")
-        return counts / counts.sum()
+        share: Array = counts / counts.sum()
+        return share
 
 
 def seconds_of(curves: Curves, sizes: Sizes) -> Array:

@@ -75,6 +75,9 @@ class LeaderSearch:
     Moved 8 samples from gpu1 (29 % slower than the median) to gpu0: they took 900 ms and 500 ms over 1 iteration.
     """
 
+    workers: tuple[str, ...]
+    _limits: Limits
+
     def __init__(
         self,
         *,

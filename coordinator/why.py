@@ -117,7 +117,7 @@ def broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
 
 def _those(workers: Sequence[str], chosen: Mask) -> str:
     rows = np.flatnonzero(chosen)
-    return listed([workers[i] for i in rows[:SHOWN]], max(len(rows) - SHOWN, 0))
+    return listed([workers[int(i)] for i in rows[:SHOWN]], max(len(rows) - SHOWN, 0))
 
 
 def _largest(change: Sizes) -> tuple[list[int], int]:
