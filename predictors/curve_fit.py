@@ -30,7 +30,7 @@ EXACT = 1e-9
 def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = None) -> Fit:
     """Fit ``t(x) = max(floor, intercept + slope * x)`` to measured times; return floor, slope, intercept.
 
-    Deviations count relatively, as only ratios of times size batches. Of all lines through two measurements, and all
+    Deviations count as logarithms of ratios, as only ratios of times size batches. Of all lines through two measurements, and all
     floors through one, those with the least sum of absolute deviations are found by trying them all: so a wild
     measurement moves nothing. Huber's reweighted least squares then averages the noise of the others. A floor is kept
     only where it explains the measurements better than a plain line does by more than its additional parameter would.
@@ -48,7 +48,7 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
     -------
     tuple
         Floor in s, slope in s per sample (never negative), intercept in s. A line needs no floor, and its floor is 0;
-        where its intercept is negative the floor is half the time at the smallest size, so that no time is negative.
+        where its intercept is negative the floor is half the time at the smallest size, so that every time is positive.
 
     Raises
     ------
@@ -98,15 +98,20 @@ def _lines(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
     return slope_P, seconds_N[i] - slope_P * size_N[i]
 
 
+def _deviation(times: Array, seconds_N: Array) -> Array:
+    """Return how far times are off, relatively, twice as long like half as long; infinite if not positive."""
+    with np.errstate(divide="ignore"):
+        return np.abs(np.log(np.maximum(times, 0.0) / seconds_N))
+
+
 def _best_line(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Array, weight_N: Array) -> Fit:
-    loss_P = np.abs(line_PN - seconds_N) @ (weight_N / seconds_N)
-    best = int(loss_P.argmin())
+    best = int((_deviation(line_PN, seconds_N) @ weight_N).argmin())
     return 0.0, float(slope_P[best]), float(intercept_P[best])
 
 
 def _best_bent(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Array, weight_N: Array) -> Fit:
     bent_PNN = np.maximum(line_PN[:, None, :], seconds_N[:, None])
-    loss_PN = np.abs(bent_PNN - seconds_N) @ (weight_N / seconds_N)
+    loss_PN = _deviation(bent_PNN, seconds_N) @ weight_N
     pair, point = np.unravel_index(int(loss_PN.argmin()), loss_PN.shape)
     return float(seconds_N[point]), float(slope_P[pair]), float(intercept_P[pair])
 
@@ -120,7 +125,7 @@ def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
     scale = _trust(fit, size_N, seconds_N)
     for _ in range(4):
         fitted_N = curve_seconds((floor, slope, intercept), size_N)
-        deviation_N = np.abs(seconds_N / fitted_N - 1.0)
+        deviation_N = _deviation(fitted_N, seconds_N)
         trust_N = weight_N * np.minimum(1.0, scale / np.maximum(deviation_N, scale)) / np.square(fitted_N)
         level_N = intercept + slope * size_N < floor
         if len(np.unique(size_N[~level_N])) >= 2:
@@ -135,7 +140,7 @@ def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
 def _trust(fit: Fit, size_N: Array, seconds_N: Array) -> float:
     """The relative deviation from which a measurement is wild, judged by those that the curve need not touch."""
     parameters = 3 if fit[0] > 0 else 2
-    deviation_N = np.sort(np.abs(curve_seconds(fit, size_N) / seconds_N - 1.0))[parameters:]
+    deviation_N = np.sort(_deviation(curve_seconds(fit, size_N), seconds_N))[parameters:]
     typical = float(deviation_N[(len(deviation_N) - 1) // 2]) if len(deviation_N) else 0.0
     return min(max(SPREADS_TRUSTED * typical, EXACT), LARGEST_TRUST)
 
@@ -158,15 +163,17 @@ def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, wei
 
 def _loss(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> float:
     """Sum of squared relative deviations, each cut off: how wild a wild measurement is proves nothing."""
-    deviation_N = np.abs(curve_seconds(fit, size_N) / seconds_N - 1.0)
+    deviation_N = _deviation(curve_seconds(fit, size_N), seconds_N)
     return float(weight_N @ np.square(np.minimum(deviation_N / LARGEST_TRUST, 1.0)))
 
 
 def _positive(line: Fit, size_N: Array) -> Fit:
     floor, slope, intercept = line
-    if intercept < 0:
-        floor = 0.5 * float(curve_seconds(line, size_N.min()))
-    return floor, slope, intercept
+    if intercept >= 0:
+        return line
+    if intercept > -EXACT * slope * float(size_N.max()):
+        return floor, slope, 0.0
+    return 0.5 * float(curve_seconds(line, size_N.min())), slope, intercept
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------
