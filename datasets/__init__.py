@@ -1,7 +1,25 @@
-"""Traces: the one table, recorded ones, and the recorder."""
+"""Traces: the one table, recorded ones, and the recorder.
 
+Jobs that ship with the library are in :mod:`paceline.datasets.recorded`; recording more of them is
+:mod:`paceline.datasets.collect`.
+"""
+
+from paceline.datasets.control_group import ControlGroup
+from paceline.datasets.drivers import Driver, default_drivers
 from paceline.datasets.frame import from_frame, to_frame
 from paceline.datasets.parquet import load, save
+from paceline.datasets.recorder import Recorder, merge
 from paceline.datasets.trace import Trace
 
-__all__ = ["Trace", "from_frame", "load", "save", "to_frame"]
+__all__ = [
+    "ControlGroup",
+    "Driver",
+    "Recorder",
+    "Trace",
+    "default_drivers",
+    "from_frame",
+    "load",
+    "merge",
+    "save",
+    "to_frame",
+]

@@ -99,7 +99,6 @@ JOBS: dict[str, Job] = {
             model="digits-autoencoder",
             batch_size=1024,
             pattern="steady",
-            competitors=2,
             kind="memory",
             seed=12,
         ),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from paceline.datasets.control_group import mounted
 
-PERIOD_SECONDS = 0.01
+PERIOD_SECONDS = 0.005
 """A quota is granted anew so often: much shorter than an iteration, so that each iteration spans many periods."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -80,6 +81,7 @@ def collect(
     if show:
         _print_rows("Jobs", [_described(job) for job in chosen])
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end workers and groups as Ctrl-C does
     folder.mkdir(parents=True, exist_ok=True)
     for job in chosen:
         job = job if iterations is None else replace(job, iterations=iterations)
@@ -209,7 +211,7 @@ def main() -> None:
     """Run the command line; a mistake of the user's ends in one sentence, without a traceback."""
     try:
         app()
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
