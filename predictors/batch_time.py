@@ -32,14 +32,14 @@ FIELDS = ("floor", "slope", "intercept", "most", "size")
 PROPORTIONAL = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
 """The curve of a device of which nothing is known; its drift is then plainly its speed in samples/s."""
 
-UNKNOWN, FITTED, MOST_INFORMATION = 0.03, 1.0, 10.0
+UNKNOWN, FITTED, MOST_INFORMATION = 0.01, 1.0, 10.0
 """Squared relative moves of the batch that a slope rests on: at first, after fitting, and before old ones fade."""
 
 SMOOTHING = 0.2
-"""Weight of the newest batch in the mean around which a move is counted, and of the newest deviation in the noise."""
+"""Weight of the newest batch in the mean recent one, and of the newest surprise in the noise."""
 
 LARGEST_SURPRISE = 2.0
-"""No single report says more about a curve than a time wrong by this factor."""
+"""A time wrong by more than this factor counts as wrong by this factor."""
 
 LEAST_NOISE, TOLERATED = 0.05, 0.1
 """Relative error of a time at the least, and of a slope up to which a curve counts as known."""
@@ -53,8 +53,9 @@ class BatchTime(FleetPredictor):
 
     A curve starts as the one fitted to the worker or its device type. Without any it is ``t = x / v`` through the last
     report, the best that can be said while the batch never moves: slope and intercept then cannot be told apart, and
-    :attr:`wants_excitation` asks for a different batch. Once batches move, every report corrects the slope by recursive
-    least squares around the mean recent batch, where the level is known; information is only forgotten as new comes in.
+    :attr:`wants_excitation` asks for a different batch. Once batches move, every move corrects the slope by recursive
+    least squares: how much the time changed from the last report to this one, against how much the curve said. What was
+    learnt fades as new moves come in, and stays while there are none.
 
     Parameters
     ----------
@@ -208,7 +209,7 @@ class BatchTime(FleetPredictor):
 
     def _fresh(self, count: int) -> dict[str, Array]:
         rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
-        unseen = {name: np.full(count, np.nan) for name in ("last", "centre")}
+        unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "centre")}
         memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
         return rows | unseen | memory | {"information": np.full(count, UNKNOWN), "noise": np.zeros(count)}
 
@@ -216,42 +217,55 @@ class BatchTime(FleetPredictor):
         size_W = np.asarray(report.samples, dtype=np.float64)
         if report.out_of_memory is not None:
             self._learn_failure(size_W, np.asarray(report.out_of_memory, dtype=bool))
-        size_W = np.where(np.isfinite(speed_W), size_W, np.nan)
+        seen_W = np.isfinite(speed_W)
+        size_W = np.where(seen_W, size_W, np.nan)
         seconds_W = size_W / speed_W
-        steady_W = seconds_W * self._drift._next_speed(drivers_WD, 1)
-        self._learn_slope(size_W, steady_W)
-        self._learn_noise(size_W, steady_W)
-        self._drift.observe(Report(samples=_seconds(self._rows, size_W), seconds=seconds_W, drivers=drivers_WD))
+        self._learn_slope(size_W, seconds_W)
         self._learn_memory(size_W)
-        self._rows["last"] = np.where(np.isfinite(size_W), size_W, self._rows["last"])
+        self._drift.observe(Report(samples=_seconds(self._rows, size_W), seconds=seconds_W, drivers=drivers_WD))
+        self._rows["last"] = np.where(seen_W, size_W, self._rows["last"])
+        self._rows["last_seconds"] = np.where(seen_W, seconds_W, self._rows["last_seconds"])
 
-    def _learn_slope(self, size_W: Array, steady_W: Array) -> None:
-        """Turn each line around its mean recent batch, by what these times, freed from drift, say of its slope."""
+    def _learn_slope(self, size_W: Array, seconds_W: Array) -> None:
+        """Compare each report with the worker's last one: between the two the batch moved, and drift hardly did.
+
+        Comparing with a smoothed past would fool a balancer's loop: a worker that slows down gets less while the
+        smoothed speed still falls, so that the slope would seem to vanish.
+        """
+        rows = self._rows
+        move_W = (size_W - rows["last"]) / np.maximum(size_W, rows["last"])
+        noise_W = np.sqrt(rows["noise"])
+        telling_W = np.abs(move_W) > noise_W  # smaller moves are but the balancer's answer to noise
+        if telling_W.any():
+            self._turn(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
+        surprise_W = self._ratio(size_W, seconds_W) - 1.0
+        smoothed_W = rows["noise"] + SMOOTHING * (np.square(surprise_W) - rows["noise"])
+        rows["noise"] = np.where(np.isfinite(smoothed_W), smoothed_W, rows["noise"])
+        centre_W = rows["centre"]
+        nearer_W = np.where(np.isnan(centre_W), size_W, centre_W + SMOOTHING * (size_W - centre_W))
+        rows["centre"] = np.where(np.isfinite(size_W), nearer_W, centre_W)
+
+    def _turn(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
+        """Turn lines around the mean recent batch, where the drift's level was seen, by recursive least squares."""
         rows, centre_W = self._rows, self._rows["centre"]
-        move_W = size_W / centre_W - 1.0
-        step_W = np.where(np.isfinite(move_W), SMOOTHING * (size_W - centre_W), 0.0)
-        rows["centre"] = np.where(np.isnan(centre_W), size_W, centre_W + step_W)
-        if not step_W.any():
-            return
-        line_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, centre_W))
-        usable_W = np.isfinite(steady_W) & (line_W > 0) & (np.minimum(line_W, level_W) >= rows["floor"])
-        move_W = np.where(usable_W, move_W, 0.0)
+        line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], centre_W))
+        lowest_W = np.minimum(np.minimum(line_W, last_W), level_W)
+        turned_W = (move_W != 0) & (lowest_W > 0) & (lowest_W >= rows["floor"])
+        move_W = np.where(turned_W, move_W, 0.0)
         rows["information"] = np.minimum(rows["information"] + np.square(move_W), MOST_INFORMATION)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio_W = np.minimum(np.maximum(steady_W / line_W, 1.0 / LARGEST_SURPRISE), LARGEST_SURPRISE)
-            turn_W = (ratio_W - 1.0) * line_W * move_W / (centre_W * rows["information"])
-            steepest_W = np.maximum(level_W / centre_W, rows["slope"])
-            slope_W = np.minimum(np.maximum(rows["slope"] + turn_W, 0.0), steepest_W)
-        turned_W = move_W != 0
-        rows["slope"] = np.where(turned_W, slope_W, rows["slope"])
+        with np.errstate(invalid="ignore"):
+            missed_W = (self._ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
+            slope_W = np.maximum(rows["slope"] + missed_W * move_W / rows["information"], 0.0)
+            slope_W = np.minimum(slope_W, np.maximum(level_W / centre_W, rows["slope"]))
         rows["intercept"] = np.where(turned_W, level_W - slope_W * centre_W, rows["intercept"])
+        rows["slope"] = np.where(turned_W, slope_W, rows["slope"])
 
-    def _learn_noise(self, size_W: Array, steady_W: Array) -> None:
-        """Smooth the squared deviations from the curves as they are now."""
-        noise_W = self._rows["noise"]
-        deviation_W = np.minimum(steady_W / _seconds(self._rows, size_W), LARGEST_SURPRISE) - 1.0
-        smoothed_W = noise_W + SMOOTHING * (np.square(deviation_W) - noise_W)
-        self._rows["noise"] = np.where(np.isfinite(smoothed_W), smoothed_W, noise_W)
+    def _ratio(self, size_W: Array, seconds_W: Array) -> Array:
+        """Return how much longer the batch took, against its curve, than the last one did; within bounds."""
+        rows = self._rows
+        now_W = seconds_W / _seconds(rows, size_W)
+        ratio_W = now_W * _seconds(rows, rows["last"]) / rows["last_seconds"]
+        return np.minimum(np.maximum(ratio_W, 1.0 / LARGEST_SURPRISE), LARGEST_SURPRISE)
 
     def _learn_failure(self, size_W: Array, failed_W: NDArray[np.bool_]) -> None:
         rows = self._rows

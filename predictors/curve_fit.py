@@ -30,10 +30,10 @@ EXACT = 1e-9
 def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = None) -> Fit:
     """Fit ``t(x) = max(floor, intercept + slope * x)`` to measured times; return floor, slope, intercept.
 
-    Deviations count as logarithms of ratios, as only ratios of times size batches. Of all lines through two measurements, and all
-    floors through one, those with the least sum of absolute deviations are found by trying them all: so a wild
-    measurement moves nothing. Huber's reweighted least squares then averages the noise of the others. A floor is kept
-    only where it explains the measurements better than a plain line does by more than its additional parameter would.
+    Deviations count as logarithms of ratios, as only ratios of times size batches. Of all lines through two
+    measurements, and all floors through one, those with the least sum of absolute deviations are found by trying them
+    all: so a wild measurement moves nothing. Huber's reweighted least squares then averages the noise of the others. A
+    floor is kept only where it explains the measurements better than its additional parameter would by chance.
 
     Parameters
     ----------

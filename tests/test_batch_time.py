@@ -1,0 +1,242 @@
+"""Batch time curves learnt from traces, profiles and reports. Axes: T iterations, W workers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paceline.datasets import Trace
+from paceline.eval import backtest
+from paceline.predictors import EWMA, BatchTime, Curves, Report
+from paceline.solver import split
+from paceline.training import fit, load_model, save_model
+
+TRUTH = Curves(
+    floor=np.array([0.0, 0.5, 0.4]),
+    slope=np.array([0.010, 0.005, 0.002]),
+    intercept=np.array([0.2, 0.1, 0.3]),
+    limit=np.full(3, np.inf),
+)
+FLEET = ("k80", "p100", "v100")
+
+
+def observe(model, sizes, seconds, **more):
+    model.observe(Report(samples=np.asarray(sizes, float), seconds=np.asarray(seconds, float), **more))
+
+
+def recorded(noise=0.0, iterations=60, sizes=(32, 64, 128, 256, 512)):
+    """A trace of the fleet whose batches moved over these sizes."""
+    rng = np.random.default_rng(0)
+    samples_TW = rng.choice(sizes, (iterations, 3)).astype(float)
+    seconds_TW = np.stack([TRUTH.seconds(row) for row in samples_TW]) * np.exp(rng.normal(0, noise, samples_TW.shape))
+    return Trace(samples_TW, seconds_TW, workers=FLEET, meta={"job": "moved"})
+
+
+def profile(device="k80", seconds=(0.52, 0.84, 1.48, np.nan), **more):
+    batches = [32.0, 64.0, 128.0, 256.0][: len(seconds)]
+    columns = {"source": "made", "device": device, "model": "net", "held": "", "comm_seconds": np.nan}
+    return pd.DataFrame({"batch": batches, "seconds": list(seconds), **columns, **more})
+
+
+def test_curves_are_fitted_from_traces_whose_batches_moved():
+    model = fit(BatchTime(), [recorded()])
+    model.reset(FLEET)
+    sizes = np.array([100, 100, 100])
+    np.testing.assert_allclose(model.predict().curves.seconds(sizes), TRUTH.seconds(sizes), rtol=1e-6)
+    assert not model.wants_excitation.any()
+
+
+def test_fitting_survives_noise():
+    model = fit(BatchTime(), [recorded(noise=0.1, iterations=500)])
+    model.reset(FLEET)
+    for size in (40, 200, 500):
+        sizes = np.full(3, size)
+        np.testing.assert_allclose(model.predict().curves.seconds(sizes), TRUTH.seconds(sizes), rtol=0.08)
+
+
+def test_workers_of_one_type_share_the_curve_that_was_fitted_to_all_of_them():
+    trace = recorded()
+    model = BatchTime(devices={"rank-0": "k80", "rank-1": "k80"}).fit([trace])
+    model.reset(["rank-0", "rank-1", "v100"])
+    curves = model.predict().curves
+    np.testing.assert_allclose(curves.slope, [0.010, 0.010, 0.002], rtol=1e-6)
+    np.testing.assert_allclose(curves.intercept, [0.2, 0.2, 0.3], rtol=1e-6)
+
+
+def test_a_worker_of_unknown_type_starts_with_the_median_curve_and_a_free_limit():
+    model = BatchTime().fit_profiles(profile())
+    model.reset(["k80", "stranger"])
+    curves = model.predict().curves
+    assert curves.slope[0] == curves.slope[1]
+    assert curves.limit.tolist() == [128.0, np.inf]
+    assert model.wants_excitation.tolist() == [False, True]
+
+
+def test_a_profile_gives_curve_and_memory_limit():
+    model = BatchTime(devices={"rank-0": "k80"}).fit_profiles(profile())
+    model.reset(["rank-0"])
+    curves = model.predict().curves
+    np.testing.assert_allclose([curves.slope[0], curves.intercept[0]], [0.01, 0.2], rtol=1e-6)
+    assert curves.limit[0] == 128
+
+
+def test_profiles_that_do_not_tell_one_curve_are_refused():
+    with pytest.raises(ValueError, match="'k80' has several: select one source, model and held first"):
+        BatchTime().fit_profiles(pd.concat([profile(), profile(model="other")]))
+    with pytest.raises(ValueError, match="profiles of 'k80' must hold two or more different batches"):
+        BatchTime().fit_profiles(profile(seconds=[0.5, np.nan]))
+
+
+def test_while_the_batch_never_moves_the_curve_is_proportional_through_the_smoothed_speed():
+    model, plain = BatchTime(), EWMA()
+    rng = np.random.default_rng(0)
+    for predictor in (model, plain):
+        predictor.reset(FLEET)
+    for _ in range(50):
+        seconds = rng.uniform(0.5, 1.5, 3)
+        observe(model, [64] * 3, seconds)
+        observe(plain, [64] * 3, seconds)
+    curves = model.predict().curves
+    np.testing.assert_allclose(model.predict().speed, plain.predict().speed, rtol=1e-9)
+    np.testing.assert_allclose(curves.slope, 1.0 / plain.predict().speed, rtol=1e-9)
+    assert (curves.intercept == 0).all()
+    assert (curves.floor == 0).all()
+    assert model.wants_excitation.all()
+
+
+def test_slope_and_intercept_are_learnt_online_once_batches_move():
+    model = BatchTime()
+    model.reset(["a"])
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        size = rng.uniform(60, 140)
+        observe(model, [size], [(0.5 + 0.01 * size) * np.exp(rng.normal(0, 0.02))])
+    curves = model.predict().curves
+    np.testing.assert_allclose(curves.seconds(np.array([70.0])), 1.2, rtol=0.03)
+    np.testing.assert_allclose(curves.seconds(np.array([130.0])), 1.8, rtol=0.03)
+    assert not model.wants_excitation.any()
+
+
+def test_noise_alone_is_not_taken_for_knowledge():
+    """Moves of 1 % under noise of 5 % say nothing of the slope."""
+    model = BatchTime()
+    model.reset(["a"])
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        size = rng.uniform(99, 101)
+        observe(model, [size], [(0.5 + 0.01 * size) * np.exp(rng.normal(0, 0.05))])
+    assert model.wants_excitation.all()
+
+
+def test_a_worker_that_slows_down_keeps_its_curve_and_drifts_as_a_whole():
+    model = fit(BatchTime(drift="last-value"), [recorded()])
+    model.reset(FLEET)
+    sizes = np.array([100.0, 200.0, 300.0])
+    observe(model, sizes, TRUTH.seconds(sizes) * [1, 3, 1])
+    expected = TRUTH.seconds(np.full(3, 400)) * [1, 3, 1]
+    np.testing.assert_allclose(model.predict().curves.seconds(np.full(3, 400)), expected, rtol=1e-6)
+
+
+def test_what_the_balancer_does_about_a_slow_worker_is_not_mistaken_for_the_curve():
+    """In a closed loop the batch falls because the worker slowed down: time over batch then looks flat, and is not."""
+    model = BatchTime()
+    model.reset(["a", "b"])
+    rng = np.random.default_rng(0)
+    slow = 1.0
+    for k in range(400):
+        if k % 20 == 0:
+            slow = rng.choice([1.0, 2.5])
+        sizes = split(model.predict().curves, 200, lower=1).sizes
+        observe(model, sizes, (0.2 + 0.01 * sizes) * [slow, 1.0] * np.exp(rng.normal(0, 0.03, 2)))
+    curves = model.predict().curves
+    share = curves.slope * 100 / curves.seconds(np.full(2, 100))
+    np.testing.assert_allclose(share, 1.0 / 1.2, atol=0.12)
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+def test_sizes_from_curves_beat_sizes_from_speeds_where_there_is_an_intercept(fitted):
+    """Devices switch between two states; equal times are reached at once, not by going there step by step."""
+    late = {}
+    for name, model in {"curves": BatchTime(drift="last-value"), "speeds": EWMA(smoothing=1.0)}.items():
+        model = fit(model, [recorded()]) if fitted else model
+        model.reset(FLEET)
+        rng = np.random.default_rng(0)
+        slow, ratios = np.ones(3), []
+        for k in range(300):
+            if k % 5 == 0:
+                slow = rng.choice([1.0, 1.5], 3)
+            truth = Curves(TRUTH.floor * slow, TRUTH.slope * slow, TRUTH.intercept * slow, TRUTH.limit)
+            sizes = split(model.predict().curves, 600, lower=1).sizes
+            seconds = truth.seconds(sizes)
+            observe(model, sizes, seconds)
+            if k % 5 and k > 50:
+                ratios.append(seconds.max() / split(truth, 600, lower=1).makespan)
+        late[name] = np.mean(ratios) - 1.0
+    assert late["speeds"] > 0.01
+    assert late["curves"] < (0.01 if fitted else 0.25) * late["speeds"]
+
+
+def test_the_memory_limit_is_learnt_from_failures():
+    model = BatchTime()
+    model.reset(["a", "b"])
+    observe(model, [100, 100], [1.0, 1.0])
+    assert np.isinf(model.predict().curves.limit).all()
+    observe(model, [160, 900], [np.nan, 0.3], out_of_memory=[True, True])
+    assert model.predict().curves.limit.tolist() == [100, 450], "what worked, but no less than half of what failed"
+    observe(model, [140, 500], [1.4, 5.0])
+    assert model.predict().curves.limit.tolist() == [140, 500]
+    observe(model, [120, 950], [np.nan, 9.5], out_of_memory=[True, False])
+    assert model.predict().curves.limit.tolist() == [60, np.inf], "a size that worked once may fail, and the reverse"
+
+
+def test_the_time_of_a_failed_batch_teaches_nothing():
+    model = BatchTime()
+    model.reset(["a"])
+    for _ in range(5):
+        observe(model, [100], [1.0])
+    before = model.predict()
+    observe(model, [200], [0.001], out_of_memory=[True])
+    assert model.predict().speed == before.speed
+    assert model.predict().spread == before.spread
+
+
+def test_the_spread_is_that_of_the_time_at_the_batch_that_was_run():
+    """Sizes that change a lot are no forecast error where the curve is known."""
+    model = fit(BatchTime(), [recorded()])
+    result = backtest(model, recorded(), warmup=10)
+    assert model.predict().spread.max() < 1e-6
+    assert (result.mae > 10).all(), "the speed at the last batch is another matter"
+
+
+def test_the_drift_may_be_any_predictor_and_reads_its_drivers():
+    from paceline.predictors import checks
+
+    model = fit(BatchTime(drift="narx:lags=3,hidden=4"), [checks.example_trace()])
+    assert model.driver_names == ("cpu_busy", "distractor")
+    model.reset(checks.FLEET)
+    trace = checks.example_trace(seed=5)
+    for k in range(20):
+        observe(model, trace.samples[k], trace.seconds[k], drivers=trace.drivers[k])
+    idle, busy = (model.predict(np.column_stack([np.full(3, cpu), np.full(3, 0.5)])).speed for cpu in (0.0, 1.0))
+    assert (idle > busy).all()
+
+
+def test_a_saved_model_comes_back_with_its_curves(tmp_path):
+    model = fit(BatchTime(devices={"rank-0": "v100"}, drift="ewma:smoothing=0.5"), [recorded()])
+    again = load_model(save_model(model, tmp_path / "model.safetensors"))
+    assert repr(again) == repr(model)
+    for predictor in (model, again):
+        predictor.reset(["rank-0"])
+        observe(predictor, [100], [0.6])
+    np.testing.assert_array_equal(again.predict().curves.slope, model.predict().curves.slope)
+    assert again.predict().curves.intercept[0] > 0
+
+
+def test_a_state_in_the_middle_of_a_job_resumes_curves_drift_and_limits():
+    model = fit(BatchTime(), [recorded()])
+    model.reset(FLEET)
+    observe(model, [100, 120, 500], [1.0, 2.0, np.nan], out_of_memory=[False, False, True])
+    observe(model, [120, 100, 200], [1.0, 2.0, 0.8])
+    again = BatchTime()
+    again.load_state_dict(model.state_dict())
+    for name in ("floor", "slope", "intercept", "limit"):
+        np.testing.assert_array_equal(getattr(again.predict().curves, name), getattr(model.predict().curves, name))
