@@ -5,6 +5,8 @@ Axes: N measurements, P pairs of them.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -22,6 +24,9 @@ SPREADS_TRUSTED = 3.0
 
 LARGEST_TRUST = 0.2
 """However noisy the others are: a measurement this far off, relatively, begins to count less."""
+
+WILD = math.log(2.0)
+"""A measurement off by more than this factor (its logarithm) is no worse than one off by it."""
 
 EXACT = 1e-9
 """Relative deviations below this are rounding."""
@@ -104,14 +109,20 @@ def _deviation(times: Array, seconds_N: Array) -> Array:
         return np.abs(np.log(np.maximum(times, 0.0) / seconds_N))
 
 
+def _capped(times: Array, seconds_N: Array) -> Array:
+    """Return the deviations, each at most that of a wild measurement; infinite where a time is not positive."""
+    deviation = _deviation(times, seconds_N)
+    return np.where(times > 0, np.minimum(deviation, WILD), np.inf)
+
+
 def _best_line(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Array, weight_N: Array) -> Fit:
-    best = int((_deviation(line_PN, seconds_N) @ weight_N).argmin())
+    best = int((_capped(line_PN, seconds_N) @ weight_N).argmin())
     return 0.0, float(slope_P[best]), float(intercept_P[best])
 
 
 def _best_bent(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Array, weight_N: Array) -> Fit:
     bent_PNN = np.maximum(line_PN[:, None, :], seconds_N[:, None])
-    loss_PN = _deviation(bent_PNN, seconds_N) @ weight_N
+    loss_PN = _capped(bent_PNN, seconds_N) @ weight_N
     pair, point = np.unravel_index(int(loss_PN.argmin()), loss_PN.shape)
     return float(seconds_N[point]), float(slope_P[pair]), float(intercept_P[pair])
 

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.cli_profile import profile
+
 if TYPE_CHECKING:
     import pandas as pd
     from rich.progress import Progress, TaskID
@@ -30,6 +32,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="List, describe and convert traces.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.command()(profile)
 
 out = Console()
 err = Console(stderr=True)

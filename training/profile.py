@@ -1,0 +1,259 @@
+"""Measure how long a training step takes for each batch size, on the device at hand.
+
+The model is given as a function ``make_step(batch_size, device)`` that returns a callable, which runs one training step
+of that batch: :func:`example` is one.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.datasets.profiles import COLUMNS
+from paceline.predictors.extras import require
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Step = Callable[[], object]
+MakeStep = Callable[[int, str], Step]
+
+logger = logging.getLogger(__name__)
+
+LIMIT_PRECISION = 0.05
+"""The memory limit is found up to this share of it, or up to one sample."""
+
+
+def profile(
+    make_step: MakeStep,
+    sizes: Sequence[int],
+    *,
+    device: str = "cpu",
+    name: str = "",
+    model: str = "",
+    warmup: int = 3,
+    repeats: int = 10,
+    progress: Callable[[int], None] = lambda size: None,
+) -> pd.DataFrame:
+    """Measure a training step at each batch size, in rising order; at out-of-memory find the limit by bisection.
+
+    Parameters
+    ----------
+    make_step
+        Called with a batch size and the device; returns a callable that runs one training step of that batch. A step
+        on CUDA need not synchronise.
+    sizes
+        Batch sizes to measure, in samples.
+    device
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    name, model
+        What the profile calls the device and the model; the device's own name unless given.
+    warmup, repeats
+        Steps before those that are timed, and how many are: their median counts.
+    progress
+        Called with each size before it is measured.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A tidy profile as of :mod:`paceline.datasets.profiles`, in rising order of batch; ``seconds`` is NaN where
+        memory did not suffice. A host whose kernel kills processes for memory gives no such chance: keep CPU sizes low.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or not even the smallest size fits into memory.
+
+    Examples
+    --------
+    >>> profile(lambda size, device: lambda: sum(range(1000 * size)), [2, 1], name="mine")[["device", "batch"]]
+      device  batch
+    0   mine    1.0
+    1   mine    2.0
+    """
+    import pandas as pd
+
+    _check(sizes, warmup, repeats)
+    measured: dict[int, float] = {}
+
+    def measure(size: int) -> bool:
+        progress(size)
+        measured[size] = _median_seconds(make_step, size, device, warmup, repeats)
+        return not math.isnan(measured[size])
+
+    for size in sorted(set(sizes)):
+        if not measure(size):
+            _bisect(measure, _largest_that_worked(measured), size)
+            break
+    rows = [("measured", name or device_name(device), model, float(b), s, math.nan, "") for b, s in measured.items()]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).sort_values("batch", ignore_index=True)
+
+
+def load_make_step(text: str) -> MakeStep:
+    """Return the function that ``package.module:make_step`` names, looked for in the working folder too.
+
+    Raises
+    ------
+    ValueError
+        If the text is not of this form, or there is no such module or function.
+
+    Examples
+    --------
+    >>> load_make_step("paceline.training.profile:example").__name__
+    'example'
+    """
+    module_name, _, function = text.partition(":")
+    if not module_name or not function:
+        raise ValueError(f"the model must be named like package.module:make_step, got {text!r}")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        make_step: object = getattr(importlib.import_module(module_name), function)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise  # the module is there, and what it imports is not
+        raise ValueError(f"there is no module {module_name!r}, neither installed nor in {folder}") from error
+    except AttributeError as error:
+        raise ValueError(f"module {module_name!r} has no function {function!r}") from error
+    if not callable(make_step):
+        raise ValueError(f"{text} must be a function make_step(batch_size, device), got a {type(make_step).__name__}")
+    return make_step
+
+
+def example(batch_size: int, device: str) -> Step:
+    """Return one training step of a small convolutional network on random 32 x 32 images. Needs torch.
+
+    What a ``make_step`` looks like: build everything first, and return the function that is to be timed.
+    """
+    require("torch", needed_by="paceline.training.profile:example", extra="neural")
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)
+    ).to(device)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch_size, 3, 32, 32, generator=generator).to(device)
+    labels = torch.randint(10, (batch_size,), generator=generator).to(device)
+    model(images[:1])  # gives the last layer its size
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimiser.step()
+
+    return step
+
+
+def device_name(device: str) -> str:
+    """Return what the device calls itself: the GPU's name, or ``cpu``."""
+    if not device.startswith("cuda"):
+        return device
+    import torch
+
+    return torch.cuda.get_device_name(torch.device(device))
+
+
+# -- one size ----------------------------------------------------------------------------------------------------
+
+
+def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, repeats: int) -> float:
+    """Return the median time of a step, NaN if memory does not suffice. The step is gone when it returns."""
+    if device.startswith("cuda"):
+        _require_cuda()
+    try:
+        step = make_step(size, device)
+        for _ in range(warmup):
+            step()
+        seconds = (_cuda_seconds if device.startswith("cuda") else _cpu_seconds)(step, device, repeats)
+        return statistics.median(seconds)
+    except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory errors are RuntimeErrors
+        if not _is_out_of_memory(error):
+            raise
+        logger.info("a batch of %d does not fit into memory: %s", size, error)
+    finally:
+        step = None  # type: ignore[assignment]  # its tensors must go before the next size is tried
+        _free_memory(device)
+    return math.nan
+
+
+def _cpu_seconds(step: Step, device: str, repeats: int) -> list[float]:
+    clock = [time.perf_counter()]
+    for _ in range(repeats):
+        step()
+        clock.append(time.perf_counter())
+    return [after - before for before, after in pairwise(clock)]
+
+
+def _cuda_seconds(step: Step, device: str, repeats: int) -> list[float]:
+    """Time steps by events in the stream, queued one after the other as in training; one wait at the end."""
+    import torch
+
+    with torch.cuda.device(torch.device(device)):
+        torch.cuda.synchronize()
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+        events[0].record()
+        for event in events[1:]:
+            step()
+            event.record()
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return any(words in str(error) for words in ("out of memory", "can't allocate memory", "not enough memory"))
+
+
+def _free_memory(device: str) -> None:
+    gc.collect()
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+def _require_cuda() -> None:
+    require("torch", needed_by="profiling on CUDA", extra="neural")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError("device must be one that torch sees, and it sees no CUDA device here: use device='cpu'")
+
+
+# -- the limit ---------------------------------------------------------------------------------------------------
+
+
+def _bisect(measure: Callable[[int], bool], worked: int, failed: int) -> None:
+    while failed - worked > max(1.0, LIMIT_PRECISION * worked):
+        middle = (worked + failed) // 2
+        if measure(middle):
+            worked = middle
+        else:
+            failed = middle
+
+
+def _largest_that_worked(measured: dict[int, float]) -> int:
+    worked = [size for size, seconds in measured.items() if not math.isnan(seconds)]
+    if not worked:
+        raise ValueError(f"not even a batch of {min(measured)} fits into memory: give smaller sizes")
+    return max(worked)
+
+
+def _check(sizes: Sequence[int], warmup: int, repeats: int) -> None:
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"sizes must be batch sizes of at least 1 sample, got {list(sizes)}")
+    if warmup < 0 or repeats < 1:
+        raise ValueError(f"warmup must be at least 0 and repeats at least 1, got {warmup} and {repeats}")
