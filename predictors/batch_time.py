@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.predictors.curve_fit import fit_curve
+from paceline.predictors.curve_fit import fit_curve, nearness
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
 from paceline.predictors.report import FASTEST, SLOWEST, Report
@@ -64,6 +64,9 @@ class BatchTime(FleetPredictor):
         that is not named is a type of its own.
     drift
         The predictor of the drift, by its name and arguments as in :func:`paceline.predictors.named`.
+    near
+        The batch near which fitted curves must be right, such as the global batch over the number of workers: sizes
+        farther off count less. Real curves are lines only over a few octaves, so give it if you can.
 
     Examples
     --------
@@ -82,12 +85,17 @@ class BatchTime(FleetPredictor):
     (array([1.]), array([False]))
     """
 
-    def __init__(self, devices: Mapping[str, str] | None = None, drift: str = "ewma") -> None:
+    def __init__(
+        self, devices: Mapping[str, str] | None = None, drift: str = "ewma", near: float | None = None
+    ) -> None:
         from paceline.predictors.named import named  # it lists this predictor too
 
+        if near is not None and not near > 0:
+            raise ValueError(f"near must be a batch size above 0, or None, got {near}")
         super().__init__()
         self.devices = dict(devices or {})
         self.drift = drift
+        self.near = near
         self.curves_: dict[str, Array] = {}
         self._drift = named(drift)
 
@@ -114,7 +122,9 @@ class BatchTime(FleetPredictor):
                 points = np.stack([trace.samples[seen, w], trace.seconds[seen, w]])
                 measured.setdefault(self._device(worker), []).append(points)
         pooled = {device: np.concatenate(parts, axis=1) for device, parts in measured.items()}
-        self.curves_ |= {device: _curve(*points) for device, points in pooled.items() if _tells_apart(points[0])}
+        self.curves_ |= {
+            device: _curve(*points, near=self.near) for device, points in pooled.items() if _tells_apart(points[0])
+        }
         self._drift.fit([self._drift_of(trace) for trace in traces])
         return self
 
@@ -137,7 +147,8 @@ class BatchTime(FleetPredictor):
             if not _tells_apart(size[fits]):
                 raise ValueError(f"profiles of {device!r} must hold two or more different batches, got {size[fits]}")
             failed = size[~fits]
-            self.curves_[str(device)] = _curve(size[fits], seconds[fits], failed.min() if len(failed) else np.inf)
+            least_failed = failed.min() if len(failed) else np.inf
+            self.curves_[str(device)] = _curve(size[fits], seconds[fits], least_failed, near=self.near)
         return self
 
     def _device(self, worker: str) -> str:
@@ -326,9 +337,10 @@ def _tells_apart(size_N: Array) -> bool:
     return len(size_N) > 0 and float(size_N.max()) >= LEAST_RANGE * float(size_N.min())
 
 
-def _curve(size_N: Array, seconds_N: Array, failed: float = np.inf) -> Array:
+def _curve(size_N: Array, seconds_N: Array, failed: float = np.inf, *, near: float | None) -> Array:
     """Return the fitted curve as it is kept; of every size its median time counts, however often it was measured."""
     sizes, place_N = np.unique(size_N, return_inverse=True)
     seconds = [float(np.median(seconds_N[place_N == i])) for i in range(len(sizes))]
     most = sizes[sizes < failed].max(initial=0.0) if np.isfinite(failed) else np.inf
-    return np.array([*fit_curve(sizes, seconds), most, np.median(sizes)])
+    weights = None if near is None else nearness(sizes, near)
+    return np.array([*fit_curve(sizes, seconds, weights), most, np.median(sizes)])

@@ -28,6 +28,9 @@ LARGEST_TRUST = 0.2
 WILD = math.log(2.0)
 """A measurement off by more than this factor (its logarithm) is no worse than one off by it."""
 
+REACH, LEAST_NEARNESS = 2.0, 1e-3
+"""How far, as a factor, a measurement still tells of a batch; and how much one counts that is as far as can be."""
+
 EXACT = 1e-9
 """Relative deviations below this are rounding."""
 
@@ -79,6 +82,19 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
         return _positive(plain, size_N)
     bent = _refined(_best_bent(slope_P, intercept_P, line_PN, seconds_N, weight_N), size_N, seconds_N, weight_N)
     return bent if _floor_is_proven(plain, bent, size_N, seconds_N, weight_N) else _positive(plain, size_N)
+
+
+def nearness(sizes: ArrayLike, batch: float) -> Array:
+    """Return weights for :func:`fit_curve` that make the curve right near one batch size, ``[N]``.
+
+    Real curves bend over the decades that a profile spans; near the batch that will be run a line is enough. Sizes
+    :data:`REACH` times as large or as small count about a third, and even the farthest a little.
+
+    >>> nearness([16, 32, 64], 32).round(2)
+    array([0.37, 1.  , 0.37])
+    """
+    decades_N = np.log(np.asarray(sizes, dtype=np.float64) / batch) / math.log(REACH)
+    return np.maximum(np.exp(-np.square(decades_N)), LEAST_NEARNESS)
 
 
 def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:

@@ -79,6 +79,20 @@ def test_a_profile_gives_curve_and_memory_limit():
     assert curves.limit[0] == 128
 
 
+def test_a_curve_that_bends_is_right_near_the_batch_that_is_asked_for():
+    sizes = 2.0 ** np.arange(3, 13)
+    columns = {"source": "made", "device": "gpu", "model": "net", "held": "", "comm_seconds": np.nan}
+    bent = pd.DataFrame({"batch": sizes, "seconds": 0.01 * sizes**0.8, **columns})
+    missed = {}
+    for near in (None, 48.0):
+        model = BatchTime(near=near).fit_profiles(bent)
+        model.reset(["gpu"])
+        missed[near] = abs(model.predict().curves.seconds(np.array([48.0]))[0] / (0.01 * 48**0.8) - 1)
+    assert missed[48.0] < 0.02 < missed[None]
+    with pytest.raises(ValueError, match="near must be a batch size above 0, or None, got 0"):
+        BatchTime(near=0)
+
+
 def test_profiles_that_do_not_tell_one_curve_are_refused():
     with pytest.raises(ValueError, match="'k80' has several: select one source, model and held first"):
         BatchTime().fit_profiles(pd.concat([profile(), profile(model="other")]))
