@@ -1,4 +1,6 @@
-"""Batch time curves: the predictor for devices whose time is not proportional to the batch. Axes: W workers, D drivers.
+"""Batch time curves: the predictor for devices whose time is not proportional to the batch.
+
+Axes: W workers, D drivers, F fields.
 
 A GPU's step takes ``t(x) = max(floor, intercept + slope * x)``: flat until the device is saturated, then a line whose
 intercept makes proportional shares wrong. The curve is the slow part, and what disturbs a worker from one iteration to
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.predictors.curve_fit import fit_curve, nearness
+from paceline.predictors.device_curves import FIELDS, PROPORTIONAL, curves_of_profiles, curves_of_traces, median_curve
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
 from paceline.predictors.report import FASTEST, SLOWEST, Report
@@ -26,13 +28,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-FIELDS = ("floor", "slope", "intercept", "most", "size")
-"""A device's curve as it is kept: floor, slope, intercept, the memory limit, and a batch it was measured at."""
-
-PROPORTIONAL = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
-"""The curve of a device of which nothing is known; its drift is then plainly its speed in samples/s."""
-
-UNKNOWN, FITTED, MOST_INFORMATION = 0.01, 1.0, 10.0
+UNKNOWN, FITTED, MOST_INFORMATION = 0.01, 4.0, 10.0
 """Squared relative moves of the batch that a slope rests on: at first, after fitting, and before old ones fade."""
 
 SMOOTHING = 0.2
@@ -41,11 +37,11 @@ SMOOTHING = 0.2
 LARGEST_SURPRISE = 2.0
 """A time wrong by more than this factor counts as wrong by this factor."""
 
-LEAST_NOISE, TOLERATED = 0.05, 0.1
-"""Relative error of a time at the least, and of a slope up to which a curve counts as known."""
+TELLING = 0.5
+"""A move below this share of the noise is only the balancer's answer to it, and would be learnt as a slope."""
 
-LEAST_RANGE = 1.2
-"""Sizes that differ by less than this factor do not tell slope and intercept apart."""
+LEAST_NOISE, TOLERATED = 0.02, 0.1
+"""Relative error of a time at the least, and of a slope up to which a curve counts as known."""
 
 
 class BatchTime(FleetPredictor):
@@ -115,16 +111,7 @@ class BatchTime(FleetPredictor):
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit a curve to every device type whose batches moved in these traces, then the drift to what is left."""
         traces = list(traces)
-        measured: dict[str, list[Array]] = {}
-        for trace in traces:
-            for w, worker in enumerate(trace.workers):
-                seen = np.isfinite(trace.speed[:, w])
-                points = np.stack([trace.samples[seen, w], trace.seconds[seen, w]])
-                measured.setdefault(self._device(worker), []).append(points)
-        pooled = {device: np.concatenate(parts, axis=1) for device, parts in measured.items()}
-        self.curves_ |= {
-            device: _curve(*points, near=self.near) for device, points in pooled.items() if _tells_apart(points[0])
-        }
+        self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
         self._drift.fit([self._drift_of(trace) for trace in traces])
         return self
 
@@ -136,19 +123,7 @@ class BatchTime(FleetPredictor):
         ValueError
             If the profiles hold more than one curve for a device, or too few sizes of one.
         """
-        for device, rows in profiles.groupby("device"):
-            if len(rows[["source", "model", "held"]].drop_duplicates()) > 1:
-                raise ValueError(
-                    f"profiles must hold one curve for each device, but {device!r} has several: "
-                    "select one source, model and held first"
-                )
-            size, seconds = (rows[name].to_numpy(dtype=np.float64) for name in ("batch", "seconds"))
-            fits = np.isfinite(seconds)
-            if not _tells_apart(size[fits]):
-                raise ValueError(f"profiles of {device!r} must hold two or more different batches, got {size[fits]}")
-            failed = size[~fits]
-            least_failed = failed.min() if len(failed) else np.inf
-            self.curves_[str(device)] = _curve(size[fits], seconds[fits], least_failed, near=self.near)
+        self.curves_ |= curves_of_profiles(profiles, near=self.near)
         return self
 
     def _device(self, worker: str) -> str:
@@ -160,13 +135,9 @@ class BatchTime(FleetPredictor):
         return replace(trace, samples=_seconds(dict(zip(FIELDS, curve_WF.T, strict=True)), trace.samples))
 
     def _start(self, worker: str) -> Array:
-        """Return the fitted curve of this worker: its own, its type's, or the median one, so that units agree."""
+        """Return the fitted curve of this worker or its type, ``[F]``, or what to expect of an unknown one."""
         known = self.curves_.get(self._device(worker))
-        if known is not None or not self.curves_:
-            return PROPORTIONAL if known is None else known
-        median = np.median(np.stack(list(self.curves_.values())), axis=0)
-        median[FIELDS.index("most")] = np.inf  # the memory of others says nothing about its own
-        return median
+        return median_curve(self.curves_) if known is None else known
 
     # -- the fleet, and the drift's --------------------------------------------------------------------------------
 
@@ -245,8 +216,7 @@ class BatchTime(FleetPredictor):
         """
         rows = self._rows
         move_W = (size_W - rows["last"]) / np.maximum(size_W, rows["last"])
-        noise_W = np.sqrt(rows["noise"])
-        telling_W = np.abs(move_W) > noise_W  # smaller moves are but the balancer's answer to noise
+        telling_W = np.abs(move_W) > TELLING * np.sqrt(rows["noise"])
         if telling_W.any():
             self._turn(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
         surprise_W = self._ratio(size_W, seconds_W) - 1.0
@@ -331,16 +301,3 @@ class BatchTime(FleetPredictor):
 
 def _seconds(rows: Mapping[str, Array], size: Array) -> Array:
     return np.maximum(rows["floor"], rows["intercept"] + rows["slope"] * size)
-
-
-def _tells_apart(size_N: Array) -> bool:
-    return len(size_N) > 0 and float(size_N.max()) >= LEAST_RANGE * float(size_N.min())
-
-
-def _curve(size_N: Array, seconds_N: Array, failed: float = np.inf, *, near: float | None) -> Array:
-    """Return the fitted curve as it is kept; of every size its median time counts, however often it was measured."""
-    sizes, place_N = np.unique(size_N, return_inverse=True)
-    seconds = [float(np.median(seconds_N[place_N == i])) for i in range(len(sizes))]
-    most = sizes[sizes < failed].max(initial=0.0) if np.isfinite(failed) else np.inf
-    weights = None if near is None else nearness(sizes, near)
-    return np.array([*fit_curve(sizes, seconds, weights), most, np.median(sizes)])
