@@ -219,10 +219,11 @@ class LoadBalancer:
         return gain_of(kept, made)
 
     def _tried(self, now: Situation) -> tuple[Sizes, str]:
-        """Return the sizes with a wiggle for those whose curve the predictor cannot tell."""
+        """Return the sizes with a wiggle for those whose curve the predictor cannot tell; a change tells as much."""
         wanted = getattr(self.predictor, "wants_excitation", None)
         policy = self.policy
-        if wanted is None or not np.any(wanted) or not policy.excitation or self._iterations < policy.warmup:
+        silent = wanted is None or not np.any(wanted) or not policy.excitation
+        if silent or self._iterations < policy.warmup or self._iterations == self._changed_at.max():
             return self._sizes, ""
         low, high, _ = now.bounds
         seed = (policy.seed, self._iterations)

@@ -3,7 +3,7 @@ import pytest
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.policy import turning, wiggled, within_half_step, within_largest_change
-from paceline.predictors import LastValue, Report
+from paceline.predictors import BatchTime, LastValue, Report
 
 FLEET = ("gpu0", "gpu1", "gpu2")
 FREE = {"warmup": 0, "dead_band": 0.0, "cooldown": 0, "largest_change": np.inf, "reversal_memory": 0}
@@ -141,6 +141,35 @@ def test_excitation_keeps_sum_quantum_and_bounds():
     assert (sizes_KW.sum(axis=1) == 600).all()
     assert (sizes_KW % 4 == 0).all()
     assert set(sizes_KW.ravel()) == {196, 200, 204}
+
+
+@pytest.mark.parametrize(("excitation", "still_wanted"), [(0.05, False), (0.0, True)])
+def test_excitation_lets_a_predictor_tell_fixed_time_from_time_per_sample(excitation, still_wanted):
+    predictor = BatchTime()
+    policy = Policy(excitation=excitation)
+    balancer = LoadBalancer(predictor, workers=FLEET, global_batch=600, policy=policy)
+    for _ in range(40):
+        balancer.step(Report(balancer.plan.sizes, 0.5 + 0.01 * balancer.plan.sizes))
+    assert predictor.wants_excitation.any() == still_wanted
+    intercept_W = balancer.plan.forecast.curves.intercept
+    np.testing.assert_allclose(intercept_W, 0.0 if still_wanted else 0.5, rtol=0.25)
+
+
+def test_devices_with_fixed_times_are_balanced_in_two_changes_by_curves_and_not_by_speeds():
+    fixed, of_sample = np.array([0.5, 0.0, 0.2]), np.array([1 / 300, 1 / 300, 1 / 900])
+    best = 1098 / 1500  # 300 (t - 0.5) + 300 t + 900 (t - 0.2) = 768
+
+    def ratio_after_two_changes(predictor):
+        policy = Policy(warmup=1, excitation=0.0)
+        balancer = LoadBalancer(predictor, workers=FLEET, global_batch=768, policy=policy)
+        acted = 0
+        while acted < 2:
+            sizes = balancer.plan.sizes
+            acted += balancer.step(Report(sizes, fixed + of_sample * sizes)).acted
+        return (fixed + of_sample * balancer.plan.sizes).max() / best
+
+    assert ratio_after_two_changes(BatchTime()) < 1.05
+    assert ratio_after_two_changes(LastValue()) > 1.1
 
 
 def test_a_fleet_of_one_is_not_wiggled():
