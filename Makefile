@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check wheel-test clean
 
 demo: .venv/installed
 	@$(BIN)/paceline demo
@@ -15,6 +15,16 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
+
+# The built wheel, alone in an environment of its own, outside the checkout.
+wheel-test: .venv/installed
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(BIN)/python -m build --quiet --wheel --no-isolation --outdir "$$folder" .; \
+	$(PYTHON) -m venv "$$folder/venv"; \
+	"$$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	    "$$(echo "$$folder"/*.whl)[all]" pytest pytest-timeout hypothesis; \
+	cp -r tests "$$folder/tests"; cd "$$folder"; \
+	OMP_NUM_THREADS=1 venv/bin/python -m pytest -q -c /dev/null --rootdir . -m "not checkout" tests
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Installing into .venv (a few minutes the first time) ..."
