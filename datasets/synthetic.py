@@ -1,0 +1,151 @@
+"""Made-up fleets whose hidden state is known: what a forecast could reach at best, beside what it does reach.
+
+Axes: T iterations, W workers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.datasets.trace import Trace
+
+Array = NDArray[np.float64]
+
+KINDS = ("mixed", "noexog", "walk")
+"""What a fleet may be: everything at once; drivers that explain nothing; speeds that wander and never come back."""
+
+SAMPLES = 64.0
+"""Batch size of every worker in every iteration."""
+
+REGIME_LEVELS, REGIME_CHANGE = np.array([0.0, -0.25, -0.7]), 0.01
+"""Log speed in each hidden regime, and the chance of a change of regime in one iteration."""
+
+AR, AR_NOISE, WALK_NOISE = (1.1, -0.2), 0.03, 0.03
+"""Coefficients and innovation of the second-order autoregression, and of the random walk."""
+
+NOISE, NOISE_FREEDOM = 0.06, 4.0
+"""Scale and degrees of freedom of the Student-t noise in log speed."""
+
+SPIKE_CHANCE, SPIKE_DEPTH = 0.01, (0.5, 1.5)
+"""Chance that one single iteration is slow, and by how much in log speed."""
+
+
+class _Fleet(NamedTuple):
+    """A simulated fleet: log speed without and with noise and spikes, and the two drivers, each ``[T, W]``."""
+
+    expected: Array
+    measured: Array
+    cpu: Array
+    memory: Array
+
+
+def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed: int = 0) -> Trace:
+    """Return the trace of a simulated fleet; the same arguments give the same trace.
+
+    The logarithm of a worker's speed is the sum of its hardware, a hidden regime that changes every hundred iterations
+    or so, a second-order autoregression, the effect of its share of the CPU (none above a knee), the effect of memory
+    pressure, Student-t noise, and rare spikes of one iteration.
+
+    Parameters
+    ----------
+    kind
+        ``"mixed"``: all of that. ``"noexog"``: the drivers are reported, and explain nothing. ``"walk"``: a random walk
+        in place of the autoregression.
+    workers, iterations
+        Size of the trace, at least 1 each.
+    seed
+        Of the random numbers.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind, or a size is below 1.
+
+    Examples
+    --------
+    >>> fleet = synthetic_fleet("mixed", workers=4, iterations=100)
+    >>> fleet
+    <Trace 'synthetic-mixed': 100 iterations x 4 workers; cpu_share, memory_pressure>
+    >>> fleet.meta["source"]
+    'synthetic'
+    """
+    fleet = _simulated(kind, workers, iterations, seed)
+    return Trace(
+        samples=np.full((iterations, workers), SAMPLES),
+        seconds=SAMPLES / np.exp(fleet.measured),
+        drivers=np.stack([fleet.cpu, fleet.memory], axis=-1),
+        driver_names=("cpu_share", "memory_pressure"),
+        meta={"job": f"synthetic-{kind}", "source": "synthetic", "seed": str(seed)},
+    )
+
+
+def oracle_speed(kind: str, workers: int = 100, iterations: int = 2000, seed: int = 0) -> Array:
+    """Return the speeds of the same fleet without noise and spikes, ``[T, W]``, in samples/s.
+
+    That is the forecast of somebody who knows the hidden state of every iteration: what no predictor can beat.
+
+    >>> speed = synthetic_fleet("walk", workers=2, iterations=500).speed
+    >>> error = np.log(speed / oracle_speed("walk", workers=2, iterations=500))
+    >>> bool(np.median(np.abs(error)) < 0.06)
+    True
+    """
+    return np.asarray(np.exp(_simulated(kind, workers, iterations, seed).expected))
+
+
+def _simulated(kind: str, workers: int, iterations: int, seed: int) -> _Fleet:
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+    if workers < 1 or iterations < 1:
+        raise ValueError(f"workers and iterations must be at least 1, got {workers} and {iterations}")
+    rng = np.random.default_rng([KINDS.index(kind), seed])
+    shape = (iterations, workers)
+    cpu_TW, memory_TW = _cpu_share(rng, shape), _memory_pressure(rng, shape)
+    expected_TW = np.log(100.0) + rng.normal(0.0, 0.5, workers) + _regimes(rng, shape)
+    expected_TW += _walk(rng, shape) if kind == "walk" else _autoregression(rng, shape)
+    if kind != "noexog":
+        knee_W = rng.uniform(0.5, 0.9, workers)
+        expected_TW += np.log(np.minimum(1.0, cpu_TW / knee_W)) - 2.0 * np.maximum(memory_TW - 0.8, 0.0)
+    noise_TW = NOISE * rng.standard_t(NOISE_FREEDOM, shape)
+    spikes_TW = (rng.random(shape) < SPIKE_CHANCE) * rng.uniform(*SPIKE_DEPTH, shape)
+    return _Fleet(expected_TW, expected_TW + noise_TW - spikes_TW, cpu_TW, memory_TW)
+
+
+def _regimes(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return np.asarray(REGIME_LEVELS[_held(rng, shape, len(REGIME_LEVELS), REGIME_CHANGE)])
+
+
+def _held(rng: np.random.Generator, shape: tuple[int, int], count: int, change: float) -> NDArray[np.int64]:
+    """Draw one of ``count`` values and hold it until it changes, ``[T, W]``."""
+    drawn_TW = rng.integers(count, size=shape)
+    changed_TW = rng.random(shape) < change
+    changed_TW[0] = True
+    since_TW = np.maximum.accumulate(np.where(changed_TW, np.arange(shape[0])[:, None], 0), axis=0)
+    return np.take_along_axis(drawn_TW, since_TW, axis=0)
+
+
+def _autoregression(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    past_TW = np.zeros((shape[0] + 2, shape[1]))
+    past_TW[2:] = rng.normal(0.0, AR_NOISE, shape)
+    for k in range(2, len(past_TW)):
+        past_TW[k] += AR[0] * past_TW[k - 1] + AR[1] * past_TW[k - 2]
+    return past_TW[2:]
+
+
+def _walk(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return np.asarray(np.cumsum(rng.normal(0.0, WALK_NOISE, shape), axis=0))
+
+
+def _cpu_share(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Share of the CPU that neighbours leave, in (0, 1]: held levels, and a little jitter."""
+    level_TW = np.array([1.0, 0.8, 0.5])[_held(rng, shape, 3, 0.03)]
+    return np.clip(level_TW + rng.normal(0.0, 0.04, shape), 0.05, 1.0)
+
+
+def _memory_pressure(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Share of the memory in use, in [0, 1]: it climbs and is freed again."""
+    phase_W, period_W = rng.uniform(0.0, 1.0, shape[1]), rng.uniform(50.0, 300.0, shape[1])
+    climbing_TW = np.mod(phase_W + np.arange(shape[0])[:, None] / period_W, 1.0)
+    return np.clip(0.4 + 0.6 * climbing_TW + rng.normal(0.0, 0.02, shape), 0.0, 1.0)

@@ -1,0 +1,41 @@
+"""Made-up fleets are what they say they are."""
+
+import numpy as np
+import pytest
+
+from paceline.datasets.synthetic import KINDS, oracle_speed, synthetic_fleet
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_gives_the_same_fleet_and_another_seed_another(kind):
+    one, same = (synthetic_fleet(kind, workers=3, iterations=50, seed=1) for _ in range(2))
+    other = synthetic_fleet(kind, workers=3, iterations=50, seed=2)
+    assert np.array_equal(one.speed, same.speed)
+    assert np.array_equal(one.drivers, same.drivers)
+    assert not np.allclose(one.speed, other.speed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_oracle_is_far_better_than_the_last_value(kind):
+    speed_TW = np.log(synthetic_fleet(kind, workers=20, iterations=500).speed)
+    oracle_TW = np.log(oracle_speed(kind, workers=20, iterations=500))
+    best = np.sqrt(np.mean(np.square(speed_TW[1:] - oracle_TW[1:])))
+    assert best < 0.85 * np.sqrt(np.mean(np.square(np.diff(speed_TW, axis=0))))
+
+
+def _correlation_with_cpu(kind):
+    fleet = synthetic_fleet(kind, workers=20, iterations=1000)
+    cpu_TW, speed_TW = fleet.drivers[:, :, 0], np.log(fleet.speed)
+    return np.mean([np.corrcoef(np.diff(cpu_TW[:, w]), np.diff(speed_TW[:, w]))[0, 1] for w in range(20)])
+
+
+def test_drivers_explain_speed_in_a_mixed_fleet_and_nothing_where_they_are_distractors():
+    assert _correlation_with_cpu("mixed") > 0.1
+    assert abs(_correlation_with_cpu("noexog")) < 0.03
+
+
+def test_an_unknown_kind_or_an_empty_fleet_is_refused():
+    with pytest.raises(ValueError, match="kind must be one of"):
+        synthetic_fleet("calm")
+    with pytest.raises(ValueError, match="at least 1"):
+        synthetic_fleet("walk", workers=0)
