@@ -8,7 +8,8 @@ from paceline.predictors.narx import NARX
 from paceline.predictors.neural import Training
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
-from paceline.predictors.simple import EWMA, LastValue
+from paceline.predictors.simple import EWMA, Holt, HuberEWMA, LastValue
+from paceline.predictors.windows import MovingAverage, RunningMedian
 
 __all__ = [
     "EWMA",
@@ -18,9 +19,13 @@ __all__ = [
     "Curves",
     "FleetPredictor",
     "Forecast",
+    "Holt",
+    "HuberEWMA",
     "LastValue",
+    "MovingAverage",
     "Predictor",
     "Report",
+    "RunningMedian",
     "Training",
     "named",
 ]

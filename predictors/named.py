@@ -8,9 +8,19 @@ from inspect import signature
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.narx import NARX
-from paceline.predictors.simple import EWMA, LastValue
+from paceline.predictors.simple import EWMA, Holt, HuberEWMA, LastValue
+from paceline.predictors.windows import MovingAverage, RunningMedian
 
-KINDS: tuple[type[FleetPredictor], ...] = (LastValue, EWMA, NARX, BatchTime)
+KINDS: tuple[type[FleetPredictor], ...] = (
+    LastValue,
+    EWMA,
+    HuberEWMA,
+    Holt,
+    MovingAverage,
+    RunningMedian,
+    NARX,
+    BatchTime,
+)
 
 
 def named(text: str) -> FleetPredictor:

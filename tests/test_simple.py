@@ -1,0 +1,110 @@
+"""The small predictors do what their names say."""
+
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace
+from paceline.predictors import EWMA, Holt, HuberEWMA, MovingAverage, Report, RunningMedian, checks
+
+
+def served(predictor, speeds):
+    predictor.reset(["a"])
+    for speed in speeds:
+        predictor.observe(Report(samples=[64], seconds=[64 / speed]))
+    return predictor
+
+
+def noisy_trace(change, noise, seed=3):
+    """A log random walk of this step, seen under this much noise."""
+    rng = np.random.default_rng(seed)
+    log_speed_TW = 4.0 + np.cumsum(rng.normal(0.0, change, (600, 8)), axis=0) + rng.normal(0.0, noise, (600, 8))
+    return Trace(samples=np.full((600, 8), 64.0), seconds=64.0 / np.exp(log_speed_TW))
+
+
+def test_the_learnt_smoothing_is_the_gain_of_the_best_linear_filter():
+    change, noise = 0.02, 0.06
+    ratio = (change / noise) ** 2
+    gain = (np.sqrt(ratio**2 + 4 * ratio) - ratio) / 2  # steady state of the local level's Kalman filter
+    learnt = EWMA(smoothing=None).fit([noisy_trace(change, noise)]).smoothing_
+    assert learnt == pytest.approx(gain, abs=0.05)
+
+
+def test_smoothing_is_learnt_over_all_traces():
+    calm, moving = noisy_trace(0.0, 0.05), noisy_trace(0.5, 0.01)
+    assert EWMA(None).fit([calm]).smoothing_ < 0.05
+    assert EWMA(None).fit([calm, moving]).smoothing_ > 0.5
+
+
+def test_a_given_smoothing_is_not_learnt():
+    assert EWMA(0.2).fit([noisy_trace(0.0, 0.05)]).smoothing_ == 0.2
+
+
+def test_an_ewma_that_learns_keeps_every_promise_fitted_or_not():
+    checks.run(checks.fitted(EWMA(smoothing=None)))
+    checks.run(lambda: EWMA(smoothing=None))
+
+
+def test_a_learnt_smoothing_is_saved():
+    state = served(EWMA(None).fit([noisy_trace(0.5, 0.01)]), [10.0]).state_dict()
+    resumed = EWMA(None)
+    resumed.load_state_dict(state)
+    assert resumed.smoothing_ > 0.5
+
+
+def test_nothing_to_learn_from_is_an_error():
+    with pytest.raises(ValueError, match="two speeds"):
+        EWMA(None).fit([])
+
+
+def test_a_moving_average_is_that_of_the_last_speeds_only():
+    assert served(MovingAverage(window=3), [1000.0, 10.0, 20.0, 60.0]).predict().speed == pytest.approx(30.0)
+    assert served(MovingAverage(window=9), [10.0, 20.0, 60.0]).predict().speed == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_a_running_median_is_numpys_while_the_window_fills_and_after(count):
+    speeds = np.random.default_rng(count).uniform(10.0, 100.0, count)
+    assert served(RunningMedian(window=5), speeds).predict().speed == pytest.approx(np.median(speeds[-5:]))
+
+
+@pytest.mark.parametrize("model", [HuberEWMA(), RunningMedian()], ids=repr)
+def test_a_spike_hardly_moves_a_robust_predictor_and_moves_an_ewma(model):
+    speeds = [*(100.0 * np.exp(np.random.default_rng(0).normal(0.0, 0.02, 50))), 1.0]
+    assert served(model, speeds).predict().speed[0] > 97.0
+    assert served(EWMA(), speeds).predict().speed[0] < 85.0
+
+
+def test_within_its_threshold_a_huber_ewma_is_an_ewma_of_the_log_speed():
+    speeds = np.exp(np.random.default_rng(0).normal(3.0, 0.1, 40))
+    plain = np.log(speeds[0])
+    for speed in speeds[1:]:
+        plain += 0.3 * (np.log(speed) - plain)
+    assert served(HuberEWMA(threshold=1e6), speeds).predict().speed == pytest.approx(np.exp(plain))
+
+
+def test_holt_without_a_trend_is_an_ewma_of_the_log_speed():
+    speeds = np.exp(np.random.default_rng(0).normal(3.0, 0.1, 40))
+    smooth = served(HuberEWMA(smoothing=0.3, threshold=1e6), speeds).predict().speed
+    assert served(Holt(level_smoothing=0.3, trend_smoothing=0.0), speeds).predict().speed == pytest.approx(smooth)
+
+
+def test_holts_trend_dies_out_with_the_horizon():
+    model = served(Holt(level_smoothing=0.9, trend_smoothing=0.5, damping=0.8), 10.0 * 1.1 ** np.arange(30))
+    steps = np.diff([np.log(model.predict(horizon=h).speed[0]) for h in (1, 2, 3, 4)])
+    np.testing.assert_allclose(steps[1:] / steps[:-1], 0.8)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: EWMA(1.5), r"smoothing must lie in \(0, 1\], got 1.5"),
+        (lambda: HuberEWMA(threshold=0.0), "threshold must be above 0, got 0.0"),
+        (lambda: Holt(level_smoothing=0.0), r"level_smoothing must lie in \(0, 1\], got 0.0"),
+        (lambda: Holt(damping=1.1), r"damping must lie in \[0, 1\], got 1.1"),
+        (lambda: MovingAverage(0), "window must be at least 1 iteration, got 0"),
+        (lambda: RunningMedian(0), "window must be at least 1 iteration, got 0"),
+    ],
+)
+def test_an_argument_out_of_range_is_named(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
