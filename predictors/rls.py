@@ -1,0 +1,225 @@
+"""RLS: a linear autoregression with drivers for every worker, learnt robustly while it serves.
+
+Axes: W workers, D drivers, R references, F inputs, T iterations.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.predictors.fleet import FleetPredictor
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+Array = NDArray[np.float64]
+
+LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
+"""Number of past log speeds, and the averages of log speed, that the next one is compared with."""
+
+SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
+"""Weight of the newest change in a worker's running scale, and the least scale in log speed."""
+
+HUBER = 2.0
+"""Errors beyond this many scales count linearly, and inputs beyond it teach less."""
+
+PRIOR_VARIANCE = 0.05
+"""Variance of each weight before anything was learnt: weights start at zero, the last value."""
+
+LEAST_PRIOR_VARIANCE = 0.002
+"""Variance of a weight that all fitted workers agreed on."""
+
+
+class RLS(FleetPredictor):
+    """Robust recursive least squares: a linear ARX model of each worker that never stops learning.
+
+    The next log speed is forecast as a difference from the last one, in units of the worker's running scale, from past
+    speeds, averages and drivers: with all weights at zero that is the last value. Errors are weighted as Huber's, and
+    the covariance is bounded, so that neither an outlier nor a long constant stretch makes it diverge.
+
+    Parameters
+    ----------
+    drivers
+        Names of the drivers to use; ``None`` takes all that the fitted traces share (none before that), ``()`` none.
+    forgetting
+        Weight that the past keeps in each iteration, in (0.9, 1].
+
+    Raises
+    ------
+    ValueError
+        If the forgetting is out of range, or the traces to fit lack a driver.
+
+    Notes
+    -----
+    Fitting is optional. It learns where a new worker's weights start: at the median of the workers seen, the surer the
+    better those agreed.
+
+    Examples
+    --------
+    A worker alternates between 100 and 50 samples/s, and after a while the next one is known:
+
+    >>> from paceline.predictors import RLS, Report
+    >>> model = RLS()
+    >>> model.reset(["a"])
+    >>> for k in range(101):
+    ...     model.observe(Report(samples=[100], seconds=[1 + k % 2]))
+    >>> bool(model.predict().speed[0] < 55)
+    True
+    """
+
+    def __init__(self, drivers: Sequence[str] | None = None, forgetting: float = 0.998) -> None:
+        if not 0.9 < forgetting <= 1.0:
+            raise ValueError(f"forgetting must lie in (0.9, 1], got {forgetting}")
+        super().__init__()
+        self.drivers = None if drivers is None else tuple(drivers)
+        self.forgetting = forgetting
+        self.driver_names_: tuple[str, ...] = self.drivers or ()
+        self._set_zero_prior()
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads: those chosen, or those it was fitted with."""
+        return self.driver_names_
+
+    # -- the prior that fitting learns ---------------------------------------------------------------------------
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Learn where the weights of a new worker start, from the workers of these traces."""
+        traces = list(traces)
+        if not traces:
+            raise ValueError("traces must hold at least one trace to fit, got none")
+        self.driver_names_ = self._chosen_drivers(traces)
+        self._set_zero_prior()
+        weights_WF = np.concatenate([self._learnt_weights(trace) for trace in traces])
+        centre_F = np.median(weights_WF, axis=0)
+        variance_F = np.square(1.4826 * np.median(np.abs(weights_WF - centre_F), axis=0))
+        self.prior_weights_ = centre_F
+        self.prior_variance_ = np.clip(variance_F, LEAST_PRIOR_VARIANCE, PRIOR_VARIANCE)
+        return self
+
+    def _chosen_drivers(self, traces: list[Trace]) -> tuple[str, ...]:
+        common = [n for n in traces[0].driver_names if all(n in trace.driver_names for trace in traces)]
+        missing = [name for name in self.drivers or () if name not in common]
+        if missing:
+            raise ValueError(f"drivers {missing} are not in every trace to fit; those that are: {common}")
+        return tuple(common) if self.drivers is None else self.drivers
+
+    def _set_zero_prior(self) -> None:
+        inputs = LAGS - 1 + len(SMOOTHINGS) + 2 * len(self.driver_names_)
+        self.prior_weights_ = np.zeros(inputs)
+        self.prior_variance_ = np.full(inputs, PRIOR_VARIANCE)
+
+    def _learnt_weights(self, trace: Trace) -> Array:
+        served = copy.copy(self)
+        served.reset(trace.workers)
+        drivers_TWD = trace.drivers_named(self.driver_names_)
+        for k, speed_W in enumerate(trace.speed):
+            served._learn(speed_W, served._driver_rows(None if drivers_TWD is None else drivers_TWD[k]))
+        return served._rows["weights"]
+
+    def _learnt(self) -> dict[str, NDArray[Any]]:
+        return {
+            "driver_names": np.array(self.driver_names_, dtype=np.str_),
+            "prior_weights": self.prior_weights_,
+            "prior_variance": self.prior_variance_,
+        }
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        self.driver_names_ = tuple(map(str, learnt.get("driver_names", self.driver_names_)))
+        self._set_zero_prior()
+        self.prior_weights_ = np.array(learnt.get("prior_weights", self.prior_weights_))
+        self.prior_variance_ = np.array(learnt.get("prior_variance", self.prior_variance_))
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        drivers = len(self.driver_names_)
+        return {
+            "log_speed": np.full((count, LAGS), np.nan),
+            "averages": np.full((count, len(SMOOTHINGS)), np.nan),
+            "scale": np.full(count, np.nan),
+            "weights": np.tile(self.prior_weights_, (count, 1)),
+            "covariance": np.tile(np.diag(self.prior_variance_), (count, 1, 1)),
+            "last_drivers": np.full((count, drivers), np.nan),
+            "driver_mean": np.full((count, drivers), np.nan),
+            "driver_spread": np.zeros((count, drivers)),
+        }
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        rows = self._rows
+        inputs_WF = self._inputs(drivers_WD)
+        reach_W = np.abs(inputs_WF[:, : LAGS - 1 + len(SMOOTHINGS)]).max(axis=1) + HUBER
+        step_W = np.einsum("wf,wf->w", inputs_WF, rows["weights"])
+        return np.asarray(np.exp(rows["log_speed"][:, 0] + _scale(rows) * np.clip(step_W, -reach_W, reach_W)))
+
+    def _inputs(self, drivers_WD: Array) -> Array:
+        """Return how far references lie from the last speed, then drivers from their mean and last value, in scales."""
+        rows = self._rows
+        references_WR = np.concatenate([rows["log_speed"][:, 1:], rows["averages"]], axis=1)
+        deviations_WR = (references_WR - rows["log_speed"][:, :1]) / _scale(rows)[:, None]
+        if not self.driver_names_:
+            return np.nan_to_num(deviations_WR)
+        spread_WD = np.sqrt(rows["driver_spread"]) + 1e-6
+        level_WD = (drivers_WD - rows["driver_mean"]) / spread_WD
+        change_WD = (drivers_WD - rows["last_drivers"]) / spread_WD
+        driven_WF = np.clip(np.concatenate([level_WD, change_WD], axis=1), -4.0, 4.0)
+        return np.nan_to_num(np.concatenate([deviations_WR, driven_WF], axis=1))
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        log_speed_W = np.log(speed_W)
+        self._learn_weights(log_speed_W, self._inputs(drivers_WD))
+        self._move(log_speed_W)
+        self._move_drivers(drivers_WD)
+
+    def _learn_weights(self, log_speed_W: Array, inputs_WF: Array) -> None:
+        """Take one step of weighted recursive least squares; who did not report, or just began, learns nothing."""
+        rows = self._rows
+        target_W = (log_speed_W - rows["log_speed"][:, 0]) / _scale(rows)
+        seen_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
+        error_W = np.where(seen_W, target_W - np.einsum("wf,wf->w", inputs_WF, rows["weights"]), 0.0)
+        leverage_W = np.sqrt(np.mean(np.square(inputs_WF), axis=1))
+        doubt_W = np.maximum(np.abs(error_W) / HUBER, 1.0) * np.square(np.maximum(leverage_W / HUBER, 1.0))
+        moved_WF = np.einsum("wfg,wg->wf", rows["covariance"], inputs_WF)
+        gain_WF = moved_WF / (self.forgetting * doubt_W + np.einsum("wf,wf->w", inputs_WF, moved_WF))[:, None]
+        rows["weights"] = rows["weights"] + gain_WF * error_W[:, None]
+        covariance_WFF = (rows["covariance"] - gain_WF[:, :, None] * moved_WF[:, None, :]) / self.forgetting
+        trace_W = np.einsum("wff->w", covariance_WFF)
+        bound_W = np.minimum(1.0, self.prior_variance_.sum() / np.maximum(trace_W, 1e-300))
+        rows["covariance"] = np.where(
+            seen_W[:, None, None], covariance_WFF * bound_W[:, None, None], rows["covariance"]
+        )
+
+    def _move(self, log_speed_W: Array) -> None:
+        """Move the delay line, the averages and the scale; a worker that did not report keeps its own."""
+        rows, seen_W = self._rows, np.isfinite(log_speed_W)
+        change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
+        bounded_W = np.fmin(change_W, 5.0 * np.maximum(rows["scale"], SMALLEST_SCALE))
+        scale_W = np.where(np.isnan(rows["scale"]), change_W, _smoothed(rows["scale"], bounded_W, SCALE_SMOOTHING))
+        rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
+        moved_WR = np.concatenate([log_speed_W[:, None], rows["log_speed"][:, :-1]], axis=1)
+        rows["log_speed"] = np.where(seen_W[:, None], moved_WR, rows["log_speed"])
+        rows["averages"] = _smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
+
+    def _move_drivers(self, drivers_WD: Array) -> None:
+        rows = self._rows
+        off_WD = np.square(drivers_WD - rows["driver_mean"])
+        rows["driver_spread"] = _smoothed(rows["driver_spread"], off_WD, 0.02)
+        rows["driver_mean"] = _smoothed(rows["driver_mean"], drivers_WD, 0.02)
+        rows["last_drivers"] = np.where(np.isnan(drivers_WD), rows["last_drivers"], drivers_WD)
+
+
+def _scale(rows: Mapping[str, Array]) -> Array:
+    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
+
+
+def _smoothed(average: Array, newest: Array, smoothing: Array | float) -> Array:
+    """Move averages to the newest values; the first value is the average, and NaN moves none."""
+    moved = np.where(np.isnan(average), newest, average + smoothing * (newest - average))
+    return np.where(np.isnan(newest), average, moved)

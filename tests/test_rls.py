@@ -1,0 +1,75 @@
+"""RLS recovers what it can, and never diverges."""
+
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace
+from paceline.datasets.synthetic import synthetic_fleet
+from paceline.predictors import LastValue, Report
+from paceline.predictors.rls import RLS
+
+
+def errors(model, trace, skip):
+    """Log errors one step ahead, ``[T - skip, W]``."""
+    model.reset(trace.workers)
+    drivers_TWD = trace.drivers_named(model.driver_names)
+    found = []
+    for k in range(len(trace)):
+        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
+        found.append(np.log(trace.speed[k] / model.predict(drivers_WD).speed))
+        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+    return np.array(found[skip:])
+
+
+def rms(values):
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def autoregressive(coefficients, noise, iterations=2000, workers=5):
+    rng = np.random.default_rng(0)
+    log_speed = np.zeros((iterations, workers))
+    for k in range(2, iterations):
+        past = coefficients[0] * log_speed[k - 1] + coefficients[1] * log_speed[k - 2]
+        log_speed[k] = past + rng.normal(0.0, noise, workers)
+    return Trace(samples=np.full_like(log_speed, 64.0), seconds=0.64 / np.exp(log_speed))
+
+
+def test_an_autoregression_is_forecast_to_within_three_percent_of_its_noise():
+    trace = autoregressive((0.2, 0.6), noise=0.1)
+    assert rms(errors(RLS(), trace, skip=1000)) < 1.03 * 0.1
+
+
+def test_it_beats_the_last_value_on_every_synthetic_kind():
+    for kind in ("mixed", "noexog", "walk"):
+        trace = synthetic_fleet(kind, workers=10, iterations=800)
+        assert rms(errors(RLS(), trace, 400)) < 0.97 * rms(errors(LastValue(), trace, 400))
+
+
+def test_drivers_that_explain_the_speed_are_used():
+    trace = synthetic_fleet("mixed", workers=10, iterations=800)
+    blind = rms(errors(RLS(drivers=()), trace, 400))
+    assert rms(errors(RLS(drivers=("cpu_share", "memory_pressure")), trace, 400)) < 0.99 * blind
+
+
+def test_fitting_halves_the_gap_of_a_new_workers_first_steps():
+    fleet = autoregressive((0.2, 0.6), noise=0.1, iterations=400, workers=12)
+    known, new = fleet.select(workers=fleet.workers[:8]), fleet.select(slice(0, 60), fleet.workers[8:])
+    fresh, fitted = rms(errors(RLS(), new, 5)), rms(errors(RLS().fit([known]), new, 5))
+    assert fitted - 0.1 < 0.5 * (fresh - 0.1)
+
+
+def test_it_stays_bounded_through_constant_stretches_and_spikes():
+    model = RLS()
+    model.reset(["a"])
+    rng = np.random.default_rng(0)
+    for k in range(5000):
+        seconds = 0.5 if k % 1000 < 900 else 0.5 * np.exp(rng.normal(0, 3))
+        model.observe(Report([64], [seconds]))
+        assert 1e-6 < model.predict().speed[0] < 1e9
+    assert np.trace(model._rows["covariance"][0]) <= model.prior_variance_.sum() * (1 + 1e-9)
+    assert np.abs(model._rows["weights"]).max() < 5
+
+
+def test_a_driver_that_a_trace_lacks_is_named():
+    with pytest.raises(ValueError, match="gpu"):
+        RLS(drivers=("gpu",)).fit([synthetic_fleet("walk", workers=1, iterations=10)])
