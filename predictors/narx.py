@@ -71,7 +71,7 @@ class NARX(FleetPredictor):
 
     def __init__(
         self,
-        lags: int = 12,
+        lags: int = 20,
         driver_lags: int = 2,
         hidden: int = 16,
         drivers: Sequence[str] | None = None,

@@ -37,7 +37,7 @@ class Training:
     patience: int = 10
     batch_size: int = 256
     learning_rate: float = 4e-3
-    weight_decay: float = 1e-3
+    weight_decay: float = 0.3
     validation: float = 0.2
     seed: int = 0
 

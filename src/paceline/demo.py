@@ -34,16 +34,18 @@ def run(folder: Path, out: Console) -> None:
     out.print("[bold]3  How well is the next speed predicted?[/] RMSE and MAE over those of the last value")
     with out.status("scoring ..."):
         board = leaderboard(models, held_out)
-    print_frames({"Leaderboard, held-out jobs": board.overall}, as_json=False)
+    rmse = _by_job(board.per_trace, "predictor", "rmse")
+    print_frames({"All held-out jobs": board.overall, "RMSE per job": rmse}, as_json=False)
 
     out.print("[bold]4  What would balancing have gained?[/] The same recorded speeds, other batch sizes")
     with out.status("replaying ..."):
         replays = replay_all({text: Balanced(model) for text, model in models.items()}, held_out)
-    print_frames({"Replay, held-out jobs": replays.overall, "Per job": replays.per_trace}, as_json=False)
+    gains = _by_job(replays.per_trace, "scheme", "speed-up")
+    print_frames({"All held-out jobs": replays.overall, "Speed-up over equal batches, per job": gains}, as_json=False)
 
     for name, table in {"leaderboard": board.per_trace, "replay": replays.per_trace}.items():
         table.to_csv(folder / f"{name}.csv", index=False)
-    shown = max(held_out, key=lambda trace: _gain(replays.per_trace, trace))
+    shown = max(held_out, key=lambda trace: gains[trace.name][gains["scheme"] == SHOWN].item())
     replay_figure(replays.replays[shown.name], shown, folder / "replay.png", scheme=SHOWN)
     leaderboard_figure(board, folder / "leaderboard.png")
     written = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
@@ -72,6 +74,7 @@ def _names(traces: list[Trace]) -> str:
     return ", ".join(trace.name for trace in traces)
 
 
-def _gain(table: pd.DataFrame, trace: Trace) -> float:
-    rows = table[(table["trace"] == trace.name) & (table["scheme"] == SHOWN)]
-    return float(rows["speed-up"].iloc[0])
+def _by_job(table: pd.DataFrame, row: str, value: str) -> pd.DataFrame:
+    """Turn a tidy table into one with a row for each predictor or scheme and a column for each job."""
+    wide = table.pivot(index=row, columns="trace", values=value)
+    return wide.sort_values(list(wide.columns)[:1], ascending=value == "rmse").reset_index()
