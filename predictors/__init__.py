@@ -3,11 +3,13 @@
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
+from paceline.predictors.mixture import Mixture
 from paceline.predictors.named import KINDS, named
 from paceline.predictors.narx import NARX
 from paceline.predictors.neural import Training
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
+from paceline.predictors.rls import RLS
 from paceline.predictors.simple import EWMA, Holt, HuberEWMA, LastValue
 from paceline.predictors.windows import MovingAverage, RunningMedian
 
@@ -15,6 +17,7 @@ __all__ = [
     "EWMA",
     "KINDS",
     "NARX",
+    "RLS",
     "BatchTime",
     "Curves",
     "FleetPredictor",
@@ -22,6 +25,7 @@ __all__ = [
     "Holt",
     "HuberEWMA",
     "LastValue",
+    "Mixture",
     "MovingAverage",
     "Predictor",
     "Report",

@@ -7,7 +7,9 @@ from inspect import signature
 
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.mixture import Mixture
 from paceline.predictors.narx import NARX
+from paceline.predictors.rls import RLS
 from paceline.predictors.simple import EWMA, Holt, HuberEWMA, LastValue
 from paceline.predictors.windows import MovingAverage, RunningMedian
 
@@ -20,6 +22,8 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     RunningMedian,
     NARX,
     BatchTime,
+    RLS,
+    Mixture,
 )
 
 

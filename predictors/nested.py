@@ -1,0 +1,79 @@
+"""What predictors made of other predictors share: the inner ones join, leave, save and resume with the outer one.
+
+Axes: W workers, D drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.predictors.fleet import FleetPredictor
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+Array = NDArray[np.float64]
+
+
+class NestedPredictor(FleetPredictor):
+    """The shared part of predictors that hold others in ``_inner``.
+
+    The inner ones are asked and taught directly, without the guards and the spread that the outer one has already.
+    """
+
+    _inner: tuple[FleetPredictor, ...] = ()
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers that any of the inner predictors reads."""
+        return tuple(dict.fromkeys(name for inner in self._inner for name in inner.driver_names))
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit the inner predictors to these traces."""
+        traces = list(traces)
+        for inner in self._inner:
+            inner.fit(traces)
+        return self
+
+    def reset(self, workers: Sequence[str]) -> None:
+        """Start, or start again, with this fleet and no memory of any iteration."""
+        super().reset(workers)
+        for inner in self._inner:
+            inner.reset(self.workers)
+
+    def join(self, worker: str) -> None:
+        """Add a worker at the end of the fleet; the others keep their state."""
+        super().join(worker)
+        for inner in self._inner:
+            inner.join(worker)
+
+    def leave(self, worker: str) -> None:
+        """Remove a worker; the others keep their state."""
+        super().leave(worker)
+        for inner in self._inner:
+            inner.leave(worker)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything learnt and observed, that of the inner predictors too, as arrays."""
+        state = super().state_dict()
+        for i, inner in enumerate(self._inner):
+            entries = {n: value for n, value in inner.state_dict().items() if n != "workers"}
+            state |= {name.replace("/", f"/inner{i}/", 1): value for name, value in entries.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        super().load_state_dict({name: value for name, value in state.items() if "/inner" not in name})
+        workers = {"workers": np.array(self.workers, dtype=np.str_)}
+        for i, inner in enumerate(self._inner):
+            mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [f"inner{i}"]}
+            inner.load_state_dict(workers | {n.replace(f"/inner{i}/", "/", 1): value for n, value in mine.items()})
+
+    def _columns(self, inner: FleetPredictor, drivers_WD: Array) -> Array:
+        """Return the drivers that one inner predictor reads, in its order."""
+        names = self.driver_names
+        return drivers_WD[:, [names.index(name) for name in inner.driver_names]]

@@ -1,0 +1,75 @@
+"""The mixture trusts who deserves it, worker by worker."""
+
+import numpy as np
+import pytest
+
+from paceline.datasets.synthetic import synthetic_fleet
+from paceline.predictors import EWMA, RLS, LastValue, Mixture, Report
+
+SIMPLE = ("last-value", "ewma:smoothing=0.25", "ewma:smoothing=0.05", "running-median", "rls")
+
+
+def rms(model, trace, skip):
+    """Root mean square log error one step ahead, from iteration ``skip`` on."""
+    model.reset(trace.workers)
+    errors = []
+    for samples, seconds, speed in zip(trace.samples, trace.seconds, trace.speed, strict=True):
+        errors.append(np.log(speed / model.predict().speed))
+        model.observe(Report(samples, seconds))
+    return float(np.sqrt(np.mean(np.square(errors[skip:]))))
+
+
+@pytest.mark.parametrize("kind", ["mixed", "noexog", "walk"])
+def test_it_is_within_one_percent_of_its_best_expert_in_hindsight(kind):
+    trace = synthetic_fleet(kind, workers=10, iterations=800)
+    alone = [rms(Mixture([expert]), trace, 300) for expert in SIMPLE]
+    assert rms(Mixture(SIMPLE), trace, 300) < 1.01 * min(alone)
+
+
+def test_each_worker_trusts_its_own_best_expert():
+    rng = np.random.default_rng(0)
+    model = Mixture(["last-value", "ewma:smoothing=0.05"])
+    model.reset(["wanders", "rattles"])
+    wandering = 0.0
+    for _ in range(500):
+        wandering += rng.normal(0.0, 0.1)
+        model.observe(Report([64, 64], np.exp([wandering, rng.normal(0.0, 0.1)])))
+    assert model.weights.sum(axis=1) == pytest.approx([1.0, 1.0])
+    assert model.weights[0, 0] > 0.8
+    assert model.weights[1, 1] > 0.8
+
+
+def test_an_expert_that_is_always_wrong_costs_next_to_nothing():
+    class Absurd(LastValue):
+        def _next_speed(self, drivers_WD, horizon):
+            return 1e3 * super()._next_speed(drivers_WD, horizon)
+
+    trace = synthetic_fleet("noexog", workers=5, iterations=600)
+    good = ["ewma:smoothing=0.25", "ewma:smoothing=0.1"]
+    assert rms(Mixture([*good, Absurd()]), trace, 100) < 1.6 * rms(Mixture(good), trace, 100)
+
+
+def test_drivers_reach_the_experts_that_read_them():
+    trace = synthetic_fleet("mixed", workers=5, iterations=600)
+    model = Mixture(["ewma", RLS(drivers=("memory_pressure",)), RLS(drivers=("cpu_share",))])
+    assert model.driver_names == ("memory_pressure", "cpu_share")
+    alone = RLS(drivers=("cpu_share",))
+    mixed = Mixture([alone])
+    for name in ("reset", "fit"):
+        getattr(alone, name)(trace.workers if name == "reset" else [trace])
+        getattr(mixed, name)(trace.workers if name == "reset" else [trace])
+    assert mixed.driver_names == ("cpu_share",)
+    assert np.array_equal(mixed._inner[0].prior_weights_, alone.prior_weights_)
+
+
+def test_the_experts_given_are_left_as_they_are():
+    expert = EWMA()
+    model = Mixture([expert, expert])
+    model.reset(["a"])
+    assert expert.workers == ()
+
+
+def test_no_expert_or_a_bare_name_is_refused():
+    for experts in ([], "ewma"):
+        with pytest.raises(ValueError, match="experts must be a list"):
+            Mixture(experts)
