@@ -53,7 +53,7 @@ def save(trace: Trace, path: str | Path) -> Path:
             compression="zstd",
             compression_level=19,
             use_dictionary=REPEATING,
-            column_encoding={name: "BYTE_STREAM_SPLIT" for name in measured},  # a quarter smaller
+            column_encoding=dict.fromkeys(measured, "BYTE_STREAM_SPLIT"),  # a quarter smaller
         )
     return path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from inspect import signature
 
+from paceline.predictors.arima import ARIMA
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.mixture import Mixture
@@ -20,6 +21,7 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     Holt,
     MovingAverage,
     RunningMedian,
+    ARIMA,
     NARX,
     BatchTime,
     RLS,
@@ -51,15 +53,22 @@ def named(text: str) -> FleetPredictor:
     kind = kinds.get(_plain(name))
     if kind is None:
         raise ValueError(f"there is no predictor {name!r}; there are {[k.__name__ for k in KINDS]}")
-    try:
-        call = ast.parse(f"f({arguments})", mode="eval").body
-        values = {word.arg: ast.literal_eval(word.value) for word in call.keywords}  # type: ignore[attr-defined]
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"{arguments!r} must be arguments like lags=8,hidden=16") from error
-    unknown = [str(argument) for argument in values if argument not in signature(kind).parameters]
+    values = _arguments(arguments)
+    unknown = [argument for argument in values if argument not in signature(kind).parameters]
     if unknown:
         raise ValueError(f"{kind.__name__} has no argument {unknown}; it has {list(signature(kind).parameters)}")
     return kind(**values)
+
+
+def _arguments(text: str) -> dict[str, object]:
+    """Read ``lags=8,hidden=16``: names and plain values, nothing that runs."""
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        if isinstance(call, ast.Call) and not call.args:
+            return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords if word.arg}
+    except (SyntaxError, ValueError):
+        pass
+    raise ValueError(f"{text!r} must be arguments like lags=8,hidden=16")
 
 
 def _plain(name: str) -> str:

@@ -93,19 +93,8 @@ class LivingState(LastValue):
 
 
 class ForgetsWhenPickled(EWMA):
-    def __reduce__(self):
-        return (_reset_ewma, (self.workers,))
-
-    def __deepcopy__(self, memo):
-        twin = EWMA.__new__(type(self))
-        twin.__dict__.update(smoothing=self.smoothing, workers=self.workers, _rows=dict(self._rows))
-        return twin
-
-
-def _reset_ewma(workers):
-    predictor = ForgetsWhenPickled()
-    predictor.reset(workers)
-    return predictor
+    def __getstate__(self):
+        return {**self.__dict__, "_rows": self._fresh_rows(len(self.workers))}
 
 
 class RestartsOnChange(LastValue):
