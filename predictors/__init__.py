@@ -1,5 +1,6 @@
 """The promise of every predictor, and the predictors that keep it."""
 
+from paceline.predictors.arima import ARIMA
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
@@ -14,6 +15,7 @@ from paceline.predictors.simple import EWMA, Holt, HuberEWMA, LastValue
 from paceline.predictors.windows import MovingAverage, RunningMedian
 
 __all__ = [
+    "ARIMA",
     "EWMA",
     "KINDS",
     "NARX",

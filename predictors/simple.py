@@ -90,12 +90,14 @@ class EWMA(FleetPredictor):
     1.0
     """
 
+    smoothing_: float = UNFITTED_SMOOTHING
+
     def __init__(self, smoothing: float | None = 0.2) -> None:
-        if smoothing is not None:
-            _require_weight("smoothing", smoothing)
         super().__init__()
         self.smoothing = smoothing
-        self.smoothing_ = UNFITTED_SMOOTHING if smoothing is None else smoothing
+        if smoothing is not None:
+            _require_weight("smoothing", smoothing)
+            self.smoothing_ = smoothing
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Learn the smoothing from these traces, if it was not given."""

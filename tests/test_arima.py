@@ -1,0 +1,240 @@
+"""ARIMA forecasts as statsmodels does with the same coefficients, and its fast fit is as good."""
+
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace
+from paceline.predictors import ARIMA, EWMA, Report, checks
+from paceline.predictors.arima import POOLED
+from paceline.predictors.arima_fit import Coefficients, fit_css
+
+MODELS = {  # order: autoregression, moving average
+    (1, 0, 0): ([0.6], []),
+    (2, 0, 1): ([0.5, 0.2], [0.4]),
+    (0, 0, 2): ([], [0.5, -0.3]),
+    (0, 1, 1): ([], [-0.6]),
+    (2, 1, 2): ([0.4, -0.3], [-0.5, 0.2]),
+    (3, 1, 0): ([0.3, 0.1, -0.2], []),
+    (1, 2, 1): ([0.3], [-0.4]),
+}
+BURN_IN = 60
+"""Iterations after which the two diffuse starts of a differenced series are forgotten."""
+
+EFFECT = np.array([-8.0, 3.0])
+"""What the two made-up drivers do to the speed."""
+
+
+def panel(order, iterations=240, workers=3, seed=0, effect=EFFECT):
+    """Speeds of this ARIMA around 200, driven by two drivers; returns speeds and drivers."""
+    from scipy.signal import lfilter
+
+    rng = np.random.default_rng(seed)
+    ar, ma = MODELS[order]
+    error_TW = lfilter([1.0, *ma], [1.0, *(-np.array(ar))], rng.normal(size=(iterations, workers)), axis=0)
+    for _ in range(order[1]):
+        error_TW = 0.2 * np.cumsum(error_TW, axis=0)
+    drivers_TWD = rng.random((iterations, workers, 2))
+    return 200.0 + error_TW + drivers_TWD @ effect, drivers_TWD
+
+
+def given(order, driven):
+    """Return our model with the coefficients that made the panel."""
+    ar, ma = MODELS[order]
+    names = ("cpu", "memory") if driven else ()
+    model = ARIMA(order=order, drivers=names, log_speed=False)
+    model.order_ = order
+    effect = EFFECT if driven else np.zeros(0)
+    model.coefficients_ = {POOLED: Coefficients(effect, np.array(ar), np.array(ma))}
+    model.constants_ = {POOLED: 0.0 if order[1] else 199.0}
+    return model
+
+
+def reference(order, driven, speed_T, drivers_TD):
+    """Return statsmodels' results with the same coefficients, its parameters in its own order."""
+    model = pytest.importorskip("statsmodels.tsa.arima.model")
+    trend = "n" if order[1] else "c"
+    parameters = [*([] if order[1] else [199.0]), *(EFFECT if driven else []), *np.concatenate(MODELS[order]), 2.0]
+    exog = drivers_TD if driven else None
+    return model.ARIMA(speed_T, exog=exog, order=order, trend=trend).filter(parameters)
+
+
+def observe(model, speed_TW, drivers_TWD, driven):
+    """Let the model see these iterations, and return what it forecast for each before it was seen."""
+    forecasts = []
+    for speed_W, drivers_WD in zip(speed_TW, drivers_TWD, strict=True):
+        drivers = drivers_WD if driven else None
+        forecasts.append(model.predict(drivers).speed)
+        model.observe(Report(samples=np.ones(len(speed_W)), seconds=1.0 / speed_W, drivers=drivers))
+    return np.array(forecasts)
+
+
+@pytest.mark.parametrize("order", MODELS, ids=str)
+@pytest.mark.parametrize("driven", [False, True], ids=["alone", "with drivers"])
+@pytest.mark.parametrize("gaps", [False, True], ids=["complete", "with gaps"])
+def test_forecasts_equal_those_of_statsmodels(order, driven, gaps):
+    speed_TW, drivers_TWD = panel(order)
+    if gaps:
+        speed_TW[100:107, 0] = np.nan
+        speed_TW[np.random.default_rng(1).random(speed_TW.shape) < 0.1] = np.nan
+    model = given(order, driven)
+    model.reset(["a", "b", "c"])
+    one_ahead_TW = observe(model, speed_TW, drivers_TWD, driven)
+    first = BURN_IN if order[1] else 20
+    for w in range(3):
+        results = reference(order, driven, speed_TW[:150, w], drivers_TWD[:150, w])
+        results = results.append(speed_TW[150:, w], exog=drivers_TWD[150:, w] if driven else None, refit=False)
+        np.testing.assert_allclose(one_ahead_TW[first:, w], results.fittedvalues[first:], rtol=1e-6)
+        ahead = drivers_TWD[-1, w]  # further ahead, the drivers stay
+        expected = results.forecast(10, exog=np.tile(ahead, (10, 1)) if driven else None)
+        for horizon in (1, 2, 5, 10):
+            forecast = model.predict(drivers_TWD[-1] if driven else None, horizon=horizon).speed[w]
+            assert forecast == pytest.approx(expected[horizon - 1], rel=1e-6)
+
+
+@pytest.mark.parametrize("order", [order for order in MODELS if not order[1]], ids=str)
+def test_without_differences_they_are_equal_from_the_second_iteration(order):
+    speed_TW, drivers_TWD = panel(order)
+    model = given(order, driven=True)
+    model.reset(["a", "b", "c"])
+    one_ahead_TW = observe(model, speed_TW, drivers_TWD, driven=True)
+    fitted_T = reference(order, True, speed_TW[:, 1], drivers_TWD[:, 1]).fittedvalues
+    np.testing.assert_allclose(one_ahead_TW[1:, 1], fitted_T[1:], rtol=1e-9)
+
+
+def trace_of(speed_TW, drivers_TWD):
+    return Trace(
+        samples=np.ones_like(speed_TW), seconds=1.0 / speed_TW, drivers=drivers_TWD, driver_names=["cpu", "memory"]
+    )
+
+
+def scored(model, trace, start):
+    """Return the root mean squared error over the iterations from ``start`` on."""
+    model.reset(trace.workers)
+    forecast_TW = observe(model, trace.speed, trace.drivers, bool(model.driver_names))
+    return float(np.sqrt(np.nanmean(np.square(forecast_TW - trace.speed)[start:])))
+
+
+@pytest.mark.parametrize("order", [(2, 0, 1), (0, 1, 1), (2, 1, 2)], ids=str)
+@pytest.mark.parametrize("names", [(), ("cpu", "memory")], ids=["alone", "with drivers"])
+def test_the_fast_fit_forecasts_as_well_as_the_likelihood(order, names):
+    pytest.importorskip("statsmodels")
+    trace = trace_of(*panel(order, iterations=1200, workers=2, seed=5, effect=EFFECT if names else 0.0 * EFFECT))
+    error = {}
+    for method in ("css", "likelihood"):
+        model = ARIMA(order, drivers=names, method=method, log_speed=False).fit([trace.select(slice(600))])
+        error[method] = scored(model, trace, start=600)
+    assert error["css"] <= 1.001 * error["likelihood"]
+
+
+@pytest.mark.parametrize("order", [(1, 0, 0), (0, 0, 2), (0, 1, 1), (3, 1, 0)], ids=str)
+def test_known_coefficients_are_recovered_through_gaps(order):
+    speed_TW, drivers_TWD = panel(order, iterations=4000, workers=2)
+    speed_TW[np.random.default_rng(2).random(speed_TW.shape) < 0.01] = np.nan
+    model = ARIMA(order, log_speed=False).fit([trace_of(speed_TW, drivers_TWD)])
+    ar, ma = MODELS[order]
+    for fit in model.coefficients_.values():
+        np.testing.assert_allclose(fit.drivers / model.driver_scale_, EFFECT, rtol=0.05)
+        np.testing.assert_allclose(fit.ar, ar, atol=0.08)
+        np.testing.assert_allclose(fit.ma, ma, atol=0.08)
+
+
+def test_the_chosen_order_holds_the_lags_that_are_there():
+    assert ARIMA().fit([trace_of(*panel((0, 1, 1), iterations=1500))]).order_ == (0, 1, 1)
+    p, d, q = ARIMA(log_speed=False).fit([trace_of(*panel((2, 1, 2), iterations=3000))]).order_
+    assert (d, p + q >= 2) == (1, True)
+
+
+def test_an_unfitted_arima_is_an_ewma_of_the_log_speed():
+    rng = np.random.default_rng(0)
+    speeds, level = np.exp(rng.normal(3.0, 0.2, 80)), None
+    model = ARIMA()
+    model.reset(["a"])
+    for speed in speeds:
+        level = np.log(speed) if level is None else level + 0.3 * (np.log(speed) - level)
+        model.observe(Report(samples=[1.0], seconds=[1.0 / speed]))
+    assert model.predict().speed == pytest.approx(np.exp(level), rel=1e-9)
+
+
+def test_a_driver_that_explains_the_speed_halves_the_error():
+    trace = checks.example_trace(600)
+    model, ewma = ARIMA().fit([trace.select(slice(300))]), EWMA()
+    forecast_TW = observe_all(model, trace)
+    plain_TW = observe_all(ewma, trace)
+    assert log_error(forecast_TW, trace) < 0.5 * log_error(plain_TW, trace)
+
+
+def observe_all(model, trace):
+    model.reset(trace.workers)
+    return observe(model, trace.speed, trace.drivers, bool(model.driver_names))
+
+
+def log_error(forecast_TW, trace):
+    return np.sqrt(np.mean(np.square(np.log(forecast_TW / trace.speed)[300:])))
+
+
+def test_each_worker_has_its_own_coefficients_and_strangers_the_common_ones():
+    rng = np.random.default_rng(0)
+    noise_TW = rng.normal(size=(800, 2))
+    steady_T, moving_T = noise_TW[:, 0], np.cumsum(noise_TW[:, 1])
+    speed_TW = 100.0 * np.exp(0.01 * np.stack([steady_T, moving_T], axis=1))
+    trace = Trace(samples=np.ones((800, 2)), seconds=1.0 / speed_TW, workers=["steady", "moving"])
+    model = ARIMA(order=(0, 1, 1)).fit([trace])
+    model.reset(["steady", "moving", "stranger"])
+    for speed in [*[100.0] * 100, 110.0]:
+        model.observe(Report(samples=np.ones(3), seconds=np.full(3, 1.0 / speed)))
+    steady, moving, stranger = model.predict().speed
+    assert 100.0 < steady < 101.0 < stranger < moving < 110.5
+
+
+def test_a_stranger_without_differences_is_drawn_to_the_mean_of_its_own_speeds():
+    model = ARIMA(order=(1, 0, 0), log_speed=False).fit([trace_of(*panel((1, 0, 0), iterations=600))])
+    model.reset(["stranger"])
+    for speed in (20.0, 24.0, 25.0):
+        model.observe(Report(samples=[1.0], seconds=[1.0 / speed], drivers=model.driver_mean_[None]))
+    assert 23.0 < model.predict(model.driver_mean_[None]).speed[0] < 25.0
+
+
+def test_traces_of_different_lengths_are_fitted_together():
+    long, short = (trace_of(*panel((0, 1, 1), iterations=n, seed=n)) for n in (900, 200))
+    ma = ARIMA((0, 1, 1), drivers=(), log_speed=False).fit([long, short]).coefficients_[POOLED].ma
+    assert np.isfinite(ma).all()
+
+
+@pytest.mark.parametrize("order", [(2, 0, 1), (1, 1, 0)], ids=str)
+@pytest.mark.parametrize("log_speed", [True, False])
+def test_what_was_fitted_is_saved(order, log_speed):
+    trace = checks.example_trace()
+    model = ARIMA(order, log_speed=log_speed).fit([trace])
+    first = observe_all(model, trace)
+    resumed = ARIMA(order, log_speed=log_speed)
+    resumed.load_state_dict(model.state_dict())
+    assert np.array_equal(resumed.predict().speed, model.predict().speed)
+    assert np.array_equal(observe_all(resumed, trace), first)
+
+
+def test_the_conditional_fit_never_ends_where_it_would_not_forget():
+    value_TN = np.random.default_rng(0).normal(size=(500, 1))  # its difference has a moving average of exactly -1
+    fit, _ = fit_css(value_TN, np.zeros((500, 1, 0)), (0, 1, 1))
+    assert fit.ma == pytest.approx([-0.95])
+
+
+def test_the_extra_is_named_when_statsmodels_is_missing(monkeypatch):
+    monkeypatch.setattr("paceline.predictors.extras.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r'pip install "paceline\[arima\]"'):
+        ARIMA((1, 0, 0), method="likelihood").fit([checks.example_trace()])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ARIMA(order=(1, 0)), "order must be three numbers"),
+        (lambda: ARIMA(order=(1, -1, 0)), "none below 0"),
+        (lambda: ARIMA(method="guess"), "'css' or 'likelihood', got 'guess'"),
+        (lambda: ARIMA().fit([]), "at least one trace"),
+        (lambda: ARIMA(drivers=("gpu",)).fit([checks.example_trace()]), r"drivers \['gpu'\] are not in every trace"),
+        (lambda: ARIMA().fit([checks.example_trace(8)]), "fit longer traces, or give a smaller order"),
+    ],
+)
+def test_an_error_names_what_was_expected(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
