@@ -181,11 +181,11 @@ def _least_squares(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[fl
 
 
 def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> bool:
-    per_freedom = [
-        (_loss(fit, size_N, seconds_N, weight_N) + EXACT) / (len(size_N) - parameters)
-        for fit, parameters in ((plain, 2), (bent, 3))
-    ]
-    return PROOF_OF_FLOOR * per_freedom[1] < per_freedom[0]
+    count = float(weight_N.sum() ** 2 / np.square(weight_N).sum())  # as many as that count the same
+    if count <= 3:
+        return False
+    plain_loss, bent_loss = (_loss(fit, size_N, seconds_N, weight_N) + EXACT for fit in (plain, bent))
+    return PROOF_OF_FLOOR * bent_loss / (count - 3) < plain_loss / (count - 2)
 
 
 def _loss(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> float:

@@ -46,7 +46,7 @@ def curves_of_traces(
             points = np.stack([trace.samples[seen, w], trace.seconds[seen, w]])
             measured.setdefault(device_of(worker), []).append(points)
     pooled = {device: np.concatenate(parts, axis=1) for device, parts in measured.items()}
-    return {device: _curve(*points, near) for device, points in pooled.items() if _tells_apart(points[0])}
+    return {device: _curve(points[0], points[1], near) for device, points in pooled.items() if _tells_apart(points[0])}
 
 
 def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> dict[str, Array]:

@@ -118,7 +118,7 @@ def load_make_step(text: str) -> MakeStep:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        make_step: object = getattr(importlib.import_module(module_name), function)
+        make_step: MakeStep = getattr(importlib.import_module(module_name), function)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise  # the module is there, and what it imports is not
