@@ -2,6 +2,7 @@
 
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.batch_time import BatchTime
+from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
 from paceline.predictors.mixture import Mixture
@@ -21,6 +22,7 @@ __all__ = [
     "NARX",
     "RLS",
     "BatchTime",
+    "Calibrated",
     "Curves",
     "FleetPredictor",
     "Forecast",

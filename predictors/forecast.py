@@ -58,17 +58,22 @@ class Forecast:
         Relative standard deviation of the forecast's error, ``[W]``; infinite before the first report.
     batch_time
         Batch time curves, from a predictor that knows them; others leave them out.
+    levels, quantiles
+        Probabilities, rising, and the speeds not exceeded with each of them, ``[W, levels]``, from a predictor that
+        tracks them; NaN where it does not know yet.
     """
 
     speed: Array
     spread: Array
     batch_time: Curves | None = None
+    levels: tuple[float, ...] = ()
+    quantiles: Array | None = None
 
     def quantile(self, q: float) -> Array:
         """Return the speed that is not exceeded with probability ``q``, ``[W]``, in samples/s.
 
-        The error is taken as log-normal with the forecast's spread. Where the spread is infinite nothing is
-        known: the quantile is then 0 below the median and infinite above it.
+        Tracked quantiles are interpolated; without any the error is log-normal with the forecast's spread. Where the
+        spread is infinite nothing is known: the quantile is then 0 below the median and infinite above it.
 
         >>> forecast = Forecast(speed=np.array([100.0]), spread=np.array([0.1]))
         >>> forecast.quantile(0.1).round(1), forecast.quantile(0.5)
@@ -79,12 +84,21 @@ class Forecast:
         if not 0.0 < q < 1.0:
             raise ValueError(f"q must lie strictly between 0 and 1, got {q}")
         z = float(ndtri(q))
-        if z == 0.0:
-            return self.speed.copy()
         sigma = np.sqrt(np.log1p(np.square(self.spread)))
-        return self.speed * np.exp(z * sigma)
+        normal = self.speed.copy() if z == 0.0 else self.speed * np.exp(z * sigma)
+        if self.quantiles is None:
+            return normal
+        tracked = _interpolated(z, ndtri(self.levels), np.log(self.quantiles))
+        return np.where(np.isnan(tracked), normal, np.exp(tracked))
 
     @property
     def curves(self) -> Curves:
         """The batch time curves that the solver consumes: those forecast, or time = samples / speed."""
         return Curves.from_speed(self.speed) if self.batch_time is None else self.batch_time
+
+
+def _interpolated(score: float, scores: Array, log_speed: Array) -> Array:
+    """Return the log speed at a normal score, on the line between its neighbours, or of the nearest two beyond."""
+    i = int(np.clip(np.searchsorted(scores, score), 1, len(scores) - 1))
+    share = (score - scores[i - 1]) / (scores[i] - scores[i - 1])
+    return np.asarray(log_speed[:, i - 1] + share * (log_speed[:, i] - log_speed[:, i - 1]))

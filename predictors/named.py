@@ -7,6 +7,7 @@ from inspect import signature
 
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.batch_time import BatchTime
+from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.narx import NARX
@@ -26,6 +27,7 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     BatchTime,
     RLS,
     Mixture,
+    Calibrated,
 )
 
 

@@ -1,0 +1,132 @@
+"""Calibrated: any predictor, with quantiles that are kept true by watching how often they hold.
+
+Axes: W workers, D drivers, L levels.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.nested import NestedPredictor
+from paceline.predictors.report import FASTEST, SLOWEST, Report
+
+Array = NDArray[np.float64]
+
+LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+"""The quantiles that are tracked; those between are interpolated."""
+
+SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
+
+STEP, FIRST_STEPS = 0.1, 3.0
+"""How far a quantile moves in one iteration, in running scales; at first 1 / (FIRST_STEPS + iterations) if larger."""
+
+SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
+"""Weight of the newest error in the running scale, how many scales it counts for at most, and the least scale."""
+
+FARTHEST = 6.0
+"""No quantile lies farther out, in scales: one begun at a spike is back soon."""
+
+
+class Calibrated(NestedPredictor):
+    """Another predictor's forecast, with quantiles of its relative error tracked online, worker by worker.
+
+    Each quantile moves up a little when the error exceeds it and down a little when not, in the ratio that stands still
+    where the quantile holds as often as it says. Skewed errors get skewed intervals, and a predictor that becomes worse
+    gets wider ones. The speed forecast stays that of the inner predictor.
+
+    Parameters
+    ----------
+    predictor
+        Name with arguments as in :func:`paceline.predictors.named`, or a predictor.
+
+    Notes
+    -----
+    The steps are those of Gibbs and Candes, Adaptive conformal inference under distribution shift, 2021, taken on the
+    quantile itself and scaled by the running size of the error. Further horizons widen with their square root. A model
+    file keeps a predictor given by name only.
+
+    Examples
+    --------
+    One iteration in five takes twice as long; the interval reaches down to it, and hardly above the usual speed:
+
+    >>> from paceline.predictors import Calibrated, Report
+    >>> model = Calibrated("running-median")
+    >>> model.reset(["a"])
+    >>> for k in range(1000):
+    ...     model.observe(Report(samples=[100], seconds=[2.0 if k % 5 == 0 else 1.0]))
+    >>> forecast = model.predict()
+    >>> bool(forecast.quantile(0.05)[0] < 60), bool(forecast.quantile(0.9)[0] < 110)
+    (True, True)
+    """
+
+    def __init__(self, predictor: str | FleetPredictor = "ewma") -> None:
+        from paceline.predictors.named import named  # it lists this predictor too
+
+        super().__init__()
+        self.predictor = predictor
+        self._inner = (named(predictor) if isinstance(predictor, str) else copy.deepcopy(predictor),)
+        self._expected_W: Array | None = None
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {
+            "quantiles": np.full((count, len(LEVELS)), np.nan),
+            "scale": np.full(count, np.nan),
+            "compared": np.zeros(count),
+        }
+
+    # -- forecasting ---------------------------------------------------------------------------------------------
+
+    def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
+        forecast = self._inner[0]._forecast(drivers_WD, horizon)
+        error_WL = np.sqrt(horizon) * self._rows["quantiles"]
+        quantiles_WL = np.clip(forecast.speed[:, None] * np.exp(np.clip(error_WL, -50, 50)), SLOWEST, FASTEST)
+        sigma_W = np.sqrt(horizon) * self._deviation()
+        spread_W = np.where(np.isnan(sigma_W), np.inf, np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0))))
+        return replace(forecast, spread=spread_W, levels=LEVELS, quantiles=quantiles_WL)
+
+    def _deviation(self) -> Array:
+        """Return the deviation in log speed of a normal error with this 90 % interval, NaN where none is known."""
+        low, high = LEVELS.index(0.05), LEVELS.index(0.95)
+        quantiles_WL = self._rows["quantiles"]
+        return np.asarray((quantiles_WL[:, high] - quantiles_WL[:, low]) / (SCORES_L[high] - SCORES_L[low]))
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        return self._inner[0]._next_speed(drivers_WD, horizon)
+
+    def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
+        """Return the inner forecast, and keep it: what is learnt next is how far it was off."""
+        self._expected_W = self._inner[0]._speed_of(samples_W, drivers_WD)
+        return self._expected_W
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+        if self._expected_W is not None:
+            self._track(np.log(speed_W / self._expected_W))
+        self._expected_W = None
+        self._inner[0]._learn_report(report, speed_W, drivers_WD)
+
+    def _track(self, error_W: Array) -> None:
+        """Move every quantile by what this error says of it; who did not report keeps its quantiles."""
+        rows, seen_W = self._rows, np.isfinite(error_W)
+        size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
+        first_W = seen_W & (rows["compared"] == 0)
+        bounded_W = np.minimum(size_W, LARGEST_JUMP * rows["scale"])
+        rate_W = np.maximum(SCALE_SMOOTHING, 1.0 / (1.0 + rows["compared"]))
+        scale_W = np.where(first_W, size_W, rows["scale"] + rate_W * (bounded_W - rows["scale"]))
+        start_WL = np.where(first_W[:, None], size_W[:, None] * SCORES_L, rows["quantiles"])
+        step_W = np.maximum(STEP, 1.0 / (FIRST_STEPS + rows["compared"])) * scale_W
+        exceeded_WL = error_W[:, None] > start_WL
+        moved_WL = start_WL + step_W[:, None] * (np.array(LEVELS) - ~exceeded_WL)
+        reach_W1 = FARTHEST * scale_W[:, None]
+        moved_WL = np.sort(np.clip(moved_WL, -reach_W1, reach_W1), axis=1)
+        rows["quantiles"] = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
+        rows["scale"] = np.where(seen_W, scale_W, rows["scale"])
+        rows["compared"] = rows["compared"] + seen_W

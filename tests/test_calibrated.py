@@ -1,0 +1,69 @@
+"""Calibrated intervals hold as often as they say."""
+
+import numpy as np
+import pytest
+
+from paceline.datasets.synthetic import synthetic_fleet
+from paceline.predictors import BatchTime, Calibrated, Forecast, Report
+
+WARM_UP = 200
+
+
+def held(model, speed_TW, low, high):
+    """How often each worker's speed lay between two quantiles after the warm-up, ``[W]``."""
+    model.reset([str(w) for w in range(speed_TW.shape[1])])
+    inside = []
+    for speed_W in speed_TW:
+        forecast = model.predict()
+        inside.append((forecast.quantile(low) <= speed_W) & (speed_W <= forecast.quantile(high)))
+        model.observe(Report(np.full(len(speed_W), 64.0), 64.0 / speed_W))
+    return np.mean(inside[WARM_UP:], axis=0)
+
+
+@pytest.mark.parametrize("inner", ["last-value", "ewma:smoothing=0.03", "rls"])
+def test_ninety_percent_intervals_hold_in_88_to_92_percent(inner):
+    speed_TW = synthetic_fleet("mixed", workers=50, iterations=1000).speed
+    coverage_W = held(Calibrated(inner), speed_TW, 0.05, 0.95)
+    assert 0.88 < coverage_W.mean() < 0.92
+    assert coverage_W.min() > 0.86
+    assert coverage_W.max() < 0.98
+
+
+def test_both_ends_hold_under_skewed_errors():
+    rng = np.random.default_rng(0)
+    speed_TW = 100.0 / (1.0 + rng.exponential(0.3, (1500, 20)))
+    model = Calibrated("ewma:smoothing=0.05")
+    assert held(model, speed_TW, 1e-9, 0.05).mean() == pytest.approx(0.05, abs=0.01)
+    assert held(model, speed_TW, 0.95, 1 - 1e-9).mean() == pytest.approx(0.05, abs=0.01)
+    forecast = model.predict()
+    down, up = forecast.speed / forecast.quantile(0.05), forecast.quantile(0.95) / forecast.speed
+    assert down.mean() > 1.2 * up.mean()
+
+
+def test_the_spread_is_that_of_the_errors_and_follows_a_change():
+    rng = np.random.default_rng(0)
+    model = Calibrated("ewma:smoothing=0.02")
+    model.reset([str(w) for w in range(50)])
+    for noise in (0.05, 0.2):
+        for _ in range(500):
+            model.observe(Report(np.full(50, 64.0), np.exp(rng.normal(0.0, noise, 50))))
+        assert model.predict().spread.mean() == pytest.approx(noise, rel=0.15)
+
+
+def test_the_speed_stays_that_of_the_inner_predictor():
+    model, inner = Calibrated("batch-time"), BatchTime()
+    for predictor in (model, inner):
+        predictor.reset(["a"])
+        for size in (40, 80, 40, 80):
+            predictor.observe(Report([size], [0.2 + 0.01 * size]))
+    assert model.predict().speed == pytest.approx(inner.predict().speed)
+    assert model.predict().curves.intercept == pytest.approx(inner.predict().curves.intercept)
+
+
+def test_a_forecast_interpolates_its_tracked_quantiles_and_falls_back_where_there_are_none():
+    quantiles = np.array([[80.0, 100.0, 110.0], [np.nan] * 3])
+    known = Forecast(np.array([99.0, 50.0]), np.array([0.1, 0.1]), levels=(0.1, 0.5, 0.9), quantiles=quantiles)
+    assert known.quantile(0.1)[0] == pytest.approx(80.0)
+    assert known.quantile(0.5)[0] == pytest.approx(100.0)
+    assert 100.0 < known.quantile(0.7)[0] < 110.0 < known.quantile(0.99)[0]
+    assert known.quantile(0.1)[1] == pytest.approx(Forecast(np.array([50.0]), np.array([0.1])).quantile(0.1)[0])
