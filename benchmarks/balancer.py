@@ -9,7 +9,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 # One thread: set before numpy starts its own.
@@ -20,13 +20,19 @@ from numpy.typing import NDArray
 
 from paceline.coordinator import LeaderSearch, LoadBalancer, Policy
 from paceline.datasets import Trace, recorded
-from paceline.eval import replay
+from paceline.eval import Scheme, replay
 from paceline.predictors import EWMA, NARX, LastValue, Predictor, Report, checks
 
 Array = NDArray[np.float64]
 Sizes = NDArray[np.int64]
 
-NO_POLICY = Policy(warmup=0, dead_band=0.0, cooldown=0, largest_change=np.inf, reversal_memory=0)
+POLICIES = {
+    "no policy": Policy(warmup=0, dead_band=0.0, cooldown=0, largest_change=np.inf),
+    "default policy": Policy(),
+    "dead-band alone": Policy(cooldown=0, largest_change=np.inf),
+    "default, but gains are never urgent": Policy(urgent=1.0),
+    "default, and half a step after a reversal": Policy(reversal_memory=3),
+}
 SAMPLES_PER_WORKER = 320
 
 
@@ -99,26 +105,31 @@ def sources() -> Iterator[tuple[str, list[Trace], list[Trace]]]:
 
 
 def compared(fit: list[Trace], score: list[Trace]) -> Iterator[str]:
+    predictors = (LastValue(), EWMA(0.5), NARX().fit(fit))
+    schemes: dict[str, Scheme] = {
+        f"{type(predictor).__name__}, {name}": Planned(predictor, policy)
+        for predictor in predictors
+        for name, policy in POLICIES.items()
+    }
+    schemes["leader search"] = Searched()
+    scores = [_scored(schemes, trace) for trace in score]
     yield "| plans by | changes per 100 iterations | regret | speed-up over equal |"
     yield "| --- | --- | --- | --- |"
-    for predictor in (LastValue(), EWMA(0.5), NARX().fit(fit)):
-        name = type(predictor).__name__
-        yield _row(f"{name}, no policy", [_scored(Planned(predictor, NO_POLICY), trace) for trace in score])
-        yield _row(f"{name}, default policy", [_scored(Planned(predictor, Policy()), trace) for trace in score])
-    yield _row("leader search", [_scored(Searched(), trace) for trace in score])
+    for name in schemes:
+        changes, regret, speed_up = np.mean([each[name] for each in scores], axis=0)
+        yield f"| {name} | {changes:.0f} | {100 * regret:.1f} % | {speed_up:.2f} |"
 
 
-def _scored(scheme: Planned | Searched, trace: Trace) -> Array:
-    result = replay({"ours": scheme}, trace, global_batch=SAMPLES_PER_WORKER * len(trace.workers))
-    sizes_TW = np.array([iteration.sizes for iteration in result.iterations["ours"]])
-    changes = 100 * (np.diff(sizes_TW, axis=0) != 0).any(axis=1).mean()
-    row = result.table.set_index("scheme").loc["ours"]
-    return np.array([changes, row["regret"], row["speed-up"]])
-
-
-def _row(name: str, scores: Iterable[Array]) -> str:
-    changes, regret, speed_up = np.mean(list(scores), axis=0)
-    return f"| {name} | {changes:.0f} | {100 * regret:.1f} % | {speed_up:.2f} |"
+def _scored(schemes: Mapping[str, Scheme], trace: Trace) -> dict[str, Array]:
+    """Return changes per 100 iterations, regret and speed-up by the scheme."""
+    result = replay(schemes, trace, global_batch=SAMPLES_PER_WORKER * len(trace.workers))
+    table = result.table.set_index("scheme")
+    scores = {}
+    for name in schemes:
+        sizes_TW = np.array([iteration.sizes for iteration in result.iterations[name]])
+        changes = 100 * (np.diff(sizes_TW, axis=0) != 0).any(axis=1).mean()
+        scores[name] = np.array([changes, table.loc[name, "regret"], table.loc[name, "speed-up"]])
+    return scores
 
 
 # -- time ------------------------------------------------------------------------------------------------------------

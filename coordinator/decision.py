@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paceline.coordinator import why
 from paceline.coordinator.limits import Limits
 from paceline.coordinator.plan import seconds_of
-from paceline.coordinator.policy import Policy, gain_of, turning, within_half_step, within_largest_change
+from paceline.coordinator.policy import Policy, gain_of, largest_gain, turning, within_half_step, within_largest_change
 from paceline.predictors import Curves, Forecast
 from paceline.solver import caution
 
@@ -76,10 +76,14 @@ def decide(now: Situation) -> tuple[Sizes, str]:
     Sizes that broke a bound are put right at once; all other changes have to be worth it.
     """
     low, high, _ = now.bounds
-    best = now.limits.split(now.curves, low, high)
     if ((now.sizes < low) | (now.sizes > high) | (now.sizes % now.policy.quantum != 0)).any():
+        best = now.limits.split(now.curves, low, high)
         return best, f"{_moved(now, best)}: {why.broken_bounds(now.workers, now.sizes, high)}"
     kept = now.makespan(now.sizes)
+    at_most = largest_gain(now.curves, now.limits.global_batch, kept)
+    if at_most < now.policy.dead_band:
+        return now.sizes, _too_little(now, f"at most {why.percent(max(at_most, 0.0))}")
+    best = now.limits.split(now.curves, low, high)
     gain = gain_of(kept, now.makespan(best))
     if reason := _reason_to_keep(now, gain):
         return now.sizes, reason
@@ -94,13 +98,20 @@ def _reason_to_keep(now: Situation, gain: float) -> str:
     dead_band, cooldown = now.policy.dead_band, now.policy.cooldown
     if gain <= 0:
         return "Kept the sizes: no split is expected to be faster"
-    would = f"Kept the sizes: the best split would gain {why.percent(gain)}"
     if gain < dead_band:
-        return f"{would}, less than the dead-band of {why.percent(dead_band)}"
+        return _too_little(now, why.percent(gain))
     ago = int(now.changed_ago.min())
-    if ago <= cooldown:
-        return f"{would}, but the last change is {why.count(ago, 'iteration')} ago and the cool-down is {cooldown}"
+    if ago <= cooldown and gain < now.policy.urgent:
+        return (
+            f"Kept the sizes: the best split would gain {why.percent(gain)}, "
+            f"but the last change is {why.count(ago, 'iteration')} ago and the cool-down is {cooldown}"
+        )
     return ""
+
+
+def _too_little(now: Situation, gain: str) -> str:
+    dead_band = why.percent(now.policy.dead_band)
+    return f"Kept the sizes: the best split would gain {gain}, less than the dead-band of {dead_band}"
 
 
 def _shortened(now: Situation, best: Sizes, low: Array, high: Array) -> tuple[Sizes, str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.predictors import Curves
+
 Array = NDArray[np.float64]
 Sizes = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -17,7 +19,9 @@ Mask = NDArray[np.bool_]
 class Policy:
     """When a load balancer changes sizes, and by how much at once.
 
-    The defaults leave random stragglers alone and follow a lasting change within five iterations.
+    The defaults change sizes about half as often as no policy would, at next to no loss of time, and follow a
+    lasting change within five iterations. Waiting out every cool-down, and half steps, were measured to cost more
+    than they save where changes are free; ``benchmarks/balancer.md`` has the numbers.
 
     Parameters
     ----------
@@ -26,13 +30,15 @@ class Policy:
     dead_band
         Sizes are kept unless the best split is expected to save at least this share of the iteration's time.
     cooldown
-        Iterations after a change during which sizes are kept.
+        Iterations after a change during which sizes are kept, unless the gain is urgent.
+    urgent
+        The expected gain from which on the cool-down is not waited for; 1 is never.
     largest_change
         How much a size may grow in one step, relative to itself; it may shrink by the same ratio. 1 is double or
         half; infinite is no limit. One quantum is always allowed.
     reversal_memory
         A worker whose size turns round within this many iterations of its last change takes half the step; 0
-        switches the rule off.
+        switches the rule off, 3 suits a fleet whose sizes swing.
     excitation
         Size of the wiggle, relative to a worker's size, for workers whose fixed time and time per sample the
         predictor cannot tell apart (those it marks in ``wants_excitation``); 0 switches it off.
@@ -63,8 +69,9 @@ class Policy:
     warmup: int = 5
     dead_band: float = 0.04
     cooldown: int = 1
+    urgent: float = 0.08
     largest_change: float = 1.0
-    reversal_memory: int = 3
+    reversal_memory: int = 0
     excitation: float = 0.05
     seed: int = 0
     quantum: int = 1
@@ -77,6 +84,7 @@ class Policy:
             _require(name, getattr(self, name), getattr(self, name) >= 0, "be 0 or more")
         for name in ("dead_band", "excitation"):
             _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "lie in [0, 1)")
+        _require("urgent", self.urgent, 0 <= self.urgent <= 1, "lie in [0, 1]")
         _require("largest_change", self.largest_change, self.largest_change > 0, "be above 0")
         _require("quantum", self.quantum, self.quantum >= 1, "be at least 1 sample")
         _require("risk", self.risk, 0 <= self.risk <= 2, "lie in [0, 2]")
@@ -93,6 +101,22 @@ def gain_of(kept: float, proposed: float) -> float:
     0.25
     """
     return 1.0 - proposed / kept if kept > 0 else 0.0
+
+
+def largest_gain(curves: Curves, global_batch: int, kept: float) -> float:
+    """Return a share of the makespan ``kept`` that no split saves more than; 1 where that is not easily told.
+
+    If all workers could end together in fractions of samples, on their lines, without floors and bounds, nothing
+    would end sooner: this takes no solver.
+
+    >>> largest_gain(Curves.from_speed(np.array([100.0, 50.0])), 60, kept=0.8)
+    0.5
+    """
+    with np.errstate(all="ignore"):
+        rate = 1 / curves.slope
+        together = float((global_batch + (curves.intercept * rate).sum()) / rate.sum())
+    # A worker whose intercept is longer would be idle instead; lines without a slope give no number at all.
+    return gain_of(kept, together) if together >= curves.intercept.max() else 1.0
 
 
 def within_largest_change(current: Sizes, change: float, quantum: int) -> tuple[Array, Array]:

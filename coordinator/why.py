@@ -67,7 +67,8 @@ def moved(workers: Sequence[str], before: Sizes, after: Sizes, speed: Array) -> 
     givers, more_givers = _largest(-change)
     takers, more_takers = _largest(change)
     names = [workers[i] for i in givers]
-    slower = 1 - float(speed[givers[0]] / np.median(speed))
+    middle = len(speed) // 2
+    slower = 1 - float(speed[givers[0]] / np.partition(speed, middle)[middle])
     if slower > 0:
         names[0] += f" ({percent(slower)} slower than the median)"
     samples = count(int(change[change > 0].sum()), "sample")

@@ -352,10 +352,10 @@ REASONS = {
     ),
     "dead-band": (
         lambda: why_after([1280, 1280, 1280, 1264], dead_band=0.03),
-        "Kept the sizes: the best split would gain 0.5 %, less than the dead-band of 3 %.",
+        "Kept the sizes: the best split would gain at most 0.9 %, less than the dead-band of 3 %.",
     ),
     "cool-down": (
-        lambda: why_after(EQUAL, STRAGGLER, EQUAL, cooldown=2),
+        lambda: why_after(EQUAL, STRAGGLER, EQUAL, cooldown=2, urgent=0.2),
         "Kept the sizes: the best split would gain 13 %, "
         "but the last change is 1 iteration ago and the cool-down is 2.",
     ),
@@ -380,7 +380,8 @@ REASONS = {
     ),
     "excitation": (
         lambda: why_after(EQUAL, predictor=Curious(), excitation=0.05, dead_band=0.02),
-        "Kept the sizes: no split is expected to be faster; wiggled 6 samples to tell fixed time from time per sample.",
+        "Kept the sizes: the best split would gain at most 0 %, less than the dead-band of 2 %; "
+        "wiggled 6 samples to tell fixed time from time per sample.",
     ),
     "a worker joins": (lambda: balancer().join("gpu4").why, "gpu4 joined: 512 samples split anew over 5 workers."),
     "a worker leaves": (lambda: balancer().leave("gpu1").why, "gpu1 left: 512 samples split anew over 3 workers."),

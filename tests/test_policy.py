@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.coordinator.policy import turning, wiggled, within_half_step, within_largest_change
-from paceline.predictors import BatchTime, LastValue, Report
+from paceline.coordinator.plan import seconds_of
+from paceline.coordinator.policy import largest_gain, turning, wiggled, within_half_step, within_largest_change
+from paceline.predictors import BatchTime, Curves, LastValue, Report
+from paceline.solver import split
 
 FLEET = ("gpu0", "gpu1", "gpu2")
 FREE = {"warmup": 0, "dead_band": 0.0, "cooldown": 0, "largest_change": np.inf, "reversal_memory": 0}
@@ -43,9 +45,37 @@ def test_the_dead_band_is_the_least_gain_that_is_acted_upon():
 
 def test_during_the_cool_down_sizes_are_kept():
     speeds = [(100, 100, 50), (100, 100, 100), (100, 100, 100), (100, 100, 100)]
-    plans = run(speeds, cooldown=2)
+    plans = run(speeds, cooldown=2, urgent=1.0)
     assert sizes(plans) == [[240, 240, 120], [240, 240, 120], [240, 240, 120], [200, 200, 200]]
     assert [plan.acted for plan in plans] == [True, False, False, True]
+
+
+def test_an_urgent_gain_does_not_wait_for_the_cool_down():
+    # Keeping (240, 240, 120) takes 240/90 s, the best split 600/290 s: a gain of 22 %.
+    speeds = [(100, 100, 50), (100, 90, 100)]
+    assert sizes(run(speeds, cooldown=2, urgent=0.25))[-1] == [240, 240, 120]
+    assert sizes(run(speeds, cooldown=2, urgent=0.2))[-1] == [207, 186, 207]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_split_gains_more_than_the_largest_gain(seed):
+    rng = np.random.default_rng(seed)
+    curves = Curves(
+        floor=rng.uniform(0, 0.5, 4) * rng.integers(0, 2),
+        slope=rng.uniform(0.001, 0.01, 4),
+        intercept=rng.uniform(-0.1, 2, 4) * rng.integers(0, 2),
+        limit=np.full(4, np.inf),
+    )
+    sizes = rng.multinomial(400, [0.25] * 4)
+    kept = seconds_of(curves, sizes).max()
+    gain = 1 - split(curves, 400).makespan / kept
+    assert gain <= largest_gain(curves, 400, kept) <= 1
+
+
+def test_the_largest_gain_is_nearly_reached_where_nothing_bounds_the_split():
+    curves = Curves.from_speed(np.array([300.0, 200, 100]))
+    gain = 1 - split(curves, 6000).makespan / (2000 / 100)
+    assert largest_gain(curves, 6000, 2000 / 100) == pytest.approx(gain)
 
 
 def test_a_worker_that_turns_round_takes_half_the_step():
@@ -184,6 +214,7 @@ def test_a_fleet_of_one_is_not_wiggled():
         ({"dead_band": 1.0}, r"dead_band must lie in \[0, 1\), got 1.0"),
         ({"dead_band": np.nan}, r"dead_band must lie in \[0, 1\), got nan"),
         ({"cooldown": -2}, "cooldown must be 0 or more, got -2"),
+        ({"urgent": 1.5}, r"urgent must lie in \[0, 1\], got 1.5"),
         ({"largest_change": 0}, "largest_change must be above 0, got 0"),
         ({"reversal_memory": -1}, "reversal_memory must be 0 or more, got -1"),
         ({"excitation": -0.1}, r"excitation must lie in \[0, 1\), got -0.1"),
