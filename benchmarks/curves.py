@@ -316,7 +316,8 @@ def report() -> Iterator[str]:
     yield "every source counts the same. Only ours and the lines are curves that the solver takes.\n"
     yield "*Near the batch* weighs the others by how near they are to the one left out, which is known of a batch"
     yield "that is to be planned. The rules and constants of our fit were chosen while looking at these very profiles,"
-    yield "none were held out, so these figures flatter it; the rivals are as their libraries have them, and relative least squares is ours without floor and robustness.\n"
+    yield "none were held out, so these figures flatter it; the rivals are as their libraries have them, and relative"
+    yield "least squares is ours without floor and robustness.\n"
     errors = left_out_errors(curves)
     yield from error_table(errors)
     yield "\nThe smallest and the largest batch not left out (no extrapolation):\n"

@@ -52,7 +52,7 @@ def save(trace: Trace, path: str | Path) -> Path:
             temporary,
             compression="zstd",
             compression_level=19,
-            use_dictionary=REPEATING,
+            use_dictionary=REPEATING,  # pyright: ignore[reportArgumentType] - pyarrow takes names, its types say bool
             column_encoding=dict.fromkeys(measured, "BYTE_STREAM_SPLIT"),  # a quarter smaller
         )
     return path
