@@ -25,6 +25,7 @@ EXPERTS = (
     "ewma:smoothing=0.03",
     "huber-ewma",
     "running-median",
+    "arima",
     "rls",
     "narx",
 )

@@ -163,12 +163,12 @@ class RLS(FleetPredictor):
         references_WR = np.concatenate([rows["log_speed"][:, 1:], rows["averages"]], axis=1)
         deviations_WR = (references_WR - rows["log_speed"][:, :1]) / _scale(rows)[:, None]
         if not self.driver_names_:
-            return np.nan_to_num(deviations_WR)
+            return np.asarray(np.nan_to_num(deviations_WR))
         spread_WD = np.sqrt(rows["driver_spread"]) + 1e-6
         level_WD = (drivers_WD - rows["driver_mean"]) / spread_WD
         change_WD = (drivers_WD - rows["last_drivers"]) / spread_WD
         driven_WF = np.clip(np.concatenate([level_WD, change_WD], axis=1), -4.0, 4.0)
-        return np.nan_to_num(np.concatenate([deviations_WR, driven_WF], axis=1))
+        return np.asarray(np.nan_to_num(np.concatenate([deviations_WR, driven_WF], axis=1)))
 
     # -- learning ------------------------------------------------------------------------------------------------
 
