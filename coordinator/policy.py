@@ -20,8 +20,8 @@ class Policy:
     """When a load balancer changes sizes, and by how much at once.
 
     With a good predictor the defaults change sizes half as often as no policy would, at next to no loss of time.
-    They follow a lasting change within five iterations. Waiting out every cool-down, and half steps, were measured to cost more
-    than they save where changes are free; ``benchmarks/balancer.md`` has the numbers.
+    They follow a lasting change within five iterations. Waiting out every cool-down, and half steps, were measured to
+    cost more than they save where changes are free; ``benchmarks/balancer.md`` has the numbers.
 
     Parameters
     ----------

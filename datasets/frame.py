@@ -91,9 +91,7 @@ def from_frame(frame: pd.DataFrame, *, meta: Mapping[str, str] | None = None) ->
 def _check(frame: pd.DataFrame) -> None:
     missing = [name for name in REQUIRED if name not in frame.columns]
     if missing:
-        raise ValueError(
-            f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}"
-        )
+        raise ValueError(f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}")
     if not len(frame):
         raise ValueError("the frame has no rows; a trace needs at least one")
     iteration = _numbers(frame, "iteration")

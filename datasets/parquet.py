@@ -92,9 +92,7 @@ def _about(table: pyarrow.Table) -> dict[str, dict[str, str]]:
     about: dict[str, dict[str, str]] = json.loads((table.schema.metadata or {}).get(b"paceline", b"{}"))
     version = about.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
-        raise ValueError(
-            f"written with trace schema {version}, but this version of paceline reads {SCHEMA_VERSION}"
-        )
+        raise ValueError(f"written with trace schema {version}, but this version of paceline reads {SCHEMA_VERSION}")
     return about
 
 

@@ -231,9 +231,7 @@ def _driver_panel(values: ArrayLike | None, shape: tuple[int, ...], names: tuple
     panel = np.array(values, dtype=np.float64)
     expected = (*shape, len(names))
     if panel.shape != expected:
-        raise ValueError(
-            f"drivers must have the shape [iterations, workers, drivers] {expected}, got {panel.shape}"
-        )
+        raise ValueError(f"drivers must have the shape [iterations, workers, drivers] {expected}, got {panel.shape}")
     return _frozen(np.where(np.isinf(panel), np.nan, panel))
 
 

@@ -14,6 +14,4 @@ def require(library: str, needed_by: str, extra: str) -> None:
     ImportError: `not_there` is needed by NARX.fit; install it with `pip install "paceline[neural]"`
     """
     if find_spec(library) is None:
-        raise ImportError(
-            f'`{library}` is needed by {needed_by}; install it with `pip install "paceline[{extra}]"`'
-        )
+        raise ImportError(f'`{library}` is needed by {needed_by}; install it with `pip install "paceline[{extra}]"`')

@@ -32,9 +32,9 @@ class NARX(FleetPredictor):
     """Nonlinear autoregressive network with exogenous inputs: the speed predictor of LB-BSP.
 
     Two tapped delay lines, of the last ``lags`` speeds and of the drivers sampled now and at the last
-    ``driver_lags`` boundaries, feed one tanh layer. It works in log speed, as a difference from the last speed, in
-    units of each worker's own running scale: one network, fitted over all workers, serves workers of any speed.
-    Before it is fitted its forecast is the last speed.
+    ``driver_lags`` boundaries, feed one tanh layer and a direct linear path beside it. It works in log speed, as a
+    difference from the last speed, in units of each worker's own running scale: one network, fitted over all workers,
+    serves workers of any speed. Before it is fitted its forecast is the last speed.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ class NARX(FleetPredictor):
 
     def __init__(
         self,
-        lags: int = 20,
-        driver_lags: int = 2,
+        lags: int = 12,
+        driver_lags: int = 12,
         hidden: int = 16,
         drivers: Sequence[str] | None = None,
         training: Training | None = None,
@@ -116,9 +116,7 @@ class NARX(FleetPredictor):
             validates=np.concatenate([part.validates for part in parts]),
         )
         if examples.validates.all() or not examples.validates.any():
-            raise ValueError(
-                f"traces of {[len(t) for t in traces]} iterations are too short to fit {self.lags} lags"
-            )
+            raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit {self.lags} lags")
         self.weights_ = fit_tanh_layer(examples, self.hidden, self.training)
         return self
 
@@ -229,9 +227,7 @@ def _shifted(rows: dict[str, Array], log_speed_W: Array, drivers_WD: Array) -> d
 def _mean_and_scale(traces: list[Trace], names: tuple[str, ...]) -> tuple[Array, Array]:
     if not names:
         return np.zeros(0), np.ones(0)
-    panels = [
-        panel.reshape(-1, len(names)) for trace in traces if (panel := trace.drivers_named(names)) is not None
-    ]
+    panels = [panel.reshape(-1, len(names)) for trace in traces if (panel := trace.drivers_named(names)) is not None]
     values = np.concatenate(panels)
     if np.isnan(values).all(axis=0).any():
         raise ValueError(f"drivers {list(names)} must each be known somewhere in the traces to fit")

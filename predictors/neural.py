@@ -59,6 +59,6 @@ class Examples:
 
 
 def tanh_layer(weights: dict[str, Array], inputs: Array) -> Array:
-    """Return ``tanh(inputs @ w1 + b1) @ w2 + b2``, ``[N]``: what a fitted network serves, in numpy."""
+    """Return ``inputs @ direct + tanh(inputs @ w1 + b1) @ w2 + b2``, ``[N]``: what a fitted network serves."""
     hidden = np.tanh(inputs @ weights["w1"] + weights["b1"])
-    return np.asarray(hidden @ weights["w2"] + weights["b2"])
+    return np.asarray(inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"])

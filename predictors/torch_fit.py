@@ -17,8 +17,8 @@ Array = NDArray[np.float64]
 def fit_tanh_layer(examples: Examples, hidden: int, training: Training) -> dict[str, Array]:
     """Fit the weights of :func:`tanh_layer` to the examples under Huber loss.
 
-    The output layer starts at zero, so that an untrained network says zero. Returns ``w1 [F, H]``, ``b1 [H]``,
-    ``w2 [H]``, ``b2 []``.
+    The output layer and the direct path start at zero, so that an untrained network says zero. Returns ``w1 [F, H]``,
+    ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
     width = examples.inputs.shape[1]
@@ -27,12 +27,14 @@ def fit_tanh_layer(examples: Examples, hidden: int, training: Training) -> dict[
         "b1": torch.zeros(hidden),
         "w2": torch.zeros(hidden),
         "b2": torch.zeros(()),
+        "direct": torch.zeros(width),
     }
     for weight in weights.values():
         weight.requires_grad_()
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        output = torch.tanh(inputs @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"]
+        hidden = torch.tanh(inputs @ weights["w1"] + weights["b1"])
+        output = inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
         return torch.nn.functional.huber_loss(output, targets)
 
     learns = ~examples.validates

@@ -56,9 +56,7 @@ def _check(traces: list[Trace]) -> None:
         raise ValueError("traces must hold at least one trace to fit, got none")
     for trace in traces:
         if not (trace.speed > 0).any():
-            raise ValueError(
-                f"trace {trace.name!r} holds no speed to fit: all its samples or seconds are missing or 0"
-            )
+            raise ValueError(f"trace {trace.name!r} holds no speed to fit: all its samples or seconds are missing or 0")
     derived = [trace.name for trace in traces if "derived" in trace.meta]
     if derived and len(derived) < len(traces):
         raise ValueError(

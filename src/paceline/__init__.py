@@ -10,6 +10,7 @@ array([96, 32])
 
 from importlib.metadata import PackageNotFoundError, version
 
+from paceline.coordinator import LoadBalancer, Policy
 from paceline.datasets.trace import Trace
 from paceline.predictors import EWMA, NARX, Forecast, LastValue, Predictor, Report
 from paceline.solver import Split, split
@@ -19,4 +20,16 @@ try:
 except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+unknown"
 
-__all__ = ["EWMA", "NARX", "Forecast", "LastValue", "Predictor", "Report", "Split", "Trace", "split"]
+__all__ = [
+    "EWMA",
+    "NARX",
+    "Forecast",
+    "LastValue",
+    "LoadBalancer",
+    "Policy",
+    "Predictor",
+    "Report",
+    "Split",
+    "Trace",
+    "split",
+]

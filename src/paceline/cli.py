@@ -56,11 +56,11 @@ Predictors = Annotated[
     list[str] | None,
     typer.Argument(
         help="Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
-        "[default: ewma, narx without and with drivers]"
+        "[default: ewma, narx without and with drivers, arima, mixture]"
     ),
 ]
 
-DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx")
+DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx", "arima", "mixture")
 
 
 @app.command()
