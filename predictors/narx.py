@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from paceline.predictors.extras import require
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.neural import Examples, Training, tanh_layer
+from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -26,6 +27,11 @@ SCALE_SMOOTHING = 0.05
 
 SMALLEST_SCALE = 1e-3
 """A worker's log speed is taken to change by at least this much from one iteration to the next."""
+
+FARTHEST = 10.0
+"""A driver is taken at most so many standard deviations from its mean: what was never seen in fitting says no more."""
+
+LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
 
 class NARX(FleetPredictor):
@@ -143,13 +149,14 @@ class NARX(FleetPredictor):
         if not self.weights_:
             return last_W
         inputs_WF = self._inputs(rows, drivers_WD)
-        return np.asarray(last_W + _scale(rows) * tanh_layer(self.weights_, inputs_WF))
+        change_W = _scale(rows) * tanh_layer(self.weights_, inputs_WF)
+        return np.asarray(np.clip(last_W + change_W, *LOG_SPEEDS))
 
     def _inputs(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
         lags_WP = rows["log_speed"]
         deviations = np.arcsinh((lags_WP[:, 1:] - lags_WP[:, :1]) / _scale(rows)[:, None])
         drivers_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"]], axis=1)
-        standard = (drivers_WQD - self.driver_mean_) / self.driver_scale_
+        standard = np.clip((drivers_WQD - self.driver_mean_) / self.driver_scale_, -FARTHEST, FARTHEST)
         inputs_WF: Array = np.concatenate([deviations, standard.reshape(len(lags_WP), -1)], axis=1)
         return np.where(np.isnan(inputs_WF), 0.0, inputs_WF)
 
