@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.predictors.arima_filter import StateSpace, state_space, states
 from paceline.predictors.arima_fit import Coefficients, corrected_aic, fit_css, fit_likelihood
+from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.simple import speed_of_log
 
@@ -181,8 +182,8 @@ class ARIMA(FleetPredictor):
         traces = list(traces)
         if not traces:
             raise ValueError("traces must hold at least one trace to fit, got none")
-        self.driver_names_ = _shared_drivers(traces, self.drivers)
-        self.driver_mean_, self.driver_scale_ = _mean_and_scale(traces, self.driver_names_)
+        self.driver_names_ = shared_drivers(traces, self.drivers)
+        self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
         names, value_TN, drivers_TND = self._panel(traces)
         self.order_ = self.order or _chosen_order(value_TN, drivers_TND)
         differences = self.order_[1]
@@ -291,22 +292,3 @@ def _centred(value_TN: Array, drivers_TND: Array, differences: int) -> tuple[Arr
         return value_TN, drivers_TND
     count_N = np.maximum(np.isfinite(value_TN).sum(axis=0), 1)
     return value_TN - np.nansum(value_TN, axis=0) / count_N, drivers_TND - drivers_TND.mean(axis=0)
-
-
-def _shared_drivers(traces: list[Trace], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    common = [n for n in traces[0].driver_names if all(n in trace.driver_names for trace in traces)]
-    missing = [name for name in wanted or () if name not in common]
-    if missing:
-        raise ValueError(f"drivers {missing} are not in every trace to fit; those that are: {common}")
-    return tuple(common) if wanted is None else wanted
-
-
-def _mean_and_scale(traces: list[Trace], names: tuple[str, ...]) -> tuple[Array, Array]:
-    """Return the mean and deviation of each driver; one that is never known, or never changes, has deviation 1."""
-    panels = [p.reshape(-1, len(names)) for trace in traces if names and (p := trace.drivers_named(names)) is not None]
-    values = np.concatenate([np.zeros((0, len(names))), *panels])
-    known = np.isfinite(values)
-    count_D = np.maximum(known.sum(axis=0), 1)
-    mean_D = np.where(known, values, 0.0).sum(axis=0) / count_D
-    scale_D = np.sqrt(np.where(known, np.square(values - mean_D), 0.0).sum(axis=0) / count_D)
-    return mean_D, np.where(scale_D > 1e-12, scale_D, 1.0)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
 from paceline.predictors.extras import require
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.neural import Examples, Training, tanh_layer
@@ -112,8 +113,8 @@ class NARX(FleetPredictor):
         traces = list(traces)
         if not traces:
             raise ValueError("traces must hold at least one trace to fit, got none")
-        self.driver_names_ = self._chosen_drivers(traces)
-        self.driver_mean_, self.driver_scale_ = _mean_and_scale(traces, self.driver_names_)
+        self.driver_names_ = shared_drivers(traces, self.drivers)
+        self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
         self.weights_ = {}
         parts = [self._examples(trace) for trace in traces]
         examples = Examples(
@@ -161,13 +162,6 @@ class NARX(FleetPredictor):
         return np.where(np.isnan(inputs_WF), 0.0, inputs_WF)
 
     # -- fitting -------------------------------------------------------------------------------------------------
-
-    def _chosen_drivers(self, traces: list[Trace]) -> tuple[str, ...]:
-        common = [n for n in traces[0].driver_names if all(n in trace.driver_names for trace in traces)]
-        missing = [name for name in self.drivers or () if name not in common]
-        if missing:
-            raise ValueError(f"drivers {missing} are not in every trace to fit; those that are: {common}")
-        return tuple(common) if self.drivers is None else self.drivers
 
     def _examples(self, trace: Trace) -> Examples:
         """Pass the trace through the serving code, so that training and serving see the same inputs."""
@@ -229,14 +223,3 @@ def _shifted(rows: dict[str, Array], log_speed_W: Array, drivers_WD: Array) -> d
         "scale": np.where(np.isfinite(change_W), scale_W, rows["scale"]),
         "past_drivers": past_WQD[:, : rows["past_drivers"].shape[1]],
     }
-
-
-def _mean_and_scale(traces: list[Trace], names: tuple[str, ...]) -> tuple[Array, Array]:
-    if not names:
-        return np.zeros(0), np.ones(0)
-    panels = [panel.reshape(-1, len(names)) for trace in traces if (panel := trace.drivers_named(names)) is not None]
-    values = np.concatenate(panels)
-    if np.isnan(values).all(axis=0).any():
-        raise ValueError(f"drivers {list(names)} must each be known somewhere in the traces to fit")
-    spread = np.nanstd(values, axis=0)
-    return np.nanmean(values, axis=0), np.where(spread > 1e-12, spread, 1.0)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.predictors.driver_choice import shared_drivers
 from paceline.predictors.fleet import FleetPredictor
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class RLS(FleetPredictor):
         traces = list(traces)
         if not traces:
             raise ValueError("traces must hold at least one trace to fit, got none")
-        self.driver_names_ = self._chosen_drivers(traces)
+        self.driver_names_ = shared_drivers(traces, self.drivers)
         self._set_zero_prior()
         weights_WF = np.concatenate([self._learnt_weights(trace) for trace in traces])
         centre_F = np.median(weights_WF, axis=0)
@@ -101,13 +102,6 @@ class RLS(FleetPredictor):
         self.prior_weights_ = centre_F
         self.prior_variance_ = np.clip(variance_F, LEAST_PRIOR_VARIANCE, PRIOR_VARIANCE)
         return self
-
-    def _chosen_drivers(self, traces: list[Trace]) -> tuple[str, ...]:
-        common = [n for n in traces[0].driver_names if all(n in trace.driver_names for trace in traces)]
-        missing = [name for name in self.drivers or () if name not in common]
-        if missing:
-            raise ValueError(f"drivers {missing} are not in every trace to fit; those that are: {common}")
-        return tuple(common) if self.drivers is None else self.drivers
 
     def _set_zero_prior(self) -> None:
         inputs = LAGS - 1 + len(SMOOTHINGS) + 2 * len(self.driver_names_)
