@@ -148,7 +148,7 @@ def test_a_contended_worker_is_slower_and_nothing_is_left(tmp_path):
     trace = collect(job, tmp_path / "tiny.parquet", progress=seen.append)
     (contended,) = {c.worker for c in plan("steady", 2, 2, 1, 0)}
     speed_W = np.median(trace.speed, axis=0)
-    assert speed_W[1 - contended] > 1.2 * speed_W[contended]
+    assert speed_W[1 - contended] > 1.05 * speed_W[contended]  # about 2 to 3 with control groups, less when pinned
     assert seen == sorted(seen)
     assert seen[-1] == len(trace) == 40
     assert trace.drivers is not None
