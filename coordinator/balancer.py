@@ -268,4 +268,4 @@ class LoadBalancer:
     def _planned(self, sizes: Sizes, now: Situation, reason: str, gain: float = 0.0) -> Plan:
         acted = hasattr(self, "plan") and not np.array_equal(sizes, self.plan.sizes)
         seconds = seconds_of(now.plain_curves, sizes)
-        return Plan(self.workers, sizes, now.forecast, seconds, gain, acted, reason)
+        return Plan(self.workers, sizes, now.forecast, seconds, gain, acted, reason, self._iterations)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +36,8 @@ class Plan:
         Whether a size differs from the plan before.
     why
         What was done and why, in a sentence.
+    iteration
+        How many iterations had been reported when it was made.
 
     Examples
     --------
@@ -53,6 +57,7 @@ class Plan:
     gain: float
     acted: bool
     why: str
+    iteration: int = 0
 
     @property
     def makespan(self) -> float:
@@ -64,6 +69,21 @@ class Plan:
         """Each worker's weight in the mean gradient, ``[W]``: its share of the samples."""
         share: Array = self.sizes / self.sizes.sum()
         return share
+
+    @property
+    def checksum(self) -> int:
+        """A hash of workers, sizes and iteration, for ranks to compare: 52 bits, so that a float64 carries it exactly.
+
+        It is the same on every rank and platform.
+
+        >>> from paceline.coordinator import LoadBalancer
+        >>> from paceline.predictors import EWMA
+        >>> LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan.checksum
+        1116388711042280
+        """
+        digest = hashlib.blake2b(json.dumps([self.iteration, *self.workers]).encode(), digest_size=8)
+        digest.update(np.asarray(self.sizes, dtype="<i8").tobytes())
+        return int.from_bytes(digest.digest(), "little") >> 12
 
     def token_weights(self, tokens: ArrayLike) -> Array:
         """Return each worker's weight in the mean gradient of a loss that is a mean over tokens, ``[W]``.

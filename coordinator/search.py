@@ -98,6 +98,7 @@ class LeaderSearch:
         self.first_step = step
         self.first_window = window
         self.tolerance = tolerance
+        self._iterations = 0
         self._start([str(worker) for worker in workers])
         self.plan = self._planned(self._sizes, "Equal batches: no iteration has been reported yet")
 
@@ -110,6 +111,7 @@ class LeaderSearch:
             If the report is not that of a fleet of this size.
         """
         require_fleet(report, len(self.workers))
+        self._iterations += 1
         self._limits = self._limits.after(report, self._sizes)
         self._measure(report)
         low, high, _ = self._limits.bounds()
@@ -146,7 +148,7 @@ class LeaderSearch:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything measured and decided: loading it resumes exactly."""
-        numbers = [self.global_batch, self._step, self._window, self._seen, self._gave, self._took]
+        numbers = [self.global_batch, self._iterations, self._step, self._window, self._seen, self._gave, self._took]
         return {
             "workers": np.array(self.workers, dtype=np.str_),
             "numbers": np.array(numbers),
@@ -165,7 +167,7 @@ class LeaderSearch:
                 f"make it with global_batch={global_batch}"
             )
         self._start([str(worker) for worker in state["workers"]], np.array(state["learnt_limits"]))
-        self._step, self._window, self._seen, self._gave, self._took = numbers
+        self._iterations, self._step, self._window, self._seen, self._gave, self._took = numbers
         self._sizes, self._totals = np.array(state["sizes"]), np.array(state["totals"])
         self._last_speed = np.array(state["speed"])
         self.plan = self._planned(self._sizes, "Resumed with the saved sizes")
@@ -273,4 +275,4 @@ class LeaderSearch:
         gain = gain_of(float(kept.max()), float(seconds.max()))
         acted = hasattr(self, "plan") and not np.array_equal(sizes, self.plan.sizes)
         self._sizes = sizes
-        return Plan(self.workers, sizes, forecast, seconds, gain, acted, f"{reason}.")
+        return Plan(self.workers, sizes, forecast, seconds, gain, acted, f"{reason}.", self._iterations)
