@@ -120,6 +120,12 @@ class ARIMA(FleetPredictor):
         """The drivers it reads: those chosen, or those it was fitted with."""
         return self.driver_names_
 
+    def rename(self, old: str, new: str) -> None:
+        """Give a worker another name; it keeps its place, its model and all that was learnt of it."""
+        super().rename(old, new)
+        known = old if old in self.coefficients_ else POOLED
+        self.coefficients_[new], self.constants_[new] = self.coefficients_[known], self.constants_[known]
+
     # -- serving -------------------------------------------------------------------------------------------------
 
     def _fresh(self, count: int) -> dict[str, Array]:
@@ -252,6 +258,8 @@ class ARIMA(FleetPredictor):
         }
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        if not learnt:  # a state without any keeps what was fitted, as everywhere
+            return
         p, d, q = map(int, learnt["order"])
         self.order_ = (p, d, q)
         self.driver_names_ = tuple(map(str, learnt["driver_names"]))

@@ -159,6 +159,11 @@ class BatchTime(FleetPredictor):
         super().leave(worker)
         self._drift.leave(worker)
 
+    def rename(self, old: str, new: str) -> None:
+        """Give a worker another name; it keeps its place and all that was learnt of it."""
+        super().rename(old, new)
+        self._drift.rename(old, new)
+
     def _set_start(self, w: int) -> None:
         for name, value in zip(FIELDS, self._start(self.workers[w]), strict=True):
             self._rows[name][w] = value

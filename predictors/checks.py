@@ -26,6 +26,7 @@ Factory = Callable[[], Predictor]
 
 FLEET = ("a", "b", "c")
 SAMPLES = 64.0
+SILENCE = 300
 
 
 class PromiseBroken(AssertionError):  # noqa: N818 - it names what happened, as the checks' readers see it
@@ -222,6 +223,37 @@ def leaving_leaves_others_alone(make: Factory) -> None:
     _require(bool(np.isinf(predictor.predict().spread[2])), "a worker that came back was not forgotten")
 
 
+def renaming_keeps_what_was_learnt(make: Factory) -> None:
+    """A worker under another name keeps its place and its state, also when the state is saved and resumed."""
+    renamed, resumed, untouched = _warm(make), make(), _warm(make)
+    renamed.rename("b", "B")
+    _require(renamed.workers == ("a", "B", "c"), f"after rename the fleet is {renamed.workers}")
+    _require(_same(renamed.predict(), untouched.predict()), "rename changed a forecast")
+    resumed.load_state_dict(renamed.state_dict())
+    expected = _continue(untouched)
+    _require(_same(_continue(renamed), expected), "a renamed worker is forecast differently later")
+    _require(_same(_continue(resumed), expected), "a renamed worker is forecast differently after it was resumed")
+    renamed.join("b")
+    _require(bool(np.isinf(renamed.predict().spread[3])), "the old name was not given up")
+
+
+def silence_is_survived(make: Factory) -> None:
+    """A worker silent for hundreds of iterations is waited for, disturbs nobody, and is followed when it is back."""
+    silent, present = _warm(make), _warm(make)
+    before = silent.predict().spread[0]
+    for report in _reports(SILENCE, seed=3):
+        silent.observe(_without(report, 0))
+        present.observe(report)
+    waited, expected = silent.predict(), present.predict()
+    _require_usable(waited)
+    _require(bool(waited.spread[0] >= before), "silence made a forecast surer")
+    _require(_same_workers(waited, expected, [1, 2]), "a silent worker changed the forecasts of the others")
+    for _ in range(30):
+        silent.observe(_report([0.125, 0.25, 1.0]))
+    ratio = silent.predict().speed[0] * 0.125 / SAMPLES
+    _require(0.8 < ratio < 1.25, f"30 iterations after a worker is back it is forecast at {ratio:.3g} times its speed")
+
+
 def reset_forgets(make: Factory) -> None:
     """After reset the predictor is as one that never observed anything."""
     used, new = _warm(make), make()
@@ -316,6 +348,8 @@ _PROMISES = (
     copies_and_pickles,
     joining_leaves_others_alone,
     leaving_leaves_others_alone,
+    renaming_keeps_what_was_learnt,
+    silence_is_survived,
     reset_forgets,
     memory_is_bounded,
     further_horizons_are_usable,
@@ -380,3 +414,7 @@ def _continue(predictor: Predictor) -> Forecast:
 
 def _same(one: Forecast, other: Forecast) -> bool:
     return np.array_equal(one.speed, other.speed) and np.array_equal(one.spread, other.spread)
+
+
+def _same_workers(one: Forecast, other: Forecast, workers: Sequence[int]) -> bool:
+    return bool(np.allclose(one.speed[workers], other.speed[workers], rtol=1e-9))

@@ -91,7 +91,7 @@ class FleetPredictor:
 
     def reset(self, workers: Sequence[str]) -> None:
         """Start, or start again, with this fleet and no memory of any iteration."""
-        names = tuple(map(str, workers))
+        names = tuple(map(_name, workers))
         if len(set(names)) != len(names):
             raise ValueError(f"workers must not repeat a name, got {list(names)}")
         self.workers = names
@@ -99,8 +99,7 @@ class FleetPredictor:
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
-        if worker in self.workers:
-            raise ValueError(f"worker {worker!r} is already in the fleet")
+        worker = self._new_name(worker)
         newcomer = self._fresh_rows(1)
         if self.workers:
             newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self._rows.items()}
@@ -109,11 +108,17 @@ class FleetPredictor:
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
-        if worker not in self.workers:
-            raise ValueError(f"worker {worker!r} is not in the fleet {list(self.workers)}")
-        i = self.workers.index(worker)
+        i = self._place(worker)
         self._rows = {name: np.delete(rows, i, axis=0) for name, rows in self._rows.items()}
         self.workers = self.workers[:i] + self.workers[i + 1 :]
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a worker another name; it keeps its place and all that was learnt of it.
+
+        For a process that starts again on the same machine, or a rank that is numbered anew.
+        """
+        i = self._place(old)
+        self.workers = (*self.workers[:i], self._new_name(new), *self.workers[i + 1 :])
 
     def observe(self, report: Report) -> None:
         """Learn what the iteration just finished measured, and how far the forecast for it was off."""
@@ -146,6 +151,7 @@ class FleetPredictor:
         """Resume from what ``state_dict`` returned."""
         self._load_learnt({name[7:]: value for name, value in state.items() if name.startswith("learnt/")})
         self.reset([str(worker) for worker in state.get("workers", ())])
+        self._require_rows({name[5:] for name in state if name.startswith("rows/")})
         for name, rows in self._rows.items():
             saved = np.asarray(state.get(f"rows/{name}", rows))
             if saved.shape != rows.shape:
@@ -174,6 +180,24 @@ class FleetPredictor:
     def _fresh_rows(self, count: int) -> dict[str, Array]:
         return {**self._fresh(count), "squared_error": np.full(count, np.nan)}
 
+    def _place(self, worker: str) -> int:
+        if worker not in self.workers:
+            raise ValueError(f"worker {worker!r} is not in the fleet {list(self.workers)}")
+        return self.workers.index(worker)
+
+    def _new_name(self, worker: str) -> str:
+        if worker in self.workers:
+            raise ValueError(f"worker {worker!r} is already in the fleet")
+        return _name(worker)
+
+    def _require_rows(self, saved: set[str]) -> None:
+        """Raise an error unless a state that holds a fleet holds all that this predictor keeps of it, and no more."""
+        if self.workers and saved != set(self._rows):
+            raise ValueError(
+                f"the state of {type(self).__name__}'s workers must hold {sorted(self._rows)}, got {sorted(saved)}: "
+                "it was saved by another predictor"
+            )
+
     def _require_fleet(self) -> None:
         if not self.workers:
             raise ValueError("there is no fleet yet: call reset(workers) with the workers' names first")
@@ -189,6 +213,13 @@ class FleetPredictor:
                 f"{list(self.driver_names)}, got {rows.shape}"
             )
         return np.where(np.isfinite(rows), rows, np.nan)
+
+
+def _name(worker: object) -> str:
+    """Return a worker's name as text; one that is empty names nobody."""
+    if not str(worker):
+        raise ValueError("a worker's name must not be empty, got ''")
+    return str(worker)
 
 
 def _completed(report: Report) -> Array:

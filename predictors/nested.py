@@ -57,6 +57,12 @@ class NestedPredictor(FleetPredictor):
         for inner in self._inner:
             inner.leave(worker)
 
+    def rename(self, old: str, new: str) -> None:
+        """Give a worker another name; it keeps its place and all that was learnt of it."""
+        super().rename(old, new)
+        for inner in self._inner:
+            inner.rename(old, new)
+
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, that of the inner predictors too, as arrays."""
         state = super().state_dict()

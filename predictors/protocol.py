@@ -46,6 +46,10 @@ class Predictor(Protocol):
         """Remove a worker; the others keep their state."""
         ...
 
+    def rename(self, old: str, new: str) -> None:
+        """Give a worker another name; it keeps its place and all that was learnt of it."""
+        ...
+
     def observe(self, report: Report) -> None:
         """Learn what the iteration just finished measured."""
         ...

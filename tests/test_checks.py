@@ -81,7 +81,7 @@ class KnowsItsPlace(LastValue):
 
 class ForgetfulState(EWMA):
     def state_dict(self):
-        return {name: rows for name, rows in super().state_dict().items() if name != "rows/level"}
+        return super().state_dict() | {"rows/level": np.full(len(self.workers), np.nan)}
 
 
 class LivingState(LastValue):
@@ -103,6 +103,23 @@ class RestartsOnChange(LastValue):
 
     def leave(self, worker):
         self.reset([name for name in self.workers if name != worker])
+
+
+class ForgetsTheRenamed(LastValue):
+    def rename(self, old, new):
+        super().rename(old, new)
+        self._rows["last"] = np.where(np.array(self.workers) == new, np.nan, self._rows["last"])
+
+
+class GivesUpOnTheSilent(LastValue):
+    """Takes the mean of the others for a worker that is silent for long, and follows nobody after that."""
+
+    def _fresh(self, count):
+        return super()._fresh(count) | {"silent": np.zeros(count)}
+
+    def _learn(self, speed_W, drivers_WD):
+        super()._learn(np.where(self._rows["silent"] < 100, speed_W, np.nan), drivers_WD)
+        self._rows["silent"] = self._rows["silent"] + np.isnan(speed_W)
 
 
 class RemembersAfterReset(EWMA):
@@ -178,6 +195,8 @@ SABOTEURS = {
     "copies_and_pickles": ForgetsWhenPickled,
     "joining_leaves_others_alone": RestartsOnChange,
     "leaving_leaves_others_alone": RestartsOnChange,
+    "renaming_keeps_what_was_learnt": ForgetsTheRenamed,
+    "silence_is_survived": GivesUpOnTheSilent,
     "reset_forgets": RemembersAfterReset,
     "memory_is_bounded": Hoarder,
     "further_horizons_are_usable": SurerFurtherAhead,
@@ -197,6 +216,29 @@ def test_every_check_has_a_predictor_that_breaks_it():
 def test_check_notices_a_broken_promise(name, kind):
     with pytest.raises(checks.PromiseBroken):
         checks.run(kind, [name])
+
+
+def test_a_state_of_another_predictor_is_refused():
+    model = EWMA()
+    model.reset(["a"])
+    with pytest.raises(ValueError, match=r"the state of LastValue's workers must hold \['last', 'squared_error'\]"):
+        LastValue().load_state_dict(model.state_dict())
+
+
+def test_a_worker_without_a_name_is_refused():
+    model = LastValue()
+    for begins in (lambda: model.reset(["a", ""]), lambda: model.reset([""])):
+        with pytest.raises(ValueError, match="a worker's name must not be empty"):
+            begins()
+    model.reset(["a", "b"])
+    for changes in (lambda: model.join(""), lambda: model.rename("a", "")):
+        with pytest.raises(ValueError, match="a worker's name must not be empty"):
+            changes()
+    with pytest.raises(ValueError, match="worker 'b' is already in the fleet"):
+        model.rename("a", "b")
+    with pytest.raises(ValueError, match="worker 'z' is not in the fleet"):
+        model.rename("z", "y")
+    assert model.workers == ("a", "b")
 
 
 def test_an_opted_out_check_is_not_run():

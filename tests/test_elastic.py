@@ -1,0 +1,48 @@
+"""Fleets that change: what is told of a worker by its name follows it under another name."""
+
+import numpy as np
+import pytest
+
+from paceline.predictors import ARIMA, BatchTime, Mixture, Report, checks
+
+TRACE = checks.example_trace(400)
+
+
+@pytest.mark.parametrize("kind", [ARIMA, BatchTime, Mixture])
+def test_what_was_fitted_to_a_worker_serves_it_under_its_new_name(kind):
+    fitted = kind().fit([TRACE])
+    renamed, untouched = kind(), kind()
+    for model in (renamed, untouched):
+        model.load_state_dict(fitted.state_dict())
+        model.reset(TRACE.workers)
+        model.observe(Report(TRACE.samples[0], TRACE.seconds[0]))
+    renamed.rename("b", "spare")
+    resumed = kind()
+    resumed.load_state_dict(renamed.state_dict())
+    for k in range(1, 50):
+        report = Report(TRACE.samples[k], TRACE.seconds[k])
+        for model in (renamed, resumed, untouched):
+            model.observe(report)
+        assert np.array_equal(renamed.predict().speed, untouched.predict().speed)
+        assert np.array_equal(resumed.predict().speed, untouched.predict().speed)
+
+
+def test_a_renamed_worker_may_leave_by_its_new_name_only():
+    model = Mixture(["ewma", "arima"])
+    model.reset(["a", "b"])
+    model.rename("a", "c")
+    with pytest.raises(ValueError, match="worker 'a' is not in the fleet"):
+        model.leave("a")
+    model.leave("c")
+    model.join("a")
+    assert model.workers == ("b", "a")
+
+
+def test_an_arima_resumes_a_fleet_whose_state_holds_nothing_that_was_fitted():
+    fitted = ARIMA(order=(1, 0, 0)).fit([TRACE])
+    fitted.reset(["a"])
+    rows = {name: value for name, value in fitted.state_dict().items() if not name.startswith("learnt/")}
+    other = ARIMA(order=(1, 0, 0)).fit([TRACE])
+    other.load_state_dict(rows)
+    assert other.workers == ("a",)
+    assert other.coefficients_["a"].ar == pytest.approx(fitted.coefficients_["a"].ar)
