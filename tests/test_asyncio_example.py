@@ -1,0 +1,85 @@
+"""The example that embeds the load balancer in an asyncio service of somebody else's."""
+
+import asyncio
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples" / "asyncio_coordinator"
+pytestmark = [pytest.mark.checkout, pytest.mark.timeout(30)]
+
+
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(f"asyncio_coordinator_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def trained(workers, *, fleet, iterations=14, patience=5.0, late=()):
+    """Run the service with these coroutines of a port as workers, and return (plan, report) of every iteration."""
+    service = loaded("server").Service(global_batch=60, patience=patience)
+    server = await asyncio.start_server(service.greet, "127.0.0.1", 0)
+    port, seen = server.sockets[0].getsockname()[1], []
+    async with server:
+        tasks = [asyncio.create_task(worker(port)) for worker in workers]
+        async for iteration, plan, report in service.train(fleet, iterations):
+            seen.append((plan, report))
+            if iteration == 3:
+                tasks += [asyncio.create_task(worker(port)) for worker in late]
+        await asyncio.gather(*tasks)
+    return seen
+
+
+def worker(name, speed):
+    return lambda port: loaded("worker").work(port, name, [speed])
+
+
+def answering(name, lines):
+    """Return a worker that sends these lines, one an iteration, and then nothing more."""
+
+    async def work(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(json.dumps({"worker": name}).encode() + b"\n")
+        for line in lines:
+            await reader.readline()
+            writer.write(line + b"\n")
+        await reader.read()  # silent until the service hangs up
+        writer.close()
+        await writer.wait_closed()
+
+    return work
+
+
+def test_a_worker_of_half_the_speed_ends_with_half_the_samples():
+    plan, _ = asyncio.run(trained([worker("a", 4000.0), worker("b", 2000.0)], fleet=2))[-1]
+    sizes = dict(zip(plan.workers, plan.sizes.tolist(), strict=True))
+    assert sum(sizes.values()) == 60
+    assert 1.4 < sizes["a"] / sizes["b"] < 2.8
+
+
+def test_a_worker_that_comes_later_gets_its_share():
+    seen = asyncio.run(trained([worker("a", 4000.0)], fleet=1, late=[worker("b", 4000.0)]))
+    assert seen[0][0].workers == ("a",)
+    assert seen[-1][0].workers == ("a", "b")
+    assert (seen[-1][0].sizes > 10).all()
+    assert all(plan.sizes.sum() == 60 for plan, _ in seen)
+
+
+@pytest.mark.parametrize(
+    "last", [[], [b"no json"], [b'{"t": "soon", "c": 1, "m": 1}'], [b"17"]], ids=["silent", "no json", "text", "number"]
+)
+def test_a_worker_that_falls_silent_or_talks_nonsense_is_left_behind_and_the_others_go_on(last):
+    well = [b'{"t": 0.01, "c": 0.5, "m": 1e9}'] * 3
+    seen = asyncio.run(trained([worker("a", 4000.0), answering("b", well + last)], fleet=2, patience=0.3))
+    assert len(seen) == 14
+    assert seen[0][0].workers == ("a", "b")
+    assert seen[-1][0].workers == ("a",)
+    assert seen[-1][0].sizes.tolist() == [60]
+
+
+def test_two_workers_of_one_name_do_not_take_each_others_place():
+    seen = asyncio.run(trained([worker("a", 4000.0), worker("a", 4000.0)], fleet=1, iterations=5))
+    assert {plan.workers for plan, _ in seen} == {("a",)}
