@@ -32,6 +32,9 @@ def curves_of_traces(
 ) -> dict[str, Array]:
     """Fit one curve to each device type whose batches moved, ``[F]`` each; those whose batches stayed have none.
 
+    Only a job in which a device's batch moved tells its curve: a batch that stays within each job and differs between
+    jobs tells their models apart. Traces whose batches moved are taken for jobs of one model.
+
     Examples
     --------
     >>> from paceline.datasets import Trace
@@ -39,14 +42,22 @@ def curves_of_traces(
     >>> curves_of_traces([trace], str)["a"].round(3)
     array([ 0.   ,  0.025,  0.1  ,    inf, 12.   ])
     """
-    measured: dict[str, list[Array]] = {}
+    telling: dict[str, list[Array]] = {}
     for trace in traces:
-        for w, worker in enumerate(trace.workers):
-            seen = np.isfinite(trace.speed[:, w])
-            points = np.stack([trace.samples[seen, w], trace.seconds[seen, w]])
-            measured.setdefault(device_of(worker), []).append(points)
-    pooled = {device: np.concatenate(parts, axis=1) for device, parts in measured.items()}
-    return {device: _curve(points[0], points[1], near) for device, points in pooled.items() if _tells_apart(points[0])}
+        for device, points in _measured(trace, device_of).items():
+            if _tells_apart(points[0]):
+                telling.setdefault(device, []).append(points)
+    pooled = {device: np.concatenate(parts, axis=1) for device, parts in telling.items()}
+    return {device: _curve(points[0], points[1], near) for device, points in pooled.items()}
+
+
+def _measured(trace: Trace, device_of: Callable[[str], str]) -> dict[str, Array]:
+    """Return the sizes and seconds of each device in one trace, ``[2, N]``."""
+    parts: dict[str, list[Array]] = {}
+    for w, worker in enumerate(trace.workers):
+        seen = np.isfinite(trace.speed[:, w])
+        parts.setdefault(device_of(worker), []).append(np.stack([trace.samples[seen, w], trace.seconds[seen, w]]))
+    return {device: np.concatenate(points, axis=1) for device, points in parts.items()}
 
 
 def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> dict[str, Array]:

@@ -62,6 +62,12 @@ def test_workers_of_one_type_share_the_curve_that_was_fitted_to_all_of_them():
     np.testing.assert_allclose(curves.intercept, [0.2, 0.2, 0.3], rtol=1e-6)
 
 
+def test_batches_that_differ_only_between_jobs_tell_models_apart_and_are_no_curve():
+    jobs = [Trace(np.full((9, 1), size), np.full((9, 1), 1.0), workers=["0"]) for size in (64.0, 512.0)]
+    assert fit(BatchTime(), jobs).curves_ == {}
+    assert list(BatchTime().fit([*jobs, recorded()]).curves_) == list(FLEET)
+
+
 def test_a_worker_of_unknown_type_starts_with_the_median_curve_and_a_free_limit():
     model = BatchTime().fit_profiles(profile())
     model.reset(["k80", "stranger"])
