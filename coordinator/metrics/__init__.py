@@ -1,0 +1,20 @@
+"""Watching a run: what each iteration measured, forecast and decided, to a file, a log or a dashboard."""
+
+from paceline.coordinator.metrics.boards import Logging, Prometheus, TensorBoard
+from paceline.coordinator.metrics.json_lines import JsonLines
+from paceline.coordinator.metrics.run import Run, RunReader, newest, read_run
+from paceline.coordinator.metrics.sink import Sink, sinks, summary
+
+__all__ = [
+    "JsonLines",
+    "Logging",
+    "Prometheus",
+    "Run",
+    "RunReader",
+    "Sink",
+    "TensorBoard",
+    "newest",
+    "read_run",
+    "sinks",
+    "summary",
+]

@@ -1,0 +1,183 @@
+"""Sinks for what is there already: Python's log, TensorBoard, Prometheus. Axis: W workers."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.coordinator import why
+from paceline.coordinator.metrics.sink import Sink, summary
+from paceline.coordinator.record import Iteration
+from paceline.predictors.extras import require
+
+
+class Logging(Sink):
+    """A line in the log ``paceline.metrics`` for each change of sizes, and for every so many iterations.
+
+    Parameters
+    ----------
+    every
+        Iterations between two lines when nothing changes.
+    """
+
+    def __init__(self, every: int = 100) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1 iteration, got {every}")
+        self.every = every
+
+    def write(self, iteration: Iteration) -> None:
+        """Log the iteration: a warning if the workers had used different plans."""
+        if not iteration.agreed:
+            logger.warning("iteration %d: the workers had different plans; the first's is used", iteration.index)
+        if iteration.plan.acted or iteration.index % self.every == 0:
+            numbers = summary(iteration)
+            logger.info(
+                "iteration %d: %s, waiting %s, %s less than with equal batches; sizes %s. %s",
+                iteration.index,
+                why.duration(numbers["seconds"]),
+                why.percent(numbers["waiting_share"]),
+                why.percent(numbers["gain"]),
+                iteration.sizes.tolist(),
+                iteration.plan.why,
+            )
+
+
+class TensorBoard(Sink):
+    """Scalars of each iteration for TensorBoard: the fleet's under ``paceline/``, each worker's beside it.
+
+    Parameters
+    ----------
+    folder
+        Where TensorBoard looks for runs.
+
+    Raises
+    ------
+    ImportError
+        If tensorboard is missing, when the sink is made.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        require("torch", needed_by="TensorBoard", extra="neural")
+        require("tensorboard", needed_by="TensorBoard", extra="metrics")
+        self.folder = Path(folder)
+        self._writer: Any = None
+
+    def write(self, iteration: Iteration) -> None:
+        """Write the scalars, and the reason as text where sizes changed."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(self.folder)  # type: ignore[no-untyped-call]
+        step, when = iteration.index, iteration.time
+        for name, value in summary(iteration).items():
+            self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
+        for name, values_W in _of_workers(iteration).items():
+            for worker, value in zip(iteration.workers, values_W, strict=True):
+                self._writer.add_scalar(f"paceline_{name}/{worker}", value, step, walltime=when)
+        if iteration.plan.acted:
+            self._writer.add_text("paceline/why", iteration.plan.why, step, walltime=when)
+
+    def close(self) -> None:
+        """Write what is still in memory."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Prometheus(Sink):
+    """Gauges and counters that a Prometheus server collects from this process.
+
+    Parameters
+    ----------
+    port
+        The port to answer on, on the fleet's first worker alone; ``None`` registers the metrics only, for a process
+        that has an endpoint of its own.
+    registry
+        The ``prometheus_client.CollectorRegistry`` to register with; the library's own unless given.
+
+    Raises
+    ------
+    ImportError
+        If prometheus_client is missing, when the sink is made.
+    """
+
+    def __init__(self, port: int | None = None, *, registry: Any = None) -> None:
+        require("prometheus_client", needed_by="Prometheus", extra="metrics")
+        self.port = port
+        self.registry = registry
+        self._server: Any = None
+        self._gauges: dict[str, Any] = {}
+        self._counters: dict[str, Any] = {}
+
+    def write(self, iteration: Iteration) -> None:
+        """Set the gauges and count the iteration."""
+        if not self._gauges:
+            self._register()
+        for name, value in summary(iteration).items():
+            self._gauges[name].set(value)
+        for name, values_W in _of_workers(iteration).items():
+            for worker, value in zip(iteration.workers, values_W, strict=True):
+                self._gauges[f"worker_{name}"].labels(worker).set(value)
+        self._counters["iterations"].inc()
+        self._counters["samples"].inc(iteration.global_batch)
+        self._counters["changes"].inc(iteration.plan.acted)
+        self._counters["disagreements"].inc(not iteration.agreed)
+
+    def close(self) -> None:
+        """Stop answering; the metrics stay registered."""
+        if self._server is not None:
+            server, thread = self._server
+            server.shutdown()
+            server.server_close()
+            thread.join()
+        self._server = None
+
+    def _register(self) -> None:
+        from prometheus_client import REGISTRY, Counter, Gauge, start_http_server
+
+        registry = REGISTRY if self.registry is None else self.registry
+        for name, about in FLEET.items():
+            self._gauges[name] = Gauge(f"paceline_{name}", about, registry=registry)
+        for name, about in WORKER.items():
+            gauge = Gauge(f"paceline_worker_{name}", about, ["worker"], registry=registry)
+            self._gauges[f"worker_{name}"] = gauge
+        for name, about in COUNTED.items():
+            self._counters[name] = Counter(f"paceline_{name}", about, registry=registry)
+        if self.port is not None:
+            self._server = start_http_server(self.port, registry=registry)
+
+
+logger = logging.getLogger("paceline.metrics")
+
+FLEET = {
+    "seconds": "Own compute time of the slowest worker.",
+    "forecast_seconds": "What the slowest was expected to take.",
+    "equal_seconds": "What the slowest would have taken with equal batches, an estimate.",
+    "gain": "Share of the time saved against equal batches.",
+    "waiting_share": "Share of the workers' time spent waiting for the slowest.",
+    "forecast_error": "Relative error of the forecast, the mean over the workers.",
+    "wall_seconds": "Time from one iteration's start to the next.",
+    "overhead_seconds": "Time that balancing took on the critical path.",
+}
+WORKER = {
+    "samples": "Samples processed in the last iteration.",
+    "seconds": "Own compute time of the last iteration.",
+    "forecast_seconds": "What it was expected to take.",
+    "wait_seconds": "Time it waited for the slowest.",
+}
+COUNTED = {
+    "iterations": "Iterations done.",
+    "samples": "Samples processed.",
+    "changes": "Times the sizes were changed.",
+    "disagreements": "Times the workers had different plans.",
+}
+
+
+def _of_workers(iteration: Iteration) -> dict[str, list[float]]:
+    """Return the numbers of each worker, by the names in ``WORKER``."""
+    with np.errstate(invalid="ignore"):  # a worker may have reported an infinite time
+        waited_W = iteration.wait_seconds
+    rows = (iteration.sizes, iteration.seconds, iteration.forecast_seconds, waited_W)
+    return {name: np.asarray(row, dtype=float).tolist() for name, row in zip(WORKER, rows, strict=True)}

@@ -1,0 +1,129 @@
+"""A run as lines of JSON: one for each iteration, after one that says how to read them. Axis: W workers."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline.coordinator.metrics.sink import Sink, summary
+from paceline.coordinator.record import Iteration
+
+SCHEMA = 1
+"""The version of the lines; a reader refuses those of a later one."""
+
+
+class JsonLines(Sink):
+    """Appends a line to a file at each iteration, and hands it to the operating system at once.
+
+    Whatever ends the process, kill -9 too, the file is readable up to the last line, which may be cut short. The first
+    line names the schema, the workers and the global batch; such a line follows again whenever the fleet changes or a
+    run is resumed into the same file. Read it with :func:`read_run`, ``paceline watch`` or ``paceline report``.
+
+    Parameters
+    ----------
+    path
+        The file, best ending in ``.jsonl``; made when the first iteration is written, with the folders it needs.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from paceline.coordinator import LoadBalancer
+    >>> from paceline.coordinator.metrics import read_run
+    >>> from paceline.predictors import EWMA
+    >>> plan = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan
+    >>> iteration = Iteration(
+    ...     index=0, time=1.7e9, worker="gpu0", sizes=plan.sizes, seconds=np.array([0.25, 0.5]),
+    ...     forecast_seconds=np.array([0.25, 0.25]), comm_seconds=np.array([0.26, 0.01]),
+    ...     wall_seconds=0.52, overhead_seconds=0.0002, agreed=True, plan=plan,
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sink = JsonLines(f"{folder}/run.jsonl")
+    ...     sink(iteration)
+    ...     sink.close()
+    ...     print(read_run(f"{folder}/run.jsonl").seconds)
+    [[0.25 0.5 ]]
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file: TextIO | None = None
+        self._fleet: tuple[tuple[str, ...], int] | None = None
+
+    def write(self, iteration: Iteration) -> None:
+        """Append the iteration, after a line about the fleet if it is a new one."""
+        if self._file is None:
+            self._file = _opened(self.path)
+        fleet = (iteration.workers, iteration.plan.sizes.sum())
+        if fleet != self._fleet:
+            self._line(_header(iteration))
+            self._fleet = fleet
+        self._line(_about(iteration))
+
+    def close(self) -> None:
+        """Close the file; another iteration would open it again."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._fleet = None
+
+    def _line(self, content: dict[str, Any]) -> None:
+        assert self._file is not None
+        self._file.write(json.dumps(content, allow_nan=False) + "\n")
+
+
+def _opened(path: Path) -> TextIO:
+    """Open a file whose every line goes out at once; end a line that was cut short."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a", buffering=1, encoding="utf-8")
+    if file.tell():
+        with path.open("rb") as old:
+            old.seek(-1, 2)
+            file.write("" if old.read() == b"\n" else "\n")
+    return file
+
+
+def _header(iteration: Iteration) -> dict[str, Any]:
+    return {
+        "paceline_run": SCHEMA,
+        "version": _version(),
+        "workers": list(iteration.workers),
+        "global_batch": int(iteration.plan.sizes.sum()),
+        "units": {"time": "seconds since the epoch", "sizes": "samples", "all others": "seconds, or shares"},
+    }
+
+
+def _about(iteration: Iteration) -> dict[str, Any]:
+    numbers, plan = summary(iteration), iteration.plan
+    return {
+        "index": iteration.index,
+        "time": round(iteration.time, 3),
+        "sizes": iteration.sizes.tolist(),
+        "seconds": _known(iteration.seconds),
+        "forecast_seconds": _known(iteration.forecast_seconds),
+        "comm_seconds": _known(iteration.comm_seconds),
+        "wall_seconds": _known(numbers["wall_seconds"]),
+        "equal_seconds": _known(numbers["equal_seconds"]),
+        "overhead_seconds": _known(numbers["overhead_seconds"]),
+        "agreed": bool(iteration.agreed),
+        "planned": plan.sizes.tolist(),
+        "gain": _known(plan.gain),
+        "acted": bool(plan.acted),
+        "why": plan.why,
+    }
+
+
+def _known(values: ArrayLike) -> Any:
+    """Return numbers as JSON takes them: null where they are not finite."""
+    rounded = np.round(np.asarray(values, dtype=np.float64), 7)
+    return np.where(np.isfinite(rounded), rounded.astype(object), None).tolist()
+
+
+def _version() -> str:
+    try:
+        return version("paceline")
+    except PackageNotFoundError:
+        return "unknown"

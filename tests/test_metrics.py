@@ -1,0 +1,291 @@
+"""Metrics of a live run: written by every sink, and read back from the JSON lines."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import urllib.request
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from paceline.coordinator import LoadBalancer, Policy
+from paceline.coordinator.metrics import (
+    JsonLines,
+    Logging,
+    Prometheus,
+    RunReader,
+    Sink,
+    TensorBoard,
+    newest,
+    read_run,
+    sinks,
+    summary,
+)
+from paceline.coordinator.record import Iteration
+from paceline.predictors import EWMA, Report
+
+
+def iterations(count, workers=("gpu0", "gpu1"), speeds=(1000.0, 500.0), first=0):
+    """Balance workers of these speeds, and yield the record of each iteration."""
+    balancer = LoadBalancer(EWMA(), workers=workers, global_batch=60, policy=Policy(warmup=2))
+    for index in range(first, first + count):
+        before = balancer.plan
+        seconds = before.sizes / np.array(speeds)
+        plan = balancer.step(Report(samples=before.sizes, seconds=seconds))
+        yield Iteration(
+            index=index,
+            time=1.7e9 + index,
+            worker=workers[0],
+            sizes=before.sizes,
+            seconds=seconds,
+            forecast_seconds=before.seconds,
+            comm_seconds=np.full(len(workers), np.nan),
+            wall_seconds=float(seconds.max()) + 0.001,
+            overhead_seconds=0.0001,
+            agreed=True,
+            plan=plan,
+        )
+
+
+def written(path, records):
+    sink = JsonLines(path)
+    for record in records:
+        sink(record)
+    return sink
+
+
+def test_what_was_written_is_read_back(tmp_path):
+    records = list(iterations(6))
+    written(tmp_path / "run.jsonl", records).close()
+    run = read_run(tmp_path / "run.jsonl")
+    assert run.workers == ("gpu0", "gpu1")
+    np.testing.assert_array_equal(run.sizes, [record.sizes for record in records])
+    np.testing.assert_allclose(run.seconds, [record.seconds for record in records], atol=1e-7)
+    np.testing.assert_allclose(run.waiting_share, [record.waiting_share for record in records], atol=1e-5)
+    np.testing.assert_array_equal(run.of_workers["planned"], [record.plan.sizes for record in records])
+    assert run.acted.tolist() == [record.plan.acted for record in records]
+    assert run.why == tuple(record.plan.why for record in records)
+    assert run.of_fleet["index"].tolist() == list(range(6))
+    assert np.isnan(run.of_workers["comm_seconds"]).all()
+
+
+def test_the_first_line_says_how_to_read_the_others_and_every_line_is_strict_json(tmp_path):
+    records = [replace(record, seconds=np.array([np.nan, np.inf])) for record in iterations(2)]
+    written(tmp_path / "run.jsonl", records).close()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert lines[0]["paceline_run"] == 1
+    assert lines[0]["workers"] == ["gpu0", "gpu1"]
+    assert lines[0]["global_batch"] == 60
+    assert lines[1]["seconds"] == [None, None]
+
+
+def test_equal_batches_are_what_the_gain_is_measured_against(tmp_path):
+    *_, last = iterations(5)
+    assert last.sizes.tolist() == [40, 20]
+    numbers = summary(last)
+    assert numbers["equal_seconds"] == pytest.approx(30 / 500)
+    assert numbers["gain"] == pytest.approx(1 - 0.040 / 0.060)
+    assert numbers["waiting_share"] == pytest.approx(0)
+    written(tmp_path / "run.jsonl", iterations(200)).close()
+    assert read_run(tmp_path / "run.jsonl").saved == pytest.approx(1 / 3, abs=0.01)
+
+
+def test_the_summary_of_an_iteration_that_nobody_reported_is_unknown_and_not_an_error():
+    (record,) = iterations(1)
+    numbers = summary(replace(record, seconds=np.full(2, np.nan)))
+    assert all(np.isnan(numbers[name]) for name in ("seconds", "equal_seconds", "gain", "waiting_share"))
+
+
+def test_only_the_first_worker_writes(tmp_path):
+    written(tmp_path / "run.jsonl", [replace(record, worker="gpu1") for record in iterations(3)])
+    assert not list(tmp_path.iterdir())
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from test_metrics import iterations, JsonLines
+sink = JsonLines({path!r})
+for record in iterations(7):
+    sink(record)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.checkout
+def test_a_killed_process_leaves_every_iteration_it_wrote(tmp_path, request):
+    path = tmp_path / "run.jsonl"
+    code = KILLED.format(tests=str(request.path.parent), path=str(path))
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == -signal.SIGKILL
+    assert len(read_run(path)) == 7
+
+
+def test_a_line_cut_short_is_passed_over_and_a_resumed_run_goes_on_in_the_same_file(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written(path, iterations(4)).close()
+    path.write_bytes(path.read_bytes()[:-40])
+    assert len(read_run(path)) == 3
+    written(path, iterations(2, workers=("gpu0", "gpu1", "gpu2"), speeds=(1000.0, 500.0, 500.0), first=3)).close()
+    run = read_run(path)
+    assert run.of_fleet["index"].tolist() == [0, 1, 2, 3, 4]
+    assert run.workers == ("gpu0", "gpu1", "gpu2")
+    assert np.isnan(run.sizes[:3, 2]).all()
+    assert np.isfinite(run.sizes[3:]).all()
+    assert np.isfinite(run.makespan).all()
+
+
+def test_a_reader_follows_a_growing_file_and_starts_anew_with_a_new_one(tmp_path):
+    path = tmp_path / "run.jsonl"
+    sink = written(path, iterations(2))
+    reader = RunReader(path)
+    assert (reader.poll(), reader.poll()) == (2, 0)
+    for record in iterations(3, first=2):
+        sink(record)
+    assert reader.poll() == 3
+    assert reader.run(last=2).of_fleet["index"].tolist() == [3, 4]
+    sink.close()
+    path.unlink()
+    written(path, iterations(1)).close()
+    assert reader.poll() == 1
+    assert len(reader) == 1
+
+
+def test_half_a_line_is_read_when_its_other_half_has_come(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written(path, iterations(2)).close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    reader = RunReader(path)
+    assert reader.poll() == 1
+    path.write_bytes(whole)
+    assert reader.poll() == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "holds no iteration yet"),
+        ("a,b\n1,2\n", "is not the record of a run"),
+        ('{"seconds": [1]}\n', "is not the record of a run"),
+        ('{"paceline_run": 99, "version": "9.1", "workers": ["a"]}\n', "written by paceline 9.1"),
+    ],
+)
+def test_a_file_that_is_no_run_is_refused_by_name(tmp_path, content, sentence):
+    path = tmp_path / "other.jsonl"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"other\.jsonl .*" + sentence):
+        read_run(path)
+
+
+def test_the_newest_file_of_a_folder_is_found(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no \.jsonl file"):
+        newest(tmp_path)
+    for age, name in enumerate(("new.jsonl", "old.jsonl")):
+        written(tmp_path / name, iterations(1)).close()
+        import os
+
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    assert newest(tmp_path).name == "new.jsonl"
+    assert newest(tmp_path / "old.jsonl").name == "old.jsonl"
+
+
+def test_a_run_becomes_a_trace_like_any_other(tmp_path):
+    written(tmp_path / "mine.jsonl", iterations(5)).close()
+    trace = read_run(tmp_path / "mine.jsonl").trace()
+    assert trace.name == "mine"
+    np.testing.assert_allclose(trace.speed, np.tile([1000.0, 500.0], (5, 1)), rtol=1e-4)
+
+
+def test_metrics_that_cannot_be_written_end_with_a_line_in_the_log_and_not_the_training(tmp_path, caplog):
+    (tmp_path / "folder").write_text("in the way")
+    with caplog.at_level(logging.ERROR, "paceline.metrics"):
+        written(tmp_path / "folder" / "run.jsonl", iterations(3))
+    assert len(caplog.records) == 1
+    assert "no more metrics are written by JsonLines" in caplog.text
+
+
+def test_the_log_tells_changes_and_every_so_manyth_iteration(caplog):
+    sink = Logging(every=4)
+    with caplog.at_level(logging.INFO, "paceline.metrics"):
+        for record in iterations(6):
+            sink(record)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 3
+    assert "Moved 10 samples from gpu1" in told[1]
+    assert "waiting 25 %" in told[0]
+
+
+def test_a_disagreement_is_a_warning_in_the_log(caplog):
+    (record,) = iterations(1)
+    Logging()(replace(record, agreed=False))
+    assert [record.levelname for record in caplog.records][:1] == ["WARNING"]
+
+
+def test_prometheus_collects_gauges_and_counters():
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry = prometheus_client.CollectorRegistry()
+    sink = Prometheus(0, registry=registry)
+    try:
+        for record in iterations(5):
+            sink(record)
+        assert registry.get_sample_value("paceline_iterations_total") == 5
+        assert registry.get_sample_value("paceline_samples_total") == 300
+        assert registry.get_sample_value("paceline_changes_total") == 1
+        assert registry.get_sample_value("paceline_worker_samples", {"worker": "gpu0"}) == 40
+        assert registry.get_sample_value("paceline_gain") == pytest.approx(1 / 3)
+        port = sink._server[0].server_port
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert b'paceline_worker_samples{worker="gpu0"} 40.0' in answer.read()
+    finally:
+        sink.close()
+
+
+def test_tensorboard_gets_scalars_of_the_fleet_and_of_each_worker(tmp_path):
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("torch")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = TensorBoard(tmp_path)
+    for record in iterations(4):
+        sink(record)
+    sink.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.value for event in events.Scalars("paceline_samples/gpu0")] == [30, 30, 40, 40]
+    assert events.Scalars("paceline/gain")[-1].value == pytest.approx(1 / 3)
+
+
+def test_sinks_are_named_by_text_and_functions_stay_as_they_are(tmp_path):
+    seen = []
+    log, board, lines, function = sinks(
+        "log", f"tensorboard:{tmp_path}", tmp_path.joinpath("a.jsonl").name, seen.append
+    )
+    assert (type(log), type(board), type(lines)) == (Logging, TensorBoard, JsonLines)
+    assert function == seen.append
+    assert sinks("prometheus:9100")[0].port == 9100
+
+
+@pytest.mark.parametrize("text", ["run.csv", "prometheus:", "prometheus:many", "tensorboard:", ""])
+def test_a_text_that_names_no_sink_is_refused(text):
+    with pytest.raises(ValueError, match="metrics must be"):
+        sinks(text)
+
+
+def test_a_missing_library_is_named_when_the_sink_is_made(monkeypatch):
+    monkeypatch.setattr("paceline.predictors.extras.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"paceline\[metrics\]"):
+        Prometheus(9100)
+
+
+def test_a_sink_of_ones_own_needs_one_method():
+    class Mine(Sink):
+        def write(self, iteration):
+            self.last = iteration.index
+
+    sink = Mine()
+    for record in iterations(3):
+        sink(record)
+    assert sink.last == 2
