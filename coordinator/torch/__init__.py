@@ -1,0 +1,1 @@
+"""Load-balanced training on PyTorch."""

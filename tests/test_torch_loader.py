@@ -1,0 +1,237 @@
+"""The balanced loader: every sample once an epoch, whatever the sizes do; exact resumes; new sizes at once."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+from paceline.coordinator.torch.ahead import cut, joined
+from paceline.coordinator.torch.dealer import Dealer
+from paceline.coordinator.torch.loader import BalancedLoader
+
+
+def random_sizes(rng, world_size, global_batch):
+    return 1 + rng.multinomial(global_batch - world_size, rng.dirichlet(np.ones(world_size)))
+
+
+def fleet(dataset, world_size, **options):
+    return [BalancedLoader(dataset, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+
+
+def change_sizes(loaders, seed):
+    """Let the sizes change before every batch, alike on every rank."""
+    for loader in loaders:
+        rng = np.random.default_rng(seed)
+
+        def change(loader=loader, rng=rng):
+            loader.sizes = random_sizes(rng, loader.world_size, loader.global_batch)
+
+        loader.before_batch = change
+
+
+@settings(max_examples=50)
+@given(
+    samples=st.integers(4, 200),
+    world_size=st.integers(1, 4),
+    ahead=st.integers(0, 3),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 5),
+)
+def test_every_sample_is_dealt_exactly_once(samples, world_size, ahead, shuffle, seed):
+    dealer = Dealer(samples, world_size, shuffle=shuffle, seed=seed, ahead=ahead)
+    rng = np.random.default_rng(seed)
+    for epoch in range(2):
+        dealer.start(epoch)
+        dealt = []
+        while dealer.remaining:
+            total = min(dealer.remaining, int(rng.integers(1, 12)))
+            sizes = rng.multinomial(total, rng.dirichlet(np.ones(world_size)))
+            batches = dealer.deal(sizes)
+            assert [len(batch) for batch in batches] == sizes.tolist()
+            dealt += batches
+        assert np.sort(np.concatenate(dealt)).tolist() == list(range(samples))
+
+
+def test_epochs_differ_in_order_and_seeds_too():
+    def order(seed, epoch):
+        dealer = Dealer(50, 1, seed=seed)
+        dealer.start(epoch)
+        return dealer.deal(np.array([50]))[0].tolist()
+
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
+
+
+def test_dealing_more_than_remains_is_an_error():
+    dealer = Dealer(5, 2)
+    dealer.start(0)
+    with pytest.raises(ValueError, match="more samples than the 5 that remain"):
+        dealer.deal(np.array([4, 2]))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_epoch_covers_every_sample_once_over_all_ranks_while_sizes_change(num_workers):
+    data = TensorDataset(torch.arange(103), torch.arange(103.0) * 2)
+    loaders = fleet(data, 3, global_batch=20, num_workers=num_workers, seed=7)
+    change_sizes(loaders, seed=1)
+    for _ in range(2):
+        seen = []
+        for batches in zip(*loaders, strict=True):
+            for loader, (numbers, doubles) in zip(loaders, batches, strict=True):
+                assert len(numbers) == loader.batch_sizes[loader.rank]
+                assert torch.equal(doubles, numbers * 2.0)
+                seen += numbers.tolist()
+        assert sorted(seen) == list(range(103))
+
+
+@pytest.mark.parametrize("collate", [None, list])
+def test_loading_ahead_changes_neither_samples_nor_sizes_in_number(collate):
+    """A new size holds from the next batch on, however many batches were loaded ahead."""
+    (loader,) = fleet(TensorDataset(torch.arange(60)), 1, global_batch=10, num_workers=1, collate_fn=collate)
+    two = BalancedLoader(loader.dataset, 10, rank=0, world_size=2, num_workers=2, prefetch_factor=3, collate_fn=collate)
+    assert sum(len(batch if collate else batch[0]) for batch in loader) == 60
+    wanted = [5, 5, 9, 9, 1, 3]
+    lengths = []
+    for index, batch in enumerate(two):
+        lengths.append(len(batch if collate else batch[0]))
+        following = wanted[min(index + 1, 5)]
+        two.sizes = np.array([following, 10 - following])
+    assert lengths == wanted
+
+
+@pytest.mark.parametrize(("samples", "lengths"), [(24, [10, 10, 4]), (22, [10, 12]), (20, [10, 10]), (5, [5])])
+def test_the_last_batch_takes_what_is_left_and_nobody_goes_without(samples, lengths):
+    loaders = fleet(range(samples), 3, global_batch=10)
+    totals = []
+    for batches in zip(*loaders, strict=True):
+        assert all(len(batch) for batch in batches)
+        totals.append(sum(len(batch) for batch in batches))
+    assert totals == lengths
+    assert len(loaders[0]) == len(lengths)
+
+
+def test_drop_last_leaves_out_what_does_not_fill_a_global_batch():
+    (loader,) = fleet(range(24), 1, global_batch=10, drop_last=True)
+    assert [len(batch) for batch in loader] == [10, 10]
+    assert len(loader) == 2
+
+
+def test_weights_are_the_share_of_the_batch_also_of_the_last():
+    loader = BalancedLoader(range(14), 10, rank=0, world_size=2)
+    loader.sizes = np.array([7, 3])
+    weights = [loader.weight for _ in loader]
+    assert weights == [0.7, 0.75]
+    assert loader.batch_sizes.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_resumed_epoch_goes_on_exactly_as_it_would_have(num_workers):
+    def made():
+        loaders = fleet(range(50), 2, global_batch=8, seed=3, num_workers=num_workers)
+        change_sizes(loaders, seed=5)
+        return loaders
+
+    def numbers(loader, skip=0):
+        return [batch.tolist() for batch in loader][skip:]
+
+    whole = [numbers(loader, skip=3) for loader in made()]
+    resumed = []
+    for loader in made():
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+        fresh = BalancedLoader(range(50), 8, rank=loader.rank, world_size=2, seed=3, num_workers=num_workers)
+        fresh.load_state_dict(state)
+        fresh.before_batch = None
+        rng = np.random.default_rng(5)
+        for _ in range(3):
+            random_sizes(rng, 2, 8)
+
+        def change(fresh=fresh, rng=rng):
+            fresh.sizes = random_sizes(rng, 2, 8)
+
+        fresh.before_batch = change
+        resumed.append(numbers(fresh))
+    assert resumed == whole
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 5])
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_resume_with_another_number_of_ranks_covers_the_rest_once(world_size, ahead):
+    before = Dealer(97, 2, seed=1, ahead=ahead)
+    before.start(4)
+    dealt = [sample for _ in range(3) for batch in before.deal(np.array([7, 3])) for sample in batch]
+    after = Dealer(97, world_size, seed=1, ahead=ahead)
+    after.load_state_dict(before.state_dict())
+    twice = Dealer(97, world_size + 1, seed=1)
+    dealt += [sample for batch in after.deal(np.full(world_size, 2)) for sample in batch]
+    twice.load_state_dict(after.state_dict())
+    assert twice.remaining == 97 - len(dealt)
+    sizes = np.diff(np.linspace(0, twice.remaining, world_size + 2).astype(int))
+    dealt += np.concatenate(twice.deal(sizes)).tolist()
+    assert sorted(dealt) == list(range(97))
+
+
+def test_a_state_of_other_data_is_refused():
+    state = BalancedLoader(range(50), 8, rank=0, world_size=2).state_dict()
+    other = BalancedLoader(range(51), 8, rank=0, world_size=2)
+    with pytest.raises(ValueError, match="saved with samples=50, but this loader has 51"):
+        other.load_state_dict(state)
+
+
+def test_sizes_move_only_between_optimiser_steps():
+    loader = BalancedLoader(range(60), 10, rank=0, world_size=2, accumulate=3)
+    change_sizes([loader], seed=3)
+    lengths = [len(batch) for batch in loader]
+    assert len(set(lengths[:3])) == len(set(lengths[3:])) == 1
+    assert lengths[0] != lengths[3]
+
+
+@pytest.mark.parametrize("sizes", [[10, 0], [5, 4], [5, 5, 0]])
+def test_sizes_that_would_lose_samples_or_leave_a_rank_empty_are_refused(sizes):
+    loader = BalancedLoader(range(60), 10, rank=0, world_size=2)
+    with pytest.raises(ValueError, match="sum to the global batch of 10"):
+        loader.sizes = np.array(sizes)
+
+
+def test_fewer_samples_than_ranks_are_refused():
+    with pytest.raises(ValueError, match="2 samples are too few for 3 ranks"):
+        BalancedLoader(range(2), 3, rank=0, world_size=3)
+
+
+def test_an_epoch_left_early_does_not_leak_into_the_next():
+    loader = BalancedLoader(TensorDataset(torch.arange(40)), 8, rank=0, world_size=1, num_workers=2)
+    for _ in loader:
+        break
+    assert sorted(sample for (batch,) in loader for sample in batch.tolist()) == list(range(40))
+    assert loader.epoch == 1
+
+
+def test_batches_of_every_shape_that_torch_collates_are_cut_and_joined():
+    from collections import namedtuple
+
+    Pair = namedtuple("Pair", ["image", "name"])
+    batch = Pair({"pixels": torch.arange(6).reshape(3, 2)}, ["a", "b", "c"])
+    parts = [cut(batch, slice(0, 1)), cut(batch, slice(1, 3))]
+    whole = joined(parts)
+    assert torch.equal(whole.image["pixels"], batch.image["pixels"])
+    assert whole.name == batch.name
+    assert isinstance(whole, Pair)
+
+
+def test_an_error_in_the_dataset_reaches_the_loop():
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            raise OSError("a file is missing")
+
+    for workers in (0, 1):
+        loader = BalancedLoader(Broken(), 4, rank=0, world_size=1, num_workers=workers)
+        with pytest.raises(OSError, match="a file is missing"):
+            next(iter(loader))
