@@ -2,6 +2,7 @@
 
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.batch_time import BatchTime
+from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
@@ -22,6 +23,7 @@ __all__ = [
     "NARX",
     "RLS",
     "BatchTime",
+    "Boosting",
     "Calibrated",
     "Curves",
     "FleetPredictor",

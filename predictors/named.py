@@ -7,6 +7,7 @@ from inspect import signature
 
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.batch_time import BatchTime
+from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.mixture import Mixture
@@ -24,6 +25,7 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     RunningMedian,
     ARIMA,
     NARX,
+    Boosting,
     BatchTime,
     RLS,
     Mixture,
