@@ -70,7 +70,7 @@ class TensorBoard(Sink):
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(self.folder)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(self.folder)
         step, when = iteration.index, iteration.time
         for name, value in summary(iteration).items():
             self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
@@ -102,9 +103,9 @@ def _about(iteration: Iteration) -> dict[str, Any]:
         "index": iteration.index,
         "time": round(iteration.time, 3),
         "sizes": iteration.sizes.tolist(),
-        "seconds": _known(iteration.seconds),
-        "forecast_seconds": _known(iteration.forecast_seconds),
-        "comm_seconds": _known(iteration.comm_seconds),
+        "seconds": _all_known(iteration.seconds),
+        "forecast_seconds": _all_known(iteration.forecast_seconds),
+        "comm_seconds": _all_known(iteration.comm_seconds),
         "wall_seconds": _known(numbers["wall_seconds"]),
         "equal_seconds": _known(numbers["equal_seconds"]),
         "overhead_seconds": _known(numbers["overhead_seconds"]),
@@ -116,10 +117,13 @@ def _about(iteration: Iteration) -> dict[str, Any]:
     }
 
 
-def _known(values: ArrayLike) -> Any:
-    """Return numbers as JSON takes them: null where they are not finite."""
-    rounded = np.round(np.asarray(values, dtype=np.float64), 7)
-    return np.where(np.isfinite(rounded), rounded.astype(object), None).tolist()
+def _known(value: float) -> float | None:
+    """Return a number as JSON takes it: null where it is not finite."""
+    return round(float(value), 7) if math.isfinite(value) else None
+
+
+def _all_known(values_W: ArrayLike) -> list[float | None]:
+    return [_known(value) for value in np.asarray(values_W, dtype=np.float64).tolist()]
 
 
 def _version() -> str:

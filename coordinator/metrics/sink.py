@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -119,7 +118,7 @@ def _equal_seconds(iteration: Iteration) -> float:
     """Return what the slowest would have taken with equal batches: the times measured, moved along the curves."""
     curves, sizes_W = iteration.plan.forecast.curves, iteration.sizes
     used_W = seconds_of(curves, sizes_W)
-    equal_W = seconds_of(curves, np.full(len(sizes_W), sizes_W.mean()))  # type: ignore[arg-type]  # a fraction will do
+    equal_W = seconds_of(curves, np.full(len(sizes_W), sizes_W.mean()))  # a fraction will do
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.fmax.reduce(np.where(used_W > 0, iteration.seconds * equal_W / used_W, np.nan)))
 
@@ -129,14 +128,12 @@ def _named(target: str) -> Sink:
     from paceline.coordinator.metrics.json_lines import JsonLines
 
     kind, _, argument = target.partition(":")
-    named: dict[str, Callable[[], Any]] = {
-        "tensorboard": lambda: TensorBoard(argument),
-        "prometheus": lambda: Prometheus(int(argument)),
-    }
     if target == "log":
         return Logging()
-    if kind in named and argument and (kind != "prometheus" or argument.isdigit()):
-        return named[kind]()  # type: ignore[no-any-return]
+    if kind == "tensorboard" and argument:
+        return TensorBoard(argument)
+    if kind == "prometheus" and argument.isdigit():
+        return Prometheus(int(argument))
     if target.endswith(".jsonl"):
         return JsonLines(target)
     raise ValueError(
