@@ -8,7 +8,8 @@ from paceline.datasets.control_group import ControlGroup
 from paceline.datasets.drivers import Driver, default_drivers
 from paceline.datasets.frame import from_frame, to_frame
 from paceline.datasets.parquet import load, save
-from paceline.datasets.recorder import Recorder, merge
+from paceline.datasets.recorder import Recorder
+from paceline.datasets.records import merge, phase_table
 from paceline.datasets.trace import Trace
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "from_frame",
     "load",
     "merge",
+    "phase_table",
     "save",
     "to_frame",
 ]

@@ -1,8 +1,8 @@
-"""The recorder: one worker's iterations, appended to a file while it trains; and the merge of all workers' files.
+"""The recorder: one worker's iterations, appended to a file while it trains.
 
 A file is JSON lines: a header that explains the columns, then one list of numbers an iteration. It is only ever
 appended to and flushed about every second, so a process killed at any moment leaves all iterations up to then.
-Axes: T iterations, W workers, D drivers.
+All workers' files become one trace in :mod:`paceline.datasets.records`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Self
 
 from paceline.datasets.drivers import Driver
-from paceline.datasets.trace import COLUMNS, UNITS, Trace
+from paceline.datasets.trace import COLUMNS, UNITS
 
 SCHEMA_VERSION = 1
 
@@ -45,6 +42,16 @@ class Recorder:
     first_iteration
         The number of the first iteration: not 0 for a worker that joins a running job.
 
+    Attributes
+    ----------
+    phases
+        Names of parts of an iteration that are timed as well, each a column of the file. Like ``meta`` and ``clock``
+        they stand in the file's header, which is written with the first iteration: set them before.
+    wait_in_comm
+        Whether ``comm_seconds`` hold the waiting too, for :func:`paceline.datasets.merge` to tell apart.
+    clock
+        How far the clock of this host is ahead of that of the first worker, if somebody measured it.
+
     Raises
     ------
     FileExistsError
@@ -53,6 +60,7 @@ class Recorder:
     Examples
     --------
     >>> import tempfile
+    >>> from paceline.datasets import merge
     >>> folder = tempfile.TemporaryDirectory()
     >>> with Recorder(f"{folder.name}/rank0.jsonl", worker="0") as recorder:
     ...     for _ in range(3):
@@ -82,7 +90,11 @@ class Recorder:
         self.meta = dict(meta or {})
         self.flush_seconds = flush_seconds
         self.next_iteration = first_iteration
+        self.phases: tuple[str, ...] = ()
+        self.wait_in_comm = False
+        self.clock: dict[str, object] = {}
         self._file: TextIOWrapper | None = None
+        self._explained = False
         self._flushed = 0.0
 
     def __enter__(self) -> Self:
@@ -92,41 +104,62 @@ class Recorder:
             raise FileExistsError(
                 f"{self.path} exists, and a record is never overwritten: give a new path, or move the old file away"
             ) from None
-        self._append(self._header())
-        self._flush()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what is still to be written and close the file; closing again does nothing."""
         if self._file is not None:
+            self._explain()
             self._file.close()
             self._file = None
 
     @contextmanager
     def iteration(self, samples: float) -> Iterator[Step]:
         """Time the block as one iteration of so many samples; one that raises is not recorded."""
-        drivers = self._sample()
-        step = Step(drivers, start=time.time())
+        step = self.begin()
         begin = time.perf_counter()
         yield step
         step.seconds = time.perf_counter() - begin - step.wait_seconds - step.comm_seconds
+        self.write(step, samples)
+
+    def begin(self) -> Step:
+        """Sample the drivers and return the iteration that begins now, for a loop that no ``with`` block can enclose.
+
+        The times of the step are then yours to set, and :meth:`write` records it, now or some iterations later.
+        """
+        return Step(tuple(driver.sample() for driver in self.drivers), start=time.time())
+
+    def write(self, step: Step, samples: float) -> None:
+        """Record an iteration of so many samples whose times are known."""
+        self._explain()
         measured = (samples, step.seconds, step.comm_seconds, step.wait_seconds, step.start)
-        self._append([self.next_iteration, *map(_number, (*measured, *drivers))])
+        phases = (step.phases.get(name, math.nan) for name in self.phases)
+        self._append([self.next_iteration, *map(_number, (*measured, *phases, *step.drivers))])
         self.next_iteration += 1
         if time.monotonic() - self._flushed >= self.flush_seconds:
             self._flush()
 
-    def _sample(self) -> tuple[float, ...]:
-        return tuple(driver.sample() for driver in self.drivers)
+    def _explain(self) -> None:
+        if not self._explained:
+            self._append(self._header())
+            self._flush()
+            self._explained = True
 
     def _header(self) -> dict[str, object]:
         return {
             "schema_version": SCHEMA_VERSION,
             "worker": self.worker,
-            "columns": ["iteration", *COLUMNS, *(driver.name for driver in self.drivers)],
-            "units": UNITS | {driver.name: driver.unit for driver in self.drivers},
+            "columns": ["iteration", *COLUMNS, *self.phases, *(driver.name for driver in self.drivers)],
+            "units": UNITS | dict.fromkeys(self.phases, "s") | {driver.name: driver.unit for driver in self.drivers},
+            "phases": self.phases,
             "drivers": [driver.name for driver in self.drivers],
+            "wait_in_comm": self.wait_in_comm,
+            "clock": self.clock,
             "meta": self.meta,
         }
 
@@ -144,7 +177,7 @@ class Recorder:
 
 
 class Step:
-    """The iteration under way: the drivers sampled before it, and the clocks that are taken out of its seconds."""
+    """The iteration under way: the drivers sampled before it, its times, and what is taken out of its seconds."""
 
     def __init__(self, drivers: tuple[float, ...], start: float) -> None:
         self.drivers = drivers
@@ -152,6 +185,7 @@ class Step:
         self.seconds = math.nan
         self.wait_seconds = 0.0
         self.comm_seconds = 0.0
+        self.phases: dict[str, float] = {}
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -166,73 +200,6 @@ class Step:
         begin = time.perf_counter()
         yield
         self.comm_seconds += time.perf_counter() - begin
-
-
-def merge(paths: Iterable[str | Path]) -> Trace:
-    """Merge the files of all workers into one trace, aligned by iteration; what a worker lacks is NaN.
-
-    Parameters
-    ----------
-    paths
-        The workers' files, in the order the workers shall have.
-
-    Raises
-    ------
-    ValueError
-        If a line other than the last is broken (the sentence names file and line), the files have different
-        columns, or none holds an iteration.
-    """
-    paths = list(paths)
-    files = [_read(Path(path)) for path in paths]
-    if not any(len(rows) for _, rows in files):
-        raise ValueError(f"none of the {len(files)} files holds an iteration; nothing to merge")
-    columns = files[0][0]["columns"]
-    for path, (header, _) in zip(paths, files, strict=True):
-        if header["columns"] != columns:
-            raise ValueError(f"{path} has the columns {header['columns']}, but {paths[0]} has {columns}")
-    iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
-    panel = np.full((len(iterations), len(files), len(columns)), np.nan)
-    for w, (_, rows) in enumerate(files):
-        panel[np.searchsorted(iterations, rows[:, 0]), w] = rows
-    driver_names = files[0][0]["drivers"]
-    return Trace(
-        **{name: panel[:, :, d] for d, name in enumerate(columns) if name in COLUMNS},
-        drivers=panel[:, :, -len(driver_names) :] if driver_names else None,
-        driver_names=driver_names,
-        workers=[header["worker"] for header, _ in files],
-        meta={key: value for header, _ in reversed(files) for key, value in header["meta"].items()},
-    )
-
-
-def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    # The header and the rows [T, columns] of one file. What follows the last line break is a torn line: it was
-    # being written when the process was killed, and is left out.
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    if not lines:
-        raise ValueError(f"{path} holds no header: nothing was recorded in it")
-    header = _parse(path, 1, lines[0])
-    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"{path}, line 1: expected the header of a record with schema version {SCHEMA_VERSION}")
-    width = len(header["columns"])
-    rows = [_row(path, at, line, width) for at, line in enumerate(lines[1:], start=2)]
-    panel = np.array(rows, dtype=np.float64).reshape(len(rows), width)
-    if len(np.unique(panel[:, 0])) != len(panel):
-        raise ValueError(f"{path}: an iteration stands in it twice")
-    return header, panel
-
-
-def _row(path: Path, at: int, line: str, width: int) -> list[float]:
-    row = _parse(path, at, line)
-    if not isinstance(row, list) or len(row) != width:
-        raise ValueError(f"{path}, line {at}: expected a list of {width} numbers, got {line[:80]!r}")
-    return row
-
-
-def _parse(path: Path, at: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}, line {at}: not a whole line of a record ({error}): {line[:80]!r}") from error
 
 
 def _number(value: float) -> float | None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.datasets import load
-from paceline.datasets.collect import JOBS, MODELS, PATTERNS, Job, collect, places, plan
+from paceline.datasets.collect import JOBS, MODELS, PATTERNS, USAGE, Job, collect, places, plan
 from paceline.datasets.collect import worker as worker_module
 from paceline.datasets.collect.contention import OFF_SECONDS, ON_SECONDS
 from paceline.datasets.collect.limits import PERIOD_SECONDS
@@ -107,7 +107,7 @@ def test_an_unknown_pattern_is_answered_with_those_there_are():
         ("quota", float("nan")),
         ("pattern", "sometimes"),
         ("model", "digits-oracle"),
-        ("kind", "disk"),
+        ("kind", "network"),
         ("split", "both"),
     ],
 )
@@ -118,8 +118,9 @@ def test_a_bad_job_is_an_error_that_names_the_field(field, value):
 
 def test_the_shipped_jobs_cover_every_pattern_in_both_halves_with_different_models():
     fit, held_out = ([job for job in JOBS.values() if job.split == split] for split in ("fit", "held-out"))
-    assert len(fit) == len(held_out) == 4
-    assert {job.pattern for job in fit} == {job.pattern for job in held_out} == set(PATTERNS)
+    assert (len(fit), len(held_out)) == (4, 5)
+    assert {job.pattern for job in fit} == set(PATTERNS)
+    assert {job.pattern for job in held_out} == {*PATTERNS, USAGE}  # a usage trace is something never seen in fitting
     assert not {job.model for job in fit} & {job.model for job in held_out}
     assert len({job.seed for job in JOBS.values()}) == len(JOBS)
     assert all(name == job.name for name, job in JOBS.items())

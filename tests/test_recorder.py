@@ -8,7 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from paceline.datasets.recorder import Recorder, merge
+from paceline.datasets.recorder import Recorder
+from paceline.datasets.records import merge, phase_table
 
 
 class Counting:

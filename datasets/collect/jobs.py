@@ -9,6 +9,9 @@ from paceline.datasets.collect.competitor import KINDS
 from paceline.datasets.collect.contention import PATTERNS
 from paceline.datasets.collect.models import MODELS
 
+USAGE = "usage"
+"""The pattern of a job whose contention a usage trace decides."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -23,11 +26,12 @@ class Job:
     batch_size
         Samples of each worker in each iteration; one number for all, or one for each worker.
     pattern
-        Who competes when: ``none``, ``steady``, ``bursty`` or ``moving``.
+        Who competes when: ``none``, ``steady``, ``bursty``, ``moving``, or ``usage``, as a usage trace tells.
     competitors
-        Competing processes beside each contended worker, or (``moving``) how many move about.
+        Competing processes beside each contended worker, or (``moving``) how many move about, or (``usage``) how many
+        a fully busy host has.
     kind
-        What competitors do: ``cpu`` counts, ``memory`` moves memory about.
+        What competitors do, one of the names in :data:`KINDS`.
     workers
         How many workers.
     iterations
@@ -64,7 +68,7 @@ class Job:
 
     def __post_init__(self) -> None:
         _check_known("model", self.model, MODELS)
-        _check_known("pattern", self.pattern, PATTERNS)
+        _check_known("pattern", self.pattern, {*PATTERNS, USAGE})
         _check_known("kind", self.kind, KINDS)
         _check_known("split", self.split, ("fit", "held-out"))
         for field in ("competitors", "workers", "iterations"):
@@ -130,6 +134,15 @@ JOBS: dict[str, Job] = {
             seed=24,
             split="held-out",
         ),
+        Job(
+            name="digits-attention-usage",
+            model="digits-attention",
+            batch_size=320,
+            pattern=USAGE,
+            competitors=4,
+            seed=25,
+            split="held-out",
+        ),
     )
 }
-"""The jobs whose traces ship with the library, four for fitting and four held out, by name."""
+"""The jobs whose traces ship with the library, four for fitting and five held out, by name."""

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.datasets.collect.contention import plan
-from paceline.datasets.collect.jobs import Job
+from paceline.datasets.collect.contention import Competitor, plan
+from paceline.datasets.collect.jobs import USAGE, Job
 from paceline.datasets.collect.limits import PERIOD_SECONDS, Place, places
 from paceline.datasets.collect.machine import machine
 from paceline.datasets.collect.models import MODELS
-from paceline.datasets.recorder import merge
+from paceline.datasets.collect.usage import Usage
+from paceline.datasets.records import merge
 from paceline.datasets.trace import Trace
 
 LONGEST_ITERATION = 1.0  # seconds: contention is planned for so long a job
@@ -28,7 +29,9 @@ POLL_SECONDS = 0.1
 LOG_LINES = 15
 
 
-def collect(job: Job, path: str | Path, *, progress: Callable[[int], None] | None = None) -> Trace:
+def collect(
+    job: Job, path: str | Path, *, usage: Usage | None = None, progress: Callable[[int], None] | None = None
+) -> Trace:
     """Train the job for real, under real contention on this machine, and write what it did to a Parquet file.
 
     Parameters
@@ -37,6 +40,8 @@ def collect(job: Job, path: str | Path, *, progress: Callable[[int], None] | Non
         What to train, such as ``JOBS["digits-cnn-bursty"]``.
     path
         The trace file to write; it appears only when the job is done.
+    usage
+        How busy real hosts were, for a job of the pattern ``usage``.
     progress
         Called now and then with the number of iterations that worker 0 has recorded.
 
@@ -45,27 +50,37 @@ def collect(job: Job, path: str | Path, *, progress: Callable[[int], None] | Non
     FileExistsError, FileNotFoundError
         If the file exists, or its folder does not.
     ValueError
-        If the quotas of the workers sum to more than the cores of this machine.
+        If the quotas of the workers sum to more than the cores of this machine, or the job needs a usage trace and
+        got none, or got one that it does not need.
     RuntimeError
         If a worker or a competitor dies; the sentence ends with what it said last.
     """
     path = Path(path)
+    if (job.pattern == USAGE) != (usage is not None):
+        raise ValueError(f"usage must be given for the pattern {USAGE!r} and for no other, got {usage} for {job.name}")
     if path.exists():
         raise FileExistsError(f"{path} exists, and a recording is never overwritten: give a new path")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
     with tempfile.TemporaryDirectory(prefix="paceline-") as name, places(job.workers, job.quota) as where:
         folder = Path(name)
-        _run(job, folder, where, progress or (lambda iterations: None))
+        _run(job, _planned(job, usage), folder, where, progress or (lambda iterations: None))
         trace = merge(folder / f"rank{rank}.jsonl" for rank in range(job.workers))
-        trace = replace(trace, meta=_meta(job, where[0], folder))
+        trace = replace(trace, meta=_meta(job, usage, where[0], folder))
     trace.save(path)
     return trace
 
 
-def _run(job: Job, folder: Path, where: Sequence[Place], progress: Callable[[int], None]) -> None:
+def _planned(job: Job, usage: Usage | None) -> list[Competitor]:
     seconds = job.iterations * LONGEST_ITERATION
-    planned = plan(job.pattern, job.workers, job.competitors, seconds, job.seed)
+    if usage is not None:
+        return usage.plan(job.workers, job.competitors, seconds, job.seed)
+    return plan(job.pattern, job.workers, job.competitors, seconds, job.seed)
+
+
+def _run(
+    job: Job, planned: Sequence[Competitor], folder: Path, where: Sequence[Place], progress: Callable[[int], None]
+) -> None:
     records = [folder / f"rank{rank}.jsonl" for rank in range(job.workers)]
     with ExitStack() as running:
 
@@ -156,7 +171,7 @@ class Process:
             self._popen.__exit__(None, None, None)
 
 
-def _meta(job: Job, place: Place, folder: Path) -> dict[str, str]:
+def _meta(job: Job, usage: Usage | None, place: Place, folder: Path) -> dict[str, str]:
     losses = json.loads((folder / "losses0.json").read_text())
     tenth = max(1, len(losses) // 10)
     return {
@@ -166,6 +181,7 @@ def _meta(job: Job, place: Place, folder: Path) -> dict[str, str]:
         "split": job.split,
         "pattern": job.pattern,
         "competitors": f"{job.competitors} ({job.kind})" if job.pattern != "none" else "0",
+        **({} if usage is None else {"usage": str(usage)}),
         "isolation": place.isolation(job.quota),
         "quota": f"{job.quota:g} cores",
         "period": f"{PERIOD_SECONDS * 1000:g} ms",
