@@ -51,7 +51,7 @@ class AheadOfTime:
         self._loader = DataLoader(
             Chunks(dataset, default_collate if collate is None else list),
             batch_size=None,
-            sampler=Requests(self._next_request),  # type: ignore[arg-type]
+            sampler=Requests(self._next_request),
             collate_fn=_unchanged,
             **options,
         )

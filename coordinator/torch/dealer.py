@@ -75,7 +75,7 @@ class Dealer:
         """Let every rank hold enough for a batch of its size, and as many more such batches as are loaded ahead."""
         for rank, size in enumerate(sizes_W):
             self._draw(rank, int(size) * (1 + self.ahead) - len(self._hands[rank]))
-        while (short_W := sizes_W - [len(hand) for hand in self._hands]).max() > 0:
+        while (short_W := sizes_W - np.array([len(hand) for hand in self._hands])).max() > 0:
             self._hand_over(int(short_W.argmin()), int(short_W.argmax()), short_W)
 
     def deal(self, sizes_W: Samples) -> list[Samples]:
