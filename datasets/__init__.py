@@ -8,6 +8,7 @@ from paceline.datasets.control_group import ControlGroup
 from paceline.datasets.drivers import Driver, default_drivers
 from paceline.datasets.frame import from_frame, to_frame
 from paceline.datasets.parquet import load, save
+from paceline.datasets.readers import iter_traces, read_traces
 from paceline.datasets.recorder import Recorder
 from paceline.datasets.records import merge, phase_table
 from paceline.datasets.trace import Trace
@@ -19,8 +20,10 @@ __all__ = [
     "Trace",
     "default_drivers",
     "from_frame",
+    "iter_traces",
     "load",
     "merge",
+    "read_traces",
     "phase_table",
     "save",
     "to_frame",

@@ -1,0 +1,143 @@
+"""Strict CSV: columns by name, numbers that are numbers, rows of one length; errors with file, row and column."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.datasets.readers.files import head, opened
+from paceline.datasets.readers.tally import Tally
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NUMBER, TEXT = "number", "text"
+"""What a column holds."""
+
+BLOCK_BYTES = 1 << 22
+"""How much of a file is in memory at once."""
+
+
+def header_of(text: str, delimiter: str = ",") -> list[str]:
+    r"""Return the column names in the first line of a text.
+
+    >>> header_of("Timestamp [ms];\tCPU cores\n1;\t2\n", ";")
+    ['Timestamp [ms]', 'CPU cores']
+    """
+    lines = text.splitlines()[:1]
+    try:
+        return [name.strip() for row in csv.reader(lines, delimiter=delimiter) for name in row]
+    except csv.Error:
+        return []
+
+
+def frames(
+    path: Path,
+    columns: Mapping[str, str],
+    tally: Tally,
+    *,
+    names: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    delimiter: str = ",",
+    skip: int = 0,
+) -> Iterator[pd.DataFrame]:
+    """Yield the columns of a CSV file block by block; numbers that are not finite become NaN and are counted.
+
+    Parameters
+    ----------
+    path, tally
+        The file, compressed or not, and where its rows are counted.
+    columns
+        The columns wanted, each :data:`NUMBER` or :data:`TEXT`.
+    names
+        All column names in their order, for a file without a header.
+    optional
+        Columns of ``columns`` that the file may lack.
+    missing
+        Words besides the empty cell that stand for no value.
+    skip
+        Lines to skip before the header, or before the first row where ``names`` are given.
+
+    Raises
+    ------
+    ValueError
+        If columns are missing or repeated, a row is cut, or a cell holds no number; it names file, row and column.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    found = list(names) or _header(path, delimiter, skip)
+    lacking = [name for name in columns if name not in found]
+    if needed := [name for name in lacking if name not in optional]:
+        raise ValueError(f"{path}: columns {needed} are missing; it has {found}")
+    wanted = {name: kind for name, kind in columns.items() if name not in lacking}
+    if repeated := sorted({name for name in wanted if found.count(name) > 1}):
+        raise ValueError(f"{path}: the header repeats the columns {repeated}")
+    skipped = skip + (0 if names else 1)
+    convert = arrow_csv.ConvertOptions(
+        column_types={name: pa.float64() if kind == NUMBER else pa.string() for name, kind in wanted.items()},
+        include_columns=list(wanted),
+        null_values=["", *missing],
+        strings_can_be_null=True,
+    )
+    read = arrow_csv.ReadOptions(column_names=found, skip_rows=skipped, block_size=BLOCK_BYTES, use_threads=False)
+    try:
+        with opened(path) as file:
+            parse = arrow_csv.ParseOptions(delimiter=delimiter)
+            for batch in arrow_csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
+                yield _checked(batch.to_pandas(), wanted, tally)
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: {_said(str(error), found)}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: must be UTF-8 text, but {error}") from error
+
+
+def frame(path: Path, columns: Mapping[str, str], tally: Tally, **how: Any) -> pd.DataFrame:
+    """Return the columns of a CSV file that fits into memory: see :func:`frames`.
+
+    Raises
+    ------
+    ValueError
+        If the file has no rows, or for the reasons of :func:`frames`.
+    """
+    import pandas as pd
+
+    blocks = [block for block in frames(path, columns, tally, **how) if len(block)]
+    if not blocks:
+        raise ValueError(f"{path}: has no rows")
+    return pd.concat(blocks, ignore_index=True)
+
+
+def _header(path: Path, delimiter: str, skip: int) -> list[str]:
+    return header_of("\n".join(head(path).splitlines()[skip:]), delimiter)
+
+
+def _checked(block: pd.DataFrame, wanted: Mapping[str, str], tally: Tally) -> pd.DataFrame:
+    tally.read(len(block))
+    for name, kind in wanted.items():
+        if kind == NUMBER and (infinite := np.isinf(block[name].to_numpy())).any():
+            block.loc[infinite, name] = np.nan
+            tally.cells(f"infinite values of {name}", infinite.sum())
+    return block
+
+
+def _said(sentence: str, names: Sequence[str]) -> str:
+    """Turn what the parser says into this library's words: rows as an editor numbers lines, columns by their names."""
+    named = re.sub(
+        r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'",
+        lambda found: f"row {found[2]}, column {names[int(found[1])]!r}: must hold a number, got {found[3]!r}",
+        sentence,
+        flags=re.DOTALL,
+    )
+    named = re.sub(
+        r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", r"row \1: must have \2 cells, got \3", named
+    )
+    if "straddl" in named or "out of sync" in named:
+        named = "a row is longer than 4 MB, or a quotation mark is not closed"
+    return named if len(named) < 400 else named[:400] + " ..."

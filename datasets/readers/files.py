@@ -1,0 +1,119 @@
+"""Opening files that others made: compressed or not, never a pickle, never a bomb."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+HEAD = 1 << 16
+"""Bytes at a file's beginning by which its format is recognised."""
+
+FREE_BYTES, MOST_TIMES = 64 << 20, 200
+"""A compressed file may grow to 64 MB whatever its size, and beyond that to 200 times its size."""
+
+PICKLE = re.compile(
+    rb"\x80[\x00-\x05]|\(dp\d|\(lp\d|c(__builtin__|builtins|copy_reg|copyreg|os|posix|nt|subprocess|numpy|pandas)[.\w]*\n"
+)
+"""How pickles of every protocol begin; the older ones are text."""
+
+BINARY = {b"PK\x03\x04": "a zip archive", b"\x93NUMPY": "a numpy array", b"\x89HDF": "an HDF5 file", b"BZh": "bzip2"}
+"""Files by their first bytes that no reader takes, in the words of the error."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read bytes, through gzip where it is compressed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is empty, a pickle or an archive, is cut within its compression, or grows without measure.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    with path.open("rb") as plain:
+        compressed = plain.peek(2)[:2] == b"\x1f\x8b"
+        file = io.BufferedReader(Unzipped(path, plain), HEAD) if compressed else plain
+        try:
+            _refuse(path, file.peek(32)[:32])
+            yield file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path}: the compressed file is cut or damaged: {error}") from error
+
+
+def head(path: Path) -> str:
+    """Return the beginning of a file as text; bytes that are no text are replaced."""
+    with opened(path) as file:
+        return file.read(HEAD).decode("utf-8-sig", errors="replace")
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each line of a text file with its number, from 1; a carriage return ends a line too.
+
+    Raises
+    ------
+    ValueError
+        If a line is longer than 16 MB or is no UTF-8 text.
+    """
+    number = 0
+    with opened(path) as file:
+        for raw in _bounded_lines(path, file):
+            for piece in raw.replace(b"\r\n", b"\n").rstrip(b"\n").split(b"\r"):
+                number += 1
+                try:
+                    yield number, piece.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{path}, line {number}: must be UTF-8 text, but {error}") from error
+
+
+def _bounded_lines(path: Path, file: BinaryIO, most: int = 1 << 24) -> Iterator[bytes]:
+    while raw := file.readline(most):
+        if len(raw) == most:
+            raise ValueError(f"{path}: a line is longer than {most} bytes; this is no text of lines")
+        yield raw
+
+
+def _refuse(path: Path, first: bytes) -> None:
+    if not first:
+        raise ValueError(f"{path}: the file is empty")
+    if PICKLE.match(first) or path.suffix in (".pkl", ".pickle"):
+        raise ValueError(
+            f"{path}: is a pickle, which can run any program when it is opened; it was not. Export it as JSON or CSV"
+        )
+    for magic, name in BINARY.items():
+        if first.startswith(magic):
+            raise ValueError(f"{path}: is {name}, which no reader takes; unpack it or export it as CSV first")
+
+
+class Unzipped(io.RawIOBase):
+    """The content of a gzip file, which may not grow without measure."""
+
+    def __init__(self, path: Path, plain: BinaryIO) -> None:
+        self._path = path
+        self._file = gzip.GzipFile(fileobj=plain)
+        self._most = max(FREE_BYTES, MOST_TIMES * path.stat().st_size)
+        self._grown = 0
+
+    def readable(self) -> bool:
+        """Say that this is a file to read."""
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        """Fill the buffer, and return how many bytes were read."""
+        data = self._file.read(len(buffer))
+        self._grown += len(data)
+        if self._grown > self._most:
+            raise ValueError(
+                f"{self._path}: grows to more than {self._most} bytes when it is decompressed, over {MOST_TIMES} "
+                "times its size; if that is meant, decompress it yourself first"
+            )
+        buffer[: len(data)] = data
+        return len(data)

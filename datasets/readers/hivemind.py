@@ -1,0 +1,151 @@
+"""Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
+from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STEP, SAMPLES, TIME = "01_general/step", "01_general/locally_processed_samples", "_timestamp"
+OWN = [f"02_timing/{part}_time_s" for part in ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward")]
+"""The worker's own time; ``step_time_s`` also waits for the averaging of gradients."""
+AVERAGING, WHOLE = "02_timing/opt_step_time_s", "02_timing/step_time_s"
+DRIVERS = {
+    "cpu_load": "cpu/load/avg_sys_load_one_min_percent",
+    "memory_used": "memory/used_memory_sys_percent",
+    "net_sent": "bandwidth/net_sent_sys_bandwidth_Mbits",
+    "net_received": "bandwidth/net_recv_sys_bandwidth_Mbits",
+}
+UNITS = "cpu_load: load average of a minute / cores, percent; memory_used: percent; net_sent, net_received: Mbit/s"
+PEER = re.compile(r"04_peers/peer_(\d+)_samples_per_second")
+LICENCE = {"source": "github.com/cirquit/hivemind-multi-cloud", "licence": "MIT"}
+
+
+def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace of the workers of one experiment; row k is each worker's own k-th step, not a common barrier."""
+    import pandas as pd
+
+    tally = Tally()
+    parts = [_worker(path, tally) for path in paths]
+    table = pd.concat(parts, ignore_index=True)
+    meta = {**LICENCE, "job": experiment(paths[0]), "format": "hivemind", "units": UNITS, **tally.meta()}
+    yield Trace.from_frame(
+        table,
+        meta={**meta, "seconds": "loading, moving, forward, loss and backward; waiting is not in it"},
+    )
+
+
+def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield the speeds of all peers, smoothed by hivemind itself, once a second."""
+    for path in paths:
+        tally = Tally()
+        peers = {found[1]: name for name in header_of(_head(path)) if (found := PEER.fullmatch(name))}
+        table = frame(path, dict.fromkeys((TIME, *peers.values()), NUMBER), tally)
+        table = _without_time(table, tally).groupby(TIME, as_index=False).last()
+        rate_TW = table[list(peers.values())].to_numpy()
+        yield Trace(
+            samples=rate_TW,
+            seconds=np.where(np.isnan(rate_TW), np.nan, 1.0),
+            start=np.repeat(table[[TIME]].to_numpy(), len(peers), axis=1),
+            workers=[f"peer {number}" for number in peers],
+            meta={
+                **LICENCE,
+                "job": f"{experiment(path)}-monitor",
+                "format": "hivemind_monitor",
+                "units": "samples in each second, smoothed by hivemind",
+                **tally.meta(),
+            },
+        )
+
+
+def experiment(path: Path) -> str:
+    """Return the experiment a file belongs to.
+
+    >>> experiment(Path("hivemind-113-aws-t4-1.csv"))
+    'hivemind-113'
+    """
+    return "-".join(path.name.split(".")[0].split("-")[:2])
+
+
+def _head(path: Path) -> str:
+    from paceline.datasets.readers.files import head
+
+    return head(path)
+
+
+def _worker(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return one row a step: a step's fields stand partly in the row before the one that counts it."""
+    needed = dict.fromkeys((STEP, SAMPLES, TIME, AVERAGING, WHOLE, *OWN), NUMBER)
+    rows = frame(path, needed | dict.fromkeys(DRIVERS.values(), NUMBER), tally, optional=list(DRIVERS.values()))
+    rows = _without_time(rows, tally)
+    steps = rows[list(needed)].assign(**{STEP: rows[STEP].bfill()}).dropna(subset=[STEP])
+    repeats = rows[STEP].dropna().duplicated().sum()
+    tally.rows("repeated steps, of which the last value counts", repeats)
+    steps = steps.groupby(STEP, as_index=False).last()
+    if steps.empty:
+        raise ValueError(f"{path}: column {STEP!r} counts no step")
+    table = steps[[STEP]].rename(columns={STEP: "iteration"})
+    table["worker"] = path.name.split(".")[0].removeprefix(f"{experiment(path)}-") or path.name
+    table["samples"] = steps[SAMPLES].diff().fillna(steps[SAMPLES])
+    table["seconds"] = steps[OWN].sum(axis=1, skipna=False)
+    table["wait_seconds"] = steps[AVERAGING]
+    table["start"] = steps[TIME] - steps[WHOLE]
+    return _cleaned(table, tally).join(_drivers_before(rows, table["start"].to_numpy()))
+
+
+def _cleaned(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    for name in ("samples", "seconds", "wait_seconds"):
+        negative = table[name] < 0
+        tally.cells(f"negative {name}", negative.sum())
+        table.loc[negative, name] = np.nan
+    return table
+
+
+def _drivers_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
+    """Return the newest system row of each step's start; a second is taken off, as clocks are whole seconds."""
+    import pandas as pd
+
+    columns = {name: column for name, column in DRIVERS.items() if column in rows}
+    system = rows.dropna(subset=list(columns.values()), how="all").sort_values(TIME, kind="stable")
+    at_T = np.searchsorted(system[TIME].to_numpy(), start_T - 1.0, side="right") - 1
+    values = system[list(columns.values())].to_numpy()
+    picked = np.where((at_T >= 0)[:, None], values[np.maximum(at_T, 0)] if len(values) else np.nan, np.nan)
+    return pd.DataFrame(picked, columns=list(columns))
+
+
+def _without_time(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    timed = rows[TIME].notna()
+    tally.rows("rows without a time", (~timed).sum())
+    return rows[timed]
+
+
+FORMATS = (
+    Format(
+        name="hivemind",
+        about="training steps of a worker with CPU, memory and network (W&B export)",
+        files="hivemind-<experiment>-<host>.csv; a folder's workers of one experiment are one trace",
+        gives="speed",
+        read=read_workers,
+        recognises=lambda path, head: {STEP, SAMPLES, *OWN} <= set(header_of(head)),
+        job=experiment,
+    ),
+    Format(
+        name="hivemind_monitor",
+        about="hivemind's own smoothed speed of every peer, once a second",
+        files="hivemind-<experiment>-vm-monitor.csv",
+        gives="speed",
+        read=read_monitor,
+        recognises=lambda path, head: any(map(PEER.fullmatch, header_of(head))),
+    ),
+)

@@ -1,0 +1,95 @@
+"""Mini-batch times of production training jobs: ``mini-batch-time`` of Alibaba's GPU trace of 2020."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
+from paceline.datasets.readers.files import head
+from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+
+COLUMNS = ("worker", "gpu", "time", "batch_time_norm")
+SOURCE = {"source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/mini-batch-time", "licence": "CC BY 4.0"}
+
+
+def read(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace a job: one mini-batch is one sample, and its time is in thousandths of the job's longest."""
+    for path in paths:
+        tally = Tally()
+        table = frame(path, dict.fromkeys(COLUMNS, NUMBER), tally)
+        complete = table[["worker", "time"]].notna().all(axis=1)
+        tally.rows("rows without worker or time", (~complete).sum())
+        table = table[complete]
+        repeated = table.duplicated(["worker", "time"])
+        tally.rows("repeated rows of a worker and time, of which the first counts", repeated.sum())
+        table = table[~repeated]
+        if table.empty:
+            raise ValueError(f"{path}: has no row with a worker and a time")
+        seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
+        bad_TW = seconds_TW.to_numpy() <= 0
+        tally.cells("mini-batch times that are not positive", bad_TW.sum())
+        gpu = sorted({f"{share:g}" for share in table["gpu"].dropna()})
+        yield Trace(
+            samples=np.where(np.isnan(seconds_TW) | bad_TW, np.nan, 1.0),
+            seconds=np.where(bad_TW, np.nan, seconds_TW / 1000.0),
+            workers=[f"{worker:g}" for worker in seconds_TW.columns],
+            meta={
+                **SOURCE,
+                "job": f"pai-{path.name.split('.')[0].removesuffix('_norm')}",
+                "format": "pai_minibatch",
+                "units": "samples: mini-batches; seconds: thousandths of the job's longest / 1000 (the unit is lost)",
+                "times": f"{seconds_TW.index[0]:g} to {seconds_TW.index[-1]:g} s from the job's start",
+                "gpu_share_percent": ", ".join(gpu),
+                **tally.meta(),
+            },
+        )
+
+
+def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield how much the workers of each job differed in each iteration; a job is a worker of this trace."""
+    for path in paths:
+        tally = Tally()
+        names = header_of(head(path))
+        columns = {name: NUMBER for name in names if name.isdigit()}
+        variation_WT = frame(path, columns, tally)
+        panel_TW = variation_WT[sorted(columns, key=int)].to_numpy().T
+        none = np.full(panel_TW.shape, np.nan)
+        yield Trace(
+            samples=none,
+            seconds=none,
+            drivers=panel_TW[:, :, None],
+            driver_names=["variation"],
+            workers=[f"job {k}" for k in range(panel_TW.shape[1])],
+            meta={
+                **SOURCE,
+                "job": "pai-variation",
+                "format": "pai_variation",
+                "units": "variation: standard deviation / mean of the mini-batch time over a job's 10 workers",
+                **tally.meta(),
+            },
+        )
+
+
+FORMATS = (
+    Format(
+        name="pai_minibatch",
+        about="mini-batch time of the workers of a production job, every few seconds",
+        files="job_<k>_norm.csv",
+        gives="speed",
+        read=read,
+        recognises=lambda path, head: set(COLUMNS) <= set(header_of(head)),
+    ),
+    Format(
+        name="pai_variation",
+        about="how much the workers of 100 jobs differed in each iteration",
+        files="coefficient_variation.csv",
+        gives="usage",
+        read=read_variation,
+        recognises=lambda path, head: header_of(head)[:4] == ["", "0", "1", "2"],
+    ),
+)

@@ -1,0 +1,122 @@
+"""All formats by their names, and the one call that reads any of them."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from paceline.datasets.readers import azure_noise, hivemind, pai_minibatch
+from paceline.datasets.readers.files import head
+from paceline.datasets.readers.format import Format
+from paceline.datasets.trace import Trace
+
+log = logging.getLogger("paceline.datasets.readers")
+
+FORMATS: dict[str, Format] = {
+    one.name: one for module in (hivemind, pai_minibatch, azure_noise) for one in module.FORMATS
+}
+"""Every format by its name."""
+
+
+def read_traces(path: str | Path, format: str | None = None, **options: Any) -> list[Trace]:  # noqa: A002
+    r"""Return the traces of a file, or of all recognised files of a folder.
+
+    Parameters
+    ----------
+    path
+        The file or the folder. Files of a folder that belong to one job are read as one trace.
+    format
+        A name of :data:`FORMATS`; without it the format is recognised from the file's name and beginning.
+    options
+        What the format can be told besides: see docs/formats.md.
+
+    Returns
+    -------
+    list
+        Traces with ``meta`` that says the source, the units, and how many rows were dropped and why. Traces of
+        resource usage alone have drivers and NaN speeds. For files larger than memory take :func:`iter_traces`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the format is not known or not recognised, an option is not one of the format's, or the file is not as
+        expected; the sentence names the file, the row and the column.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "job_1_norm.csv"
+    ...     _ = file.write_text(",worker,gpu,time,batch_time_norm\n0,0,25,1,500\n1,1,25,1,250\n")
+    ...     (trace,) = read_traces(file)
+    >>> trace.speed
+    array([[2., 4.]])
+    """
+    return list(iter_traces(path, format, **options))
+
+
+def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> Iterator[Trace]:  # noqa: A002
+    """Yield the traces of a file or a folder one after the other: see :func:`read_traces`."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or folder {path}")
+    for chosen, files in _jobs(path, format):
+        _check_options(chosen, options)
+        yield from chosen.read(files, **options)
+
+
+def recognise(path: str | Path) -> Format:
+    """Return the format of a file, from its name and its beginning.
+
+    Raises
+    ------
+    ValueError
+        If no format or more than one fits; the sentence says what to do.
+    """
+    path = Path(path)
+    text = head(path)
+    fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
+    if len(fitting) != 1:
+        found = f"could be {[one.name for one in fitting]}" if fitting else "is of no format that is recognised"
+        raise ValueError(f"{path}: {found}; name the format, one of {list(FORMATS)}")
+    return fitting[0]
+
+
+def _jobs(path: Path, name: str | None) -> Iterator[tuple[Format, list[Path]]]:
+    if path.is_dir():
+        yield from _jobs_in(path, name)
+    else:
+        yield (recognise(path) if name is None else _named(name)), [path]
+
+
+def _jobs_in(folder: Path, name: str | None) -> Iterator[tuple[Format, list[Path]]]:
+    jobs: dict[tuple[str, str], list[Path]] = {}
+    for file in sorted(file for file in folder.iterdir() if file.is_file()):
+        try:
+            chosen = recognise(file)
+        except ValueError as error:
+            log.info("left out: %s", error)
+            continue
+        if name in (None, chosen.name):
+            jobs.setdefault((chosen.name, chosen.job(file)), []).append(file)
+    if not jobs:
+        raise ValueError(f"{folder}: holds no file of {'a format that is recognised' if name is None else name}")
+    for (chosen_name, _), files in jobs.items():
+        yield FORMATS[chosen_name], files
+
+
+def _named(name: str) -> Format:
+    if name not in FORMATS:
+        raise ValueError(f"there is no format {name!r}; there are {list(FORMATS)}")
+    return FORMATS[name]
+
+
+def _check_options(chosen: Format, options: dict[str, Any]) -> None:
+    known = [name for name, one in inspect.signature(chosen.read).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    if unknown := sorted(set(options) - set(known)):
+        raise ValueError(f"format {chosen.name!r} has no option {unknown}; it has {known}")
