@@ -1,0 +1,143 @@
+"""How a run looks in a terminal: who is slow, who waits, what was done and why. Axes: T iterations, W workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from paceline.coordinator import why
+
+if TYPE_CHECKING:
+    from paceline.coordinator.metrics import Run
+
+Array = NDArray[np.float64]
+
+RECENT = 20
+"""Iterations that a worker's row is the mean of."""
+
+SHOWN = 12
+"""So many workers get a row: those for which the others waited most."""
+
+WIDEST = 12
+"""Characters of the bar of a worker that has the whole batch."""
+
+LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
+    """Return the picture of a run's last iterations.
+
+    Parameters
+    ----------
+    run
+        Its last iterations, at least one.
+    done
+        How many iterations were done in all.
+    silent
+        Seconds since the last one.
+    """
+    parts = [_headline(run, silent), Text(), _times(run), Text(), _workers(run), Text(), _changes(run)]
+    count = f"{why.count(done, 'iteration')} recorded"
+    return Panel(Group(*parts), title=Text(run.name), title_align="left", subtitle=Text(count), subtitle_align="right")
+
+
+def sparkline(values: Array, width: int) -> str:
+    """Return numbers as a row of bars from 0 to the largest, neighbours averaged where there are too many.
+
+    >>> sparkline(np.array([0.0, 0.02, 0.04, np.nan, 0.08]), width=10)
+    '▁▂▄ █'
+    """
+    parts = np.array_split(values, min(width, len(values)))
+    means = [float(part[np.isfinite(part)].mean()) if np.isfinite(part).any() else np.nan for part in parts]
+    top = np.nanmax([*means, 0.0]) or 1.0
+    steps = len(LEVELS) - 1
+    return "".join(" " if np.isnan(mean) else LEVELS[round(mean / top * steps)] for mean in means)
+
+
+def _headline(run: Run, silent: float) -> Text:
+    recent = slice(-RECENT, None)
+    equal, made = run.of_fleet["equal_seconds"][recent], run.makespan[recent]
+    saved = 1.0 - np.nansum(made) / np.nansum(np.where(np.isfinite(made), equal, np.nan)) if np.nansum(equal) else 0.0
+    text = Text()
+    text.append(f"iteration {run.of_fleet['index'][-1]:.0f}", style="bold")
+    text.append(f"  {why.duration(_mean(made))}")
+    text.append(f"  waiting {why.percent(_mean(run.waiting_share[recent]))}")
+    text.append(f"  {'saves' if saved >= 0 else 'costs'} about {why.percent(abs(saved))} against equal batches")
+    if not run.agreed.all():
+        text.append(f"  the workers had different plans {np.sum(~run.agreed)} times", style="bold red")
+    if silent > max(5.0, 10 * _mean(made)):
+        text.append(f"  nothing new for {why.duration(silent)}", style="bold yellow")
+    return text
+
+
+def _times(run: Run) -> Text:
+    wall = run.of_fleet["wall_seconds"]
+    seconds = np.where(np.isfinite(wall), wall, run.makespan)
+    top = why.duration(float(np.nanmax(seconds))) if np.isfinite(seconds).any() else "nothing known"
+    return Text.assemble("iteration time, up to ", top, "  ", (sparkline(seconds, 60), "cyan"))
+
+
+def _workers(run: Run) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("worker", no_wrap=True)
+    table.add_column("samples", justify="right", no_wrap=True)
+    table.add_column("share", width=WIDEST, no_wrap=True)
+    for name in ("time", "forecast", "off by", "samples/s", "waits", "slowest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    sizes_W, seconds_W, forecast_W, waits_W, error_W = (_recent(rows) for rows in _rows(run))
+    order = [int(w) for w in np.argsort(waits_W, kind="stable") if np.isfinite(sizes_W[w])]
+    for w in order[:SHOWN]:
+        last = run.sizes[-1, w]
+        share = sizes_W[w] / np.nansum(sizes_W)
+        table.add_row(
+            Text(run.workers[w]),
+            f"{last:.0f}" if np.isfinite(last) else "gone",
+            "█" * max(1, round(WIDEST * share)),
+            why.duration(seconds_W[w]),
+            why.duration(forecast_W[w]),
+            why.percent(error_W[w]),
+            f"{sizes_W[w] / seconds_W[w]:.4g}",
+            why.percent(waits_W[w]),
+            _slowest(run, w),
+        )
+    if len(order) > SHOWN:
+        table.add_row(Text(f"{len(order) - SHOWN} others wait longer", style="dim"))
+    return table
+
+
+def _rows(run: Run) -> tuple[Array, ...]:
+    waits = run.wait_seconds / run.makespan[:, None]
+    return run.sizes, run.seconds, run.forecast_seconds, waits, np.abs(run.forecast_error)
+
+
+def _slowest(run: Run, w: int) -> Text:
+    """Say how often the others waited for this worker; in red where it is always the same one of many."""
+    slowest = np.argmax(np.nan_to_num(run.seconds[-RECENT:], nan=-1.0), axis=1)
+    share = float(np.mean(slowest == w))
+    return Text(why.percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
+
+
+def _changes(run: Run) -> Group:
+    changed = [t for t in range(len(run)) if run.acted[t]][-5:]
+    lines = [Text("what the balancer did, and why", style="dim")]
+    for t in changed:
+        lines.append(Text.assemble((f"{run.of_fleet['index'][t]:>8.0f}  ", "bold"), run.why[t]))
+    if not changed or changed[-1] != len(run) - 1:
+        lines.append(Text.assemble((f"{run.of_fleet['index'][-1]:>8.0f}  ", "dim"), (run.why[-1], "dim")))
+    return Group(*lines)
+
+
+def _recent(rows_TW: Array) -> Array:
+    """Return the mean of each column's last known values, ``[W]``."""
+    return np.array([_mean(column) for column in rows_TW[-RECENT:].T])
+
+
+def _mean(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
