@@ -28,6 +28,9 @@ class OnDemand:
         """Load these samples."""
         return self.chunks[samples]
 
+    def forget(self) -> None:
+        """There is nothing to forget."""
+
 
 class AheadOfTime:
     """Lets other processes load the samples that this rank holds, and cuts batches from what has arrived.
@@ -73,6 +76,10 @@ class AheadOfTime:
         if self.collate is not None:
             return self.collate([chunk[row] for chunk, row in places])
         return joined([cut(chunk, rows) for chunk, rows in runs(places)])
+
+    def forget(self) -> None:
+        """Forget what was loaded ahead: the hand may have changed."""
+        self._epoch = -1
 
     def _receive(self, chunk: Any) -> None:
         epoch, samples = self._asked.popleft()

@@ -177,6 +177,11 @@ class BalancedLoader:
         if len(state["sizes"]) == self.world_size and state["sizes"].sum() == self.global_batch:
             self.sizes = state["sizes"]
 
+    def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on, in the middle of an epoch, from where another rank stands: the two had parted ways."""
+        self._dealer.load_state_dict(state)
+        self._source.forget()
+
     def _batch(self) -> Any:
         if self.before_batch and self._batches % self.accumulate == 0:
             self.before_batch()
