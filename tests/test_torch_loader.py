@@ -179,21 +179,15 @@ def test_a_resume_with_another_number_of_ranks_covers_the_rest_once(world_size, 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_rank_that_went_astray_goes_on_with_the_others(num_workers):
     first, second = fleet(range(40), 2, global_batch=8, num_workers=num_workers)
-    seen = []
-    for index, batch in enumerate(first):
-        if index == 0:
-            others = iter(second)
-            second.sizes = np.array([1, 7])
-            next(others)  # its batch was cut with sizes that the first rank does not know
-            before = first.state_dict()
-        elif index == 1:
-            second.sizes = np.array([4, 4])
-            second.before_batch = lambda: second.adopt(before)
-            seen += [*batch.tolist(), *next(others).tolist()]
-            second.before_batch = None
-        else:
-            seen += [*batch.tolist(), *next(others).tolist()]
-    assert len(set(seen)) == len(seen) == 32
+    batches, others = iter(first), iter(second)
+    next(batches)
+    second.sizes = np.array([1, 7])
+    next(others)  # cut with sizes that the first rank does not know
+    second.sizes = np.array([4, 4])
+    second.adopt(first.state_dict())
+    rest = [*batches, *others]
+    assert [len(batch) for batch in rest] == [4] * 8
+    assert len(set(torch.cat(rest).tolist())) == 32
 
 
 def test_a_state_of_other_data_is_refused():

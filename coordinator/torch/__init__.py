@@ -1,1 +1,13 @@
-"""Load-balanced training on PyTorch."""
+"""Load-balanced training on PyTorch: a loader whose batches follow each rank's speed, and one call to attach it."""
+
+from paceline.predictors.extras import require
+
+require("torch", needed_by="paceline.coordinator.torch", extra="neural")
+
+from paceline.coordinator.record import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
+from paceline.coordinator.torch.attach import attach  # noqa: E402
+from paceline.coordinator.torch.balance import Balance  # noqa: E402
+from paceline.coordinator.torch.exchange import LostRank  # noqa: E402
+from paceline.coordinator.torch.loader import BalancedLoader  # noqa: E402
+
+__all__ = ["Balance", "BalancedLoader", "Iteration", "LostRank", "attach"]
