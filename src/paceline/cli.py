@@ -1,4 +1,4 @@
-"""The command line: ``paceline collect | fit | evaluate | replay | data | demo``."""
+"""The command line: ``paceline collect | fit | evaluate | replay | data | watch | report | demo``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli_profile import profile
+from paceline.cli_watch import report, watch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +34,8 @@ app = typer.Typer(
 data_app = typer.Typer(help="List, describe and convert traces.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.command()(profile)
+app.command()(watch)
+app.command()(report)
 
 out = Console()
 err = Console(stderr=True)

@@ -24,8 +24,11 @@ RECENT = 20
 SHOWN = 12
 """So many workers get a row: those for which the others waited most."""
 
-WIDEST = 12
+WIDEST = 8
 """Characters of the bar of a worker that has the whole batch."""
+
+CHANGES = 5
+"""So many of the last changes are told."""
 
 LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -88,7 +91,7 @@ def _workers(run: Run) -> Table:
     table.add_column("worker", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)
     table.add_column("share", width=WIDEST, no_wrap=True)
-    for name in ("time", "forecast", "off by", "samples/s", "waits", "slowest"):
+    for name in ("time", "forecast", "off by", "speed", "waits", "slowest"):
         table.add_column(name, justify="right", no_wrap=True)
     sizes_W, seconds_W, forecast_W, waits_W, error_W = (_recent(rows) for rows in _rows(run))
     order = [int(w) for w in np.argsort(waits_W, kind="stable") if np.isfinite(sizes_W[w])]
@@ -123,14 +126,15 @@ def _slowest(run: Run, w: int) -> Text:
     return Text(why.percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
 
 
-def _changes(run: Run) -> Group:
-    changed = [t for t in range(len(run)) if run.acted[t]][-5:]
-    lines = [Text("what the balancer did, and why", style="dim")]
-    for t in changed:
-        lines.append(Text.assemble((f"{run.of_fleet['index'][t]:>8.0f}  ", "bold"), run.why[t]))
-    if not changed or changed[-1] != len(run) - 1:
-        lines.append(Text.assemble((f"{run.of_fleet['index'][-1]:>8.0f}  ", "dim"), (run.why[-1], "dim")))
-    return Group(*lines)
+def _changes(run: Run) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", Text("what the balancer did, and why", style="dim"))
+    last = len(run) - 1
+    shown = [t for t in range(len(run)) if run.acted[t]][-CHANGES:]
+    for t in shown if last in shown else [*shown, last]:
+        style = "" if run.acted[t] else "dim"
+        table.add_row(Text(f"{run.of_fleet['index'][t]:.0f}", justify="right", style="bold"), Text(run.why[t], style))
+    return table
 
 
 def _recent(rows_TW: Array) -> Array:
