@@ -3,6 +3,7 @@
 from paceline.eval.backtest import Backtest, Step, backtest, iter_backtest
 from paceline.eval.figures import leaderboard_figure, replay_figure
 from paceline.eval.leaderboard import Leaderboard, leaderboard
+from paceline.eval.overhead import barrier_overhead
 from paceline.eval.replay import Iteration, Replay, Replays, iter_replay, replay, replay_all
 from paceline.eval.schemes import Balanced, Clairvoyant, EqualBatches, Scheme
 
@@ -18,6 +19,7 @@ __all__ = [
     "Scheme",
     "Step",
     "backtest",
+    "barrier_overhead",
     "iter_backtest",
     "iter_replay",
     "leaderboard",

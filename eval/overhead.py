@@ -1,0 +1,80 @@
+"""What a forecast costs at a barrier: the slowest worker of a group decides, not the mean error.
+
+Axes: T iterations, W workers, G groups, M members of a group.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+FEWEST_GROUPS = 8
+"""Larger fleets are dealt into groups again and again until there are so many."""
+
+
+def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16, seed: int = 0) -> float:
+    """Return how much longer iterations take than with the true speeds known, when forecasts size the batches.
+
+    A batch is split in proportion to the forecasts p, the workers run at the speeds v, and all wait for the last one:
+    that takes ``max(p / v) * sum(v) / sum(p)`` times what a split by v takes. Only the ratios of the forecasts matter.
+
+    Parameters
+    ----------
+    forecast, actual
+        Forecast and measured speeds, ``[T, W]``, in samples/s; whoever did not report (NaN) is left out.
+    group
+        Workers that wait for each other, at least 2; all of them if there are fewer.
+    seed
+        Of the order in which workers are dealt into groups.
+
+    Returns
+    -------
+    float
+        Mean over iterations and groups, less 1: 0 is perfect. NaN if never two workers reported.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or the group is too small.
+
+    Examples
+    --------
+    Two workers of 100 samples/s; one is taken for half as fast again, gets 60 % of the batch and is waited for:
+
+    >>> round(barrier_overhead([[150.0, 100.0]], [[100.0, 100.0]]), 3)
+    0.2
+    """
+    forecast_TW, actual_TW = np.asarray(forecast, dtype=np.float64), np.asarray(actual, dtype=np.float64)
+    if forecast_TW.shape != actual_TW.shape or forecast_TW.ndim != 2:
+        raise ValueError(
+            f"forecast and actual must be [iterations, workers] alike, got {forecast_TW.shape} and {actual_TW.shape}"
+        )
+    if group < 2:
+        raise ValueError(f"group must be at least 2 workers, got {group}")
+    members_GM = _dealt(forecast_TW.shape[1], group, np.random.default_rng(seed))
+    found = [_overheads(forecast_TW[:, members], actual_TW[:, members]) for members in members_GM]
+    overhead = np.concatenate(found)
+    known = np.isfinite(overhead)
+    return float(overhead[known].mean()) if known.any() else float("nan")
+
+
+def _dealt(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the members of each group; a deal leaves out those who do not fill a group."""
+    size = min(group, workers)
+    if size == workers:
+        return np.arange(workers)[None, :]
+    count = workers // size
+    deals = -(-FEWEST_GROUPS // count)
+    return np.concatenate([rng.permutation(workers)[: count * size].reshape(count, size) for _ in range(deals)])
+
+
+def _overheads(forecast_TM: Array, actual_TM: Array) -> Array:
+    """Return the overhead of each iteration in which at least two members reported, ``[T]``."""
+    seen_TM = np.isfinite(actual_TM) & np.isfinite(forecast_TM)
+    enough_T = seen_TM.sum(axis=1) >= 2
+    forecast_TM, actual_TM, seen_TM = forecast_TM[enough_T], actual_TM[enough_T], seen_TM[enough_T]
+    slowest_T = np.where(seen_TM, forecast_TM / actual_TM, 0.0).max(axis=1, initial=0.0)
+    total_T, promised_T = (np.where(seen_TM, speed_TM, 0.0).sum(axis=1) for speed_TM in (actual_TM, forecast_TM))
+    return np.asarray(slowest_T * total_T / promised_T - 1.0)

@@ -1,0 +1,54 @@
+"""The overhead at a barrier, by hand and by law."""
+
+import numpy as np
+import pytest
+
+from paceline.eval import barrier_overhead
+
+RNG = np.random.default_rng(0)
+ACTUAL = np.exp(RNG.normal(size=(50, 20)))
+FORECAST = ACTUAL * np.exp(RNG.normal(scale=0.1, size=ACTUAL.shape))
+
+
+def test_it_is_the_mean_over_iterations_computed_by_hand():
+    forecast, actual = [[1.0, 1.0], [2.0, 1.0]], [[1.0, 3.0], [1.0, 1.0]]
+    # equal shares: the first takes 0.5 where 1 / 4 would do; 2 : 1 shares: 2 / 3 where 1 / 2 would do
+    assert barrier_overhead(forecast, actual) == pytest.approx(((2.0 - 1.0) + (4 / 3 - 1.0)) / 2)
+
+
+def test_true_speeds_cost_nothing_and_no_forecast_gains():
+    assert barrier_overhead(ACTUAL, ACTUAL) == pytest.approx(0.0, abs=1e-12)
+    assert barrier_overhead(FORECAST, ACTUAL) > 0.05
+
+
+def test_only_ratios_of_forecasts_matter():
+    assert barrier_overhead(3.0 * FORECAST, ACTUAL) == pytest.approx(barrier_overhead(FORECAST, ACTUAL))
+
+
+def test_larger_groups_wait_longer():
+    overheads = [barrier_overhead(FORECAST, ACTUAL, group=size) for size in (2, 4, 16)]
+    assert overheads == sorted(overheads)
+    assert overheads[0] < 0.6 * overheads[2]
+
+
+def test_who_did_not_report_is_not_waited_for():
+    gap = ACTUAL[:, :3].copy()
+    gap[:, 1] = np.nan
+    assert barrier_overhead(FORECAST[:, :3], gap) == barrier_overhead(FORECAST[:, [0, 2]], ACTUAL[:, [0, 2]])
+    assert np.isnan(barrier_overhead(FORECAST[:, :2], np.where(np.arange(2) == 0, ACTUAL[:, :2], np.nan)))
+
+
+def test_the_same_seed_deals_the_same_groups_and_everybody_gets_into_one():
+    assert barrier_overhead(FORECAST, ACTUAL, seed=3) == barrier_overhead(FORECAST, ACTUAL, seed=3)
+    assert barrier_overhead(FORECAST, ACTUAL, seed=3) != barrier_overhead(FORECAST, ACTUAL, seed=4)
+    for worker in range(20):
+        slow = ACTUAL.copy()
+        slow[:, worker] /= 100.0
+        assert barrier_overhead(ACTUAL, slow) > 1.0
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="group must be at least 2 workers, got 1"):
+        barrier_overhead(FORECAST, ACTUAL, group=1)
+    with pytest.raises(ValueError, match=r"must be \[iterations, workers\] alike, got \(50, 19\) and \(50, 20\)"):
+        barrier_overhead(FORECAST[:, 1:], ACTUAL)
