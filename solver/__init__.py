@@ -1,7 +1,8 @@
 """Forecasts in, batch sizes out: the exact split of a global batch over workers of different speed."""
 
+from paceline.solver.goodput import Goodput, best_batch
 from paceline.solver.load import BatchTimeCurves
 from paceline.solver.risk import caution
 from paceline.solver.split import Split, Status, split
 
-__all__ = ["BatchTimeCurves", "Split", "Status", "caution", "split"]
+__all__ = ["BatchTimeCurves", "Goodput", "Split", "Status", "best_batch", "caution", "split"]

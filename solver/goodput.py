@@ -1,0 +1,165 @@
+"""The total batch of highest goodput: how many samples an iteration should take, where that is free to choose.
+
+Axis: W workers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline.solver.bounds import checked_quanta
+from paceline.solver.load import BatchTimeCurves
+from paceline.solver.split import Split, split
+
+ROUNDING = 1 + 16 * float(np.finfo(np.float64).eps)
+"""By how much a bound is raised, so that rounding never hides a better batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Goodput:
+    """A global batch, its split, and what they achieve.
+
+    Parameters
+    ----------
+    global_batch
+        Samples of all workers together.
+    split
+        Who gets how many.
+    efficiency
+        Progress of training that a sample makes, 1 at the reference batch.
+    goodput
+        Progress a second, in samples at the reference batch: throughput times efficiency.
+    """
+
+    global_batch: int
+    split: Split
+    efficiency: float
+    goodput: float
+
+
+def best_batch(
+    curves: BatchTimeCurves,
+    noise_scale: float,
+    *,
+    smallest: int,
+    largest: int,
+    reference: int | None = None,
+    quantum: int = 1,
+    lower: ArrayLike = 0,
+    upper: ArrayLike | None = None,
+    comm: ArrayLike = 0.0,
+) -> Goodput:
+    """Choose the global batch whose best split makes the most progress a second: exactly, of all there are.
+
+    A larger batch costs less time a sample, and each of its samples teaches less. With a gradient noise scale of ``N``
+    samples (McCandlish et al. 2018, arXiv 1812.06162) the progress a sample makes is in proportion to ``1 / (N + X)``;
+    times throughput it is the goodput of Pollux (Qiao et al., OSDI 2021).
+
+    Parameters
+    ----------
+    curves
+        Batch time curves of the fleet, as for :func:`paceline.solver.split`.
+    noise_scale
+        The gradient noise scale, in samples; 0 favours the smallest batch, a very large one throughput alone.
+    smallest, largest
+        The global batches to choose from: multiples of the quantum between these, both included.
+    reference
+        The batch at which a sample's progress is called 1; the smallest unless given. It does not change the choice.
+    quantum, lower, upper, comm
+        As for :func:`paceline.solver.split`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or no batch between the two keeps the bounds.
+
+    Examples
+    --------
+    Two devices whose steps take 0.1 s besides their samples. Where gradients are noisy a large batch pays:
+
+    >>> from paceline.predictors import Curves
+    >>> fixed, limit = np.full(2, 0.1), np.full(2, np.inf)
+    >>> curves = Curves(np.zeros(2), np.array([0.001, 0.002]), fixed, limit)
+    >>> for noise_scale in (100, 10_000):
+    ...     best = best_batch(curves, noise_scale, smallest=32, largest=4096)
+    ...     print(best.global_batch, best.split.sizes, round(best.efficiency, 2), round(best.goodput))
+    123 [82 41] 0.59 400
+    1224 [816 408] 0.89 1194
+
+    Notes
+    -----
+    Branch and bound: ``X / (N + X)`` rises with X and the makespan never falls, so that no batch from a to b is better
+    than the one of b in the makespan of a. Intervals are halved, the most promising first, until none may hold a better
+    batch. Of equally good batches the smallest is taken. A few dozen splits are usual. Where goodput is nearly level (no
+    fixed times, a huge noise scale) a large part of all batches is tried: then take a quantum.
+    """
+    first, last, step = _checked(smallest, largest, quantum, noise_scale)
+    first = max(first, _least(curves, lower, step))
+    found: dict[int, Split] = {}
+
+    def at(batch: int) -> Split:
+        if batch not in found:
+            found[batch] = split(curves, batch, lower=lower, upper=upper, quantum=step, comm=comm)
+        return found[batch]
+
+    last = min(last, _most(curves, upper, step))
+    if last < first:
+        at(int(last) or step)  # says which bounds leave no room
+
+    def useful(numerator: int, makespan: int) -> float:
+        """Progress a second of one batch in the makespan of another, up to a factor."""
+        seconds = at(makespan).makespan
+        return numerator / (noise_scale + numerator) / seconds if seconds > 0 else np.inf
+
+    best = max((useful(x, x), -x) for x in (first, last))
+    queue = [(-useful(last, first), first, last)]
+    while queue and -queue[0][0] * ROUNDING >= best[0]:
+        _, low, high = heapq.heappop(queue)
+        if high - low <= step:
+            continue
+        middle = low + (high - low) // (2 * step) * step
+        best = max(best, (useful(middle, middle), -middle))
+        for part in ((low, middle), (middle, high)):
+            heapq.heappush(queue, (-useful(part[1], part[0]), *part))
+    return _goodput(at(-best[1]), -best[1], noise_scale, smallest if reference is None else reference)
+
+
+def _goodput(plan: Split, batch: int, noise_scale: float, reference: float) -> Goodput:
+    if not reference > 0:
+        raise ValueError(f"reference must be above 0 samples, got {reference}")
+    efficiency = (noise_scale + reference) / (noise_scale + batch)
+    throughput = batch / plan.makespan if plan.makespan > 0 else np.inf
+    return Goodput(batch, plan, efficiency, efficiency * throughput)
+
+
+def _checked(smallest: int, largest: int, quantum: int, noise_scale: float) -> tuple[int, int, int]:
+    """Return the first and the last batch to try, and the step, or say what is wrong."""
+    if not 0 <= noise_scale < np.inf:
+        raise ValueError(f"noise_scale must be finite and not negative, in samples, got {noise_scale}")
+    for name, value in (("smallest", smallest), ("largest", largest)):
+        if not value >= 1:
+            raise ValueError(f"{name} must be at least 1 sample, got {value}")
+    _, step = checked_quanta(quantum, quantum)
+    first, last = -(-smallest // step) * step, largest // step * step
+    if last < first:
+        raise ValueError(
+            f"there must be a multiple of the quantum {step} from smallest {smallest} to largest {largest}"
+        )
+    return first, last, step
+
+
+def _least(curves: BatchTimeCurves, lower: ArrayLike, step: int) -> int:
+    """Return the fewest samples that the lower bounds allow; what is wrong with a bound is said when it is used."""
+    each = np.broadcast_to(np.nan_to_num(lower), np.shape(curves.slope))
+    return int((np.ceil(each / step) * step).sum())
+
+
+def _most(curves: BatchTimeCurves, upper: ArrayLike | None, step: int) -> float:
+    """Return the most samples that the upper bounds and memory limits leave room for."""
+    most = curves.limit if upper is None else np.minimum(curves.limit, upper)
+    total = float((np.floor(np.asarray(most) / step) * step).sum())
+    return int(total) if total < np.inf else np.inf

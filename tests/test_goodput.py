@@ -1,0 +1,87 @@
+"""The global batch of highest goodput, against trying all."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.predictors import Curves
+from paceline.solver import best_batch, split
+
+
+def fleet(seed, workers):
+    rng = np.random.default_rng(seed)
+    slope, intercept = rng.choice([0.0, 0.5, 1.0, 3.0], workers), rng.choice([0.0, 1.0, 20.0], workers)
+    return Curves(rng.choice([0.0, 4.0, 30.0], workers) + 0.1, slope, intercept, rng.choice([9, 20, np.inf], workers))
+
+
+def tried_all(curves, noise_scale, batches, **bounds):
+    """The best goodput, up to a factor, and the smallest batch that has it."""
+    goodput = {x: x / (noise_scale + x) / split(curves, x, **bounds).makespan for x in batches}
+    best = max(goodput.values())
+    return best, min(x for x, value in goodput.items() if value == best)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    workers=st.integers(1, 4),
+    noise_scale=st.sampled_from([0.0, 1.0, 10.0, 100.0, 1e6]),
+    quantum=st.sampled_from([1, 2, 5]),
+    comm=st.sampled_from([0.0, 2.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_other_batch_has_a_higher_goodput(seed, workers, noise_scale, quantum, comm):
+    curves = fleet(seed, workers)
+    room = int(np.minimum(np.floor(curves.limit / quantum) * quantum, 60).sum())
+    batches = range(quantum, min(room, 60) // quantum * quantum + 1, quantum)
+    chosen = best_batch(curves, noise_scale, smallest=1, largest=batches[-1], quantum=quantum, comm=comm)
+    best, batch = tried_all(curves, noise_scale, batches, quantum=quantum, comm=comm)
+    assert chosen.global_batch == batch
+    assert chosen.goodput == pytest.approx(best * (noise_scale + 1))
+    assert chosen.split.sizes.sum() == batch
+
+
+def test_a_real_size_problem_is_solved_exactly():
+    rng = np.random.default_rng(1)
+    curves = Curves(rng.uniform(0.05, 0.2, 8), rng.uniform(0.001, 0.004, 8), rng.uniform(0, 0.05, 8), np.full(8, 512.0))
+    chosen = best_batch(curves, 700.0, smallest=64, largest=8192, quantum=8)
+    assert chosen.global_batch == tried_all(curves, 700.0, range(64, 4097, 8), quantum=8)[1]
+
+
+def test_noisier_gradients_never_ask_for_a_smaller_batch():
+    curves = Curves(np.array([0.2, 0.1]), np.array([0.001, 0.002]), np.array([0.1, 0.05]), np.full(2, np.inf))
+    batches = [best_batch(curves, n, smallest=8, largest=2048).global_batch for n in (0, 10, 100, 1000, 1e5)]
+    assert batches == sorted(batches)
+    assert batches[0] < batches[-1]
+
+
+def test_the_reference_only_names_the_unit():
+    curves = Curves.from_speed(np.array([100.0, 200.0]))
+    one, other = (best_batch(curves, 50.0, smallest=10, largest=99, reference=r) for r in (10, 60))
+    assert one.global_batch == other.global_batch == 12, (
+        "100 and 200 samples/s split 12 evenly, and no larger batch gains"
+    )
+    assert other.goodput / one.goodput == pytest.approx(110 / 60)
+    assert one.efficiency == pytest.approx(60 / 62)
+
+
+def test_the_batch_keeps_bounds_and_memory_limits():
+    curves = Curves(np.zeros(2), np.full(2, 0.001), np.full(2, 9.0), np.array([30.0, np.inf]))
+    chosen = best_batch(curves, 1e9, smallest=8, largest=10_000, quantum=8, upper=[1000, 50], lower=8)
+    assert chosen.split.sizes.tolist() == [24, 48]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"noise_scale": -1.0}, "noise_scale must be finite and not negative"),
+        ({"noise_scale": np.nan}, "noise_scale must be finite"),
+        ({"smallest": 0}, "smallest must be at least 1 sample, got 0"),
+        ({"smallest": 9, "largest": 15, "quantum": 8}, "a multiple of the quantum 8 from smallest 9 to largest 15"),
+        ({"reference": 0}, "reference must be above 0 samples, got 0"),
+        ({"upper": 2}, "the upper bounds and memory limits sum to 4, less than the global_batch 8"),
+    ],
+)
+def test_what_cannot_be_chosen_from_is_said(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        best_batch(Curves.from_speed(np.ones(2)), **{"noise_scale": 1.0, "smallest": 8, "largest": 64, **arguments})
