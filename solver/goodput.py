@@ -94,8 +94,8 @@ def best_batch(
     -----
     Branch and bound: ``X / (N + X)`` rises with X and the makespan never falls, so that no batch from a to b is better
     than the one of b in the makespan of a. Intervals are halved, the most promising first, until none may hold a better
-    batch. Of equally good batches the smallest is taken. A few dozen splits are usual. Where goodput is nearly level (no
-    fixed times, a huge noise scale) a large part of all batches is tried: then take a quantum.
+    batch. Of equally good batches the smallest is taken. A few dozen splits are usual. Where goodput is nearly level
+    (no fixed times, a huge noise scale) a large part of all batches is tried: then take a quantum.
     """
     first, last, step = _checked(smallest, largest, quantum, noise_scale)
     first = max(first, _least(curves, lower, step))
@@ -106,7 +106,7 @@ def best_batch(
             found[batch] = split(curves, batch, lower=lower, upper=upper, quantum=step, comm=comm)
         return found[batch]
 
-    last = min(last, _most(curves, upper, step))
+    last = _most(curves, upper, step, last)
     if last < first:
         at(int(last) or step)  # says which bounds leave no room
 
@@ -158,8 +158,8 @@ def _least(curves: BatchTimeCurves, lower: ArrayLike, step: int) -> int:
     return int((np.ceil(each / step) * step).sum())
 
 
-def _most(curves: BatchTimeCurves, upper: ArrayLike | None, step: int) -> float:
-    """Return the most samples that the upper bounds and memory limits leave room for."""
+def _most(curves: BatchTimeCurves, upper: ArrayLike | None, step: int, last: int) -> int:
+    """Return the last batch, or the most samples that the upper bounds and memory limits leave room for."""
     most = curves.limit if upper is None else np.minimum(curves.limit, upper)
     total = float((np.floor(np.asarray(most) / step) * step).sum())
-    return int(total) if total < np.inf else np.inf
+    return int(total) if total < last else last
