@@ -7,7 +7,7 @@ require("torch", needed_by="paceline.coordinator.torch", extra="neural")
 from paceline.coordinator.record import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
 from paceline.coordinator.torch.attach import attach  # noqa: E402
 from paceline.coordinator.torch.balance import Balance  # noqa: E402
-from paceline.coordinator.torch.exchange import LostRank  # noqa: E402
+from paceline.coordinator.torch.exchange import LostRankError  # noqa: E402
 from paceline.coordinator.torch.loader import BalancedLoader  # noqa: E402
 
-__all__ = ["Balance", "BalancedLoader", "Iteration", "LostRank", "attach"]
+__all__ = ["Balance", "BalancedLoader", "Iteration", "LostRankError", "attach"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-class LostRank(RuntimeError):
+class LostRankError(RuntimeError):
     """A rank died, or did not answer within the timeout: the job cannot go on without it."""
 
 
@@ -44,7 +44,8 @@ class Exchange:
         self.timeout = timeout
         self._first = ranks[0]
         self._own = torch.zeros(width, dtype=torch.float64)
-        self._all = torch.zeros(self.world_size * width, dtype=torch.float64)
+        self._all = torch.zeros(self.world_size, width, dtype=torch.float64)
+        self._rows = list(self._all)
         self._work: dist.Work | None = None
 
     @property
@@ -55,14 +56,14 @@ class Exchange:
     def send(self, report_F: Sequence[float]) -> None:
         """Start to gather; returns at once."""
         self._own.numpy()[:] = report_F
-        self._work = dist.all_gather_into_tensor(self._all, self._own, group=self.group, async_op=True)
+        self._work = dist.all_gather(self._rows, self._own, group=self.group, async_op=True)
 
     def receive(self) -> Array:
         """Return the reports of all ranks, ``[W, F]``, as soon as the last is there.
 
         Raises
         ------
-        LostRank
+        LostRankError
             If a rank has died or does not answer in time.
         """
         work, self._work = self._work, None
@@ -71,7 +72,7 @@ class Exchange:
             work.wait()
         except RuntimeError as error:
             raise self.lost(error) from error
-        return np.array(self._all.numpy()).reshape(self.world_size, -1)
+        return self._all.numpy().copy()
 
     def gather(self, thing: object) -> list[Any]:
         """Return what every rank gave, in the order of ranks; waits for all."""
@@ -91,10 +92,10 @@ class Exchange:
             raise self.lost(error) from error
         return things[0]
 
-    def lost(self, error: BaseException) -> LostRank:
+    def lost(self, error: BaseException) -> LostRankError:
         """Return what to tell the user when a rank is gone."""
         limit = "the process group's timeout" if self.timeout is None else f"{self.timeout:g} s"
-        return LostRank(
+        return LostRankError(
             f"rank {self.rank} of {self.world_size} lost contact with the others: a rank has died, or has not answered "
             f"within {limit} (the timeout given to attach). See the logs of the other ranks; resume from the last "
             f"checkpoint. The network said: {error}"

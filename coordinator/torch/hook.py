@@ -1,6 +1,6 @@
 """The communication hook: sums gradients by each rank's share of the samples, and tells when the last are ready.
 
-DistributedDataParallel compares the hook's annotations with its types, so this file keeps them as they are, not as text.
+DistributedDataParallel compares the hook's annotations with its types, so this file keeps them as types, not as text.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,214 @@
+"""Attach a load balancer to a training job: the one call that a user adds to the loop."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline import __version__
+from paceline.coordinator.balancer import LoadBalancer
+from paceline.coordinator.policy import Policy
+from paceline.coordinator.torch.balance import COLUMNS, Balance, Loader
+from paceline.coordinator.torch.clock import Clock, EventClock, WallClock
+from paceline.coordinator.torch.exchange import Exchange
+from paceline.coordinator.torch.hook import weighted_sum
+from paceline.coordinator.torch.sharded import leave_out_collectives
+from paceline.datasets.drivers import Driver, default_drivers
+from paceline.predictors import Mixture, Predictor
+
+
+def attach(
+    model: torch.nn.Module,
+    loader: Loader,
+    *,
+    predictor: Predictor | None = None,
+    policy: Policy | None = None,
+    weigh: Literal["gradients", "loss"] = "gradients",
+    timeout: float | None = None,
+    workers: Sequence[str] | None = None,
+    drivers: Sequence[Driver] | None = None,
+) -> Balance:
+    """Let every rank's batch size follow its speed, so that no rank waits for another.
+
+    Every rank of the job calls it once, after wrapping the model and before the first batch. From then on gradients
+    are weighed by each rank's share of the samples: whatever the sizes are, a step equals that of one process on the
+    union of all batches.
+
+    Parameters
+    ----------
+    model
+        The model, in ``DistributedDataParallel``; with ``weigh="loss"`` also by ``fully_shard``, or bare.
+    loader
+        A :class:`BalancedLoader`.
+    predictor
+        Forecasts the ranks' speeds, fitted where it needs it; ``Mixture()`` by default.
+    policy
+        When to change sizes, and by how much at once.
+    weigh
+        What carries the weights: ``"gradients"`` leaves the loop as it is; with ``"loss"`` the loop calls
+        ``balance.scale(loss)``, for models whose gradients are not summed by ``DistributedDataParallel``. The loss
+        is a mean over the rank's batch in both.
+    timeout
+        Seconds after which a rank that does not answer is taken for lost, which ends every rank with an error. It is
+        set on the model's process group too. None leaves that as it is: by default 30 minutes with gloo, 10 with NCCL.
+    workers
+        A name for each rank, by which state finds its worker again after a restart; by default host and local rank.
+    drivers
+        What to sample for a predictor that reads drivers; by default those of its names that
+        :func:`paceline.datasets.drivers.default_drivers` knows.
+
+    Returns
+    -------
+    Balance
+        The handle, for watching the job and for saving its state. Nothing needs to be done with it.
+
+    Raises
+    ------
+    TypeError
+        If the model is not in ``DistributedDataParallel`` although gradients are to be weighed.
+    ValueError
+        If the ranks do not agree on the library's version, the data, the policy or the predictor, or an argument is
+        out of range.
+
+    Examples
+    --------
+    >>> model = DistributedDataParallel(network)  # doctest: +SKIP
+    >>> loader = BalancedLoader(dataset, global_batch=256)  # doctest: +SKIP
+    >>> attach(model, loader)  # doctest: +SKIP
+    >>> for inputs, targets in loader:  # the loop is as it was  # doctest: +SKIP
+    ...     ...
+    """
+    _require_weigh(model, weigh)
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
+    predictor, policy = predictor or Mixture(), policy or Policy()
+    sampled = _drivers_for(predictor, drivers)
+    in_ddp = isinstance(model, DistributedDataParallel)
+    group: dist.ProcessGroup = model.process_group if in_ddp else dist.group.WORLD  # type: ignore[assignment]
+    exchange = Exchange(group, len(COLUMNS) + len(sampled), timeout)
+    if timeout is not None:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
+    _require_agreement(exchange, _facts(loader, predictor, policy, weigh, timeout))
+    names = _names(exchange, workers)
+    clock = _clock_for(model)
+    balancer = LoadBalancer(
+        predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
+    )
+    balance = Balance(
+        balancer,
+        loader,
+        exchange,
+        clock,
+        workers=names,
+        drivers=sampled,
+        scales_loss=weigh == "loss",
+        backward_ends_iteration=not in_ddp,
+    )
+    loader.before_batch = balance.start_iteration
+    if isinstance(model, DistributedDataParallel):
+        hook = weighted_sum(group, balance.gradient_weight, balance.end_iteration, clock.summed, exchange)
+        model.register_comm_hook(None, hook)
+        model.register_forward_pre_hook(balance.start_forward)
+    elif isinstance(clock, WallClock):
+        leave_out_collectives(model, clock)
+    return balance
+
+
+def _require_weigh(model: torch.nn.Module, weigh: str) -> None:
+    if weigh not in ("gradients", "loss"):
+        raise ValueError(f'weigh must be "gradients" or "loss", got {weigh!r}')
+    if weigh == "gradients" and not isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            f"model must be in DistributedDataParallel, got {type(model).__name__}: wrap it, or use "
+            'attach(..., weigh="loss") and balance.scale(loss)'
+        )
+
+
+def _clock_for(model: torch.nn.Module) -> Clock:
+    device = next(model.parameters()).device
+    if device.type != "cuda":
+        return WallClock()
+
+    def mark() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        return event
+
+    return EventClock(mark)
+
+
+def _drivers_for(predictor: Predictor, drivers: Sequence[Driver] | None) -> list[Driver]:
+    """Return what to sample, in the order in which the predictor reads it."""
+    if not predictor.driver_names:
+        return []
+    known = {driver.name: driver for driver in (default_drivers() if drivers is None else drivers)}
+    missing = [name for name in predictor.driver_names if name not in known]
+    if missing:
+        raise ValueError(
+            f"the predictor reads the drivers {missing}, but sampled are {list(known)}: give drivers=[...]"
+        )
+    return [known[name] for name in predictor.driver_names]
+
+
+def _names(exchange: Exchange, workers: Sequence[str] | None) -> list[str]:
+    """Return a name for each rank: those given, or host and local rank."""
+    if workers is not None:
+        names = [str(worker) for worker in workers]
+    else:
+        local = os.environ.get("LOCAL_RANK", str(exchange.rank))
+        names = exchange.gather(f"{socket.gethostname()}:{local}")
+    if len(set(names)) != len(names) or len(names) != exchange.world_size:
+        raise ValueError(f"workers must be {exchange.world_size} different names, one for each rank, got {names}")
+    return names
+
+
+def _facts(
+    loader: Loader, predictor: Predictor, policy: Policy, weigh: str, timeout: float | None
+) -> dict[str, object]:
+    """Return all that the plans depend on, besides the reports."""
+    return {
+        "version of paceline": __version__,
+        "number of ranks in the loader": loader.world_size,
+        "global batch": loader.global_batch,
+        "micro-batches of a step": loader.accumulate,
+        "data": _hash(loader.state_dict()),
+        "policy": repr(policy),
+        "predictor": f"{predictor!r}, fitted state {_hash(predictor.state_dict())}",
+        "way of weighing": weigh,
+        "timeout": timeout,
+    }
+
+
+def _require_agreement(exchange: Exchange, facts: Mapping[str, object]) -> None:
+    if facts["number of ranks in the loader"] != exchange.world_size:
+        raise ValueError(
+            f"the loader deals to {facts['number of ranks in the loader']} ranks, but {exchange.world_size} train "
+            "together: give the loader their rank and world_size"
+        )
+    facts_W = exchange.gather(facts)
+    for name in facts:
+        said = [str(other[name]) for other in facts_W]
+        if len(set(said)) > 1:
+            raise ValueError(
+                f"the ranks must agree on the {name}, got "
+                + ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(said))
+            )
+
+
+def _hash(state: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name, value in sorted(state.items()):
+        array = np.ascontiguousarray(value)
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

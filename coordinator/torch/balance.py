@@ -1,0 +1,304 @@
+"""The balance of a running job: what is measured goes out, what all measured comes in, and new sizes are set.
+
+Axes: W workers, F numbers in a report, D drivers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.coordinator.balancer import LoadBalancer
+from paceline.coordinator.plan import Plan, seconds_of
+from paceline.coordinator.record import Iteration
+from paceline.coordinator.torch.clock import Clock, Measure
+from paceline.coordinator.torch.exchange import Exchange
+from paceline.coordinator.torch.state import from_torch, to_torch
+from paceline.datasets.drivers import Driver
+from paceline.predictors import Report
+
+Array = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = ("samples", "micro_batches", "seconds", "comm_seconds", "out_of_memory", "checksum")
+"""What a report holds; the drivers follow."""
+
+LEAST = 0.5
+"""A batch smaller than this share of a full one, at an epoch's end, says too little about full ones to learn from."""
+
+
+class Loader(Protocol):
+    """What is asked of a loader; :class:`BalancedLoader` is one."""
+
+    global_batch: int
+    rank: int
+    world_size: int
+    accumulate: int
+    batch_sizes: Sizes
+    before_batch: Callable[[], None] | None
+
+    @property
+    def sizes(self) -> Sizes:
+        """Samples of each rank in the next full batch, ``[W]``."""
+        ...
+
+    @sizes.setter
+    def sizes(self, sizes_W: Sizes) -> None: ...
+
+    @property
+    def weight(self) -> float:
+        """Weight of this rank in the mean gradient of the batch handed out last."""
+        ...
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return where the data stands."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume where the data stood."""
+        ...
+
+    def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on, in the middle of an epoch, from where another rank stands."""
+        ...
+
+
+class Balance:
+    """Keeps the ranks of one training job in step. :func:`attach` makes it.
+
+    Attributes
+    ----------
+    on_iteration
+        Called with an :class:`paceline.coordinator.record.Iteration` after each plan, on every rank.
+    overhead_seconds
+        Time that balancing took on this rank's critical path in the last iteration: measuring, exchange, forecast and
+        plan; observers left out.
+    balancer
+        The load balancer: the same on every rank.
+    """
+
+    def __init__(
+        self,
+        balancer: LoadBalancer,
+        loader: Loader,
+        exchange: Exchange,
+        clock: Clock,
+        *,
+        workers: Sequence[str],
+        drivers: Sequence[Driver] = (),
+        scales_loss: bool = False,
+        backward_ends_iteration: bool = False,
+    ) -> None:
+        self.balancer = balancer
+        self.on_iteration: list[Callable[[Iteration], None]] = []
+        self.overhead_seconds = 0.0
+        self._loader = loader
+        self._exchange = exchange
+        self._clock = clock
+        self._workers = tuple(workers)
+        self._drivers = tuple(drivers)
+        self._drivers_before = np.full((len(workers), len(drivers)), np.nan)
+        self._scales_loss = scales_loss
+        self._backward_ends_iteration = backward_ends_iteration
+        self._index = 0
+        self._micro_batches = 0
+        self._reported = True
+        self._unsummed = False
+        self._weight = 1.0
+        self._started = self._wall_seconds = float("nan")
+        self._spent = 0.0
+        self._measured: float | None = None
+        self._out_of_memory = False
+        self._take_sizes()
+
+    @property
+    def plan(self) -> Plan:
+        """The latest plan. Its arrays are in the order of ``plan.workers``."""
+        return self.balancer.plan
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The names of the ranks, in their order."""
+        return self._workers
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.
+
+        Raises
+        ------
+        RuntimeError
+            If the gradients are weighed already, as they are unless ``attach`` was told ``weigh="loss"``.
+        """
+        if not self._scales_loss:
+            raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")')
+        self._micro_batches += 1
+        scaled = loss * (self._loader.weight * self._loader.world_size)
+        if self._backward_ends_iteration and self._micro_batches >= self._loader.accumulate:
+            scaled.register_hook(self._at_end_of_backward)
+        return scaled
+
+    def measured(self, seconds: float) -> None:
+        """Let the next report carry these seconds of own computing in place of the clock's."""
+        self._measured = seconds
+
+    def ran_out_of_memory(self) -> None:
+        """Let the next report say that this rank's batch did not fit; from then on it gets less."""
+        self._out_of_memory = True
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
+        return {"balancer": to_torch(self.balancer.state_dict()), "loader": to_torch(self._loader.state_dict())}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Resume, on every rank, from what ``state_dict`` returned, also with other ranks than were saved.
+
+        What was learnt of a worker follows its name; workers without a saved state start afresh.
+
+        Raises
+        ------
+        ValueError
+            If the state is another global batch's or other data's.
+        """
+        self._loader.load_state_dict(from_torch(state["loader"]))
+        self.balancer.load_state_dict(from_torch(state["balancer"]))
+        for worker in self._workers:
+            if worker not in self.balancer.workers:
+                self.balancer.join(worker)
+        for worker in self.balancer.workers:
+            if worker not in self._workers:
+                self.balancer.leave(worker)
+        self._drivers_before = np.full_like(self._drivers_before, np.nan)
+        self._take_sizes()
+
+    # -- at the start of an iteration, in the loader --------------------------------------------------------------
+
+    def start_iteration(self) -> None:
+        """Take in the reports of the iteration before, plan, set the sizes, and start the clock."""
+        began = time.perf_counter()
+        self._wall_seconds, self._started = began - self._started, began
+        iteration = self._learn(began) if self._exchange.under_way else None
+        self._used = self.plan
+        self._micro_batches = 0
+        self._reported = False
+        self._spent = 0.0
+        if iteration is not None:
+            for observe in self.on_iteration:
+                observe(iteration)
+        self._clock.begin()
+
+    def _learn(self, began: float) -> Iteration:
+        """Return the record of the iteration whose reports are under way, once the next is planned."""
+        order = self._order
+        report_WF = self._exchange.receive()[order]
+        columns = dict(zip(COLUMNS, report_WF.T, strict=False))
+        drivers_WD = report_WF[:, len(COLUMNS) :]
+        agreed = bool((columns["checksum"] == columns["checksum"][0]).all())
+        if not agreed:
+            self._settle()
+        self.balancer.step(self._report(columns), drivers_WD if self._drivers else None)
+        self._drivers_before = drivers_WD
+        self._take_sizes()
+        self.overhead_seconds = self._spent + time.perf_counter() - began
+        return self._record(columns, order, agreed)
+
+    def _report(self, columns: Mapping[str, Array]) -> Report:
+        """Return what the balancer learns from: one micro-batch, the mean of those accumulated."""
+        parts_W = columns["micro_batches"]
+        samples_W, seconds_W = columns["samples"] / parts_W, columns["seconds"] / parts_W
+        if np.nansum(samples_W) < LEAST * self._loader.global_batch:
+            seconds_W = np.full_like(seconds_W, np.nan)
+        drivers_WD = self._drivers_before if self._drivers else None
+        out_of_memory_W = columns["out_of_memory"] > 0
+        return Report(samples_W, seconds_W, columns["comm_seconds"] / parts_W, drivers_WD, out_of_memory_W)
+
+    def _record(self, columns: Mapping[str, Array], order: Sizes, agreed: bool) -> Iteration:
+        known_W = np.isfinite(columns["samples"])  # a device may not have finished yet
+        sizes_W = np.where(known_W, columns["samples"], self._samples_W[order]).astype(np.int64)
+        parts_W = np.where(known_W, columns["micro_batches"], self._parts)
+        iteration = Iteration(
+            index=self._index,
+            time=time.time(),
+            worker=self._workers[self._loader.rank],
+            sizes=sizes_W,
+            seconds=columns["seconds"],
+            forecast_seconds=seconds_of(self._used.forecast.curves, sizes_W / parts_W) * parts_W,
+            comm_seconds=columns["comm_seconds"],
+            wall_seconds=self._wall_seconds,
+            overhead_seconds=self.overhead_seconds,
+            agreed=agreed,
+            plan=self.plan,
+        )
+        self._index += 1
+        return iteration
+
+    def _settle(self) -> None:
+        """Let all ranks go on from where the first stands."""
+        logger.warning(
+            "The ranks did not agree on the sizes of iteration %d, in which samples may have been used twice or not at "
+            "all. All go on with those of the first rank. Do they run on different hardware or libraries?",
+            self._index,
+        )
+        balancer, loader = self._exchange.from_first((self.balancer.state_dict(), self._loader.state_dict()))
+        self.balancer.load_state_dict(balancer)
+        self._loader.adopt(loader)
+
+    def _take_sizes(self) -> None:
+        """Hand the plan to the loader, from the balancer's order of workers to that of ranks."""
+        self._order = np.array([self._workers.index(worker) for worker in self.plan.workers])
+        self._loader.sizes = self.plan.sizes[np.argsort(self._order)]
+
+    # -- inside an iteration, in the hooks ------------------------------------------------------------------------
+
+    def gradient_weight(self) -> float:
+        """Return the factor of this rank's gradients before they are summed."""
+        return 1 / self._loader.world_size if self._scales_loss else self._loader.weight
+
+    def start_forward(self, model: torch.nn.Module, *_: object) -> None:
+        """Count a micro-batch; weigh gradients that wait for it as if they were its own.
+
+        Gradients accumulated under ``no_sync`` are weighed when they are summed, by the weight of the last
+        micro-batch. An epoch's last batch may be split in other proportions.
+        """
+        if self._scales_loss or not (model.training and torch.is_grad_enabled()):
+            return
+        weight = self._loader.weight
+        if self._unsummed and weight != self._weight:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self._weight / weight)
+        self._weight = weight
+        self._unsummed = True
+        self._micro_batches += 1
+
+    def end_iteration(self) -> None:
+        """Stop the clock and send the report: this rank's last gradients are ready."""
+        began = time.perf_counter()
+        self._unsummed = False
+        if self._reported:
+            return
+        if self._scales_loss and not self._micro_batches:
+            raise RuntimeError('attach(..., weigh="loss") needs balance.scale(loss) before backward()')
+        self._reported = True
+        self._parts = min(max(self._micro_batches, 1), self._loader.accumulate)
+        # Sizes are kept while micro-batches accumulate; only the last may differ, at an epoch's end.
+        self._samples_W = (self._parts - 1) * self._loader.sizes + self._loader.batch_sizes
+        own = int(self._samples_W[self._loader.rank])
+        measure = self._clock.ready(own, self._parts)
+        if self._measured is not None:
+            measure = Measure(own, self._parts, self._measured, measure.comm_seconds)
+            self._measured = None
+        drivers = [driver.sample() for driver in self._drivers]
+        self._exchange.send([*measure, self._out_of_memory, self._used.checksum, *drivers])
+        self._out_of_memory = False
+        self._spent += time.perf_counter() - began
+
+    def _at_end_of_backward(self, gradient: torch.Tensor) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(self.end_iteration)  # type: ignore[attr-defined]
