@@ -74,6 +74,19 @@ def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> lis
     ]
 
 
+def all_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> list[Driver]:
+    """Return every driver that has something to tell here, for the process that calls.
+
+    The seven of :func:`default_drivers`, the quota where there is one, and those of the GPU where NVML sees one.
+    Nothing of psutil's is among them: on Linux the kernel's own files tell the same, sooner.
+    """
+    from paceline.datasets.drivers_nvml import nvml_drivers
+
+    group = group or ControlGroup.of_this_process(root)
+    quota: list[Driver] = [CPUQuota(group)] if group else []
+    return [*default_drivers(group, root), *quota, *nvml_drivers()]
+
+
 class CPUBusy:
     """CPU that *other* processes took from the worker's allowance since the last boundary.
 
@@ -143,6 +156,28 @@ class Throttled:
         return self._grown.by(
             field(text, b"throttled_usec") * 1e-6 if in_microseconds else field(text, b"throttled_time") * 1e-9
         )
+
+
+class CPUQuota:
+    """CPU that the control group may use now: ``cpu.max``, or ``cpu.cfs_quota_us`` beside ``cpu.cfs_period_us``.
+
+    The number of the machine's cores where there is no quota.
+    """
+
+    name, unit = "cpu_quota", "cores"
+
+    def __init__(self, group: ControlGroup) -> None:
+        unified = (group.cpu / "cpu.max").exists()
+        names = ("cpu.max",) if unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        self._files = [File(group.cpu / name) for name in names]
+
+    def sample(self) -> float:
+        """Return how many cores the quota is worth."""
+        words = b" ".join(file.text() for file in self._files).split()
+        if len(words) < 2:
+            return NAN
+        unlimited = words[0] in (b"max", b"-1")
+        return float(os.cpu_count() or 1) if unlimited else int(words[0]) / int(words[1])
 
 
 class _Pressure:

@@ -1,0 +1,86 @@
+"""Marks in time: moments of a training step whose distances are asked for later, on a CPU or on a CUDA device.
+
+The CPU only tells a CUDA device what to do, so its own clock does not see when that is done. An event in the device's
+queue does, and is read when the device has passed it: nothing ever waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Marks(Protocol):
+    """A clock whose moments may still lie in the future when they are marked."""
+
+    def mark(self) -> Any:
+        """Mark the moment when the work that was given out so far is done."""
+        ...
+
+    def passed(self, mark: Any) -> bool:
+        """Whether that moment has come."""
+        ...
+
+    def wait(self, mark: Any) -> None:
+        """Wait until that moment has come: for the end of a recording, never inside a loop."""
+        ...
+
+    def seconds(self, start: Any, stop: Any) -> float:
+        """Return the time between two moments that have come."""
+        ...
+
+
+class CPUMarks:
+    """Moments on the CPU, which works at once.
+
+    >>> marks = CPUMarks()
+    >>> first, second = marks.mark(), marks.mark()
+    >>> marks.passed(second), marks.seconds(first, second) >= 0
+    (True, True)
+    """
+
+    mark = staticmethod(time.perf_counter)
+
+    def passed(self, mark: float) -> bool:
+        """Return true: the CPU marks a moment when it is there."""
+        return True
+
+    def wait(self, mark: float) -> None:
+        """Return at once."""
+
+    def seconds(self, start: float, stop: float) -> float:
+        """Return the time between two moments."""
+        return stop - start
+
+
+class CUDAMarks:
+    """Moments of the stream that is current where they are marked, by events."""
+
+    def mark(self) -> torch.cuda.Event:
+        """Put an event into the current stream."""
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def passed(self, mark: torch.cuda.Event) -> bool:
+        """Whether the device has passed the event."""
+        return bool(mark.query())
+
+    def wait(self, mark: torch.cuda.Event) -> None:
+        """Wait for the device to pass the event."""
+        mark.synchronize()
+
+    def seconds(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float:
+        """Return the time between two events that the device has passed."""
+        return float(start.elapsed_time(stop)) / 1000
+
+
+def marks_of(model: torch.nn.Module) -> Marks:
+    """Return the clock for a model: that of the device of its first parameter."""
+    parameter = next(model.parameters(), None)
+    return CUDAMarks() if parameter is not None and parameter.is_cuda else CPUMarks()

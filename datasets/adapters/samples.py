@@ -1,0 +1,31 @@
+"""How many samples a forward pass was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+def leading_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """Return the length of the first tensor among the arguments, also inside lists, tuples and mappings.
+
+    NaN if there is none.
+
+    Examples
+    --------
+    >>> import torch
+    >>> leading_size((), {"batch": {"pixels": torch.zeros(16, 3), "label": torch.zeros(16)}})
+    16.0
+    """
+    shape = next(_shapes([*args, *kwargs.values()]), None)
+    return float(shape[0]) if shape else float("nan")
+
+
+def _shapes(values: Sequence[Any]) -> Iterator[Sequence[int]]:
+    for value in values:
+        if isinstance(value, Mapping):
+            yield from _shapes(list(value.values()))
+        elif isinstance(value, (list, tuple)):
+            yield from _shapes(value)
+        elif hasattr(value, "shape") and len(value.shape):
+            yield value.shape
