@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.cli_collect import collect
 from paceline.cli_profile import profile
 from paceline.cli_watch import report, watch
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.progress import Progress, TaskID
 
     from paceline.datasets import Trace
     from paceline.predictors import FleetPredictor
@@ -33,6 +31,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="List, describe and convert traces.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.command()(collect)
 app.command()(profile)
 app.command()(watch)
 app.command()(report)
@@ -64,38 +63,6 @@ Predictors = Annotated[
 ]
 
 DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx", "arima", "mixture")
-
-
-@app.command()
-def collect(
-    jobs: Annotated[list[str] | None, typer.Argument(help="Names of jobs; all of them if none is given.")] = None,
-    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trace files.")] = Path("traces"),
-    iterations: Annotated[int | None, typer.Option(help="Iterations to record, if not the job's own.")] = None,
-    show: Annotated[bool, typer.Option("--list", help="List the jobs and stop.")] = False,
-) -> None:
-    """Record real data-parallel training jobs on this machine, under real contention.
-
-    Each job trains a small model on several worker processes while competitor processes come and go beside some of
-    them. Needs the [cyan]neural[/] and [cyan]boosting[/] extras. Where control groups can be written (as root on
-    Linux), every worker gets a CPU quota of its own; elsewhere workers are pinned to cores.
-    """
-    from dataclasses import replace
-
-    from paceline.datasets.collect import JOBS, collect
-
-    chosen = list(JOBS.values()) if not jobs else [_job(JOBS, name) for name in jobs]
-    if show:
-        _print_rows("Jobs", [_described(job) for job in chosen])
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end workers and groups as Ctrl-C does
-    folder.mkdir(parents=True, exist_ok=True)
-    for job in chosen:
-        job = job if iterations is None else replace(job, iterations=iterations)
-        path = folder / f"{job.name}.parquet"
-        with _progress() as progress:
-            task = progress.add_task(job.name, total=job.iterations)
-            trace = collect(job, path, progress=partial(_advance, progress, task))
-        out.print(f"{path}: {len(trace)} iterations of {len(trace.workers)} workers")
 
 
 @app.command()
@@ -243,21 +210,6 @@ def _traces_and_models(
     return scored, models
 
 
-def _advance(progress: Progress, task: TaskID, done: int) -> None:
-    progress.update(task, completed=done)
-
-
-def _job(jobs: dict[str, Any], name: str) -> Any:
-    if name not in jobs:
-        raise ValueError(f"there is no job {name!r}; there are {list(jobs)}")
-    return jobs[name]
-
-
-def _described(job: Any) -> dict[str, Any]:
-    shown = ("name", "split", "model", "pattern", "workers", "batch_size", "iterations", "seed")
-    return {key: getattr(job, key) for key in shown}
-
-
 def _summary(trace: Trace) -> dict[str, Any]:
     import numpy as np
 
@@ -273,13 +225,6 @@ def _summary(trace: Trace) -> dict[str, Any]:
         "median seconds": float(np.nanmedian(trace.seconds)),
         "variation of speed": float(variation),
     }
-
-
-def _progress() -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=err, disable=not err.is_terminal)
 
 
 def print_frames(frames: dict[str, pd.DataFrame], as_json: bool) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 RECENT = 20
-"""Iterations that a worker's row is the mean of."""
+"""Iterations that a worker's row is the median of."""
 
 SHOWN = 12
 """So many workers get a row: those for which the others waited most."""
@@ -54,7 +54,7 @@ def sparkline(values: Array, width: int) -> str:
     """Return numbers as a row of bars from 0 to the largest, neighbours averaged where there are too many.
 
     >>> sparkline(np.array([0.0, 0.02, 0.04, np.nan, 0.08]), width=10)
-    '▁▂▄ █'
+    '▁▃▅ █'
     """
     parts = np.array_split(values, min(width, len(values)))
     means = [float(part[np.isfinite(part)].mean()) if np.isfinite(part).any() else np.nan for part in parts]
@@ -69,20 +69,20 @@ def _headline(run: Run, silent: float) -> Text:
     saved = 1.0 - np.nansum(made) / np.nansum(np.where(np.isfinite(made), equal, np.nan)) if np.nansum(equal) else 0.0
     text = Text()
     text.append(f"iteration {run.of_fleet['index'][-1]:.0f}", style="bold")
-    text.append(f"  {why.duration(_mean(made))}")
-    text.append(f"  waiting {why.percent(_mean(run.waiting_share[recent]))}")
-    text.append(f"  {'saves' if saved >= 0 else 'costs'} about {why.percent(abs(saved))} against equal batches")
+    text.append(f"  {_time(_mean(made))}")
+    text.append(f"  waiting {_percent(_mean(run.waiting_share[recent]))}")
+    text.append(f"  {'saves' if saved >= 0 else 'costs'} about {_percent(abs(saved))} against equal batches")
     if not run.agreed.all():
         text.append(f"  the workers had different plans {np.sum(~run.agreed)} times", style="bold red")
     if silent > max(5.0, 10 * _mean(made)):
-        text.append(f"  nothing new for {why.duration(silent)}", style="bold yellow")
+        text.append(f"  nothing new for {_time(silent)}", style="bold yellow")
     return text
 
 
 def _times(run: Run) -> Text:
     wall = run.of_fleet["wall_seconds"]
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
-    top = why.duration(float(np.nanmax(seconds))) if np.isfinite(seconds).any() else "nothing known"
+    top = _time(float(np.fmax.reduce(seconds)))
     return Text.assemble("iteration time, up to ", top, "  ", (sparkline(seconds, 60), "cyan"))
 
 
@@ -102,11 +102,11 @@ def _workers(run: Run) -> Table:
             Text(run.workers[w]),
             f"{last:.0f}" if np.isfinite(last) else "gone",
             "█" * max(1, round(WIDEST * share)),
-            why.duration(seconds_W[w]),
-            why.duration(forecast_W[w]),
-            why.percent(error_W[w]),
-            f"{sizes_W[w] / seconds_W[w]:.4g}",
-            why.percent(waits_W[w]),
+            _time(seconds_W[w]),
+            _time(forecast_W[w]),
+            _percent(error_W[w]),
+            f"{sizes_W[w] / seconds_W[w]:.4g}" if seconds_W[w] > 0 else "-",
+            _percent(waits_W[w]),
             _slowest(run, w),
         )
     if len(order) > SHOWN:
@@ -123,7 +123,7 @@ def _slowest(run: Run, w: int) -> Text:
     """Say how often the others waited for this worker; in red where it is always the same one of many."""
     slowest = np.argmax(np.nan_to_num(run.seconds[-RECENT:], nan=-1.0), axis=1)
     share = float(np.mean(slowest == w))
-    return Text(why.percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
+    return Text(_percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
 
 
 def _changes(run: Run) -> Table:
@@ -138,8 +138,17 @@ def _changes(run: Run) -> Table:
 
 
 def _recent(rows_TW: Array) -> Array:
-    """Return the mean of each column's last known values, ``[W]``."""
-    return np.array([_mean(column) for column in rows_TW[-RECENT:].T])
+    """Return the median of each column's last known values, ``[W]``: the first forecasts are far from anything."""
+    known = [column[np.isfinite(column)] for column in rows_TW[-RECENT:].T]
+    return np.array([np.median(values) if len(values) else np.nan for values in known])
+
+
+def _time(seconds: float) -> str:
+    return why.duration(seconds) if np.isfinite(seconds) else "-"
+
+
+def _percent(share: float) -> str:
+    return why.percent(share) if np.isfinite(share) else "-"
 
 
 def _mean(values: Array) -> float:

@@ -1,0 +1,251 @@
+"""A finished run on one page: a figure, tables, and the balancer's reasons, counted. Axes: T iterations, W workers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.datasets.whole import written_whole
+from paceline.eval.figures import BLACK, BLUE, GREEN, GREY, VERMILION
+from paceline.predictors.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from paceline.coordinator.metrics import Run
+
+Array = NDArray[np.float64]
+
+COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", "#56B4E9", BLACK, GREY)
+"""One for each of the workers that are named in the figure."""
+
+POINTS = 400
+"""A line of more iterations is drawn as the means of so many pieces."""
+
+LISTED = 30
+"""So many of the last changes are listed."""
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em; color: #222 }}
+table {{ border-collapse: collapse; margin: 1em 0 }} th, td {{ padding: .25em .9em; text-align: right }}
+th {{ border-bottom: 2px solid #222 }} td {{ border-bottom: 1px solid #ddd }}
+th:first-child, td:first-child, .text td {{ text-align: left }} img {{ max-width: 100% }}
+</style></head><body><h1>{title}</h1>
+{body}
+</body></html>
+"""
+
+
+def run_report(run: Run, path: str | Path) -> Path:
+    """Write what happened in a run as one HTML file that needs no other, and return its path.
+
+    Parameters
+    ----------
+    run
+        A run read with :func:`paceline.coordinator.metrics.read_run`.
+    path
+        The file to write.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    FileNotFoundError
+        If the folder does not exist.
+    """
+    picture = base64.b64encode(run_figure(run)).decode()
+    body = [
+        _table(("", ""), _overview(run)),
+        f'<img alt="iteration times, sizes and waiting over the run" src="data:image/png;base64,{picture}">',
+        "<h2>Workers</h2>",
+        _table(WORKER_COLUMNS, _workers(run)),
+        "<h2>What the balancer did, and why</h2>",
+        _table(("iterations", "reason"), [(count, kind) for kind, count in reasons(run).most_common()], text=True),
+        f"<h2>The last changes of sizes, {LISTED} at most</h2>",
+        _table(("iteration", "reason"), _changes(run), text=True),
+    ]
+    path = Path(path)
+    with written_whole(path) as temporary:
+        title = escape(f"Run {Path(run.name).stem}")
+        temporary.write_text(PAGE.format(title=title, body="\n".join(body)), encoding="utf-8")
+    return path
+
+
+def reasons(run: Run) -> Counter[str]:
+    """Count the balancer's reasons, numbers and workers' names left out."""
+    return Counter(kind_of(sentence, run.workers) for sentence in run.why)
+
+
+def kind_of(sentence: str, workers: Sequence[str]) -> str:
+    """Return a reason without its numbers and names, so that alike ones can be counted.
+
+    >>> kind_of("Moved 24 samples from g2 (62 % slower than the median) to g3, g1 and g0: the next ...", ["g0", "g1"])
+    'Moved samples'
+    >>> kind_of("Kept the sizes: the best split would gain 1.2 %, less than the dead-band of 4 %.", ["g0", "g1"])
+    'Kept the sizes: the best split would gain …, less than the dead-band of …'
+    """
+    if sentence.startswith("Moved"):
+        return "Moved samples"
+    for worker in sorted(workers, key=len, reverse=True):  # a number is left out below anyway
+        sentence = re.sub(rf"(?<!\w){re.escape(worker)}(?!\w)", "a worker", sentence)
+    return re.sub(r"\d[\d.]*(?: (?:%|ms|us|s)(?!\w))?", "…", sentence.rstrip(".").replace("at most ", ""))
+
+
+def run_figure(run: Run) -> bytes:
+    """Draw iteration times, sizes and waiting, and return the picture as PNG.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    """
+    require("matplotlib", needed_by="run_figure", extra="plot")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 7.5), layout="constrained")
+    times, sizes, waits = figure.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": [1.3, 1.3, 0.8]})
+    _draw_times(times, run)
+    _draw_sizes(sizes, run)
+    waits.fill_between(*_pieces(run, 100 * run.waiting_share), color=GREY, alpha=0.6, linewidth=0)
+    waits.set_ylabel("waiting, %")
+    waits.set_xlabel("iteration")
+    for axes in figure.axes:
+        axes.set_ylim(bottom=0)
+        axes.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=110)
+    return picture.getvalue()
+
+
+def _draw_times(axes: Axes, run: Run) -> None:
+    expected = np.fmax.reduce(run.forecast_seconds, axis=1)
+    lines = (
+        ("equal batches, an estimate", run.of_fleet["equal_seconds"], BLACK, "-"),
+        ("forecast", expected, GREEN, ":"),
+        ("measured", run.makespan, BLUE, "-"),
+    )
+    for name, seconds, colour, style in lines:
+        axes.plot(*_pieces(run, 1e3 * seconds), style, color=colour, linewidth=1.3, label=name)
+    axes.set_ylim(top=1.1e3 * float(np.nanmax([run.makespan, run.of_fleet["equal_seconds"], np.zeros(len(run))])))
+    axes.set_ylabel("time of the slowest\nworker, ms")
+    axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def _draw_sizes(axes: Axes, run: Run) -> None:
+    """Draw a line of its own for each of a few workers, those whose sizes moved most; the others in grey."""
+    spread_W = [float(np.nanstd(sizes_T)) for sizes_T in run.sizes.T]
+    named = np.argsort(spread_W, kind="stable")[::-1][: len(COLOURS)]
+    for w in set(range(len(run.workers))) - set(named.tolist()):
+        axes.plot(*_pieces(run, run.sizes[:, w]), color="#CCCCCC", linewidth=0.7)
+    for w, colour in zip(sorted(named.tolist()), COLOURS, strict=False):
+        axes.plot(*_pieces(run, run.sizes[:, w]), color=colour, linewidth=1.2, label=_plain(run.workers[w]))
+    axes.set_ylabel("samples")
+    axes.legend(frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def _pieces(run: Run, values_T: Array) -> tuple[Array, Array]:
+    """Return where to draw, and the means of neighbours where there are too many iterations for a line."""
+    count = min(POINTS, len(run))
+    where = np.array([piece.mean() for piece in np.array_split(run.of_fleet["index"], count)])
+    return where, np.array([_mean(piece) for piece in np.array_split(values_T, count)])
+
+
+def _plain(name: str) -> str:
+    """Return a name as matplotlib shows it as it is: no formulas, and not hidden for an underscore."""
+    return " " + name.replace("$", r"\$")
+
+
+def _overview(run: Run) -> list[tuple[Any, ...]]:
+    fleet, saved = run.of_fleet, run.saved
+    lasted = float(fleet["time"][-1] - fleet["time"][0])
+    return [
+        ("iterations", len(run)),
+        ("workers", len(run.workers)),
+        ("samples", f"{np.nansum(run.sizes):,.0f}"),
+        ("lasted", f"{lasted:,.1f} s"),
+        ("iteration, from start to start", _ms(_mean(fleet["wall_seconds"]))),
+        ("slowest worker's own time", _ms(_mean(run.makespan))),
+        ("the same with equal batches, an estimate", _ms(_mean(fleet["equal_seconds"]))),
+        ("saved against equal batches, an estimate", _percent(saved)),
+        ("share of the workers' time spent waiting", _percent(_mean(run.waiting_share))),
+        ("forecast off by, median", _percent(_median(np.abs(run.forecast_error)))),
+        ("time that balancing took, an iteration", _ms(_mean(fleet["overhead_seconds"]))),
+        ("changes of sizes", int(run.acted.sum())),
+        ("times the workers had different plans", int((~run.agreed).sum())),
+    ]
+
+
+WORKER_COLUMNS = (
+    "worker",
+    "samples, mean",
+    "least",
+    "most",
+    "time, median",
+    "samples/s, median",
+    "forecast off by, median",
+    "waits",
+    "slowest in",
+)
+
+
+def _workers(run: Run) -> list[tuple[Any, ...]]:
+    slowest = np.argmax(np.nan_to_num(run.seconds, nan=-1.0), axis=1)
+    rows = []
+    for w, worker in enumerate(run.workers):
+        sizes, seconds = run.sizes[:, w], run.seconds[:, w]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            speed, waits = sizes / seconds, run.wait_seconds[:, w] / run.makespan
+        rows.append(
+            (
+                worker,
+                f"{np.nanmean(sizes):.1f}",
+                f"{np.nanmin(sizes):.0f}",
+                f"{np.nanmax(sizes):.0f}",
+                _ms(_median(seconds)),
+                f"{_median(speed):.4g}",
+                _percent(_median(np.abs(run.forecast_error[:, w]))),
+                _percent(_mean(waits)),
+                _percent(float(np.mean(slowest == w))),
+            )
+        )
+    return rows
+
+
+def _changes(run: Run) -> list[tuple[Any, ...]]:
+    changed = np.flatnonzero(run.acted)[-LISTED:]
+    return [(f"{run.of_fleet['index'][t]:.0f}", run.why[t]) for t in changed]
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, text: bool = False) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns) if any(columns) else ""
+    lines = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
+    body = "\n".join(f"<tr>{line}</tr>" for line in ([head] if head else []) + lines)
+    return f"<table{' class=text' if text else ''}>\n{body}\n</table>"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4g} ms" if np.isfinite(seconds) else "not known"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if np.isfinite(share) else "not known"
+
+
+def _mean(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _median(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else float("nan")
