@@ -136,7 +136,8 @@ def _draw_times(axes: Axes, run: Run) -> None:
     )
     for name, seconds, colour, style in lines:
         axes.plot(*_pieces(run, 1e3 * seconds), style, color=colour, linewidth=1.3, label=name)
-    axes.set_ylim(top=1.1e3 * float(np.nanmax([run.makespan, run.of_fleet["equal_seconds"], np.zeros(len(run))])))
+    top = float(np.fmax.reduce([*run.makespan, *run.of_fleet["equal_seconds"], 0.0]))  # not the first forecasts
+    axes.set_ylim(top=1.1e3 * top or 1.0)
     axes.set_ylabel("time of the slowest\nworker, ms")
     axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
 
