@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -20,13 +17,12 @@ from paceline.datasets.collect.jobs import USAGE, Job
 from paceline.datasets.collect.limits import PERIOD_SECONDS, Place, places
 from paceline.datasets.collect.machine import machine
 from paceline.datasets.collect.models import MODELS
+from paceline.datasets.collect.process import POLL_SECONDS, Process, require_alive, wait
 from paceline.datasets.collect.usage import Usage
 from paceline.datasets.records import merge
 from paceline.datasets.trace import Trace
 
 LONGEST_ITERATION = 1.0  # seconds: contention is planned for so long a job
-POLL_SECONDS = 0.1
-LOG_LINES = 15
 
 
 def collect(
@@ -85,7 +81,7 @@ def _run(
     with ExitStack() as running:
 
         def start(role: str, number: int, place: Place, **told: object) -> Process:
-            process = Process(role, number, folder, {"place": asdict(place), **told})
+            process = Process(f"paceline.datasets.collect.{role}", number, folder, {"place": asdict(place), **told})
             running.callback(process.end)
             return process
 
@@ -96,79 +92,18 @@ def _run(
             start("worker", rank, place, job=asdict(job), rank=rank, folder=str(folder))
             for rank, place in enumerate(where)
         ]
-        _wait(competitors + workers, until=lambda: all(record.exists() for record in records))
+        wait(competitors + workers, until=lambda: all(record.exists() for record in records))
         for competitor in competitors:
             competitor.tell("begin")
         while not all(worker.ended() for worker in workers):
-            _alive(competitors + workers)
+            require_alive(competitors + workers)
             progress(_recorded(records[0]))
             time.sleep(POLL_SECONDS)
         progress(_recorded(records[0]))
 
 
-def _wait(processes: Sequence[Process], until: Callable[[], bool]) -> None:
-    while not until():
-        _alive(processes)
-        time.sleep(POLL_SECONDS)
-
-
-def _alive(processes: Sequence[Process]) -> None:
-    # Of several that died, the first to be told of is the one with something to say: the others lost contact to it.
-    failed = [process for process in processes if process.failed()]
-    if failed:
-        raise RuntimeError("\n".join(process.last_words() for process in failed))
-
-
 def _recorded(record: Path) -> int:
     return max(0, record.read_bytes().count(b"\n") - 1)
-
-
-class Process:
-    """A worker or a competitor: a process of this package that is told its task on its standard input.
-
-    It ends when that input is closed, so it never outlives the process that started it.
-    """
-
-    def __init__(self, role: str, number: int, folder: Path, told: Mapping[str, object]) -> None:
-        self.title = f"{role} {number}"
-        self.log = folder / f"{role}{number}.log"
-        with self.log.open("wb") as log:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-m", f"paceline.datasets.collect.{role}"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C is for the one who collects, who then ends the others
-            )
-        self.tell(json.dumps(told))
-
-    def tell(self, line: str) -> None:
-        """Send a line to the process; one that is gone already is noticed by :meth:`failed`."""
-        assert self._popen.stdin is not None
-        with suppress(BrokenPipeError):
-            self._popen.stdin.write(f"{line}\n".encode())
-            self._popen.stdin.flush()
-
-    def ended(self) -> bool:
-        """Whether the process has done its task."""
-        return self._popen.poll() == 0
-
-    def failed(self) -> bool:
-        """Whether the process ended without having done its task."""
-        return self._popen.poll() not in (None, 0)
-
-    def last_words(self) -> str:
-        """Say how the process ended, and the last lines of what it wrote."""
-        lines = self.log.read_text(errors="replace").splitlines()
-        return "\n  ".join([f"{self.title} ended with status {self._popen.poll()}:", *lines[-LOG_LINES:]])
-
-    def end(self) -> None:
-        """End the process at once, if it runs, and wait until it is gone."""
-        self._popen.kill()
-        self._popen.wait()
-        with suppress(BrokenPipeError):
-            self._popen.__exit__(None, None, None)
 
 
 def _meta(job: Job, usage: Usage | None, place: Place, folder: Path) -> dict[str, str]:
