@@ -6,6 +6,7 @@ from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
+from paceline.predictors.gated import GatedNARX
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.named import KINDS, named
 from paceline.predictors.narx import NARX
@@ -28,6 +29,7 @@ __all__ = [
     "Curves",
     "FleetPredictor",
     "Forecast",
+    "GatedNARX",
     "Holt",
     "HuberEWMA",
     "LastValue",

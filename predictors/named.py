@@ -10,6 +10,7 @@ from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.gated import GatedNARX
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.narx import NARX
 from paceline.predictors.rls import RLS
@@ -25,6 +26,7 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     RunningMedian,
     ARIMA,
     NARX,
+    GatedNARX,
     Boosting,
     BatchTime,
     RLS,

@@ -1,11 +1,13 @@
-"""What neural predictors share without torch: how to train, what to learn from, and the layer they serve.
+"""What neural predictors share without torch: how to train, what to learn from, and the layers they serve.
 
-Axes: N examples, F inputs of the network.
+Axes: N examples, F inputs of the network, H hidden units, R references.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,10 @@ class Training:
         Those of AdamW; the learning rate falls to zero along a half cosine.
     validation
         Share of each trace, at its end, that is held out to decide when to stop, in (0, 1).
+    closed_loop
+        Iterations ahead that NARX and GatedNARX are trained for. At 1 they only see what was measured (teacher-forced).
+        Above, they are trained once more on what they see when their own forecasts are fed back, up to so many
+        iterations ahead: the way they are served at a horizon.
     seed
         Of the initial weights and of the order of examples. The global random state is never touched.
     """
@@ -39,10 +45,11 @@ class Training:
     learning_rate: float = 4e-3
     weight_decay: float = 0.3
     validation: float = 0.2
+    closed_loop: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "patience", "batch_size"):
+        for name in ("epochs", "patience", "batch_size", "closed_loop"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0.0 < self.validation < 1.0:
@@ -57,8 +64,44 @@ class Examples:
     targets: Array
     validates: NDArray[np.bool_]
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the examples of all parts, one after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
-def tanh_layer(weights: dict[str, Array], inputs: Array) -> Array:
+
+@dataclass(frozen=True)
+class GateExamples(Examples):
+    """Examples of a gated network: besides, its references ``[N, R]`` and the unit of its second head ``[N]``.
+
+    References and units are told in running scales, as differences from the last log speed; so are targets.
+    """
+
+    references: Array
+    unit: Array
+
+
+def tanh_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
     """Return ``inputs @ direct + tanh(inputs @ w1 + b1) @ w2 + b2``, ``[N]``: what a fitted network serves."""
     hidden = np.tanh(inputs @ weights["w1"] + weights["b1"])
     return np.asarray(inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"])
+
+
+def hidden_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
+    """Return ``tanh(inputs @ w1 + b1)``, ``[N, H]``."""
+    sums = inputs @ weights["w1"]
+    sums += weights["b1"]
+    return np.tanh(sums, out=sums)
+
+
+def gated_layer(weights: Mapping[str, Array], hidden: Array, references: Array, unit: Array) -> Array:
+    """Return the change that a gated network expects, ``[N]``, in the unit of the references.
+
+    ``sum_r softmax_r(gates) * reference_r + head_1 + unit * head_2``; the softmax has one more gate, fixed at zero,
+    whose reference is no change.
+    """
+    output = hidden @ weights["w2"]
+    output += weights["b2"]
+    gates = np.exp(output[:, :-2])
+    chosen = np.einsum("nr,nr->n", gates, references) / (1.0 + gates.sum(axis=1))
+    return np.asarray(chosen + output[:, -2] + unit * output[:, -1])

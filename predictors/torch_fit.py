@@ -1,20 +1,27 @@
-"""Torch trains, numpy serves: fit one tanh layer by gradient descent. Axes: F inputs, H hidden units.
+"""Torch trains, numpy serves: fit networks by gradient descent. Axes: N examples, F inputs, H hidden units.
 
-Nothing else imports torch; this file is imported only when a network is fitted.
+Nothing else imports torch at its top; this file is imported only when a network is fitted.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.predictors.neural import Examples, Training
+from paceline.predictors.neural import Examples, GateExamples, Training
 
 Array = NDArray[np.float64]
+Weights = dict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, ...]
+huber = torch.nn.functional.huber_loss
 
 
-def fit_tanh_layer(examples: Examples, hidden: int, training: Training) -> dict[str, Array]:
+def fit_tanh_layer(
+    examples: Examples, hidden: int, training: Training, start: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
     """Fit the weights of :func:`tanh_layer` to the examples under Huber loss.
 
     The output layer and the direct path start at zero, so that an untrained network says zero. Returns ``w1 [F, H]``,
@@ -29,38 +36,123 @@ def fit_tanh_layer(examples: Examples, hidden: int, training: Training) -> dict[
         "b2": torch.zeros(()),
         "direct": torch.zeros(width),
     }
-    for weight in weights.values():
-        weight.requires_grad_()
+    if start:
+        weights = {name: tensor(value) for name, value in start.items()}
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(inputs @ weights["w1"] + weights["b1"])
         output = inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
-        return torch.nn.functional.huber_loss(output, targets)
+        return huber(output, targets)
 
-    learns = ~examples.validates
-    fitting = _tensors(examples.inputs[learns], examples.targets[learns])
-    held_out = _tensors(examples.inputs[~learns], examples.targets[~learns])
+    data = (tensor(examples.inputs), tensor(examples.targets))
+    return descend(weights, loss, data, examples.validates, training, generator)
+
+
+def fit_gates(
+    examples: GateExamples,
+    driver_columns: Array,
+    hidden: int,
+    training: Training,
+    start: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Fit the weights of :func:`gated_layer` to the examples under Huber loss, hiding some drivers of each example.
+
+    A driver that is hidden looks as one that was never sampled, so that its absence does no harm later. Returns
+    ``w1 [F, H]``, ``b1 [H]``, ``w2 [H, R + 2]``, ``b2 [R + 2]``.
+    """
+    generator = torch.Generator().manual_seed(training.seed)
+    weights = (
+        {name: tensor(value) for name, value in start.items()} if start else _new_gates(examples, hidden, generator)
+    )
+    hides = _hider(tensor(driver_columns), generator)
+
+    def loss(inputs: torch.Tensor, references: torch.Tensor, units: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return huber(gated_change(weights, inputs, references, units), target, delta=HUBER)
+
+    data = (tensor(examples.inputs), tensor(examples.references), tensor(examples.unit), tensor(examples.targets))
+    return descend(weights, loss, data, examples.validates, training, generator, hides)
+
+
+HUBER = 2.0
+"""Errors beyond so many running scales count linearly."""
+
+HIDDEN_ALL, HIDDEN_EACH = 0.15, 0.1
+"""Chance that an example shows none of its drivers, and that it lacks any single one."""
+
+
+def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+    """Return what :func:`paceline.predictors.neural.gated_layer` returns, for torch to differentiate."""
+    output = torch.tanh(inputs @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"]
+    gates = torch.softmax(torch.nn.functional.pad(output[:, :-2], (1, 0)), dim=1)[:, 1:]
+    return (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
+
+
+def _new_gates(examples: GateExamples, hidden: int, generator: torch.Generator) -> Weights:
+    width, outputs = examples.inputs.shape[1], examples.references.shape[1] + 2
+    return {
+        "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
+        "b1": torch.zeros(hidden),
+        "w2": torch.zeros(hidden, outputs),
+        "b2": torch.zeros(outputs),
+    }
+
+
+def _hider(driver_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:
+    """Return what hides drivers: it sets all inputs made of a driver to zero, as where the driver is unknown."""
+    drivers = len(driver_columns_DF)
+
+    def hide(batch: Batch) -> Batch:
+        inputs_NF, *others = batch
+        if not drivers:
+            return batch
+        count = len(inputs_NF)
+        hidden_ND = torch.rand(count, drivers, generator=generator) < HIDDEN_EACH
+        hidden_ND |= torch.rand(count, 1, generator=generator) < HIDDEN_ALL
+        return (inputs_NF * (1.0 - hidden_ND.float() @ driver_columns_DF), *others)
+
+    return hide
+
+
+# -- the one loop ------------------------------------------------------------------------------------------------
+
+
+def descend(
+    weights: Weights,
+    loss: Callable[..., torch.Tensor],
+    data: Batch,
+    validates: NDArray[np.bool_],
+    training: Training,
+    generator: torch.Generator,
+    augment: Callable[[Batch], Batch] = lambda batch: batch,
+) -> dict[str, Array]:
+    """Minimise ``loss(*batch)`` over the weights, and return those that were best where ``validates`` holds."""
+    for weight in weights.values():
+        weight.requires_grad_()
+    held = torch.as_tensor(validates)
+    fitting, held_out = [tuple(part[rows] for part in data) for rows in (~held, held)]
     optimiser = torch.optim.AdamW(weights.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=training.epochs)
-    best, best_loss, waited = _copy(weights), float("inf"), 0
+    best, best_loss, waited = numbers(weights), float("inf"), 0
     for _ in range(training.epochs):
         order = torch.randperm(len(fitting[0]), generator=generator)
         for rows in order.split(training.batch_size):
             optimiser.zero_grad()
-            loss(fitting[0][rows], fitting[1][rows]).backward()
+            loss(*augment(tuple(part[rows] for part in fitting))).backward()
             optimiser.step()
         schedule.step()
         with torch.no_grad():
             now = float(loss(*held_out))
-        best, best_loss, waited = (_copy(weights), now, 0) if now < best_loss else (best, best_loss, waited + 1)
+        best, best_loss, waited = (numbers(weights), now, 0) if now < best_loss else (best, best_loss, waited + 1)
         if waited >= training.patience:
             break
     return best
 
 
-def _tensors(inputs: Array, targets: Array) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.as_tensor(inputs, dtype=torch.float32), torch.as_tensor(targets, dtype=torch.float32)
+def tensor(values: Array) -> torch.Tensor:
+    """Return the values as torch trains on them, in single precision, in memory of their own."""
+    return torch.tensor(values, dtype=torch.float32)
 
 
-def _copy(weights: dict[str, torch.Tensor]) -> dict[str, Array]:
+def numbers(weights: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    """Return the weights as numpy serves them."""
     return {name: weight.detach().numpy().astype(np.float64) for name, weight in weights.items()}

@@ -1,0 +1,82 @@
+"""Make the networks that ship with the library: ``python -m paceline.training.shipped``.
+
+They are fitted to the recorded jobs whose split is ``"fit"`` and to made-up fleets, many of them varied: other
+amplitudes of noise, every few iterations only, measurements held for a while. Seeds begin at 1000; benchmarks and
+tests use smaller ones. Axes: T iterations, W workers.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from paceline.datasets import Trace, recorded
+from paceline.datasets.synthetic import KINDS, synthetic_fleet
+from paceline.predictors.gated import DEFAULT, GatedNARX
+from paceline.training.models import save_model
+
+FIRST_SEED, FLEETS, WORKERS, ITERATIONS = 1000, 8, 25, 2000
+"""Made-up fleets of each kind, and their size."""
+
+NEW_WORKERS, FIRST_ITERATIONS = 400, 60
+"""Short fleets, so that the first iterations of a worker are learnt too."""
+
+DRIVERS = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
+"""The drivers that the shipped networks know, by the names that :mod:`paceline.datasets` gives them."""
+
+TRAINING = replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
+
+FOLDER = Path(__file__).parent.parent / "predictors" / "fitted"
+
+logger = logging.getLogger(__name__)
+
+
+def traces() -> list[Trace]:
+    """Return what the shipped networks are fitted to.
+
+    >>> any(trace.name == "digits-cnn-bursty" for trace in traces())  # held out
+    False
+    """
+    rng = np.random.default_rng(FIRST_SEED)
+    made_up = []
+    for kind in KINDS:
+        seeds = range(FIRST_SEED, FIRST_SEED + FLEETS)
+        fleets = [synthetic_fleet(kind, WORKERS, ITERATIONS, seed) for seed in seeds]
+        made_up += fleets + [varied(fleet, rng) for fleet in fleets[::4]]
+        made_up.append(synthetic_fleet(kind, NEW_WORKERS, FIRST_ITERATIONS, FIRST_SEED + FLEETS))
+    measured = recorded.load_split("fit")
+    return made_up + 3 * measured + [varied(trace, rng) for trace in measured]
+
+
+def varied(trace: Trace, rng: np.random.Generator) -> Trace:
+    """Return the trace as another job might have been: thinned, louder or quieter, with samples that repeat.
+
+    >>> fleet = synthetic_fleet("mixed", workers=3, iterations=100)
+    >>> len(varied(fleet, np.random.default_rng(0)).workers)
+    3
+    """
+    thinned = trace.select(slice(None, None, int(rng.integers(1, 5))))
+    log_speed_TW = np.log(thinned.speed)
+    centre_W = np.nanmedian(log_speed_TW, axis=0)
+    amplitude_W = np.exp(rng.uniform(np.log(0.05), np.log(1.5), len(trace.workers)))
+    log_speed_TW = centre_W + amplitude_W * (log_speed_TW - centre_W)
+    held_TW = rng.random(log_speed_TW.shape) < 0.4 * (rng.random(len(trace.workers)) < 0.3)
+    held_TW[0] = False
+    since_TW = np.maximum.accumulate(np.where(held_TW, 0, np.arange(len(thinned))[:, None]), axis=0)
+    log_speed_TW = np.take_along_axis(log_speed_TW, since_TW, axis=0)
+    return replace(thinned, seconds=thinned.samples / np.exp(log_speed_TW))
+
+
+def main(folder: Path = FOLDER) -> None:
+    """Fit the networks and write their files."""
+    folder.mkdir(exist_ok=True)
+    about = f"recorded jobs to fit and made-up fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
+    model = GatedNARX(hidden=24, drivers=DRIVERS, training=TRAINING).fit(traces())
+    save_model(model, folder / "gated-narx.safetensors", fitted_on=about)
+
+
+if __name__ == "__main__":
+    main()
