@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from paceline.predictors.device_curves import FIELDS, PROPORTIONAL, curves_of_profiles, curves_of_traces, median_curve
 from paceline.predictors.fleet import FleetPredictor
@@ -63,6 +63,10 @@ class BatchTime(FleetPredictor):
     near
         The batch near which fitted curves must be right, such as the global batch over the number of workers: sizes
         farther off count less. Real curves are lines only over a few octaves, so give it if you can.
+    overlap
+        Give it where ``seconds`` are of steps that communicate while they compute, and ``comm_seconds`` are reported:
+        computing alone is taken to be ``(seconds**g - comm_seconds**g) ** (1 / g)`` with this ``g``, and the curves are
+        those of computing. Plan them with ``split(..., comm=..., overlap=...)``.
 
     Examples
     --------
@@ -82,16 +86,23 @@ class BatchTime(FleetPredictor):
     """
 
     def __init__(
-        self, devices: Mapping[str, str] | None = None, drift: str = "ewma", near: float | None = None
+        self,
+        devices: Mapping[str, str] | None = None,
+        drift: str = "ewma",
+        near: float | None = None,
+        overlap: float | None = None,
     ) -> None:
         from paceline.predictors.named import named  # it lists this predictor too
 
         if near is not None and not near > 0:
             raise ValueError(f"near must be a batch size above 0, or None, got {near}")
+        if overlap is not None and not overlap >= 1:
+            raise ValueError(f"overlap must be at least 1 (no overlap), or None, got {overlap}")
         super().__init__()
         self.devices = dict(devices or {})
         self.drift = drift
         self.near = near
+        self.overlap = overlap
         self.curves_: dict[str, Array] = {}
         self._drift = named(drift)
 
@@ -110,7 +121,7 @@ class BatchTime(FleetPredictor):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit a curve to every device type whose batches moved in these traces, then the drift to what is left."""
-        traces = list(traces)
+        traces = [replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in traces]
         self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
         self._drift.fit([self._drift_of(trace) for trace in traces])
         return self
@@ -193,6 +204,20 @@ class BatchTime(FleetPredictor):
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
 
     # -- learning ------------------------------------------------------------------------------------------------
+
+    def observe(self, report: Report) -> None:
+        """Learn what the iteration just finished measured, and how far the forecast for it was off."""
+        super().observe(replace(report, seconds=self._computing(report.seconds, report.comm_seconds)))
+
+    def _computing(self, seconds: ArrayLike, comm_seconds: ArrayLike | None) -> Array:
+        """Return the time without the communication that overlapped with it; NaN where that hid it."""
+        total = np.asarray(seconds, dtype=np.float64)
+        if self.overlap is None or comm_seconds is None:
+            return total
+        comm = np.nan_to_num(np.asarray(comm_seconds, dtype=np.float64), nan=0.0)
+        with np.errstate(all="ignore"):
+            share = np.where(comm < total, 1.0 - (comm / total) ** self.overlap, np.nan)
+            return total * share ** (1.0 / self.overlap)
 
     def _fresh(self, count: int) -> dict[str, Array]:
         rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}

@@ -7,7 +7,7 @@ import operator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline.solver.load import Array, BatchTimeCurves, Load
+from paceline.solver.load import OVERLAPS, Array, BatchTimeCurves, Load
 
 LARGEST_BATCH = 2**53
 """Above this float64 no longer counts every sample."""
@@ -20,6 +20,7 @@ def checked_load(
     lower: ArrayLike,
     upper: ArrayLike | None,
     comm: ArrayLike,
+    overlap: float = 1.0,
 ) -> Load:
     """Return the curves with bounds in quanta, rounded inward, or say which argument is wrong."""
     count = np.shape(curves.slope)[0] if np.ndim(curves.slope) else 0
@@ -33,7 +34,10 @@ def checked_load(
     low = np.ceil(finite("lower", lower, count) / quantum)
     high = np.floor(most / quantum)
     _require_feasible(low, high, quanta, quantum)
-    return Load(floor, slope, intercept, finite("comm", comm, count), low, np.minimum(high, quanta), quantum)
+    if overlap not in OVERLAPS:
+        raise ValueError(f"overlap must be one of {OVERLAPS}, so that times stay exact, got {overlap}")
+    seconds = floor, slope, intercept, finite("comm", comm, count)
+    return Load(*seconds, low, np.minimum(high, quanta), quantum, overlap)
 
 
 def checked_quanta(global_batch: int, quantum: int) -> tuple[int, int]:

@@ -52,6 +52,7 @@ def best_batch(
     lower: ArrayLike = 0,
     upper: ArrayLike | None = None,
     comm: ArrayLike = 0.0,
+    overlap: float = 1.0,
 ) -> Goodput:
     """Choose the global batch whose best split makes the most progress a second: exactly, of all there are.
 
@@ -69,7 +70,7 @@ def best_batch(
         The global batches to choose from: multiples of the quantum between these, both included.
     reference
         The batch at which a sample's progress is called 1; the smallest unless given. It does not change the choice.
-    quantum, lower, upper, comm
+    quantum, lower, upper, comm, overlap
         As for :func:`paceline.solver.split`.
 
     Raises
@@ -103,7 +104,7 @@ def best_batch(
 
     def at(batch: int) -> Split:
         if batch not in found:
-            found[batch] = split(curves, batch, lower=lower, upper=upper, quantum=step, comm=comm)
+            found[batch] = split(curves, batch, lower=lower, upper=upper, quantum=step, comm=comm, overlap=overlap)
         return found[batch]
 
     last = _most(curves, upper, step, last)

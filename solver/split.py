@@ -72,6 +72,7 @@ def split(
     spread: ArrayLike | None = None,
     risk: float = 0.0,
     comm: ArrayLike = 0.0,
+    overlap: float = 1.0,
 ) -> Split:
     """Split a global batch so that the last worker ends as early as it can: exactly, in whole samples.
 
@@ -102,6 +103,9 @@ def split(
         are still those of the plain ones.
     comm
         Seconds each worker needs besides its curve to communicate, one number or ``[W]``.
+    overlap
+        How much of it happens while the worker computes: its time is ``(t**g + comm**g) ** (1 / g)`` with this ``g``,
+        as in Pollux. 1 is one after the other, infinite the longer of the two; 2, 4 and 8 lie between.
 
     Raises
     ------
@@ -129,7 +133,7 @@ def split(
     quanta, step = checked_quanta(global_batch, quantum)
     # A flat curve has an infinite rate, and what 0 * inf leaves undefined is settled by the times themselves.
     with np.errstate(all="ignore"):
-        plain = checked_load(curves, quanta, step, lower, upper, comm)
+        plain = checked_load(curves, quanta, step, lower, upper, comm, overlap)
         load = _stretched(plain, spread, risk)
         taken = share(load, quanta)
         seconds = _seconds(plain, taken)

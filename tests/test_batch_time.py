@@ -240,6 +240,44 @@ def test_the_drift_may_be_any_predictor_and_reads_its_drivers():
     assert (idle > busy).all()
 
 
+@pytest.mark.parametrize("overlap", [1, 2, 8, np.inf])
+def test_communication_that_overlaps_is_taken_out_of_the_times_and_put_back_by_the_solver(overlap):
+    comm = np.array([0.3, 0.0, 0.5])
+
+    def step_seconds(sizes):
+        computing = TRUTH.seconds(sizes)
+        return (
+            np.maximum(computing, comm) if np.isinf(overlap) else (computing**overlap + comm**overlap) ** (1 / overlap)
+        )
+
+    model = BatchTime(drift="last-value", overlap=overlap)
+    trace = recorded(sizes=(128, 256, 512))
+    seconds_TW = np.stack([step_seconds(row) for row in trace.samples])
+    model.fit([Trace(trace.samples, seconds_TW, comm_seconds=np.tile(comm, (len(trace), 1)), workers=FLEET)])
+    model.reset(FLEET)
+    sizes = np.array([300, 200, 500])
+    observe(model, sizes, step_seconds(sizes), comm_seconds=comm)
+    np.testing.assert_allclose(model.predict().curves.seconds(sizes), TRUTH.seconds(sizes), rtol=1e-6)
+    plan = split(model.predict().curves, 1000, comm=comm, overlap=overlap)
+    np.testing.assert_allclose(plan.seconds, step_seconds(plan.sizes), rtol=1e-6)
+    assert plan.makespan == pytest.approx(split(TRUTH, 1000, comm=comm, overlap=overlap).makespan, rel=1e-6)
+
+
+def test_computing_that_hides_behind_communication_teaches_nothing():
+    model = BatchTime(overlap=np.inf)
+    model.reset(["a"])
+    observe(model, [100], [1.0], comm_seconds=[0.5])
+    before = model.predict().speed
+    observe(model, [100], [2.0], comm_seconds=[2.0])
+    assert model.predict().speed == before == 100.0
+
+
+@pytest.mark.parametrize("arguments", [{"overlap": 0.5}, {"overlap": np.nan}, {"near": 0.0}])
+def test_arguments_out_of_range_are_named(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))} must be .*, got {next(iter(arguments.values()))}"):
+        BatchTime(**arguments)
+
+
 def test_a_saved_model_comes_back_with_its_curves(tmp_path):
     model = fit(BatchTime(devices={"rank-0": "v100"}, drift="ewma:smoothing=0.5"), [recorded()])
     again = load_model(save_model(model, tmp_path / "model.safetensors"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +37,18 @@ class Problem:
         """One worker's time, computed apart from the solver but with the same operations."""
         c = self.curves
         line = float(c.intercept[i]) + float(c.slope[i]) * size
-        return 0.0 if size == 0 else max(float(c.floor[i]), line) + float(self.bounds["comm"][i])
+        return 0.0 if size == 0 else self.with_comm(max(float(c.floor[i]), line), float(self.bounds["comm"][i]))
+
+    def with_comm(self, compute: float, comm: float) -> float:
+        squarings = {1: 0, 2: 1, 4: 2, 8: 3}.get(self.bounds["overlap"])
+        if squarings is None:
+            return max(compute, comm)
+        for _ in range(squarings):
+            compute, comm = compute * compute, comm * comm
+        total = compute + comm
+        for _ in range(squarings):
+            total = math.sqrt(total)
+        return total
 
     def allowed(self, i: int) -> list[int]:
         low, high = self.bounds["lower"][i], min(self.bounds["upper"][i], self.curves.limit[i])
@@ -56,7 +68,9 @@ def problems(draw: st.DrawFn, workers: int = 4, quanta: int = 12) -> Problem:
     curves = Curves(column(SECONDS), column(SLOPES), column(st.one_of(SECONDS, st.floats(-2, 0))), column(maybe))
     lower = column(st.one_of(st.just(0), st.integers(0, batch // count)))
     comm = column(st.one_of(st.just(0.0), QUARTERS))
-    return Problem(curves, batch, {"lower": lower, "upper": column(maybe), "quantum": quantum, "comm": comm})
+    bounds = {"lower": lower, "upper": column(maybe), "quantum": quantum, "comm": comm}
+    overlap = draw(st.sampled_from([1, 1, 2, 4, 8, np.inf]))
+    return Problem(curves, batch, {**bounds, "overlap": overlap})
 
 
 def solved(problem: Problem) -> Split:
@@ -268,6 +282,13 @@ def test_a_memory_limit_that_costs_time_is_named() -> None:
 
 def test_communication_is_paid_for_with_samples() -> None:
     assert split(Curves.from_speed(np.array([100.0, 100.0])), 100, comm=[0.0, 0.5]).sizes.tolist() == [75, 25]
+
+
+def test_communication_that_hides_behind_computing_costs_fewer_samples() -> None:
+    """Two alike, one communicates for 3 s: by the law of each overlap both end together."""
+    curves = Curves.from_speed(np.array([100.0, 100.0]))
+    sizes = {g: split(curves, 800, comm=[0.0, 3.0], overlap=g).sizes.tolist() for g in (1, 2, np.inf)}
+    assert sizes == {1: [550, 250], 2: [456, 344], np.inf: [400, 400]}, "4.56**2 is 3.44**2 + 3**2"
 
 
 def test_every_status_is_a_sentence() -> None:
