@@ -86,7 +86,7 @@ def fit_css(value_TN: Array, drivers_TND: Array, order: Order) -> tuple[Coeffici
     panel = _Panel(bridged_TNK[..., 0], bridged_TNK[..., 1:], counts_TN)
     best = min(panel.starts(p, q), key=panel.loss)
     loss = panel.loss(best)
-    for _ in range(STEPS):
+    for _ in range(STEPS if wanted else 0):  # a random walk has no coefficients
         better, improved = panel.improved(best, loss)
         converged = loss - improved <= 1e-9 * loss
         best, loss = better, improved

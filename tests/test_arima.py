@@ -238,3 +238,12 @@ def test_the_extra_is_named_when_statsmodels_is_missing(monkeypatch):
 def test_an_error_names_what_was_expected(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_a_random_walk_without_drivers_is_fitted_too():
+    walk = np.random.default_rng(0).normal(size=(80, 1)).cumsum(axis=0)
+    trace = Trace(samples=np.ones((80, 1)), seconds=np.exp(walk))
+    model = ARIMA(order=(0, 1, 0)).fit([trace])
+    model.reset(trace.workers)
+    model.observe(Report(samples=[8], seconds=[0.5]))
+    assert model.predict().speed == pytest.approx([16.0])
