@@ -216,8 +216,8 @@ class BatchTime(FleetPredictor):
             return total
         comm = np.nan_to_num(np.asarray(comm_seconds, dtype=np.float64), nan=0.0)
         with np.errstate(all="ignore"):
-            share = np.where(comm < total, 1.0 - (comm / total) ** self.overlap, np.nan)
-            return total * share ** (1.0 / self.overlap)
+            computing = total * (1.0 - (comm / total) ** self.overlap) ** (1.0 / self.overlap)
+        return np.where(comm < total, computing, np.nan)
 
     def _fresh(self, count: int) -> dict[str, Array]:
         rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
