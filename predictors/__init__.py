@@ -1,6 +1,7 @@
 """The promise of every predictor, and the predictors that keep it."""
 
 from paceline.predictors.arima import ARIMA
+from paceline.predictors.auto import Auto
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
@@ -23,6 +24,7 @@ __all__ = [
     "KINDS",
     "NARX",
     "RLS",
+    "Auto",
     "BatchTime",
     "Boosting",
     "Calibrated",

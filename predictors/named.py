@@ -6,6 +6,7 @@ import ast
 from inspect import signature
 
 from paceline.predictors.arima import ARIMA
+from paceline.predictors.auto import Auto
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
@@ -32,6 +33,7 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     RLS,
     Mixture,
     Calibrated,
+    Auto,
 )
 
 

@@ -1,0 +1,54 @@
+"""Auto: what to take when nothing is known of the fleet yet. It needs no fitting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.predictors.calibrated import Calibrated
+from paceline.predictors.gated import GatedNARX
+from paceline.predictors.mixture import Mixture
+from paceline.predictors.rls import RLS
+
+SIMPLE = (
+    "last-value",
+    "ewma:smoothing=0.5",
+    "ewma:smoothing=0.25",
+    "ewma:smoothing=0.1",
+    "ewma:smoothing=0.03",
+    "huber-ewma",
+    "running-median",
+)
+"""The simple predictors it asks, by name."""
+
+
+class Auto(Calibrated):
+    """The library's default: simple predictors, RLS and the shipped GatedNARX, mixed by what each deserves.
+
+    It serves any fleet from the first report on, without fitting: RLS learns each worker while it serves, and the
+    network was fitted before, to other jobs. No worker is long forecast worse than by its best expert, and quantiles
+    are kept true. Fitting is optional: it lets the network go on learning from your traces, and tells RLS where new
+    workers start.
+
+    Parameters
+    ----------
+    drivers
+        Names of the drivers that RLS learns to use, whatever they mean. The network reads those it knows besides.
+
+    Examples
+    --------
+    Two workers; one of them alternates between two speeds:
+
+    >>> from paceline.predictors import Auto, Report
+    >>> model = Auto()
+    >>> model.reset(["steady", "alternates"])
+    >>> for k in range(101):
+    ...     model.observe(Report(samples=[64, 64], seconds=[0.5, 0.5 + 0.5 * (k % 2)]))
+    >>> steady, alternates = model.predict().speed
+    >>> bool(abs(steady - 128) < 1), bool(alternates < 70)
+    (True, True)
+    """
+
+    def __init__(self, drivers: Sequence[str] = ()) -> None:
+        self.drivers = tuple(drivers)
+        experts = (*SIMPLE, RLS(drivers=self.drivers), GatedNARX(pretrained=True))
+        super().__init__(Mixture(experts))
