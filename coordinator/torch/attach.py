@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -183,7 +184,8 @@ def _facts(
         "micro-batches of a step": loader.accumulate,
         "data": _hash(loader.state_dict()),
         "policy": repr(policy),
-        "predictor": f"{predictor!r}, fitted state {_hash(predictor.state_dict())}",
+        # An object that does not say what it is, is shown with its address, which differs everywhere.
+        "predictor": re.sub(r" at 0x\w+", "", repr(predictor)) + f" with state {_hash(predictor.state_dict())}",
         "way of weighing": weigh,
         "timeout": timeout,
     }

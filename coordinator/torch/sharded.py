@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 from paceline.coordinator.torch.clock import WallClock
 
-
 # Named so from torch 2.13 on, where the older names warn.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
