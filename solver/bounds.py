@@ -23,7 +23,7 @@ def checked_load(
     overlap: float = 1.0,
 ) -> Load:
     """Return the curves with bounds in quanta, rounded inward, or say which argument is wrong."""
-    count = np.shape(curves.slope)[0] if np.ndim(curves.slope) else 0
+    count = len(curves.slope) if np.ndim(curves.slope) else 0
     if not count:
         raise ValueError("curves must hold at least one worker, got none: check curves.slope")
     floor = finite("curves.floor", curves.floor, count)
@@ -58,7 +58,7 @@ def checked_quanta(global_batch: int, quantum: int) -> tuple[int, int]:
 def finite(name: str, values: ArrayLike, count: int, *, least: float = 0.0) -> Array:
     """Return one finite number for each worker, not below ``least``."""
     column = _column(name, values, count)
-    if not (-np.inf < column.min() >= least and column.max() < np.inf):
+    if not (-np.inf < np.minimum.reduce(column) >= least and np.maximum.reduce(column) < np.inf):
         i = int(np.argmax(~(np.isfinite(column) & (column >= least))))
         hint = "; keep a worker that cannot run out with upper=0" if name == "curves.slope" else ""
         wanted = "finite" if least < 0 else "finite and not negative"
@@ -69,7 +69,7 @@ def finite(name: str, values: ArrayLike, count: int, *, least: float = 0.0) -> A
 def not_nan(name: str, values: ArrayLike, count: int) -> Array:
     """Return one number for each worker, not negative, perhaps infinite."""
     column = _column(name, values, count)
-    if not column.min() >= 0:
+    if not np.minimum.reduce(column) >= 0:
         i = int(np.argmax(~(column >= 0)))
         raise ValueError(f"{name} must not be NaN or negative, but may be infinite, got {column[i]} for worker {i}")
     return column
@@ -96,7 +96,7 @@ def _whole(name: str, value: int) -> int:
 
 def _require_feasible(low: Array, high: Array, quanta: int, quantum: int) -> None:
     rounded = "" if quantum == 1 else f", rounded inward to multiples of {quantum},"
-    total, least, most = quanta * quantum, low.sum() * quantum, high.sum() * quantum
+    total, least, most = quanta * quantum, np.add.reduce(low) * quantum, np.add.reduce(high) * quantum
     if least > total:
         raise ValueError(
             f"the lower bounds{rounded} sum to {least:.0f}, more than the global_batch {total}: lower them"

@@ -27,28 +27,35 @@ def earliest(load: Load, quanta: int) -> tuple[float, Array]:
     bound makes it do, however late, does not count: the deadline is that of the work there is a choice about.
     """
     done, late = load.lower, load.upper
-    early, end = -1, _to_bits(float(load.seconds(late).max()))
+    early, end = -1, _to_bits(float(np.maximum.reduce(load.seconds(late))))
     pivot = _first_pivot(load, quanta)
     turn = 0
     while end - early > 1 and _left(load, done, late) > len(done) + RANKABLE:
+        if turn:
+            pivot += _newton_step(load, within, missing, turn - 1)
         enclosed = early >= 0 and late is not load.upper
         halve = turn >= NEWTON_TURNS and (enclosed or turn % 2 == 0)
         pivot = _from_bits((early + end) // 2) if halve else _inside(load, early, end, pivot)
         within = load.quanta_within(pivot)
-        missing = quanta - within.sum()
+        missing = float(quanta - np.add.reduce(within))
         if missing > 0:
             early, done = _to_bits(pivot), within
         else:
             end, late = _to_bits(pivot), within
-        pivot += _newton_step(load, within, missing, turn)
+            # Of each worker's times only the last may be later than the deadline, and one more be the deadline.
+            done = np.maximum(done, late - (1 - missing))
         turn += 1
     return (_from_bits(end), late) if end - early == 1 else _ranked(load, done, late, quanta)
 
 
 def _first_pivot(load: Load, quanta: int) -> float:
-    """Return the deadline if all curves were lines without bounds and rounding down cost half a quantum each."""
-    started = ((load.intercept + load.comm) * load.rate).sum()
-    return float((quanta + len(load.rate) / 2 + started) / load.rate.sum())
+    """Return about the deadline if all curves were lines without bounds and rounding down cost half a quantum each.
+
+    A little later, as times by a deadline that is late are ranked at once.
+    """
+    started = np.dot(load.intercept + load.comm, load.rate)
+    count = len(load.rate)
+    return float((quanta + count / 2 + count**0.5 + 1 + started) / np.add.reduce(load.rate))
 
 
 def _newton_step(load: Load, within: Array, missing: float, turn: int) -> float:
@@ -76,8 +83,8 @@ def _inside(load: Load, early: int, end: int, pivot: float) -> float:
 
 def _left(load: Load, done: Array, late: Array) -> float:
     """Return about how many times lie above ``done`` up to ``late``; the flat first part of a curve is one time."""
-    left = float((late - done).sum())
-    if not load.begins_flat.any():
+    left = float(np.add.reduce(late - done))
+    if left <= len(done) + RANKABLE or not load.begins_flat.any():
         return left
     rows = np.flatnonzero(load.begins_flat & (done == load.lower))
     rate = load.rate[rows]
@@ -87,14 +94,17 @@ def _left(load: Load, done: Array, late: Array) -> float:
 
 def _ranked(load: Load, done: Array, late: Array, quanta: int) -> tuple[float, Array]:
     """Return the deadline and the quanta ended by it, by ranking all times above ``done`` up to ``late``."""
-    some = np.flatnonzero(late > done)
+    some = (late > done).nonzero()[0]
     first = _first_steps(load, done, some)
     count = (late[some] - first + 1).astype(np.intp)
-    place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    rows = np.repeat(some, count)
-    seconds = load.seconds(np.repeat(first, count) + place, rows)
-    weight = np.where(place == 0, np.repeat(first - done[some], count), 1.0)
-    deadline = _weighted_rank(seconds, weight, int(quanta - done.sum()))
+    rows = some.repeat(count)
+    # The first of each worker's times stands for as many quanta as end with it; so they count on without gaps.
+    before = np.add.accumulate(count) - count
+    place = np.arange(len(rows)) - before.repeat(count)
+    seconds = load.seconds(first.repeat(count) + place, rows)
+    weight = np.ones(len(rows))
+    weight[before] = first - done[some]
+    deadline = _weighted_rank(seconds, weight, int(quanta - np.add.reduce(done)))
     within = seconds <= deadline
     return deadline, done + np.bincount(rows[within], weight[within], len(done))
 
@@ -102,7 +112,7 @@ def _ranked(load: Load, done: Array, late: Array, quanta: int) -> tuple[float, A
 def _first_steps(load: Load, done: Array, rows: NDArray[np.intp]) -> Array:
     """Return the first quantum above ``done`` of these workers, or, where a curve begins flat, the last as early."""
     first = done[rows] + 1
-    if load.begins_flat.any():
+    if np.logical_or.reduce(load.begins_flat):
         flat = np.flatnonzero(load.begins_flat[rows] & (done[rows] == load.lower[rows]))
         part = load.only(rows[flat])
         first[flat] = part.quanta_within(part.first)
@@ -111,8 +121,10 @@ def _first_steps(load: Load, done: Array, rows: NDArray[np.intp]) -> Array:
 
 def _weighted_rank(values: Array, weight: Array, rank: int) -> float:
     """Return the smallest value up to which the weights sum to the rank."""
-    if weight.max() == 1:
-        return float(np.partition(values, rank - 1)[rank - 1])
+    if np.maximum.reduce(weight) == 1:
+        ranked = values.copy()
+        ranked.partition(rank - 1)
+        return float(ranked[rank - 1])
     order = np.argsort(values)
     return float(values[order[np.searchsorted(np.cumsum(weight[order]), rank)]])
 

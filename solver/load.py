@@ -141,7 +141,7 @@ class Load:
         np.floor(late, out=late)
         np.copyto(done, self.lower, where=~started)
         np.subtract(late, done, out=late)
-        rows = np.flatnonzero((late > 1) & started)
+        rows = ((late > 1) & started).nonzero()[0]
         if len(rows):
             until = deadline[rows] if isinstance(deadline, np.ndarray) else deadline
             done[rows] = self.only(rows)._settled(done[rows], done[rows] + late[rows], until)

@@ -18,14 +18,16 @@ def share(load: Load, quanta: int) -> Array:
     If it suffices, one quantum is taken back from those that would end last. If not, every worker is used to the
     same share of what it could do of the batch by the deadline.
     """
-    if load.lower.sum() == quanta:
+    if np.add.reduce(load.lower) == quanta:
         return load.lower
     deadline, most = earliest(load, quanta)
-    excess = int(most.sum()) - quanta
+    excess = int(np.add.reduce(most)) - quanta
+    if not excess:
+        return most
     last_W = most > load.lower
-    if excess >= last_W.sum():
+    if excess >= np.count_nonzero(last_W):
         most, last_W = _evenly_used(load, most, deadline, quanta)
-        excess = int(most.sum()) - quanta
+        excess = int(np.add.reduce(most)) - quanta
     return _less_one(load, most, last_W, excess) if excess else most
 
 

@@ -137,11 +137,11 @@ def split(
         load = _stretched(plain, spread, risk)
         taken = share(load, quanta)
         seconds = _seconds(plain, taken)
-        status = _status(load, taken)
+        status = _status(load, taken, seconds if load is plain else _seconds(load, taken))
     return Split(
         sizes=(taken * step).astype(np.int64),
         seconds=seconds,
-        makespan=float(seconds.max()),
+        makespan=float(np.maximum.reduce(seconds)),
         weights=taken / quanta,
         status=status,
     )
@@ -165,9 +165,11 @@ def _seconds(load: Load, taken: Array) -> Array:
     return np.where(taken > 0, load.seconds(taken), 0.0)
 
 
-def _status(load: Load, taken: Array) -> Status:
-    seconds, with_one_more = _seconds(load, taken), load.seconds(taken + 1)
-    makespan = seconds.max()
+def _status(load: Load, taken: Array, seconds: Array) -> Status:
+    with_one_more = load.seconds(taken + 1)
+    makespan = np.maximum.reduce(seconds)
+    if np.minimum.reduce(with_one_more) > makespan and np.minimum.reduce(taken) > 0:
+        return Status.BALANCED
     last, room = seconds == makespan, taken < load.upper
     sooner = with_one_more < makespan
     if sooner.any():
