@@ -6,10 +6,12 @@ other, so that a file larger than memory can be read; what it leaves out it coun
 
 from paceline.datasets.readers.registry import (
     FORMATS,
+    TABLES,
     Format,
     iter_traces,
+    read_table,
     read_traces,
     recognise,
 )
 
-__all__ = ["FORMATS", "Format", "iter_traces", "read_traces", "recognise"]
+__all__ = ["FORMATS", "TABLES", "Format", "iter_traces", "read_table", "read_traces", "recognise"]

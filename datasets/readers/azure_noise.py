@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.tally import Tally
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}
-TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?")
 
 
 def read(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -32,30 +31,16 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
 
 def _in_order(path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     """Return the rows by time; of those that repeat a machine's time the first counts."""
-    table = table.assign(start=_seconds(path, table["starttime"]))
+    table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
     bad = ~(table["value"] > 0)
     tally.rows("values that are not positive", bad.sum())
-    table = table[~bad & table["VM_id"].notna()].sort_values("start", kind="stable")
-    tally.rows("rows without a machine", (~bad).sum() - len(table))
+    table = table[~bad].dropna(subset=["VM_id", "start"]).sort_values("start", kind="stable")
+    tally.rows("rows without a machine or a time", (~bad).sum() - len(table))
     repeated = table.duplicated(["VM_id", "start"])
     tally.rows("repeated rows of a machine and time, of which the first counts", repeated.sum())
     if not len(table):
         raise ValueError(f"{path}: has no row with a machine and a positive value")
     return table[~repeated]
-
-
-def _seconds(path: Path, texts: pd.Series) -> np.ndarray:
-    import pandas as pd
-
-    times = pd.to_datetime(texts, format="ISO8601", errors="coerce")
-    bad = times.isna().to_numpy() | ~texts.fillna("").str.fullmatch(TIME.pattern).to_numpy(dtype=bool)
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise ValueError(
-            f"{path}: row {row + 2}, column 'starttime': must be a time like 2023-09-01 05:13:10.610, "
-            f"got {texts.iloc[row]!r}"
-        )
-    return (times - pd.Timestamp(0)).dt.total_seconds().to_numpy()
 
 
 def _machine(path: Path, machine: str, rows: pd.DataFrame, tally: Tally) -> Trace:

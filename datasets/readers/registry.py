@@ -6,19 +6,52 @@ import inspect
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from paceline.datasets.readers import azure_noise, hivemind, pai_minibatch
+from paceline.datasets.readers import (
+    alibaba_2018,
+    alibaba_gpu,
+    azure,
+    azure_noise,
+    bitbrains,
+    bytedance,
+    fedscale,
+    google,
+    hivemind,
+    logs,
+    monitors,
+    pai_minibatch,
+    philly,
+    series,
+    supercloud,
+    tidy,
+    wandb,
+)
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.tables import Table
 from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger("paceline.datasets.readers")
 
 FORMATS: dict[str, Format] = {
-    one.name: one for module in (hivemind, pai_minibatch, azure_noise) for one in module.FORMATS
+    one.name: one
+    for module in (
+        *(tidy, hivemind, pai_minibatch, bytedance, azure_noise),
+        *(alibaba_2018, alibaba_gpu, google, azure, bitbrains, philly, supercloud),
+        *(wandb, series, logs, monitors, fedscale),
+    )
+    for one in module.FORMATS
 }
 """Every format by its name."""
+
+TABLES: dict[str, Table] = {
+    one.name: one for module in (alibaba_2018, alibaba_gpu, google, azure, philly) for one in module.TABLES
+}
+"""Tables that describe machines and jobs, by their names."""
 
 
 def read_traces(path: str | Path, format: str | None = None, **options: Any) -> list[Trace]:  # noqa: A002
@@ -70,6 +103,40 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
         yield from chosen.read(files, **options)
 
 
+def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:
+    r"""Return a table that describes machines or jobs, and holds no series, as a frame.
+
+    Parameters
+    ----------
+    path
+        The file.
+    name
+        A name of :data:`TABLES`; without it the table is recognised from the file's name.
+
+    Raises
+    ------
+    ValueError
+        If the table is not known or not recognised, or a row is not as expected.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "pai_machine_spec.csv"
+    ...     _ = file.write_text("m1,V100,96,512,8\n")
+    ...     read_table(file)
+      machine gpu_type  cap_cpu  cap_mem  cap_gpu
+    0      m1     V100     96.0    512.0      8.0
+    """
+    path = Path(path)
+    if name is not None and name not in TABLES:
+        raise ValueError(f"there is no table {name!r}; there are {list(TABLES)}")
+    fitting = [one for one in TABLES.values() if one.name == name or (name is None and one.fits(path))]
+    if len(fitting) != 1:
+        raise ValueError(f"{path}: name the table, one of {list(TABLES)}; its file's name does not tell it")
+    return fitting[0].read(path)
+
+
 def recognise(path: str | Path) -> Format:
     """Return the format of a file, from its name and its beginning.
 
@@ -81,6 +148,8 @@ def recognise(path: str | Path) -> Format:
     path = Path(path)
     text = head(path)
     fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
+    if described := [one.name for one in TABLES.values() if not fitting and one.fits(path)]:
+        raise ValueError(f"{path}: is the table {described[0]}, which holds no series; read it with read_table")
     if len(fitting) != 1:
         found = f"could be {[one.name for one in fitting]}" if fitting else "is of no format that is recognised"
         raise ValueError(f"{path}: {found}; name the format, one of {list(FORMATS)}")

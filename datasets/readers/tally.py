@@ -1,4 +1,4 @@
-"""What a reader left out, and why: counted, and told in the trace's ``meta``."""
+"""What a reader left out or changed, and why: counted, and told in the trace's ``meta``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 
 class Tally:
-    """Counts of rows and of single values that a reader left out, by the reason.
+    """Counts of rows and of single values that a reader left out, by the reason, and of rows that it changed.
 
     Examples
     --------
@@ -22,6 +22,7 @@ class Tally:
         self._read = 0
         self._rows: Counter[str] = Counter()
         self._cells: Counter[str] = Counter()
+        self._notes: Counter[str] = Counter()
 
     def read(self, count: int) -> None:
         """Count rows that the file holds."""
@@ -35,11 +36,20 @@ class Tally:
         """Count single values that are left out; their rows stay, with NaN."""
         self._cells[reason] += int(count)
 
+    def notes(self, what: str, count: int) -> None:
+        """Count rows that were put in order or put together."""
+        self._notes[what] += int(count)
+
     def meta(self) -> dict[str, str]:
-        """Return what a trace's ``meta`` says about it."""
-        told = [f"{count} {reason}" for reason, count in (*self._rows.items(), *self._cells.items()) if count]
+        """Return what a trace's ``meta`` says about it: of everything read until now."""
+        changed = _told(self._notes)
         return {
             "rows_read": str(self._read),
             "rows_dropped": str(sum(self._rows.values())),
-            "dropped": ", ".join(told) or "nothing",
+            "dropped": _told(self._rows + self._cells) or "nothing",
+            **({"changed": changed} if changed else {}),
         }
+
+
+def _told(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)

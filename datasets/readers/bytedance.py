@@ -1,0 +1,126 @@
+"""Compute times of ranks in jobs that train language models: ByteDance's straggler traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.datasets.readers.files import opened
+from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("rank", "stage", "step", "optype", "duration", "seq_id")
+COMPUTE = ("forward-compute", "backward-compute")
+WINDOW_GAP = 100
+"""Recorded steps lie in windows; a gap of more steps than this begins a new one."""
+
+
+def read(paths: Sequence[Path], *, micro_batches: bool = False) -> Iterator[Trace]:
+    """Yield one trace for each pipeline stage and window of steps, as stages do different work.
+
+    An iteration is a step, the time of all its computing; with ``micro_batches`` it is one forward micro-batch.
+    """
+    for path in paths:
+        tally = Tally()
+        table = _operations(path, tally)
+        for stage, rows in table.groupby("stage"):
+            for window, part in enumerate(_windows(rows)):
+                seconds = _micro_batches(part) if micro_batches else _steps(part)
+                yield _trace(path, int(str(stage)), window, seconds, sorted(part["step"].unique()), tally)
+
+
+def _operations(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return the computing of all ranks, in the order of steps."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with opened(path):
+        pass  # refuses what is no data before pyarrow sees it
+    try:
+        table = pq.ParquetFile(path).read(columns=list(COLUMNS)).to_pandas()
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise ValueError(f"{path}: not a whole Parquet file (cut off, or another format): {error}") from error
+    if lacking := [name for name in COLUMNS if name not in table]:
+        raise ValueError(f"{path}: columns {lacking} are missing; it has {list(table)}")
+    texts = [name for name in COLUMNS if name != "optype" and not pd.api.types.is_numeric_dtype(table[name])]
+    if texts:
+        raise ValueError(f"{path}: columns {texts} must hold numbers")
+    tally.read(len(table))
+    computing = table["optype"].astype(str).isin(COMPUTE)
+    tally.rows("operations other than forward and backward computing", (~computing).sum())
+    bad = computing & ~((table["duration"] >= 0) & np.isfinite(table["duration"]))
+    tally.rows("operations with a negative or unknown duration", bad.sum())
+    kept = table[computing & ~bad].dropna()
+    if kept.empty:
+        raise ValueError(f"{path}: holds no forward or backward computing")
+    return kept.sort_values(["step", "seq_id"], kind="stable")
+
+
+def _windows(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    steps = np.sort(rows["step"].unique())
+    window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > WINDOW_GAP), strict=True))
+    for _, part in rows.groupby(rows["step"].map(window_of)):
+        yield part
+
+
+def _steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of all computing of a step, one column a rank."""
+    return rows.groupby(["step", "rank"])["duration"].sum().unstack("rank")
+
+
+def _micro_batches(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of each forward micro-batch in the order of steps, one column a rank."""
+    forward = rows[rows["optype"].astype(str) == COMPUTE[0]]
+    order = forward.groupby(["rank", "step"]).cumcount()
+    return forward.assign(order=order).pivot_table(index=["step", "order"], columns="rank", values="duration")
+
+
+def _trace(path: Path, stage: int, window: int, seconds: pd.DataFrame, steps: Sequence[int], tally: Tally) -> Trace:
+    seconds_TW = seconds.to_numpy(dtype=np.float64)
+    job = path.name.split(".")[0].removeprefix("trace-")
+    return Trace(
+        samples=np.where(np.isnan(seconds_TW), np.nan, 1.0),
+        seconds=seconds_TW,
+        workers=[f"rank {rank}" for rank in seconds.columns],
+        meta={
+            "source": "github.com/ByteDance-Seed/StragglerAnalysis",
+            "licence": "Apache-2.0",
+            "job": f"bytedance-{job}-stage{stage}-window{window}",
+            "format": "bytedance_llm",
+            "units": "samples: one step or micro-batch; seconds: its forward and backward computing",
+            "steps": f"{len(steps)} recorded of {steps[0]} to {steps[-1]}",
+            **tally.meta(),
+        },
+    )
+
+
+def _is(path: Path, head: str) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not head.startswith("PAR1"):
+        return False
+    try:
+        return {"optype", "rank", "stage", "step"} <= set(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError):
+        return False
+
+
+FORMATS = (
+    Format(
+        name="bytedance_llm",
+        about="compute time of every rank in every recorded step of a language model's training",
+        files="trace-<job>.parquet",
+        gives="speed",
+        read=read,
+        recognises=_is,
+    ),
+)

@@ -1,0 +1,48 @@
+"""Written times as seconds since 1970 (UTC)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d([.,]\d{1,9})?")
+ZONES = {"": 0, "Z": 0, "UTC": 0, "GMT": 0, "PDT": -7, "PST": -8}
+"""Hours that a zone's clock is ahead of UTC; a time without a zone is taken as UTC."""
+
+
+def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int = 2) -> NDArray[np.float64]:
+    """Return the seconds of times such as ``2017-10-03 00:08:00 PDT``; NaN where the cell is empty.
+
+    Raises
+    ------
+    ValueError
+        If a cell holds no such time; it names the file, the row (``first_row`` is that of the first) and the column.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> seconds_since_1970(Path("x"), pd.Series(["1970-01-01 00:00:01.5", "1970-01-01 00:00:00 PDT"]), "time").tolist()
+    [1.5, 25200.0]
+    """
+    import pandas as pd
+
+    parts = texts.astype("str").str.extract(rf"^\s*({TIME.pattern})\s*([A-Z]*)\s*$")
+    hours = parts[2].map(ZONES)
+    written = parts[0].str.replace(",", ".").str.replace("T", " ")
+    times = pd.to_datetime(written, format="ISO8601", errors="coerce")
+    bad = (texts.notna() & (times.isna() | hours.isna())).to_numpy(dtype=bool)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"{path}: row {first_row + row}, column {column!r}: must be a time like 2017-10-03 00:08:00 with a zone of "
+            f"{[zone for zone in ZONES if zone]} or none, got {texts.iloc[row]!r}"
+        )
+    seconds = (times - pd.Timestamp(0)).dt.total_seconds() - 3600.0 * hours
+    return seconds.to_numpy(dtype=np.float64)

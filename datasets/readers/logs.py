@@ -1,0 +1,142 @@
+"""Lines that training programs print: MXNet's Speedometer, maskrcnn-benchmark, PyTorch examples and GNMT."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.datasets.readers.files import numbered_lines
+from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+
+LONGEST_LINE = 4096
+"""A line of a log is looked at up to here."""
+
+NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+
+
+class Record(NamedTuple):
+    """One line: which worker, how many samples, in how many seconds, and what else it says."""
+
+    worker: str
+    samples: float
+    seconds: float
+    extra: dict[str, float]
+
+
+MXNET = re.compile(r"(?:Node\[(\d+)\] )?Epoch ?\[\d+\] Batch ?\[\d+(?:-\d+)?\]\s+Speed: " + NUMBER + " samples/sec")
+MASKRCNN = re.compile(r"\biter: (\d+)\b.*?\btime: " + NUMBER + r" \(.*?\bdata: " + NUMBER + r" \(")
+MEMORY = re.compile(r"max mem: " + NUMBER)
+PYTORCH = re.compile(r"(?:Epoch: |TRAIN )\[\d+\]\[ *\d+/ *\d+\]\s*,?\s*Time " + NUMBER)
+PYTORCH_RATE = re.compile(r"\b(?:Speed|Tok/s) " + NUMBER)
+PYTORCH_DATA = re.compile(r"\bData " + NUMBER)
+
+
+def _mxnet(line: str) -> Record | None:
+    found = MXNET.search(line)
+    return None if found is None else Record(found[1] or "0", float(found[2]), 1.0, {})
+
+
+def _maskrcnn(line: str) -> Record | None:
+    found = MASKRCNN.search(line)
+    if found is None:
+        return None
+    memory = MEMORY.search(line)
+    extra = {"data_seconds": float(found[3]), **({"max_memory_mb": float(memory[1])} if memory else {})}
+    return Record("0", 1.0, float(found[2]), extra)
+
+
+def _pytorch(line: str) -> Record | None:
+    found = PYTORCH.search(line)
+    if found is None:
+        return None
+    seconds, rate, data = float(found[1]), PYTORCH_RATE.search(line), PYTORCH_DATA.search(line)
+    samples = float(rate[1]) * seconds if rate else 1.0
+    return Record("0", samples, seconds, {"data_seconds": float(data[1])} if data else {})
+
+
+class Kind(NamedTuple):
+    """One kind of lines: how one is read, and what it measures."""
+
+    parse: Callable[[str], Record | None]
+    about: str
+    units: str
+
+
+KINDS = {
+    "mxnet_log": Kind(_mxnet, "speed of MXNet's Speedometer", "samples: in one second, mean since the line before"),
+    "maskrcnn_log": Kind(
+        _maskrcnn, "iteration times of maskrcnn-benchmark", "samples: iterations; seconds: median of the last 20"
+    ),
+    "pytorch_log": Kind(
+        _pytorch, "batch times of PyTorch's examples and of GNMT", "samples: Speed or Tok/s times seconds, else batches"
+    ),
+}
+
+
+def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace a file; row k is a worker's k-th line, drivers are what the line before said."""
+    for path in paths:
+        tally = Tally()
+        records = _records(path, KINDS[kind].parse, tally)
+        workers = sorted({record.worker for record in records}, key=int)
+        extras = sorted({name for record in records for name in record.extra})
+        series = {worker: [record for record in records if record.worker == worker] for worker in workers}
+        shape = (max(map(len, series.values())), len(workers))
+        samples_TW, seconds_TW = np.full(shape, np.nan), np.full(shape, np.nan)
+        drivers_TWD = np.full((*shape, len(extras)), np.nan)
+        for w, rows in enumerate(series.values()):
+            samples_TW[: len(rows), w] = [row.samples for row in rows]
+            seconds_TW[: len(rows), w] = [row.seconds for row in rows]
+            for d, name in enumerate(extras):
+                drivers_TWD[1 : len(rows), w, d] = [row.extra.get(name, np.nan) for row in rows[:-1]]
+        yield Trace(
+            samples=samples_TW,
+            seconds=seconds_TW,
+            drivers=drivers_TWD if extras else None,
+            driver_names=extras,
+            workers=workers,
+            meta={"job": path.name.split(".")[0], "format": kind, "units": KINDS[kind].units, **tally.meta()},
+        )
+
+
+def _records(path: Path, parse: Callable[[str], Record | None], tally: Tally) -> list[Record]:
+    records = []
+    for _, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        tally.read(1)
+        record = parse(line[:LONGEST_LINE])
+        if record is None:
+            tally.rows("lines of other kinds", 1)
+        elif not (np.isfinite(record.samples) and np.isfinite(record.seconds)):
+            tally.rows("lines with numbers that are not finite", 1)
+        else:
+            records.append(record)
+    if not records:
+        raise ValueError(f"{path}: has no line with a speed or a time of this kind")
+    return records
+
+
+def _is(kind: str, path: Path, head: str) -> bool:
+    lines = re.split(r"[\r\n]+", head)
+    return any(KINDS[kind].parse(line[:LONGEST_LINE]) for line in lines)
+
+
+FORMATS = tuple(
+    Format(
+        name=kind,
+        about=told.about,
+        files="text; lines of other kinds and prefixes such as [1,0]<stderr>: may stand between and before",
+        gives="speed",
+        read=partial(read, kind),
+        recognises=partial(_is, kind),
+    )
+    for kind, told in KINDS.items()
+)

@@ -1,0 +1,285 @@
+"""Rows of (worker, time, values) in any order, made into panels on a regular grid; memory stays bounded.
+
+Rows are first dealt out to buckets by their worker, on disk where the file is large, so that a worker's rows end up
+together; then each bucket is made into traces of as many workers as fit. Axes: N rows, T iterations, W workers,
+D drivers, G groups (rows of one worker and one iteration).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = NDArray[np.float64]
+
+BUCKET_BYTES = 32 << 20
+"""How much of a file goes into one bucket."""
+
+MOST_BUCKETS = 200
+"""Buckets are open files, of which a process may have a thousand."""
+
+PANEL_VALUES = 6_000_000
+"""Numbers in one trace at most, unless a single worker has more."""
+
+EMPTIEST = 1000
+"""A grid with more than this many iterations for each one that holds a value is refused: a time must be wrong."""
+
+
+LATEST = 4_102_444_800.0
+"""The first second of 2100."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What is in the rows of a usage format.
+
+    Parameters
+    ----------
+    drivers
+        Names of the drivers and what a value of one means, in the order of the values.
+    period
+        Seconds between a worker's rows; rows of one period are averaged.
+    since_1970
+        Whether times count from 1970 (UTC); else they count from the trace's own beginning.
+    meta
+        What is known of the format: source, licence, ...
+    """
+
+    drivers: Mapping[str, str]
+    period: float
+    since_1970: bool = False
+    meta: Mapping[str, str] = field(default_factory=dict)
+
+
+class Rows(NamedTuple):
+    """A block of rows: the worker of each, its time in seconds, ``[N]``, and its values, ``[N, D]``."""
+
+    worker: pd.Series
+    time: Array
+    values: Array
+
+
+class Coded(NamedTuple):
+    """Rows whose workers are numbers."""
+
+    worker: NDArray[np.int64]
+    time: Array
+    values: Array
+
+
+def usage_traces(
+    paths: Sequence[Path],
+    blocks: Iterable[Rows],
+    layout: Layout,
+    tally: Tally,
+    *,
+    period: float | None = None,
+    workers: Sequence[str] | None = None,
+) -> Iterator[Trace]:
+    """Yield traces of drivers alone: one for a small file, else one for every group of workers that fits.
+
+    Rows without worker or time are counted and left out, repeated rows of one worker and time as well; rows whose
+    time goes backwards are put in order and counted.
+
+    Raises
+    ------
+    ValueError
+        If ``period`` is not positive, no row is left, or times lie so far apart that their unit must be wrong.
+    """
+    step = layout.period if period is None else float(period)
+    if not (np.isfinite(step) and step > 0):
+        raise ValueError(f"period must be a positive number of seconds, got {period}")
+    with ExitStack() as stack:
+        path = paths[0]
+        buckets = Buckets(paths, len(layout.drivers), stack)
+        names = _deal(_timed(path, blocks, layout), buckets, tally, None if workers is None else frozenset(workers))
+        if not names:
+            raise ValueError(f"{path}: no row with a worker and a time is left; dropped: {tally.meta()['dropped']}")
+        part = 0
+        for bucket in range(buckets.count):
+            rows = _in_order(buckets.rows(bucket), tally)
+            groups = list(_groups_that_fit(path, rows, step, len(layout.drivers)))
+            for group in groups:
+                part += 1
+                alone = buckets.count == 1 and len(groups) == 1
+                job = paths[0].name.split(".")[0] + ("" if alone else f"-part{part}")
+                yield _trace(job, group, names, step, layout, tally)
+
+
+class Buckets:
+    """Where rows are kept by their worker: in memory for a small file, in temporary files for a large one."""
+
+    def __init__(self, paths: Sequence[Path], drivers: int, stack: ExitStack) -> None:
+        import pyarrow as pa
+
+        size = sum(path.stat().st_size * (10 if path.suffix == ".gz" else 1) for path in paths)
+        self.count = min(1 + size // BUCKET_BYTES, MOST_BUCKETS)
+        floats = [(f"v{d}", pa.float64()) for d in range(drivers)]
+        self._schema = pa.schema([("worker", pa.int64()), ("time", pa.float64()), *floats])
+        self._parts: list[Any] = []
+        self._writers: list[Any] = []
+        if self.count > 1:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-rows-"))
+            self._files = [Path(folder) / f"{bucket}.arrow" for bucket in range(self.count)]
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._writers = [
+                stack.enter_context(
+                    pa.ipc.new_stream(stack.enter_context(pa.OSFile(str(file), "wb")), self._schema, options=options)
+                )
+                for file in self._files
+            ]
+
+    def add(self, rows: Coded) -> None:
+        """Put rows where their workers belong."""
+        if self.count == 1:
+            self._parts.append(self._batch(rows, slice(None)))
+            return
+        bucket_N = rows.worker % self.count
+        order_N = np.argsort(bucket_N, kind="stable")
+        ends = np.searchsorted(bucket_N[order_N], np.arange(self.count + 1))
+        for bucket in np.unique(bucket_N):
+            chosen = order_N[ends[bucket] : ends[bucket + 1]]
+            self._writers[bucket].write_batch(self._batch(rows, chosen))
+
+    def rows(self, bucket: int) -> Coded:
+        """Return all rows of a bucket, in the order in which they came; no more can be added then."""
+        import pyarrow as pa
+
+        if self.count == 1:
+            table = pa.Table.from_batches(self._parts, schema=self._schema)
+        else:
+            self._writers[bucket].close()
+            with pa.OSFile(str(self._files[bucket]), "rb") as file:
+                table = pa.ipc.open_stream(file).read_all()
+            self._files[bucket].unlink()
+        columns = [table.column(name).to_numpy() for name in table.column_names]
+        return Coded(columns[0], columns[1], np.stack(columns[2:], axis=-1))
+
+    def _batch(self, rows: Coded, chosen: Any) -> Any:
+        import pyarrow as pa
+
+        values = rows.values[chosen]
+        columns = [rows.worker[chosen], rows.time[chosen], *values.T]
+        return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in columns], schema=self._schema)
+
+
+def _timed(path: Path, blocks: Iterable[Rows], layout: Layout) -> Iterator[Rows]:
+    """Refuse times since 1970 that lie before it or after 2100: they are in another unit."""
+    for block in blocks:
+        if layout.since_1970 and ((block.time < 0) | (block.time > LATEST)).any():
+            wrong = block.time[(block.time < 0) | (block.time > LATEST)][0]
+            raise ValueError(
+                f"{path}: times must be seconds between 1970 and 2100, got {wrong:.17g}; the unit is mixed up"
+            )
+        yield block
+
+
+def _deal(blocks: Iterable[Rows], buckets: Buckets, tally: Tally, only: frozenset[str] | None) -> list[str]:
+    """Put all rows into buckets, and return the workers' names in the order of their numbers."""
+    import pandas as pd
+
+    numbers: dict[str, int] = {}
+    for block in blocks:
+        kept_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
+        tally.rows("rows without worker or time", (~kept_N).sum())
+        if only is not None:
+            wanted_N = block.worker.isin(list(only)).to_numpy(dtype=bool)
+            tally.rows("rows of workers that were not asked for", (kept_N & ~wanted_N).sum())
+            kept_N &= wanted_N
+        code_N, names = pd.factorize(block.worker[kept_N])
+        number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], dtype=np.int64)
+        if len(code_N):
+            buckets.add(Coded(number[code_N], block.time[kept_N], block.values[kept_N]))
+    return list(numbers)
+
+
+def _in_order(rows: Coded, tally: Tally) -> Coded:
+    """Return rows by worker and time; of rows that repeat both the first counts."""
+    came_N = np.argsort(rows.worker, kind="stable")
+    same_N = np.diff(rows.worker[came_N]) == 0
+    tally.notes("rows whose time went backwards were put in order", (same_N & (np.diff(rows.time[came_N]) < 0)).sum())
+    order_N = came_N[np.lexsort((rows.time[came_N], rows.worker[came_N]))]
+    worker_N, time_N = rows.worker[order_N], rows.time[order_N]
+    first_N = np.concatenate([[True], (np.diff(worker_N) != 0) | (np.diff(time_N) != 0)])[: len(order_N)]
+    tally.rows("repeated rows of a worker and time, of which the first counts", (~first_N).sum())
+    return Coded(worker_N[first_N], time_N[first_N], rows.values[order_N[first_N]])
+
+
+def _groups_that_fit(path: Path, rows: Coded, step: float, drivers: int) -> Iterator[Coded]:
+    """Cut rows in the order of their workers into groups whose panels are not too large."""
+    if not len(rows.time):
+        return
+    length = _length(path, rows, step)
+    fitting = max(1, int(PANEL_VALUES // (length * (drivers + 2))))
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(rows.worker) != 0]))[::fitting]
+    for start, end in zip(starts, [*starts[1:], len(rows.time)], strict=True):
+        yield Coded(*(column[start:end] for column in rows))
+
+
+def _length(path: Path, rows: Coded, step: float) -> int:
+    first, last = rows.time.min(), rows.time.max()
+    length = 1 + (last - first) / step
+    if length > EMPTIEST * len(rows.time) or length > 1e9:
+        raise ValueError(
+            f"{path}: {len(rows.time)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
+            f"{step:g} s: a time is wrong, or its unit; if it is right, name a longer period"
+        )
+    return int(length)
+
+
+def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Layout, tally: Tally) -> Trace:
+    worker_W, column_N = np.unique(rows.worker, return_inverse=True)
+    origin = np.floor(rows.time.min() / step) * step
+    row_N = np.floor((rows.time - origin) / step + 1e-3).astype(np.int64)
+    panel_TWD, averaged = _averaged(row_N, column_N, rows.values, len(worker_W))
+    shape = panel_TWD.shape[:2]
+    none_TW = np.full(shape, np.nan)
+    tally.notes("rows were averaged with others of their period", averaged)
+    start_TW = origin + step * np.arange(shape[0])[:, None] + np.zeros(shape) if layout.since_1970 else None
+    return Trace(
+        samples=none_TW,
+        seconds=none_TW,
+        start=start_TW,
+        drivers=panel_TWD,
+        driver_names=list(layout.drivers),
+        workers=[names[number] for number in worker_W],
+        meta={
+            **layout.meta,
+            "job": job,
+            "units": "; ".join(f"{name}: {unit}" for name, unit in layout.drivers.items()),
+            "period_seconds": f"{step:g}",
+            "first_time": f"{origin:.17g} s since {'1970 (UTC)' if layout.since_1970 else 'the beginning of the set'}",
+            **tally.meta(),
+        },
+    )
+
+
+def _averaged(
+    row_N: NDArray[np.int64], column_N: NDArray[np.int64], values_ND: Array, workers: int
+) -> tuple[Array, int]:
+    """Return the mean of each group's values that are there, ``[T, W, D]``, and how many rows shared theirs."""
+    first_N = np.concatenate([[True], (np.diff(row_N) != 0) | (np.diff(column_N) != 0)])
+    panel_TWD = np.full((int(row_N.max()) + 1, workers, values_ND.shape[1]), np.nan)
+    starts_G = np.flatnonzero(first_N)
+    if len(starts_G) == len(row_N):
+        panel_TWD[row_N, column_N] = values_ND
+        return panel_TWD, 0
+    there_ND = np.isfinite(values_ND)
+    sum_GD = np.add.reduceat(np.where(there_ND, values_ND, 0.0), starts_G, axis=0)
+    count_GD = np.add.reduceat(there_ND.astype(np.float64), starts_G, axis=0)
+    with np.errstate(invalid="ignore"):
+        panel_TWD[row_N[starts_G], column_N[starts_G]] = sum_GD / count_GD
+    return panel_TWD, len(row_N) - len(starts_G)

@@ -1,0 +1,113 @@
+"""Single series with a time: NAB's ``timestamp,value`` and TensorBoard's CSV export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.datasets.readers.clock import seconds_since_1970
+from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
+from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+
+Array = NDArray[np.float64]
+
+
+def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace a file; row k is its k-th value, and times without a zone are taken as UTC."""
+    for path in paths:
+        tally = Tally()
+        table = frame(path, {"timestamp": TEXT, "value": NUMBER}, tally)
+        start_T = seconds_since_1970(path, table["timestamp"], "timestamp")
+        kept_T = _in_order(path, start_T, tally)
+        none_T = np.full((len(kept_T), 1), np.nan)
+        yield Trace(
+            samples=none_T,
+            seconds=none_T,
+            start=start_T[kept_T, None],
+            drivers=table["value"].to_numpy()[kept_T, None, None],
+            driver_names=["value"],
+            meta={"job": path.name.split(".")[0], "format": "nab", "units": "value: as in the file", **tally.meta()},
+        )
+
+
+def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> Iterator[Trace]:
+    """Yield one trace a file, of steps and the seconds they took; rows of one clock reading are put together.
+
+    With ``value_is_rate`` the value itself is the speed, steps in one second.
+    """
+    for path in paths:
+        tally = Tally()
+        table = frame(path, dict.fromkeys(("Wall time", "Step", "Value"), NUMBER), tally)
+        table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), tally, repeats=value_is_rate)]
+        wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
+        rates = _rates(table["Value"].to_numpy(), tally) if value_is_rate else None
+        start_T, steps_T, seconds_T = (wall_T, *rates) if rates else _differences(path, wall_T, step_T, tally)
+        yield Trace(
+            samples=steps_T[:, None],
+            seconds=seconds_T[:, None],
+            start=start_T[:, None],
+            meta={
+                "job": path.name.split(".")[0],
+                "format": "tensorboard",
+                "units": "samples: steps; " + ("of one second" if value_is_rate else "between two rows"),
+                **tally.meta(),
+            },
+        )
+
+
+def _in_order(path: Path, time_T: Array, tally: Tally, *, repeats: bool = True) -> NDArray[np.int64]:
+    """Return the rows to keep, by time; of those that repeat a time the first counts."""
+    timed_T = np.flatnonzero(np.isfinite(time_T))
+    tally.rows("rows without a time", len(time_T) - len(timed_T))
+    tally.notes("rows whose time went backwards were put in order", (np.diff(time_T[timed_T]) < 0).sum())
+    order_T = timed_T[np.argsort(time_T[timed_T], kind="stable")]
+    if repeats and len(order_T):
+        first_T = np.concatenate([[True], np.diff(time_T[order_T]) != 0])
+        tally.rows("repeated rows of a time, of which the first counts", (~first_T).sum())
+        order_T = order_T[first_T]
+    if not len(order_T):
+        raise ValueError(f"{path}: has no row with a time")
+    return order_T
+
+
+def _rates(value_T: Array, tally: Tally) -> tuple[Array, Array]:
+    bad_T = ~(value_T > 0)
+    tally.cells("rates that are not positive", bad_T.sum())
+    return np.where(bad_T, np.nan, value_T), np.where(bad_T, np.nan, 1.0)
+
+
+def _differences(path: Path, wall_T: Array, step_T: Array, tally: Tally) -> tuple[Array, Array, Array]:
+    """Return beginning, steps and seconds between rows whose clocks differ."""
+    last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats itself
+    tally.notes("rows of the same clock reading were put together", (~last_T).sum())
+    wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
+    if len(wall_T) < 2:
+        raise ValueError(f"{path}: needs two rows at different times to tell a rate")
+    backwards_T = ~(steps_T >= 0)
+    tally.cells("differences of steps that went backwards or are unknown", backwards_T.sum())
+    return wall_T[:-1], np.where(backwards_T, np.nan, steps_T), np.where(backwards_T, np.nan, np.diff(wall_T))
+
+
+FORMATS = (
+    Format(
+        name="nab",
+        about="a single series of time and value (Numenta Anomaly Benchmark)",
+        files="CSV with the header timestamp,value",
+        gives="usage",
+        read=read_nab,
+        recognises=lambda path, head: header_of(head) == ["timestamp", "value"],
+    ),
+    Format(
+        name="tensorboard",
+        about="a scalar exported from TensorBoard: steps over wall time, or a rate",
+        files="CSV with the header Wall time,Step,Value",
+        gives="speed",
+        read=read_tensorboard,
+        recognises=lambda path, head: header_of(head)[:3] == ["Wall time", "Step", "Value"],
+    ),
+)

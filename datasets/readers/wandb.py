@@ -1,0 +1,109 @@
+"""Histories of runs exported from Weights & Biases as CSV, with whatever columns the run logged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
+from paceline.datasets.readers.files import head as head_of
+from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OWN = ("_step", "_runtime", "_timestamp")
+"""The columns that W&B adds."""
+
+
+def read(paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0) -> Iterator[Trace]:
+    """Yield one trace a run.
+
+    With ``seconds``, the column of a step's time, its rows are the iterations, ``samples`` the column or the number of
+    samples in each, and drivers the newest values of the row before. Without it every row is kept, as usage alone.
+    """
+    for path in paths:
+        tally = Tally()
+        table, left_out = _numbers(path, tally)
+        taken = {seconds, samples, *OWN}
+        drivers = [name for name in table if name not in taken]
+        if system := [name for name in drivers if name.startswith(("system.", "system/"))]:
+            drivers = system
+        trace = _usage(table, drivers) if seconds is None else _steps(path, table, drivers, seconds, samples, tally)
+        meta = {"job": path.name.split(".")[0], "format": "wandb", "units": "drivers: as in the file", **tally.meta()}
+        if left_out:
+            meta["columns_dropped"] = f"{', '.join(left_out)}: no numbers"
+        yield Trace(**trace, meta=meta)
+
+
+def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:
+    """Return all columns that hold numbers alone, with the time, and the names of the others."""
+    import pandas as pd
+
+    names = [name for name in dict.fromkeys(header_of(head_of(path))) if name]
+    text = frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, tally, missing=["NaN", "nan"])
+    numbers = text.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
+    held = [name for name in names if numbers[name].notna().sum() == text[name].notna().sum()]
+    timed = numbers["_timestamp"].notna()
+    tally.rows("rows without a time", (~timed).sum())
+    if not timed.any():
+        raise ValueError(f"{path}: column '_timestamp' is empty in every row")
+    return numbers.loc[timed, held].reset_index(drop=True), [name for name in names if name not in held]
+
+
+def _usage(table: pd.DataFrame, drivers: list[str]) -> dict[str, object]:
+    some = [name for name in drivers if table[name].notna().any()]
+    none_T = np.full((len(table), 1), np.nan)
+    panel = {"samples": none_T, "seconds": none_T, "start": table[["_timestamp"]].to_numpy()}
+    return panel | _driver_panel(table, some)
+
+
+def _steps(
+    path: Path, table: pd.DataFrame, drivers: list[str], seconds: str, samples: str | float, tally: Tally
+) -> dict[str, object]:
+    """Return the rows in which a step's time was logged, with the drivers known one row before."""
+    for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
+        if name not in table:
+            raise ValueError(f"{path}: column {name!r} is not there or holds no numbers; there are {list(table)}")
+    logged_T = table[seconds].notna().to_numpy()
+    if not logged_T.any():
+        raise ValueError(f"{path}: column {seconds!r} is empty in every row")
+    known = table[drivers].ffill().shift(1)[logged_T]
+    rows = table[logged_T]
+    seconds_T = rows[seconds].to_numpy()
+    samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
+    bad_T = ~(seconds_T >= 0) | ~(samples_T >= 0)
+    tally.cells("steps with negative or unknown seconds or samples", bad_T.sum())
+    seconds_T = np.where(bad_T, np.nan, seconds_T)
+    panel = {
+        "samples": np.where(bad_T, np.nan, samples_T)[:, None],
+        "seconds": seconds_T[:, None],
+        "start": (rows["_timestamp"].to_numpy() - seconds_T)[:, None],
+    }
+    return panel | _driver_panel(known, [name for name in drivers if known[name].notna().any()])
+
+
+def _driver_panel(table: pd.DataFrame, names: list[str]) -> dict[str, object]:
+    return {"drivers": table[names].to_numpy()[:, None, :], "driver_names": names} if names else {}
+
+
+def _is(path: Path, head: str) -> bool:
+    names = set(header_of(head))
+    return set(OWN) <= names and not any(name.startswith(("02_timing/", "04_peers/")) for name in names)
+
+
+FORMATS = (
+    Format(
+        name="wandb",
+        about="history of a run with free columns (Weights & Biases)",
+        files="CSV with the columns _step, _runtime, _timestamp and others",
+        gives="speed if the column of step times is named, else usage",
+        read=read,
+        recognises=_is,
+    ),
+)
