@@ -34,16 +34,14 @@ def outcomes_of(world_size, work, *args, within=60):
             theirs.close()
             processes.append(process)
             answers.append(answer)
-        return [
-            _outcome(process, answer, began, within) for process, answer in zip(processes, answers, strict=True)
-        ]
+        return [_outcome(process, answer, began, within) for process, answer in zip(processes, answers, strict=True)]
 
 
 def run_ranks(world_size, work, *args, within=60):
     """Run ``work(rank, *args)`` on every rank and return what each returned."""
     outcomes = outcomes_of(world_size, work, *args, within=within)
     for rank, outcome in enumerate(outcomes):
-        assert not outcome.error and outcome.exitcode == 0, f"rank {rank}: {outcome}"
+        assert (outcome.error, outcome.exitcode) == ("", 0), f"rank {rank}: {outcome}"
     return [outcome.value for outcome in outcomes]
 
 

@@ -117,7 +117,8 @@ def attach(
     )
     loader.before_batch = balance.start_iteration
     if isinstance(model, DistributedDataParallel):
-        hook = weighted_sum(group, balance.gradient_weight, balance.end_iteration, clock.summed, exchange)
+        weight, ready, sent = balance.gradient_weight, balance.stop_clock, balance.send_report
+        hook = weighted_sum(group, weight, ready, sent, clock.summed, exchange)
         model.register_comm_hook(None, hook)
         model.register_forward_pre_hook(balance.start_forward)
     elif isinstance(clock, WallClock):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -66,21 +67,27 @@ class Loader(Protocol):
         """Resume where the data stood."""
         ...
 
-    def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on, in the middle of an epoch, from where another rank stands."""
-        ...
+
+class Learnt(NamedTuple):
+    """What all ranks reported of an iteration, in the order of the plan's workers, and whether they had agreed."""
+
+    columns: dict[str, Array]
+    order: Sizes
+    agreed: bool
 
 
 class Balance:
     """Keeps the ranks of one training job in step. :func:`attach` makes it.
+
+    While gradients travel, the next plan is made by a thread: the loop finds it ready when it asks for a batch.
 
     Attributes
     ----------
     on_iteration
         Called with an :class:`paceline.coordinator.record.Iteration` after each plan, on every rank.
     overhead_seconds
-        Time that balancing took on this rank's critical path in the last iteration: measuring, exchange, forecast and
-        plan; observers left out.
+        Time that balancing took of the training loop in the last iteration: measuring, sending the report, and waiting
+        for the plan; observers left out.
     balancer
         The load balancer: the same on every rank.
     """
@@ -108,6 +115,8 @@ class Balance:
         self._drivers_before = np.full((len(workers), len(drivers)), np.nan)
         self._scales_loss = scales_loss
         self._backward_ends_iteration = backward_ends_iteration
+        self._planner = ThreadPoolExecutor(1, thread_name_prefix="paceline")
+        self._learning: Future[Learnt] | None = None
         self._index = 0
         self._micro_batches = 0
         self._reported = True
@@ -117,12 +126,13 @@ class Balance:
         self._spent = 0.0
         self._measured: float | None = None
         self._out_of_memory = False
+        self._take_order()
         self._take_sizes()
 
     @property
     def plan(self) -> Plan:
-        """The latest plan. Its arrays are in the order of ``plan.workers``."""
-        return self.balancer.plan
+        """The plan of the iteration under way. Its arrays are in the order of ``plan.workers``."""
+        return self._plan
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -155,6 +165,7 @@ class Balance:
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
+        self._finish_learning()
         return {"balancer": to_torch(self.balancer.state_dict()), "loader": to_torch(self._loader.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
@@ -167,6 +178,8 @@ class Balance:
         ValueError
             If the state is another global batch's or other data's.
         """
+        self._finish_learning()
+        self._learning = None
         self._loader.load_state_dict(from_torch(state["loader"]))
         self.balancer.load_state_dict(from_torch(state["balancer"]))
         for worker in self._workers:
@@ -176,28 +189,32 @@ class Balance:
             if worker not in self._workers:
                 self.balancer.leave(worker)
         self._drivers_before = np.full_like(self._drivers_before, np.nan)
+        self._take_order()
         self._take_sizes()
 
     # -- at the start of an iteration, in the loader --------------------------------------------------------------
 
     def start_iteration(self) -> None:
-        """Take in the reports of the iteration before, plan, set the sizes, and start the clock."""
+        """Take the plan made of the reports of the iteration before, set the sizes, and start the clock."""
         began = time.perf_counter()
         self._wall_seconds, self._started = began - self._started, began
-        iteration = self._learn(began) if self._exchange.under_way else None
-        self._used = self.plan
+        learnt, used = self._finish_learning(), self._plan
+        if learnt is not None:
+            self._learning = None
+            self._take_sizes()
+            self.overhead_seconds = self._spent + time.perf_counter() - began
+            self._tell(learnt, used)
         self._micro_batches = 0
         self._reported = False
         self._spent = 0.0
-        if iteration is not None:
-            for observe in self.on_iteration:
-                observe(iteration)
         self._clock.begin()
 
-    def _learn(self, began: float) -> Iteration:
-        """Return the record of the iteration whose reports are under way, once the next is planned."""
-        order = self._order
-        report_WF = self._exchange.receive()[order]
+    def _finish_learning(self) -> Learnt | None:
+        return None if self._learning is None else self._learning.result()
+
+    def _learn(self) -> Learnt:
+        """Receive the reports and plan the next iteration; run by the planning thread."""
+        report_WF = self._exchange.receive()[self._order]
         columns = dict(zip(COLUMNS, report_WF.T, strict=False))
         drivers_WD = report_WF[:, len(COLUMNS) :]
         agreed = bool((columns["checksum"] == columns["checksum"][0]).all())
@@ -205,9 +222,8 @@ class Balance:
             self._settle()
         self.balancer.step(self._report(columns), drivers_WD if self._drivers else None)
         self._drivers_before = drivers_WD
-        self._take_sizes()
-        self.overhead_seconds = self._spent + time.perf_counter() - began
-        return self._record(columns, order, agreed)
+        self._checksum = self.balancer.plan.checksum
+        return Learnt(columns, self._order, agreed)
 
     def _report(self, columns: Mapping[str, Array]) -> Report:
         """Return what the balancer learns from: one micro-batch, the mean of those accumulated."""
@@ -219,41 +235,51 @@ class Balance:
         out_of_memory_W = columns["out_of_memory"] > 0
         return Report(samples_W, seconds_W, columns["comm_seconds"] / parts_W, drivers_WD, out_of_memory_W)
 
-    def _record(self, columns: Mapping[str, Array], order: Sizes, agreed: bool) -> Iteration:
+    def _tell(self, learnt: Learnt, used: Plan) -> None:
+        """Tell the observers of the iteration that is over."""
+        index, self._index = self._index, self._index + 1
+        if not self.on_iteration:
+            return
+        columns = learnt.columns
         known_W = np.isfinite(columns["samples"])  # a device may not have finished yet
-        sizes_W = np.where(known_W, columns["samples"], self._samples_W[order]).astype(np.int64)
+        sizes_W = np.where(known_W, columns["samples"], self._samples_W[learnt.order]).astype(np.int64)
         parts_W = np.where(known_W, columns["micro_batches"], self._parts)
         iteration = Iteration(
-            index=self._index,
+            index=index,
             time=time.time(),
             worker=self._workers[self._loader.rank],
             sizes=sizes_W,
             seconds=columns["seconds"],
-            forecast_seconds=seconds_of(self._used.forecast.curves, sizes_W / parts_W) * parts_W,
+            forecast_seconds=seconds_of(used.forecast.curves, sizes_W / parts_W) * parts_W,
             comm_seconds=columns["comm_seconds"],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,
-            agreed=agreed,
-            plan=self.plan,
+            agreed=learnt.agreed,
+            plan=self._plan,
         )
-        self._index += 1
-        return iteration
+        for observe in self.on_iteration:
+            observe(iteration)
 
     def _settle(self) -> None:
-        """Let all ranks go on from where the first stands."""
+        """Let all ranks go on from what the first has learnt, and so with its sizes."""
         logger.warning(
-            "The ranks did not agree on the sizes of iteration %d, in which samples may have been used twice or not at "
-            "all. All go on with those of the first rank. Do they run on different hardware or libraries?",
+            "The ranks did not agree on the sizes of iteration %d: all go on with those of the first. Until the end of "
+            "this epoch a few samples may come twice or not at all. Do the ranks run on different hardware or "
+            "libraries?",
             self._index,
         )
-        balancer, loader = self._exchange.from_first((self.balancer.state_dict(), self._loader.state_dict()))
-        self.balancer.load_state_dict(balancer)
-        self._loader.adopt(loader)
+        self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
 
     def _take_sizes(self) -> None:
-        """Hand the plan to the loader, from the balancer's order of workers to that of ranks."""
-        self._order = np.array([self._workers.index(worker) for worker in self.plan.workers])
-        self._loader.sizes = self.plan.sizes[np.argsort(self._order)]
+        """Hand the plan to the loader."""
+        self._plan = self.balancer.plan
+        self._loader.sizes = self._plan.sizes[self._rank_order]
+
+    def _take_order(self) -> None:
+        """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
+        self._order = np.array([self._workers.index(worker) for worker in self.balancer.workers])
+        self._rank_order = np.argsort(self._order)
+        self._checksum = self.balancer.plan.checksum
 
     # -- inside an iteration, in the hooks ------------------------------------------------------------------------
 
@@ -278,27 +304,39 @@ class Balance:
         self._unsummed = True
         self._micro_batches += 1
 
-    def end_iteration(self) -> None:
-        """Stop the clock and send the report: this rank's last gradients are ready."""
+    def stop_clock(self) -> None:
+        """Take this rank's own time: its last gradients are ready."""
         began = time.perf_counter()
         self._unsummed = False
         if self._reported:
             return
         if self._scales_loss and not self._micro_batches:
             raise RuntimeError('attach(..., weigh="loss") needs balance.scale(loss) before backward()')
-        self._reported = True
         self._parts = min(max(self._micro_batches, 1), self._loader.accumulate)
         # Sizes are kept while micro-batches accumulate; only the last may differ, at an epoch's end.
         self._samples_W = (self._parts - 1) * self._loader.sizes + self._loader.batch_sizes
         own = int(self._samples_W[self._loader.rank])
-        measure = self._clock.ready(own, self._parts)
+        self._measure = self._clock.ready(own, self._parts)
         if self._measured is not None:
-            measure = Measure(own, self._parts, self._measured, measure.comm_seconds)
+            self._measure = Measure(own, self._parts, self._measured, self._measure.comm_seconds)
             self._measured = None
+        self._spent += time.perf_counter() - began
+
+    def send_report(self) -> None:
+        """Send what was measured, once an iteration, and let the next plan be made."""
+        began = time.perf_counter()
+        if self._reported:
+            return
+        self._reported = True
         drivers = [driver.sample() for driver in self._drivers]
-        self._exchange.send([*measure, self._out_of_memory, self._used.checksum, *drivers])
+        self._exchange.send([*self._measure, self._out_of_memory, self._checksum, *drivers])
+        self._learning = self._planner.submit(self._learn)
         self._out_of_memory = False
         self._spent += time.perf_counter() - began
 
     def _at_end_of_backward(self, gradient: torch.Tensor) -> None:
-        torch.autograd.Variable._execution_engine.queue_callback(self.end_iteration)  # type: ignore[attr-defined]
+        def report() -> None:
+            self.stop_clock()
+            self.send_report()
+
+        torch.autograd.Variable._execution_engine.queue_callback(report)  # type: ignore[attr-defined]

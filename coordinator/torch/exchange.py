@@ -38,7 +38,9 @@ class Exchange:
         ranks = dist.get_process_group_ranks(group)
         limit = None if timeout is None else timedelta(seconds=timeout)
         # gloo, whatever the gradients use: reports lie in main memory, and must not queue behind gradients.
-        self.group = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=True)
+        self.group: dist.ProcessGroup = dist.new_group(
+            ranks, backend="gloo", timeout=limit, use_local_synchronization=True
+        )
         self.rank = dist.get_rank(self.group)
         self.world_size = len(ranks)
         self.timeout = timeout
@@ -48,15 +50,10 @@ class Exchange:
         self._rows = list(self._all)
         self._work: dist.Work | None = None
 
-    @property
-    def under_way(self) -> bool:
-        """Whether reports are being gathered."""
-        return self._work is not None
-
     def send(self, report_F: Sequence[float]) -> None:
         """Start to gather; returns at once."""
         self._own.numpy()[:] = report_F
-        self._work = dist.all_gather(self._rows, self._own, group=self.group, async_op=True)
+        self._work = self.group.allgather([self._rows], [self._own])  # dist.all_gather, without its checks
 
     def receive(self) -> Array:
         """Return the reports of all ranks, ``[W, F]``, as soon as the last is there.

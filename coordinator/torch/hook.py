@@ -18,6 +18,7 @@ def weighted_sum(
     group: dist.ProcessGroup,
     weight: Callable[[], float],
     on_ready: Callable[[], None],
+    on_sent: Callable[[], None],
     on_summed: Callable[[], None],
     exchange: Exchange,
 ) -> Hook:
@@ -31,6 +32,8 @@ def weighted_sum(
         Returns this rank's weight in the mean gradient.
     on_ready
         Called when this rank's last gradients are ready, before they are handed to the network.
+    on_sent
+        Called when they have been handed to the network.
     on_summed
         Called when the sum of the last gradients of all ranks is there, perhaps by another thread.
     exchange
@@ -43,6 +46,8 @@ def weighted_sum(
             on_ready()
         gradients = bucket.buffer().mul_(weight())
         work = dist.all_reduce(gradients, group=group, async_op=True)  # gloo cannot scale and sum in one go
+        if last:
+            on_sent()
 
         def summed(future: torch.futures.Future[Any]) -> torch.Tensor:
             try:
