@@ -39,7 +39,7 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
     for path in paths:
         tally = Tally()
         names, units, rows = _dstat(path, tally)
-        values_ND = _numbers(path, names, rows[1:])
+        values_ND = _numbers(path, names, rows)[1:]
         tally.rows("first row, the mean since the machine booted", 1)
         if not len(values_ND):
             raise ValueError(f"{path}: has no row after the mean since boot")

@@ -32,13 +32,13 @@ class Table:
 def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: Sequence[str] = ()) -> Table:
     """Return a table of CSV; ``columns`` and those of them that are ``texts`` stand between spaces.
 
-    A first line that holds just the columns is taken for a header. All that is no text is a number, float64.
+    A first line that begins with the first column's name is taken for a header. All that is no text is a number, float64.
     """
     names = columns.split()
     kinds = {column: TEXT if column in texts.split() else NUMBER for column in names}
 
     def read(path: Path) -> pd.DataFrame:
-        headed = [word.lower() for word in header_of(head(path))] == [word.lower() for word in names]
+        headed = header_of(head(path))[:1] == names[:1]
         return frame(path, kinds, Tally(), names=names, skip=1 if headed else 0, missing=missing)
 
     return Table(name=name, files=files, read=read)
