@@ -1,7 +1,8 @@
 """The recorder: one worker's iterations, appended to a file while it trains.
 
 A file is JSON lines: a header that explains the columns, then one list of numbers an iteration. It is only ever
-appended to and flushed about every second, so a process killed at any moment leaves all iterations up to then.
+appended to, a whole line at a time and without a buffer of its own, so a process killed at any moment leaves every
+iteration that was written.
 All workers' files become one trace in :mod:`paceline.datasets.records`.
 """
 
@@ -12,7 +13,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import TextIOWrapper
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,8 +38,6 @@ class Recorder:
         NaN before the first iteration, unless they were sampled earlier.
     meta
         What is known about the job.
-    flush_seconds
-        At most so much of the past is lost when the process is killed (besides the iteration under way).
     first_iteration
         The number of the first iteration: not 0 for a worker that joins a running job.
 
@@ -81,25 +80,22 @@ class Recorder:
         worker: str,
         drivers: Sequence[Driver] = (),
         meta: Mapping[str, str] | None = None,
-        flush_seconds: float = 1.0,
         first_iteration: int = 0,
     ) -> None:
         self.path = Path(path)
         self.worker = worker
         self.drivers = tuple(drivers)
         self.meta = dict(meta or {})
-        self.flush_seconds = flush_seconds
         self.next_iteration = first_iteration
         self.phases: tuple[str, ...] = ()
         self.wait_in_comm = False
         self.clock: dict[str, object] = {}
-        self._file: TextIOWrapper | None = None
+        self._file: FileIO | None = None
         self._explained = False
-        self._flushed = 0.0
 
     def __enter__(self) -> Self:
         try:
-            self._file = self.path.open("x", encoding="utf-8")
+            self._file = self.path.open("xb", buffering=0)
         except FileExistsError:
             raise FileExistsError(
                 f"{self.path} exists, and a record is never overwritten: give a new path, or move the old file away"
@@ -141,13 +137,10 @@ class Recorder:
         phases = (step.phases.get(name, math.nan) for name in self.phases)
         self._append([self.next_iteration, *map(_number, (*measured, *phases, *step.drivers))])
         self.next_iteration += 1
-        if time.monotonic() - self._flushed >= self.flush_seconds:
-            self._flush()
 
     def _explain(self) -> None:
         if not self._explained:
             self._append(self._header())
-            self._flush()
             self._explained = True
 
     def _header(self) -> dict[str, object]:
@@ -164,16 +157,9 @@ class Recorder:
         }
 
     def _append(self, line: object) -> None:
-        self._opened().write(json.dumps(line, allow_nan=False) + "\n")
-
-    def _flush(self) -> None:
-        self._opened().flush()
-        self._flushed = time.monotonic()
-
-    def _opened(self) -> TextIOWrapper:
         if self._file is None:
             raise RuntimeError(f"{self.path} is not open: use the recorder inside `with Recorder(...) as recorder:`")
-        return self._file
+        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
 
 class Step:

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from paceline.datasets.clock_offset import clock_offset
 from paceline.datasets.recorder import Recorder
 from paceline.datasets.records import merge, phase_table
 
@@ -80,6 +81,68 @@ def test_an_iteration_that_raises_is_not_recorded(tmp_path):
     assert len(merge([tmp_path / "0.jsonl"])) == 1
 
 
+def test_workers_that_cannot_tell_waiting_from_communication_have_it_told_when_merged(tmp_path):
+    """The exchange ends for all together: who came last waited for nobody."""
+    exposed = {"a": [0.5, 0.2, 0.3], "b": [0.1, 0.6, None]}
+    for name, times in exposed.items():
+        with Recorder(tmp_path / f"{name}.jsonl", name) as recorder:
+            recorder.wait_in_comm = True
+            for seconds in filter(None, times):
+                step = recorder.begin()
+                step.seconds, step.comm_seconds = 1.0, seconds
+                recorder.write(step, 8)
+    trace = merge(tmp_path / f"{name}.jsonl" for name in exposed)
+    np.testing.assert_allclose(trace.comm_seconds, [[0.1, 0.1], [0.2, 0.2], [0.3, math.nan]])
+    np.testing.assert_allclose(trace.wait_seconds, [[0.4, 0.0], [0.0, 0.4], [0.0, math.nan]])
+
+
+def test_clock_offsets_of_hosts_stand_in_the_merged_trace(tmp_path):
+    for name, offset in (("0", 0.0), ("1", 0.25)):
+        with Recorder(tmp_path / f"{name}.jsonl", name) as recorder:
+            recorder.clock = {"host": f"host-{name}", "offset_seconds": offset, "error_seconds": 0.001}
+            with recorder.iteration(8):
+                pass
+    told = merge(sorted(tmp_path.glob("*.jsonl"))).meta["clock_offsets"]
+    assert "worker 1 +0.250000 s +-0.001000 s (host-1)" in told
+
+
+def test_phases_are_a_table_of_their_own_and_no_drivers(tmp_path):
+    with Recorder(tmp_path / "0.jsonl", "0", drivers=[Counting()]) as recorder:
+        recorder.phases = ("forward_seconds",)
+        for seconds in (0.25, 0.5):
+            step = recorder.begin()
+            step.seconds, step.phases = 1.0, {"forward_seconds": seconds}
+            recorder.write(step, 8)
+    assert merge([tmp_path / "0.jsonl"]).driver_names == ("count",)
+    table = phase_table([tmp_path / "0.jsonl"])
+    assert table.to_dict("list") == {
+        "iteration": [0, 1],
+        "worker": ["0", "0"],
+        "seconds": [1.0, 1.0],
+        "forward_seconds": [0.25, 0.5],
+    }
+    with pytest.raises(ValueError, match="worker 0 recorded no phases"):
+        phase_table([record(tmp_path / "plain.jsonl")])
+
+
+@pytest.mark.parametrize("ahead", [0.0, 3600.0, -0.02])
+def test_the_offset_of_a_clock_lies_within_its_error_whichever_way_is_slower(ahead):
+    """Simulated: the time there and back varies, and one way is slower than the other."""
+    rng, now = np.random.default_rng(0), [1000.0]
+
+    def ask():
+        now[0] += rng.exponential(0.01)
+        answer = now[0] - ahead
+        now[0] += rng.exponential(0.03)
+        return answer
+
+    measured = clock_offset(ask, rounds=16, clock=lambda: now[0])
+    assert abs(measured.offset_seconds - ahead) <= measured.error_seconds + 1e-9
+    assert measured.error_seconds < 0.01
+    with pytest.raises(ValueError, match="rounds must be at least 1"):
+        clock_offset(ask, rounds=0)
+
+
 def test_a_record_is_never_overwritten(tmp_path):
     path = record(tmp_path / "0.jsonl")
     before = path.read_text()
@@ -136,7 +199,7 @@ def test_files_that_cannot_be_merged_are_named(tmp_path):
 ENDLESS = """
 import sys
 from paceline.datasets.recorder import Recorder
-with Recorder(sys.argv[1], "0", flush_seconds=0.0) as recorder:
+with Recorder(sys.argv[1], "0") as recorder:
     while True:
         with recorder.iteration(samples=8):
             pass
@@ -144,7 +207,7 @@ with Recorder(sys.argv[1], "0", flush_seconds=0.0) as recorder:
 """
 
 
-def test_a_killed_recorder_leaves_all_iterations_up_to_the_last_flush(tmp_path):
+def test_a_killed_recorder_leaves_every_iteration_that_was_over(tmp_path):
     path = tmp_path / "0.jsonl"
     process = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(path)],

@@ -1,204 +1,392 @@
-"""``paceline watch`` and ``paceline report``: a run while it goes on, and when it is over."""
+"""Recording by hooks: PyTorch's own loops, Lightning's and Hugging Face's, and commands nobody edited."""
 
-import json
+import math
 import os
-import pty
 import re
-import select
-import signal
-import subprocess
+import socket
 import sys
 import time
 
+import numpy as np
 import pytest
 
-from paceline import cli, cli_watch
-from paceline.coordinator.metrics import JsonLines, read_run
-from paceline.eval.run_report import kind_of, reasons, run_report
+from paceline.datasets import Recorder, load, merge, phase_table
+from paceline.datasets.adapters import lightning_callback, trainer_callback, watch
+from paceline.datasets.adapters.automatic import watch_every
+from paceline.datasets.adapters.stopwatch import Stopwatch
+from paceline.datasets.collect.command import collect_command
 
-HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"], "global_batch": 60}
+torch = pytest.importorskip("torch")
+
+DDP_SCRIPT = """
+import os, sys, time
+
+now, ahead = time.time, 100.0 * int(os.environ["RANK"])
+time.time = lambda: now() + ahead
+os.environ["LOCAL_WORLD_SIZE"] = "1"  # as if on two hosts, the clock of one of which is 100 s ahead
+
+import torch
+from torch import distributed, nn
+
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Linear(32, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for k in range(int(sys.argv[1])):
+    output = model(torch.ones(4 + 4 * rank, 8))
+    time.sleep(0.03 * rank)
+    optimizer.zero_grad()
+    output.mean().backward()
+    optimizer.step()
+    if k == int(sys.argv[2]):
+        os._exit(7)
+print("parameters", sum(p.double().sum().item() for p in model.parameters()))
+distributed.destroy_process_group()
+"""
 
 
-def line(index, sizes=(30, 30), seconds=(0.03, 0.06), why="Kept the sizes.", **others):
-    content = {
-        "index": index,
-        "time": 1.7e9 + 0.1 * index,
-        "sizes": list(sizes),
-        "seconds": list(seconds),
-        "forecast_seconds": [0.03, 0.06],
-        "comm_seconds": [None, None],
-        "wall_seconds": 0.062,
-        "equal_seconds": 0.06,
-        "overhead_seconds": 0.0001,
-        "agreed": True,
-        "planned": list(sizes),
-        "gain": 0.0,
-        "acted": False,
-        "why": why,
-    }
-    return json.dumps({**content, **others})
+def torchrun(folder, *arguments):
+    script = folder / "train.py"
+    script.write_text(DDP_SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    return [*command, str(script), *map(str, arguments)]
 
 
-def run_file(path, count=12, workers=("gpu0", "gpu1"), **last):
-    lines = [line(index) for index in range(count - 1)]
-    lines[2] = line(2, why="Moved 10 samples from gpu1 (50 % slower than the median) to gpu0: ...", acted=True)
-    path.write_text(
-        "\n".join([json.dumps({**HEADER, "workers": list(workers)}), *lines, line(count - 1, **last)]) + "\n"
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+
+def linear():
+    model = torch.nn.Linear(4, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(model, optimizer, sizes=(8,), pause=0.0):
+    optimizer.zero_grad()
+    for size in sizes:
+        output = model(torch.ones(size, 4))
+        time.sleep(pause)
+        output.sum().backward()
+    optimizer.step()
+
+
+def test_forward_backward_and_step_are_told_apart_and_add_up(tmp_path):
+    model, optimizer = linear()
+    optimizer.register_step_pre_hook(lambda *_: None)
+    slow = torch.nn.Sequential(model, Sleep(0.02))
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder, watch(slow, optimizer, recorder):
+        for _ in range(3):
+            train(slow, optimizer, pause=0.04)
+            time.sleep(0.06)
+    table, trace = phase_table([tmp_path / "0.jsonl"]), merge([tmp_path / "0.jsonl"])
+    assert len(table) == len(trace) == 3
+    assert (table["forward_seconds"] >= 0.02).all()
+    assert (table["backward_seconds"] >= 0.04).all()
+    assert math.isnan(table["between_seconds"][0])
+    assert (table["between_seconds"][1:] >= 0.06).all()
+    parts = table[["forward_seconds", "backward_seconds", "optimizer_seconds"]].sum(axis=1)
+    np.testing.assert_allclose(table["seconds"], parts, rtol=0.2)
+    np.testing.assert_array_equal(trace.seconds[:, 0], table["seconds"])
+
+
+class Sleep(torch.nn.Module):
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x):
+        time.sleep(self.seconds)
+        return x
+
+
+def test_accumulated_gradients_are_one_iteration_and_evaluation_is_none(tmp_path):
+    model, optimizer = linear()
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder, watch(model, None, recorder):
+        for _ in range(2):
+            train(model, optimizer, sizes=(8, 5, 3))
+            with torch.no_grad():
+                model(torch.ones(100, 4))
+            model.eval()
+            model(torch.ones(100, 4))
+            model.train()
+    np.testing.assert_array_equal(merge([tmp_path / "0.jsonl"]).samples[:, 0], [16, 16])
+
+
+def test_training_is_the_same_with_and_without_being_watched(tmp_path):
+    weights = []
+    for watched in (False, True):
+        torch.manual_seed(3)
+        model, optimizer = linear()
+        with Recorder(tmp_path / f"{watched}.jsonl", "0") as recorder:
+            watching = watch(model, optimizer, recorder) if watched else None
+            for size in (4, 7, 2):
+                train(model, optimizer, sizes=(size,))
+            if watching:
+                watching.close()
+        weights.append(model.weight.detach().clone())
+    assert torch.equal(*weights)
+
+
+def test_closed_hooks_are_gone_and_another_models_optimiser_is_not_ours(tmp_path):
+    (model, optimizer), (other, other_optimizer) = linear(), linear()
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
+        with watch(model, None, recorder):
+            train(model, optimizer)
+            train(other, other_optimizer)
+        train(model, optimizer)
+    assert len(merge([tmp_path / "0.jsonl"])) == 1
+
+
+def test_a_closure_that_the_optimiser_calls_is_one_iteration(tmp_path):
+    model, optimizer = linear()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(6, 4)).sum()
+        loss.backward()
+        return loss
+
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder, watch(model, optimizer, recorder):
+        for _ in range(3):
+            optimizer.step(closure)
+    trace = merge([tmp_path / "0.jsonl"])
+    np.testing.assert_array_equal(trace.samples[:, 0], [6, 6, 6])
+    assert (trace.seconds > 0).all()
+
+
+def test_the_samples_of_a_batch_can_be_counted_otherwise(tmp_path):
+    model, optimizer = linear()
+    count = {"samples": lambda args, kwargs: args[0].numel()}
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder, watch(model, optimizer, recorder, **count):
+        train(model, optimizer, sizes=(8,))
+    assert merge([tmp_path / "0.jsonl"]).samples[0, 0] == 32
+
+
+class LateMarks:
+    """A device that passes a mark only when told to: time is the number of the mark."""
+
+    def __init__(self):
+        self.given, self.done, self.waited = 0, 0, 0
+
+    def mark(self):
+        self.given += 1
+        return self.given
+
+    def passed(self, mark):
+        return mark <= self.done
+
+    def wait(self, mark):
+        self.done, self.waited = max(self.done, mark), self.waited + 1
+
+    def seconds(self, start, stop):
+        assert max(start, stop) <= self.done, "asked for a time that is not known yet"
+        return float(stop - start)
+
+
+def test_iterations_are_written_in_order_once_the_device_has_passed_them_and_the_loop_never_waits(tmp_path):
+    model, _ = linear()
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
+        stopwatch = Stopwatch(model, recorder)
+        marks = stopwatch._marks = LateMarks()
+        for k in range(5):
+            marks.done = marks.given - 6  # the device is more than one iteration behind
+            stopwatch.forward(k)
+            stopwatch.backward()
+            stopwatch.stepping()
+            stopwatch.stepped()
+        assert marks.waited == 0
+        assert recorder.next_iteration == 2
+        stopwatch.close()
+    assert marks.waited == 1
+    trace = merge([tmp_path / "0.jsonl"])
+    np.testing.assert_array_equal(trace.samples[:, 0], range(5))
+    np.testing.assert_array_equal(trace.seconds[:, 0], [4] * 5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_time_is_the_devices_and_the_loop_does_not_wait_for_it(tmp_path):
+    model = torch.nn.Linear(4096, 4096, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    data = torch.ones(8192, 4096, device="cuda")
+    model(data).sum().backward()  # the first call loads libraries
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
+        watching = watch(model, optimizer, recorder)
+        for _ in range(20):
+            model(data).sum().backward()
+            optimizer.step()
+        given_out = time.perf_counter() - begin
+        watching.close()
+        done = time.perf_counter() - begin
+    seconds = merge([tmp_path / "0.jsonl"]).seconds
+    assert len(seconds) == 20
+    assert given_out < done
+    assert 0.5 * done < seconds.sum() < 1.1 * done
+
+
+def test_under_torchrun_own_work_waiting_and_communication_are_told_apart_without_editing(tmp_path):
+    """Rank 1 sleeps 30 ms in every step, rank 0 waits for it; the wall time of a step is the same for both."""
+    recorded = collect_command(torchrun(tmp_path, 30, -1), tmp_path / "train.parquet")
+    assert recorded.status == 0
+    trace = load(tmp_path / "train.parquet")
+    assert (len(trace), trace.workers) == (30, ("0", "1"))
+    np.testing.assert_array_equal(trace.samples, np.tile([4, 8], (30, 1)))
+    own, waited = np.median(trace.seconds, axis=0), np.median(trace.wait_seconds, axis=0)
+    assert own[1] > 0.03 > own[0]
+    assert waited[0] > 0.015 > waited[1]
+    assert (trace.comm_seconds[:, 0] == trace.comm_seconds[:, 1]).all()
+    assert (trace.comm_seconds > 0).all()
+    offset, error = re.search(r"worker 1 (.\d+\.\d+) s \+-(.*?) s", trace.meta["clock_offsets"]).groups()
+    assert abs(float(offset) - 100) <= float(error) < 1
+    np.testing.assert_allclose(trace.start[:, 1] - trace.start[:, 0], 100, atol=1)
+    assert "torch.distributed.run" in trace.meta["command"]
+    assert {file.name for file in (tmp_path / "train").iterdir()} == {"rank0.jsonl", "rank1.jsonl"}
+
+
+def test_a_command_that_fails_keeps_its_status_and_leaves_its_trace(tmp_path):
+    recorded = collect_command(torchrun(tmp_path, 100, 20), tmp_path / "train.parquet")
+    assert recorded.status != 0
+    assert len(recorded.trace) in (20, 21)  # the iteration in which a worker dies may be whole for the other
+    assert load(tmp_path / "train.parquet").meta["status"] == str(recorded.status)
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """A process group of this process alone."""
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    monkeypatch.setenv("RANK", "0")
+    yield distributed
+    distributed.destroy_process_group()
+
+
+def test_a_scripts_own_communication_hook_goes_on_and_is_timed(tmp_path, alone):
+    """The hook doubles the gradient, and takes 20 ms."""
+
+    class Patched(torch.nn.parallel.DistributedDataParallel):
+        pass
+
+    def doubled(state, bucket):
+        time.sleep(0.02)
+        return alone.all_reduce(bucket.buffer().mul_(2), async_op=True).get_future().then(lambda f: f.value()[0])
+
+    watch_every(Patched, str(tmp_path))
+    model, optimizer = linear()
+    wrapped = Patched(model)
+    wrapped.register_comm_hook(None, doubled)
+    for _ in range(3):
+        train(wrapped, optimizer)
+    assert torch.equal(model.weight.grad, torch.full((1, 4), 16.0))
+    trace = merge([tmp_path / "rank0.jsonl"])
+    assert len(trace) == 3
+    assert (trace.comm_seconds >= 0.02).all()
+
+
+def test_a_hook_that_was_registered_before_is_not_replaced_in_silence(tmp_path, alone):
+    model, optimizer = linear()
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, lambda state, bucket: None)
+    with (
+        Recorder(tmp_path / "0.jsonl", "0") as recorder,
+        watch(wrapped, optimizer, recorder),
+        pytest.raises(RuntimeError, match=r"register `watching\.timed\(hook\)`"),
+    ):
+        train(wrapped, optimizer)
+
+
+def test_a_command_in_which_nothing_trains_leaves_no_trace(tmp_path):
+    recorded = collect_command([sys.executable, "-c", "raise SystemExit(4)"], tmp_path / "none.parquet")
+    assert (recorded.status, recorded.trace) == (4, None)
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        collect_command(["true"], tmp_path / "none.parquet")
+
+
+def test_the_sitecustomize_that_python_would_have_run_is_run_too(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.theirs = 'ran'")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), os.environ["PYTHONPATH"]])
+    code = "import sys; sys.exit(0 if sys.theirs == 'ran' else 9)"
+    assert collect_command([sys.executable, "-c", code], tmp_path / "none.parquet").status == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lightning_trainer_is_recorded_by_a_callback(tmp_path):
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch, batch_idx):
+            time.sleep(0.01)
+            return self.layer(batch[0]).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(48, 4)), batch_size=8)
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
+        trainer = lightning.Trainer(
+            max_epochs=1,
+            accumulate_grad_batches=2,
+            callbacks=[lightning_callback(recorder)],
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+        )
+        trainer.fit(Model(), data)
+    trace, table = merge([tmp_path / "0.jsonl"]), phase_table([tmp_path / "0.jsonl"])
+    np.testing.assert_array_equal(trace.samples[:, 0], [16, 16, 16])
+    assert (table["forward_seconds"] >= 0.02).all()
+    assert (table["optimizer_seconds"] > 0).all()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_hugging_face_trainer_is_recorded_by_a_callback(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    # From a checkout, its room `datasets` is taken for the library of that name.
+    monkeypatch.setattr("transformers.trainer.is_datasets_available", lambda: False)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def forward(self, x, labels=None):
+            output = self.layer(x)
+            return {"loss": (output - labels).square().mean(), "logits": output}
+
+    data = [{"x": torch.ones(4), "labels": torch.zeros(1)} for _ in range(48)]
+    settings = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
+        num_train_epochs=1,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
     )
-    return path
-
-
-def paceline(monkeypatch, *arguments):
-    """Run the command and return its exit status."""
-    monkeypatch.setattr("sys.argv", ["paceline", *map(str, arguments)])
-    monkeypatch.setattr(cli_watch.out, "width", 80)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return stopped.value.code
-
-
-def test_one_look_shows_who_is_slow_who_waits_what_was_done_and_why(tmp_path, monkeypatch, capsys):
-    run_file(tmp_path / "run.jsonl", sizes=(40, 20), seconds=(0.04, 0.03))
-    assert not paceline(monkeypatch, "watch", tmp_path / "run.jsonl", "--once")
-    shown = capsys.readouterr().out
-    assert "iteration 11" in shown
-    assert "Moved 10 samples from gpu1" in shown
-    rows = {text.split()[1]: text for text in shown.splitlines() if "gpu" in text and "█" in text}
-    assert rows["gpu0"].split()[2] == "40"
-    assert "50 %" in rows["gpu0"], "it waits for half of the time"
-    assert "92 %" in rows["gpu1"], "it was the slowest in 11 of 12"
-    assert list(rows) == ["gpu1", "gpu0"], "the slowest comes first"
-    assert max(map(len, shown.splitlines())) <= 80
-
-
-def test_the_newest_run_of_a_folder_is_shown(tmp_path, monkeypatch, capsys):
-    for age, name in enumerate(("new", "old")):
-        path = run_file(tmp_path / f"{name}.jsonl")
-        os.utime(path, (1e9 - age, 1e9 - age))
-    assert not paceline(monkeypatch, "watch", tmp_path, "--once")
-    assert "new.jsonl" in capsys.readouterr().out
-
-
-def test_a_last_line_cut_short_is_left_out(tmp_path, monkeypatch, capsys):
-    path = run_file(tmp_path / "run.jsonl")
-    path.write_bytes(path.read_bytes()[:-30])
-    assert not paceline(monkeypatch, "watch", path, "--once")
-    assert "iteration 10 " in capsys.readouterr().out
-
-
-def test_names_and_reasons_are_shown_as_they_are(tmp_path, monkeypatch, capsys):
-    run_file(tmp_path / "run.jsonl", workers=("[red]a[/red]", "<b>"), why="[bold]because[/bold]")
-    assert not paceline(monkeypatch, "watch", tmp_path, "--once")
-    shown = capsys.readouterr().out
-    assert "[red]a[/red]" in shown
-    assert "[bold]because[/bold]" in shown
-
-
-def test_a_run_in_which_nobody_reported_is_shown_all_the_same(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "run.jsonl"
-    unknown = {"seconds": [None, None], "forecast_seconds": [None, None], "equal_seconds": None, "wall_seconds": None}
-    path.write_text(f"{json.dumps(HEADER)}\n{line(0, **unknown)}\n")
-    assert not paceline(monkeypatch, "watch", path, "--once")
-    assert "nan" not in capsys.readouterr().out
-    assert not paceline(monkeypatch, "report", path, "--out", tmp_path / "report.html")
-    assert "not known" in (tmp_path / "report.html").read_text()
-
-
-@pytest.mark.parametrize("command", [["watch", "--once"], ["report"]])
-def test_a_mistake_ends_in_one_sentence(tmp_path, monkeypatch, capsys, command):
-    monkeypatch.chdir(tmp_path)
-    other = tmp_path / "other.jsonl"
-    other.write_text("a,b\n")
-    for path, sentence in ((tmp_path / "absent.jsonl", "there is no file"), (other, "is not the record of a run")):
-        assert paceline(monkeypatch, command[0], path, *command[1:]) == 2
-        error = " ".join(capsys.readouterr().err.split())
-        assert sentence in error
-        assert "Traceback" not in error
-
-
-def read_until(terminal, text, seconds=30):
-    """Read what a terminal shows until a text appears."""
-    shown, end = "", time.monotonic() + seconds
-    while text not in shown:
-        assert time.monotonic() < end, f"{text!r} was not shown: {shown[-2000:]}"
-        if select.select([terminal], [], [], 0.1)[0]:
-            shown += os.read(terminal, 65536).decode(errors="replace")
-    return shown
-
-
-def test_a_growing_file_is_followed_on_a_terminal_until_interrupted(tmp_path):
-    path = tmp_path / "run.jsonl"
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "paceline", "watch", str(path), "--every", "0.05"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": ":".join(sys.path)}
-    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
-    try:
-        read_until(ours, "waiting for")
-        run_file(path)
-        read_until(ours, "iteration 11")
-        with path.open("a") as file:
-            file.write(line(12, why="Moved back.", acted=True) + "\n")
-        assert "Moved back." in read_until(ours, "iteration 12") + read_until(ours, "nothing new")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-        os.close(theirs)
-
-
-# -- the report ----------------------------------------------------------------------------------------------------
-
-
-def test_the_report_holds_everything_and_needs_no_other_file(tmp_path, monkeypatch, capsys):
-    run_file(tmp_path / "run.jsonl", count=900)
-    assert not paceline(monkeypatch, "report", tmp_path, "--out", tmp_path / "report.html")
-    assert "900 iterations of 2 workers" in capsys.readouterr().out
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 1
-    assert not re.search(r'(?:src|href)="(?!data:)', page)
-    assert "<td>gpu1</td><td>30.0</td>" in page
-    assert "<td>899</td><td>Kept the sizes</td>" in page
-    assert "<td>2</td><td>Moved 10 samples from gpu1" in page
-
-
-def test_text_in_the_report_is_escaped(tmp_path):
-    path = run_file(tmp_path / "<i>.jsonl", workers=("<script>", "_a$b$"), why="<b>1 & 2</b>", acted=True)
-    page = run_report(read_run(path), tmp_path / "report.html").read_text()
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
-    assert "&lt;b&gt;1 &amp; 2&lt;/b&gt;" in page
-    assert "<i>" not in page
-
-
-def test_alike_reasons_are_counted_together(tmp_path):
-    run = read_run(run_file(tmp_path / "run.jsonl"))
-    assert reasons(run) == {"Kept the sizes": 11, "Moved samples": 1}
-    sentence = "Kept the sizes: gpu1 is the straggler, but the last change is 2 iterations ago."
-    assert (
-        kind_of(sentence, ["gpu1"])
-        == "Kept the sizes: a worker is the straggler, but the last change is … iterations ago"
-    )
-    assert kind_of("0 joined: 60 samples split anew.", ["0"]) == kind_of("1 joined: 50 samples split anew.", ["1"])
-
-
-def test_a_fleet_that_changes_is_reported_whole(tmp_path):
-    path = run_file(tmp_path / "run.jsonl")
-    three = {"seconds": [0.03] * 3, "sizes": [20] * 3, "planned": [20] * 3}
-    three |= {"forecast_seconds": [0.03] * 3, "comm_seconds": [None] * 3}
-    with path.open("a") as file:
-        file.write(json.dumps({**HEADER, "workers": ["gpu0", "gpu1", "gpu2"]}) + "\n" + line(12, **three) + "\n")
-    page = run_report(read_run(path), tmp_path / "report.html").read_text()
-    assert "<td>gpu2</td><td>20.0</td>" in page
-
-
-def test_the_lines_of_a_real_sink_have_the_keys_of_these_tests(tmp_path):
-    from test_metrics import iterations
-
-    sink = JsonLines(tmp_path / "run.jsonl")
-    sink(next(iterations(1)))
-    sink.close()
-    header, first = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())
-    assert first.keys() == json.loads(line(0)).keys()
-    assert HEADER.keys() <= header.keys()
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
+        callbacks = [trainer_callback(recorder)]
+        transformers.Trainer(model=Model(), args=settings, train_dataset=data, callbacks=callbacks).train()
+    trace = merge([tmp_path / "0.jsonl"])
+    np.testing.assert_array_equal(trace.samples[:, 0], [16, 16, 16])
+    assert (trace.seconds > 0).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 
 from paceline.datasets.clock_offset import ClockOffset, clock_offset
 
@@ -31,7 +32,7 @@ def offset_from_rank_zero() -> dict[str, object]:
     return {"host": socket.gethostname(), **measured._asdict()}
 
 
-def measure_offset(rounds: int) -> ClockOffset:
+def measure_offset(rounds: int, clock: Callable[[], float] = time.time) -> ClockOffset:
     """Ask rank 0 for its time, each rank in its turn, and return how far this rank's clock is ahead."""
     import torch
     from torch import distributed
@@ -47,10 +48,10 @@ def measure_offset(rounds: int) -> ClockOffset:
     measured = ClockOffset(0.0, 0.0)
     for rank in range(1, distributed.get_world_size()):
         if distributed.get_rank() == rank:
-            measured = clock_offset(ask, rounds=rounds)
+            measured = clock_offset(ask, rounds=rounds, clock=clock)
         elif distributed.get_rank() == 0:
             for _ in range(rounds):
                 distributed.recv(cell, rank)
-                cell.fill_(time.time())
+                cell.fill_(clock())
                 distributed.send(cell, rank)
     return measured
