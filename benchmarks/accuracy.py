@@ -247,8 +247,8 @@ Machine: {machine("torch", "scikit-learn", *installed())}; one thread.
 
 RMSE and MAE are those of the speed over those of the last value, geometric mean over series: below 1 is better.
 Every predictor is fitted on the first half of all series of a set and scored on the second; "as shipped" is not
-fitted at all. *Peers* stand in italics: those fitted series by series take the first {PEER_SERIES} workers of a made-up fleet
-({", ".join(SLOW_PEERS)}), and all ratios are to the last value on the same series; see accuracy_peers.py for how
+fitted at all. *Peers* stand in italics; those fitted series by series ({", ".join(SLOW_PEERS)})
+take the first {PEER_SERIES} workers of a made-up fleet, and all ratios are to the last value on the same series; see accuracy_peers.py for how
 each was served. "Worst series" is the highest RMSE ratio of one series. "90 % holds" is how often the central 90 %
 interval held the speed, mean over workers, and for how many workers that share lies between 85 and 95 %. "Overhead"
 is how much longer a group of 16 workers waits for its slowest than if the speeds had been known, when the forecasts

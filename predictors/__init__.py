@@ -5,6 +5,7 @@ from paceline.predictors.auto import Auto
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
+from paceline.predictors.changes import ChangePoint
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
 from paceline.predictors.gated import GatedNARX
@@ -28,6 +29,7 @@ __all__ = [
     "BatchTime",
     "Boosting",
     "Calibrated",
+    "ChangePoint",
     "Curves",
     "FleetPredictor",
     "Forecast",

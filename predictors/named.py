@@ -10,6 +10,7 @@ from paceline.predictors.auto import Auto
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
+from paceline.predictors.changes import ChangePoint
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.gated import GatedNARX
 from paceline.predictors.mixture import Mixture
@@ -25,6 +26,7 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     Holt,
     MovingAverage,
     RunningMedian,
+    ChangePoint,
     ARIMA,
     NARX,
     GatedNARX,
