@@ -127,6 +127,13 @@ class LeaderSearch:
             self.plan = self._planned(*self._moved_on(low, high))
         return self.plan
 
+    def begin(self, sizes: Sizes) -> None:
+        """Search on from these sizes, ``[W]``, which sum to the global batch, with a new window and the first step."""
+        self._sizes = np.array(sizes)
+        self._step, self._window = self._initial_step(), self.first_window
+        self._gave = self._took = NOBODY
+        self._begin_window()
+
     def join(self, worker: object) -> Plan:
         """Add a worker at the end of the fleet, and search again from sizes that suit the speeds measured."""
         name = str(worker)

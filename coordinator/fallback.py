@@ -1,0 +1,168 @@
+"""A load balancer that searches without a model for as long as its curves do not hold. Axis: W workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paceline.coordinator import why
+from paceline.coordinator.balancer import LoadBalancer
+from paceline.coordinator.plan import Plan, seconds_of
+from paceline.coordinator.search import LeaderSearch
+from paceline.predictors import Report
+
+Array = NDArray[np.float64]
+
+SMOOTHING = 0.2
+"""Weight of the newest error in the typical one."""
+
+LONGEST_STAY = 16
+"""A search that is needed again and again lasts up to so many times the patience."""
+
+LARGEST_ERROR = 10.0
+"""An error of the logarithm above this is garbage, and counts as this."""
+
+
+class SearchFallback:
+    """A load balancer with a net: while its forecasts are far off, sizes are searched for without a model.
+
+    After each iteration the forecast time of the batches that were run is compared with the time they took. If a
+    worker's typical error stays large, :class:`LeaderSearch` takes over from the sizes in use; the balancer goes on
+    learning. Once its forecasts have held again for a while, its plans are taken again. Each time the curves let it
+    down anew, the search stays twice as long. Now and then a wild time is no reason to search.
+
+    Parameters
+    ----------
+    balancer
+        The load balancer, not yet stepped.
+    tolerance
+        The curves do not hold while some worker's times are typically off by more than this share; they hold again when
+        all are within half of it.
+    patience
+        Iterations that an error must last, and the least that a search does.
+
+    Attributes
+    ----------
+    plan
+        The latest plan, of the load balancer or of the search; ``plan.why`` says if it is a search's.
+    searching
+        Whether sizes are being searched for.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> from paceline.predictors import LastValue
+    >>> balancer = SearchFallback(LoadBalancer(LastValue(), workers=["gpu0", "gpu1"], global_batch=128))
+    >>> plan = balancer.step(Report(samples=balancer.plan.sizes, seconds=[0.5, 0.9]))
+    >>> balancer.searching
+    False
+    """
+
+    def __init__(self, balancer: LoadBalancer, *, tolerance: float = 0.5, patience: int = 10) -> None:
+        if not (tolerance > 0 and patience >= 1):
+            raise ValueError(
+                f"tolerance must be above 0 and patience at least 1 iteration, got {tolerance} and {patience}"
+            )
+        self.balancer = balancer
+        self.tolerance = tolerance
+        self.patience = patience
+        self.plan = balancer.plan
+        self.searching = False
+        self._search = self._fresh_search()
+        self._error: Array = np.zeros(len(balancer.workers))
+        self._lasted, self._stay = 0, patience
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The fleet, in the order of every array."""
+        return self.balancer.workers
+
+    def step(self, report: Report, drivers_now: ArrayLike | None = None) -> Plan:
+        """Learn from the iteration just finished and plan a coming one: see :meth:`LoadBalancer.step`."""
+        self._judge(report)
+        before = self.plan
+        planned = self.balancer.step(report, drivers_now)
+        if self.searching:
+            planned = self._searched(self._search.step(report))
+        self.plan = replace(planned, acted=not np.array_equal(before.sizes, planned.sizes))
+        self._change_over()
+        return self.plan
+
+    def join(self, worker: object) -> Plan:
+        """Add a worker at the end of the fleet and split the batch anew; a search ends."""
+        return self._begin_anew(self.balancer.join(worker))
+
+    def leave(self, worker: object) -> Plan:
+        """Remove a worker and split the batch anew; a search ends."""
+        return self._begin_anew(self.balancer.leave(worker))
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the states of both, and which one is in use: loading it resumes exactly."""
+        parts = {"balancer": self.balancer.state_dict(), "search": self._search.state_dict()}
+        states = {f"{part}/{name}": value for part, state in parts.items() for name, value in state.items()}
+        numbers = np.array([self._lasted, self._stay, self.searching], dtype=np.int64)
+        return {**states, "error": self._error.copy(), "fallback": numbers, "sizes": self.plan.sizes.copy()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned; the fleet becomes the saved one."""
+        for part, planner in (("balancer/", self.balancer), ("search/", self._search)):
+            planner.load_state_dict({n.removeprefix(part): v for n, v in state.items() if n.startswith(part)})
+        self._error = np.array(state["error"])
+        self._lasted, self._stay, searching = (int(number) for number in state["fallback"])
+        self.searching = bool(searching)
+        self.plan = replace(self.balancer.plan, sizes=np.array(state["sizes"]))
+
+    # -- which of the two ----------------------------------------------------------------------------------------
+
+    def _judge(self, report: Report) -> None:
+        """Compare what the balancer forecast for the batches that were run with what they took."""
+        if self.balancer.plan.iteration < self.balancer.policy.warmup:
+            return
+        samples = np.asarray(report.samples, dtype=np.float64)
+        forecast_W = seconds_of(self.balancer.plan.forecast.curves, samples)
+        with np.errstate(all="ignore"):
+            error_W = np.abs(np.log(samples / report.speed / forecast_W))
+        error_W = np.where(np.isfinite(error_W), np.minimum(error_W, LARGEST_ERROR), self._error)
+        self._error = self._error + SMOOTHING * (error_W - self._error)
+        worst = float(self._error.max())
+        crossed = worst < np.log1p(self.tolerance / 2) if self.searching else worst > np.log1p(self.tolerance)
+        self._lasted = self._lasted + 1 if crossed else 0
+
+    def _change_over(self) -> None:
+        """Begin to search, or trust the curves again, for the next iteration on."""
+        worst = int(np.argmax(self._error))
+        off = f"the times of {self.workers[worst]} are typically {why.percent(float(np.expm1(self._error[worst])))} off"
+        if not self.searching and self._lasted >= self.patience:
+            self._search.begin(self.plan.sizes)
+            self.searching, self._lasted = True, 0
+            event = f"The curves do not hold: {off}. From now on sizes are searched for."
+            self.plan = replace(self.plan, why=f"{self.plan.why} {event}")
+        elif self.searching and self._lasted >= self._stay:
+            self.searching, self._lasted = False, 0
+            self._stay = min(2 * self._stay, LONGEST_STAY * self.patience)
+            event = f"The curves hold again: at worst, {off}. The search ends."
+            self.plan = replace(self.plan, why=f"{self.plan.why} {event}")
+
+    def _searched(self, plan: Plan) -> Plan:
+        reason = plan.why[0].lower() + plan.why[1:]
+        return replace(
+            plan, iteration=self.balancer.plan.iteration, why=f"Searching, as the curves do not hold: {reason}"
+        )
+
+    def _begin_anew(self, plan: Plan) -> Plan:
+        self._search = self._fresh_search()
+        self.searching, self._error, self._lasted = False, np.zeros(len(plan.workers)), 0
+        self.plan = plan
+        return plan
+
+    def _fresh_search(self) -> LeaderSearch:
+        lb = self.balancer
+        return LeaderSearch(workers=lb.workers, global_batch=lb.global_batch, policy=lb.policy)
