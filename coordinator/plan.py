@@ -119,7 +119,7 @@ class Plan:
         return share
 
 
-def seconds_of(curves: Curves, sizes: Sizes) -> Array:
+def seconds_of(curves: Curves, sizes: Sizes | Array) -> Array:
     """Return the time each worker takes for its size, ``[W]``, in seconds; 0 for none; memory limits left out."""
     line = np.maximum(curves.floor, curves.intercept + curves.slope * sizes)
     return np.where(sizes > 0, line, 0.0)

@@ -29,7 +29,7 @@ def earliest(load: Load, quanta: int) -> tuple[float, Array]:
     done, late = load.lower, load.upper
     early, end = -1, _to_bits(float(np.maximum.reduce(load.seconds(late))))
     pivot = _first_pivot(load, quanta)
-    turn = 0
+    within, missing, turn = done, 0.0, 0
     while end - early > 1 and _left(load, done, late) > len(done) + RANKABLE:
         if turn:
             pivot += _newton_step(load, within, missing, turn - 1)
