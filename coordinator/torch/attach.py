@@ -93,6 +93,7 @@ def attach(
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor, policy = predictor or Mixture(), policy or Policy()
+    _require_samples(policy)
     sampled = _drivers_for(predictor, drivers)
     in_ddp = isinstance(model, DistributedDataParallel)
     group: dist.ProcessGroup = model.process_group if in_ddp else dist.group.WORLD  # type: ignore[assignment]
@@ -133,6 +134,14 @@ def _require_weigh(model: torch.nn.Module, weigh: str) -> None:
         raise TypeError(
             f"model must be in DistributedDataParallel, got {type(model).__name__}: wrap it, or use "
             'attach(..., weigh="loss") and balance.scale(loss)'
+        )
+
+
+def _require_samples(policy: Policy) -> None:
+    fewest = policy.lower.values() if isinstance(policy.lower, Mapping) else [policy.lower]
+    if min(fewest, default=1) < 1:
+        raise ValueError(
+            f"policy.lower must be at least 1 sample, as an empty batch has no mean loss, got {policy.lower}"
         )
 
 

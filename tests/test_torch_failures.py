@@ -1,0 +1,225 @@
+"""Whatever happens to a rank, the others continue as documented or end with a clear error, in bounded time."""
+
+import logging
+import os
+import signal
+import sys
+import time
+
+import pytest
+import torch
+from ranks import outcomes_of, run_ranks
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.coordinator import Policy
+from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.predictors import EWMA, NARX, Report
+
+GLOBAL_BATCH = 24
+
+
+def job(timeout=20.0, predictor=None, policy=None, **options):
+    """A small job: model, loader, balance and one epoch's loop over it."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 2))
+    data = torch.utils.data.TensorDataset(torch.randn(20 * GLOBAL_BATCH, 4))
+    loader = BalancedLoader(data, GLOBAL_BATCH)
+    policy = policy or Policy(warmup=1)
+    balance = attach(model, loader, predictor=predictor or EWMA(), policy=policy, timeout=timeout, **options)
+
+    def steps():
+        for (inputs,) in loader:
+            yield len(inputs)
+            model.zero_grad()
+            model(inputs).square().mean().backward()
+
+    return loader, balance, steps
+
+
+def killed(rank, way):
+    _, _, steps = job(timeout=5)
+    for step, _ in enumerate(steps()):
+        if rank == 1 and step == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return "ended"
+
+
+def test_a_killed_rank_ends_all_others_soon_with_a_clear_error():
+    first, lost, third = outcomes_of(3, killed, "kill", within=40)
+    assert lost.exitcode == -signal.SIGKILL
+    for other in (first, third):
+        assert "a rank has died, or has not answered within 5 s" in other.error
+        assert other.exitcode == 1, "it ended, and did not hang"
+
+
+def stalled(rank, seconds, timeout):
+    _, _, steps = job(timeout=timeout)
+    for step, _ in enumerate(steps()):
+        if rank == 1 and step == 4:
+            time.sleep(seconds)
+    return step
+
+
+def test_a_rank_that_stalls_for_less_than_the_timeout_is_waited_for():
+    assert run_ranks(2, stalled, 3, 10) == [19, 19]
+
+
+def test_a_rank_that_stalls_for_longer_ends_every_rank_with_a_clear_error():
+    first, stalling = outcomes_of(2, stalled, 4, 1, within=40)
+    assert "rank 0 of 2 lost contact with the others: a rank has died, or has not answered within 1 s" in first.error
+    assert "lost contact with the others" in stalling.error
+    assert first.exitcode == stalling.exitcode == 1
+
+
+# -- what one small fleet goes through, job after job ------------------------------------------------------------
+
+NONSENSE = (float("nan"), -1.0, 0.0, 1e300, -1e300, float("inf"))
+
+
+def nonsense(rank):
+    loader, balance, steps = job()
+    sizes = []
+    for step, _ in enumerate(steps()):
+        sizes.append(loader.batch_sizes.tolist())
+        if rank == 1 and step < len(NONSENSE):
+            balance.measured(NONSENSE[step])
+    return sizes
+
+
+def other_opinion(rank):
+    """Once, the second rank plans from other reports than the first."""
+    warnings, agreed, sizes = [], [], []
+    handler = logging.Handler()
+    handler.emit = lambda record: warnings.append(record.getMessage())
+    logging.getLogger("paceline").addHandler(handler)
+    loader, balance, steps = job(policy=Policy(warmup=0))
+    balance.on_iteration.append(lambda iteration: agreed.append(iteration.agreed))
+    plan = balance.balancer.step
+
+    def misled(report, drivers):
+        balance.balancer.step = plan
+        return plan(Report(report.samples, [0.012, 0.108]), drivers)
+
+    for step, size in enumerate(steps()):
+        sizes.append(loader.batch_sizes.tolist())
+        balance.measured(0.001 * size)
+        if rank == 1 and step == 5:
+            balance.balancer.step = misled
+    return agreed, sizes, warnings
+
+
+def out_of_memory(rank):
+    loader, balance, steps = job(policy=Policy(warmup=0))
+    sizes = []
+    for step, size in enumerate(steps()):
+        balance.measured(0.001 * size)
+        sizes.append(loader.batch_sizes.tolist())
+        if rank == 1 and step == 2:
+            balance.ran_out_of_memory()
+    return sizes
+
+
+def measures(rank):
+    _, balance, steps = job()
+    seen = []
+    balance.on_iteration.append(seen.append)
+    for _ in steps():
+        pass
+    return [(one.index, one.worker, one.sizes, one.seconds, one.comm_seconds, one.forecast_seconds) for one in seen]
+
+
+def refused(rank):
+    """Return what every wrong call was told."""
+    model = torch.nn.Linear(4, 2)
+    loader = BalancedLoader(range(100), GLOBAL_BATCH)
+    ddp = DistributedDataParallel(model)
+    fewer = BalancedLoader(range(100), GLOBAL_BATCH, rank=0, world_size=1)
+    module = sys.modules["paceline.coordinator.torch.attach"]
+    errors = []
+
+    def refuse(call):
+        with pytest.raises((TypeError, ValueError, RuntimeError)) as caught:
+            call()
+        errors.append(str(caught.value))
+
+    refuse(lambda: attach(model, loader))
+    refuse(lambda: attach(ddp, loader, weigh="both"))
+    refuse(lambda: attach(ddp, loader, timeout=0))
+    refuse(lambda: attach(ddp, fewer))
+    refuse(lambda: attach(ddp, loader, workers=["a", "a"]))
+    refuse(lambda: attach(ddp, loader, policy=Policy(lower=0)))
+    refuse(lambda: attach(ddp, loader, predictor=NARX(drivers=("temperature",))))
+    refuse(lambda: attach(ddp, loader, policy=Policy(warmup=rank)))
+    version = module.__version__
+    module.__version__ = f"1.{rank}"
+    refuse(lambda: attach(ddp, loader))
+    module.__version__ = version
+    refuse(lambda: attach(ddp, loader).scale(torch.ones(())))
+    return errors
+
+
+JOBS = (nonsense, other_opinion, out_of_memory, measures, refused)
+
+
+def all_jobs(rank):
+    return {job.__name__: job(rank) for job in JOBS}
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """What both ranks of the fleet returned, by job."""
+    first, second = run_ranks(2, all_jobs)
+    return {name: (first[name], second[name]) for name in first}
+
+
+def test_training_goes_on_whatever_a_rank_reports(ranks):
+    first, second = ranks["nonsense"]
+    assert first == second
+    assert len(first) == 20
+    assert all(sum(sizes) == GLOBAL_BATCH and min(sizes) >= 1 for sizes in first)
+
+
+def test_a_rank_with_another_opinion_takes_over_that_of_the_first_and_it_is_logged(ranks):
+    (agreed, sizes, warnings), (agreed_too, sizes_too, _) = ranks["other_opinion"]
+    assert agreed == agreed_too
+    assert agreed.count(False) == 1
+    assert sizes != sizes_too
+    assert sizes[-10:] == sizes_too[-10:]
+    assert "The ranks did not agree on the sizes of iteration" in warnings[0]
+    assert len(warnings) == 1
+
+
+def test_a_rank_that_ran_out_of_memory_gets_less(ranks):
+    sizes, _ = ranks["out_of_memory"]
+    assert sizes[2] == [12, 12]
+    assert sizes[3] == [15, 9]
+
+
+def test_own_and_communication_seconds_are_measured_in_every_iteration(ranks):
+    for rank, records in enumerate(ranks["measures"]):
+        assert [index for index, *_ in records] == list(range(19))
+        assert {worker.split(":")[1] for _, worker, *_ in records} == {str(rank)}
+        for index, _, sizes, seconds, comm_seconds, forecast_seconds in records:
+            assert sizes.sum() == GLOBAL_BATCH
+            assert (seconds > 0).all()
+            assert (comm_seconds > 0).all() or index == 0
+            assert (forecast_seconds > 0).all()
+
+
+def test_wrong_use_is_told_with_what_to_do(ranks):
+    first, second = ranks["refused"]
+    assert first == second
+    assert first[:7] == [
+        "model must be in DistributedDataParallel, got Linear: wrap it, or use "
+        'attach(..., weigh="loss") and balance.scale(loss)',
+        'weigh must be "gradients" or "loss", got \'both\'',
+        "timeout must be above 0 seconds, got 0",
+        "the loader deals to 1 ranks, but 2 train together: give the loader their rank and world_size",
+        "workers must be 2 different names, one for each rank, got ['a', 'a']",
+        "policy.lower must be at least 1 sample, as an empty batch has no mean loss, got 0",
+        "the predictor reads the drivers ['temperature'], but sampled are ['cpu_busy', 'run_delay', 'throttled', "
+        "'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']: give drivers=[...]",
+    ]
+    assert first[7].startswith("the ranks must agree on the policy, got Policy(warmup=0")
+    assert first[8] == "the ranks must agree on the version of paceline, got 1.0 on rank 0, 1.1 on rank 1"
+    assert first[9] == 'the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")'
