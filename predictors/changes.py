@@ -19,13 +19,20 @@ LARGEST_ERROR = 3.0
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest error in a worker's running scale, and the least scale in log speed."""
 
+SIDES = np.array([1.0, -1.0])
+"""Evidence of a higher level, and of a lower one."""
+
+RUN = ("evidence", "run_length", "run_sum", "run_extreme")
+"""What is kept of the speeds that gave evidence."""
+
 
 class ChangePoint(FleetPredictor):
     """Average of the log speed since the last change of level; a change is found by cumulative sums (CUSUM).
 
     On either side of the level a sum grows with every speed that lies beyond it and falls back to zero with those that
-    do not. When one exceeds the threshold the level moves to the mean of the speeds that made it grow, and the average
-    starts again from there: it is slow where the speed is steady, and a few iterations behind where it jumps.
+    do not. When one exceeds the threshold the average starts again from the speeds that made
+    it grow, without the most extreme: it is slow where the speed is
+    steady, and a few iterations behind where it jumps.
 
     Parameters
     ----------
@@ -59,7 +66,7 @@ class ChangePoint(FleetPredictor):
     array([50.])
     """
 
-    def __init__(self, smoothing: float = 0.05, threshold: float = 4.0) -> None:
+    def __init__(self, smoothing: float = 0.05, threshold: float = 3.0) -> None:
         if not 0.0 < smoothing <= 1.0:
             raise ValueError(f"smoothing must lie in (0, 1], got {smoothing}")
         if not threshold > 0.0:
@@ -75,7 +82,8 @@ class ChangePoint(FleetPredictor):
             "since": np.zeros(count),
             "evidence": np.zeros((count, 2)),
             "run_length": np.zeros((count, 2)),
-            "run_mean": np.zeros((count, 2)),
+            "run_sum": np.zeros((count, 2)),
+            "run_extreme": np.zeros((count, 2)),
         }
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
@@ -89,7 +97,7 @@ class ChangePoint(FleetPredictor):
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
         scale_W = np.where(np.isnan(rows["scale"]), size_W, rows["scale"])
         bounded_W = np.clip(error_W / scale_W, -LARGEST_ERROR, LARGEST_ERROR)
-        self._weigh(np.where(seen_W, bounded_W, np.nan), value_W)
+        self._weigh(bounded_W, np.where(seen_W, value_W, np.nan))
         rows["since"] = rows["since"] + (seen_W | first_W)
         gain_W = np.maximum(self.smoothing, 1.0 / np.maximum(rows["since"], 1.0))
         moved_W = rows["level"] + gain_W * bounded_W * scale_W
@@ -99,25 +107,30 @@ class ChangePoint(FleetPredictor):
         self._restart()
 
     def _weigh(self, bounded_W: Array, value_W: Array) -> None:
-        """Add this speed to the evidence above and below the level, and to the mean of the speeds that made it."""
-        rows, seen_W1 = self._rows, np.isfinite(bounded_W)[:, None]
-        sides_W2 = np.where(seen_W1, bounded_W[:, None] * np.array([1.0, -1.0]), 0.0)
-        evidence_W2 = np.maximum(rows["evidence"] + sides_W2 - ALLOWANCE, 0.0)
-        length_W2 = np.where(evidence_W2 > 0, rows["run_length"] + 1.0, 0.0)
-        step_W2 = (np.nan_to_num(value_W)[:, None] - rows["run_mean"]) / np.maximum(length_W2, 1.0)
-        rows["evidence"] = np.where(seen_W1, evidence_W2, rows["evidence"])
-        rows["run_length"] = np.where(seen_W1, length_W2, rows["run_length"])
-        rows["run_mean"] = np.where(seen_W1, rows["run_mean"] + step_W2, rows["run_mean"])
+        """Add this speed to the evidence above and below the level, and to the run of speeds that gave it."""
+        rows, seen_W1 = self._rows, np.isfinite(value_W)[:, None]
+        evidence_W2 = np.maximum(rows["evidence"] + bounded_W[:, None] * SIDES - ALLOWANCE, 0.0)
+        runs_W2 = evidence_W2 > 0
+        begins_W2 = rows["run_length"] == 0
+        farther_W2 = np.where(begins_W2, -np.inf, rows["run_extreme"] * SIDES)
+        moved = {
+            "evidence": evidence_W2,
+            "run_length": np.where(runs_W2, rows["run_length"] + 1.0, 0.0),
+            "run_sum": np.where(runs_W2, rows["run_sum"] + value_W[:, None], 0.0),
+            "run_extreme": np.where(runs_W2, np.maximum(farther_W2, value_W[:, None] * SIDES) * SIDES, 0.0),
+        }
+        for name, moved_W2 in moved.items():
+            rows[name] = np.where(seen_W1, moved_W2, rows[name])
 
     def _restart(self) -> None:
-        """Move the level of those with enough evidence to the mean of the speeds that gave it."""
+        """Move the level of those with enough evidence to the mean of its run; the extreme may be a spike."""
         rows = self._rows
-        side_W = rows["evidence"].argmax(axis=1)[:, None]
-        most_W, mean_W, length_W = (
-            np.take_along_axis(rows[name], side_W, axis=1)[:, 0] for name in ("evidence", "run_mean", "run_length")
-        )
-        changed_W = most_W > self.threshold
-        rows["level"] = np.where(changed_W, mean_W, rows["level"])
-        rows["since"] = np.where(changed_W, length_W, rows["since"])
-        for name in ("evidence", "run_length", "run_mean"):
+        side_W1 = rows["evidence"].argmax(axis=1)[:, None]
+        evidence_W, length_W, sum_W, extreme_W = (np.take_along_axis(rows[name], side_W1, axis=1)[:, 0] for name in RUN)
+        changed_W = evidence_W > self.threshold
+        others_W = np.maximum(length_W - 1.0, 1.0)
+        level_W = np.where(length_W > 1.0, sum_W - extreme_W, sum_W) / others_W
+        rows["level"] = np.where(changed_W, level_W, rows["level"])
+        rows["since"] = np.where(changed_W, others_W, rows["since"])
+        for name in RUN:
             rows[name] = np.where(changed_W[:, None], 0.0, rows[name])
