@@ -87,6 +87,40 @@ def weights_of(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
 
 
+def alone(net, *, by_tokens=False, accumulate=1, of_whole_steps=False):
+    """Train in one process, in a plain loop over the same global batches; return weights and the losses of steps.
+
+    An epoch's last step may have fewer micro-batches: its loss is their mean, unless a whole step's share is wanted.
+    """
+    from paceline.coordinator.torch import BalancedLoader
+
+    loader = BalancedLoader(
+        Samples(),
+        GLOBAL_BATCH,
+        rank=0,
+        world_size=1,
+        seed=SEED,
+        collate_fn=torch.utils.data.default_collate,
+    )
+    model = net()
+    optimizer, losses = torch.optim.SGD(model.parameters(), RATE), []
+    for _ in range(EPOCHS):
+        batches = list(loader)
+        for first in range(0, len(batches), accumulate):
+            step = batches[first : first + accumulate]
+            parts = accumulate if of_whole_steps else len(step)
+            tokens = sum(int((batch["labels"] != -100).sum()) for batch in step)
+            shares = [
+                model.losses(**batch).sum() / (tokens if by_tokens else len(batch["x"]) * parts) for batch in step
+            ]
+            sum(shares).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(float(sum(shares).detach()))
+    return weights_of(model), losses
+
+
 def trained(folder, net, *, stop=None, resume=None, **options):
     """Train with the Trainer and return what came out."""
     from transformers import Trainer, TrainerCallback, TrainingArguments

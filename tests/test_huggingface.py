@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 for library in ("transformers", "accelerate"):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed", allow_module_level=True)
 
 import huggingface_job as job  # noqa: E402 (needs torch)
-
-from paceline.coordinator.torch import BalancedLoader  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -41,34 +39,6 @@ def outcomes(tmp_path_factory):
     return json.loads((folder / "outcomes.json").read_text()), folder
 
 
-def alone(net, *, by_tokens=False, accumulate=1):
-    """Train in one process, in a plain loop over the same global batches; return weights and the losses of steps."""
-    loader = BalancedLoader(
-        job.Samples(),
-        job.GLOBAL_BATCH,
-        rank=0,
-        world_size=1,
-        seed=job.SEED,
-        collate_fn=torch.utils.data.default_collate,
-    )
-    model = net()
-    optimizer, losses = torch.optim.SGD(model.parameters(), job.RATE), []
-    for _ in range(job.EPOCHS):
-        batches = list(loader)
-        for first in range(0, len(batches), accumulate):
-            step = batches[first : first + accumulate]
-            tokens = sum(int((batch["labels"] != -100).sum()) for batch in step)
-            parts = [
-                model.losses(**batch).sum() / (tokens if by_tokens else len(batch["x"]) * len(step)) for batch in step
-            ]
-            sum(parts).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), job.NORM)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(float(sum(parts).detach()))
-    return job.weights_of(model), losses
-
-
 @pytest.mark.parametrize(
     ("case", "net", "options"),
     [
@@ -80,7 +50,7 @@ def alone(net, *, by_tokens=False, accumulate=1):
 )
 def test_a_balanced_trainer_trains_as_one_process_does_on_the_global_batch(outcomes, case, net, options):
     found = outcomes[0][case]
-    weights, losses = alone(net, **options)
+    weights, losses = job.alone(net, **options)
     assert found["steps"] == len(losses)
     assert found["weights"] == pytest.approx(weights, abs=1e-12)
     assert found["losses"] == pytest.approx(losses, rel=1e-4), "what is logged is not the loss of the global batch"
@@ -105,7 +75,7 @@ def test_accelerate_leaves_the_loader_alone_and_the_model_is_trained_as_by_one_p
     found = outcomes[0]["accelerated"]
     assert len(found["sizes"]) == 16
     assert len(set(found["sizes"])) > 3
-    assert found["weights"] == pytest.approx(alone(job.MeanNet)[0], abs=1e-12)
+    assert found["weights"] == pytest.approx(job.alone(job.MeanNet)[0], abs=1e-12)
 
 
 def test_without_other_ranks_the_trainer_is_as_it_was():
