@@ -2,6 +2,7 @@
 
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.auto import Auto
+from paceline.predictors.barrier import BarrierHead
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
@@ -14,6 +15,7 @@ from paceline.predictors.named import KINDS, named
 from paceline.predictors.narx import NARX
 from paceline.predictors.neural import Training
 from paceline.predictors.protocol import Predictor
+from paceline.predictors.recurrent import GRU, LSTM, SimpleRNN
 from paceline.predictors.report import Report
 from paceline.predictors.rls import RLS
 from paceline.predictors.simple import EWMA, Holt, HuberEWMA, LastValue
@@ -22,10 +24,13 @@ from paceline.predictors.windows import MovingAverage, RunningMedian
 __all__ = [
     "ARIMA",
     "EWMA",
+    "GRU",
     "KINDS",
+    "LSTM",
     "NARX",
     "RLS",
     "Auto",
+    "BarrierHead",
     "BatchTime",
     "Boosting",
     "Calibrated",
@@ -42,6 +47,7 @@ __all__ = [
     "Predictor",
     "Report",
     "RunningMedian",
+    "SimpleRNN",
     "Training",
     "named",
 ]

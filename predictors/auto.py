@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.gated import GatedNARX
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.rls import RLS
+
+Array = NDArray[np.float64]
 
 SIMPLE = (
     "last-value",
@@ -19,6 +24,9 @@ SIMPLE = (
     "running-median",
 )
 """The simple predictors it asks, by name."""
+
+HEAD_START = 18.0
+"""Regret that the network begins with: it has about two thirds of the trust until others have deserved more."""
 
 
 class Auto(Calibrated):
@@ -51,4 +59,13 @@ class Auto(Calibrated):
     def __init__(self, drivers: Sequence[str] = ()) -> None:
         self.drivers = tuple(drivers)
         experts = (*SIMPLE, RLS(drivers=self.drivers), GatedNARX(pretrained=True))
-        super().__init__(Mixture(experts))
+        super().__init__(_HeadStart(experts))
+
+
+class _HeadStart(Mixture):
+    """A mixture that trusts its last expert from the start, as the one that has seen other fleets before."""
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        rows = super()._fresh(count)
+        rows["regret"][:, -1] += HEAD_START
+        return rows

@@ -7,6 +7,7 @@ from inspect import signature
 
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.auto import Auto
+from paceline.predictors.barrier import BarrierHead
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
@@ -15,6 +16,7 @@ from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.gated import GatedNARX
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.narx import NARX
+from paceline.predictors.recurrent import GRU, LSTM, SimpleRNN
 from paceline.predictors.rls import RLS
 from paceline.predictors.simple import EWMA, Holt, HuberEWMA, LastValue
 from paceline.predictors.windows import MovingAverage, RunningMedian
@@ -30,6 +32,10 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     ARIMA,
     NARX,
     GatedNARX,
+    BarrierHead,
+    SimpleRNN,
+    LSTM,
+    GRU,
     Boosting,
     BatchTime,
     RLS,

@@ -6,7 +6,7 @@ Axes: N examples, F inputs of the network, H hidden units, R references.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
@@ -79,6 +79,53 @@ class GateExamples(Examples):
 
     references: Array
     unit: Array
+
+
+@dataclass(frozen=True)
+class BarrierExamples(GateExamples):
+    """Examples of a barrier head: besides, each worker's running scale, and its last log speed from its average."""
+
+    scale: Array
+    level: Array
+
+    def grouped(self, rows: NDArray[np.int64]) -> Self:
+        """Return groups of examples, ``[N, workers]`` of each column; a group validates if its first example does."""
+        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self)}
+        return replace(self, **(columns | {"validates": columns["validates"][:, 0]}))
+
+
+STEPS = 64
+"""Length of the sequences that recurrent networks are trained on."""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What a recurrent network learns from: inputs ``[N, STEPS, F]``, targets ``[N, STEPS]``, and which validate.
+
+    A target is NaN where there is none; those steps only move the state on.
+    """
+
+    inputs: Array
+    targets: Array
+    validates: NDArray[np.bool_]
+
+    @classmethod
+    def cut(cls, inputs: Array, targets: Array, validation: float) -> Self:
+        """Cut one worker's inputs ``[T, F]`` and targets ``[T]`` into sequences; the last share of them validates."""
+        first = int((1.0 - validation) * len(targets))
+        parts = [(begin, min(begin + STEPS, first), False) for begin in range(0, first, STEPS)]
+        parts += [(begin, begin + STEPS, True) for begin in range(first, len(targets), STEPS)]
+        cut_inputs = np.zeros((len(parts), STEPS, inputs.shape[1]))
+        cut_targets = np.full((len(parts), STEPS), np.nan)
+        for n, (begin, end, _) in enumerate(parts):
+            length = len(targets[begin:end])
+            cut_inputs[n, :length], cut_targets[n, :length] = inputs[begin:end], targets[begin:end]
+        return cls(cut_inputs, cut_targets, np.array([validates for _, _, validates in parts], dtype=bool))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the sequences of all parts, one after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 def tanh_layer(weights: Mapping[str, Array], inputs: Array) -> Array:

@@ -6,12 +6,13 @@ Nothing else imports torch at its top; this file is imported only when a network
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.predictors.neural import Examples, GateExamples, Training
+from paceline.predictors.neural import BarrierExamples, Examples, GateExamples, Training
 
 Array = NDArray[np.float64]
 Weights = dict[str, torch.Tensor]
@@ -73,6 +74,40 @@ def fit_gates(
     return descend(weights, loss, data, examples.validates, training, generator, hides)
 
 
+def fit_barrier(
+    groups: BarrierExamples, driver_columns: Array, training: Training, start: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Fit the weights of :func:`gated_layer` on, to how long groups of workers wait for their slowest."""
+    generator = torch.Generator().manual_seed(training.seed)
+    weights = {name: tensor(value) for name, value in start.items()}
+
+    def loss(
+        inputs: torch.Tensor,
+        references: torch.Tensor,
+        unit: torch.Tensor,
+        target: torch.Tensor,
+        scale: torch.Tensor,
+        level: torch.Tensor,
+    ) -> torch.Tensor:
+        change = gated_change(weights, inputs.flatten(0, 1), references.flatten(0, 1), unit.flatten())
+        log_forecast, log_speed = level + scale * change.reshape(scale.shape), level + scale * target
+        slowest = torch.logsumexp(SHARPNESS * (log_forecast - log_speed), dim=1) / SHARPNESS
+        return (slowest + log_speed.logsumexp(dim=1) - log_forecast.logsumexp(dim=1)).mean()
+
+    columns = (groups.inputs, groups.references, groups.unit, groups.targets, groups.scale, groups.level)
+    data = tuple(tensor(column) for column in columns)
+    tuning = replace(
+        training,
+        learning_rate=TUNING_RATE * training.learning_rate,
+        batch_size=max(training.batch_size // groups.targets.shape[1], 1),
+    )
+    hides = _hider(tensor(driver_columns), generator)
+    return descend(weights, loss, data, groups.validates, tuning, generator, hides)
+
+
+SHARPNESS, TUNING_RATE = 40.0, 0.3
+"""How near the soft maximum comes to the slowest, and the share of the learning rate."""
+
 HUBER = 2.0
 """Errors beyond so many running scales count linearly."""
 
@@ -102,13 +137,12 @@ def _hider(driver_columns_DF: torch.Tensor, generator: torch.Generator) -> Calla
     drivers = len(driver_columns_DF)
 
     def hide(batch: Batch) -> Batch:
-        inputs_NF, *others = batch
+        inputs, *others = batch
         if not drivers:
             return batch
-        count = len(inputs_NF)
-        hidden_ND = torch.rand(count, drivers, generator=generator) < HIDDEN_EACH
-        hidden_ND |= torch.rand(count, 1, generator=generator) < HIDDEN_ALL
-        return (inputs_NF * (1.0 - hidden_ND.float() @ driver_columns_DF), *others)
+        hidden = torch.rand(*inputs.shape[:-1], drivers, generator=generator) < HIDDEN_EACH
+        hidden |= torch.rand(*inputs.shape[:-1], 1, generator=generator) < HIDDEN_ALL
+        return (inputs * (1.0 - hidden.float() @ driver_columns_DF), *others)
 
     return hide
 
@@ -132,7 +166,8 @@ def descend(
     fitting, held_out = [tuple(part[rows] for part in data) for rows in (~held, held)]
     optimiser = torch.optim.AdamW(weights.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=training.epochs)
-    best, best_loss, waited = numbers(weights), float("inf"), 0
+    with torch.no_grad():
+        best, best_loss, waited = numbers(weights), float(loss(*held_out)), 0
     for _ in range(training.epochs):
         order = torch.randperm(len(fitting[0]), generator=generator)
         for rows in order.split(training.batch_size):
