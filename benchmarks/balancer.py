@@ -6,7 +6,6 @@ Run as ``python benchmarks/balancer.py``; it writes balancer.md beside this file
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from machine import machine
 from numpy.typing import NDArray
 
 from paceline.coordinator import LeaderSearch, LoadBalancer, Policy
@@ -173,19 +173,10 @@ def _median(seconds: Array) -> str:
     return f"{1e6 * middle:.0f} µs" if middle < 1e-3 else f"{1e3 * middle:.1f} ms"
 
 
-def machine() -> str:
-    cpu_file = Path("/proc/cpuinfo")
-    lines = cpu_file.read_text().splitlines() if cpu_file.exists() else []
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return (
-        f"{model}, {os.cpu_count()} cores, one thread used; Python {platform.python_version()}, numpy {np.__version__}"
-    )
-
-
 def report() -> Iterator[str]:
     yield "# How steady and how good the load balancer is\n"
     yield "Command: `python benchmarks/balancer.py`\n"
-    yield f"Machine: {machine()}; other work ran on it.\n"
+    yield f"Machine: {machine('torch')}; one thread; other work ran on it.\n"
     yield "## Steady and good\n"
     yield f"Replay at {SAMPLES_PER_WORKER} samples a worker, the first 50 iterations not scored. A change is an"
     yield "iteration in which any size differs from the one before; in a replay it costs nothing, in a real job it may."

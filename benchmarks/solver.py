@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import os
-import platform
 import statistics
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from machine import machine
 from numpy.typing import NDArray
 
 from paceline.predictors import Curves
@@ -232,18 +232,11 @@ def _mean_gain(workers: int, spread: Array, risk: float) -> float:
     return 1 - cautious / plain
 
 
-def machine() -> str:
-    cpu_file = Path("/proc/cpuinfo")
-    lines = cpu_file.read_text().splitlines() if cpu_file.exists() else []
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    versions = ", ".join(f"{name} {installed(name)}" for name in ("numpy", "scipy", "ortools") if installed(name))
-    return f"{model}, {os.cpu_count()} cores, one thread used; Python {platform.python_version()}, {versions}"
-
-
 def report() -> Iterator[str]:
     yield "# How fast and how good the solver is\n"
     yield "Command: `python benchmarks/solver.py`\n"
-    yield f"Machine: {machine()}; other work ran on it. Medians; those compared took turns.\n"
+    packages = [name for name in ("scipy", "ortools") if installed(name)]
+    yield f"Machine: {machine(*packages)}; one thread; other work ran on it. Medians; those compared took turns.\n"
     yield "## Against other exact solvers\n"
     yield "Mixed curves (half with a floor, half with an intercept, a fifth with a memory limit), at least one"
     yield "sample each. The makespan is asserted to be the same: to the last bit for the heap greedy, to 1e-6 for"
