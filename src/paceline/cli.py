@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli_collect import collect
+from paceline.cli_live import live
 from paceline.cli_profile import profile
 from paceline.cli_watch import report, watch
 
@@ -33,6 +34,7 @@ data_app = typer.Typer(help="List, describe and convert traces.", no_args_is_hel
 app.add_typer(data_app, name="data")
 app.command()(collect)
 app.command()(profile)
+app.command()(live)
 app.command()(watch)
 app.command()(report)
 

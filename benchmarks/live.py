@@ -1,0 +1,110 @@
+"""What balancing gains in a real training on this machine, and what it costs where there is nothing to gain.
+
+python benchmarks/live.py            # about 14 minutes on a machine that does nothing else; writes live.md, live.png
+python benchmarks/live.py --quick    # a minute; prints only
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from machine import machine
+
+from paceline.coordinator.experiment import CONTENTIONS, Outcome, Setting, can_set_quotas, experiment
+from paceline.coordinator.experiment.figure import loss_figure
+
+EVERY = ("control", "last-value", "ewma", "gated-narx", "auto", "barrier-head")
+TARGETS = {"none": 0.99, "quota": 1.6, "hogs": 1.3, "bursty": 1.2}
+SETTINGS = [
+    Setting(contention="none", schemes=("control", "auto"), rounds=8, seconds=4.0),
+    Setting(contention="quota", schemes=EVERY, rounds=4, seconds=3.0),
+    Setting(contention="hogs", schemes=EVERY, rounds=4, seconds=3.0),
+    Setting(contention="bursty", schemes=EVERY, rounds=4, seconds=7.0),
+]
+SHOWN = "quota"
+
+
+def section(outcome: Outcome) -> str:
+    name = outcome.setting.contention
+    lines = [f"| {HEADINGS} |", "| --- |" + " --- |" * HEADINGS.count("|")]
+    for row in outcome.rows:
+        cells = [
+            f"`{row.scheme}`",
+            f"{row.speed_up:.3f} ± {row.half_width:.3f}",
+            f"{row.clairvoyant:.2f}",
+            f"{row.reached:.0%}",
+            f"{row.waiting:.1%}",
+            f"{row.changes:.0f}",
+            f"{row.overhead * 1e6:.0f} us",
+            f"{row.loss_gap:.1g}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    step = 1e3 * sum(outcome.turns[0]["seconds"]) / len(outcome.turns[0]["seconds"])
+    about = (
+        f"{outcome.setting.rounds} rounds, turns of {outcome.setting.seconds:g} s, an iteration of equal batches takes "
+        f"{step:.0f} ms; {max(outcome.foreign_cores, 0):.2f} cores were busy beside the two ranks"
+        + (", the competing processes among them" if CONTENTIONS[name].hogs else "")
+    )
+    table = "\n".join(lines)
+    return f"## `{name}`: {CONTENTIONS[name]}\n\nTarget {TARGETS[name]:g}x. {about[0].upper()}{about[1:]}.\n\n{table}\n"
+
+
+HEADINGS = (
+    "balanced by | speed-up over equal batches | clairvoyant | reached | waiting | changes in 100 | own time | loss gap"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few short turns; print only")
+    parser.add_argument("--only", nargs="*", help="these contentions only; print only")
+    asked = parser.parse_args()
+    settings = [setting for setting in SETTINGS if not asked.only or setting.contention in asked.only]
+    if not can_set_quotas():
+        settings = [setting for setting in settings if CONTENTIONS[setting.contention].quota is None]
+    if asked.quick:
+        settings = [replace(setting, rounds=2, seconds=1.5, schemes=("control", "auto")) for setting in settings]
+    outcomes = []
+    for setting in settings:
+        outcomes.append(experiment(setting))
+        print(section(outcomes[-1]), flush=True)
+    if not asked.quick and not asked.only:
+        here = Path(__file__)
+        here.with_suffix(".md").write_text(
+            PAGE.format(machine=machine("torch"), sections="\n".join(map(section, outcomes)))
+        )
+        shown = next(outcome for outcome in outcomes if outcome.setting.contention == SHOWN)
+        loss_figure(shown, here.with_suffix(".png"))
+
+
+PAGE = """# What balancing gains in a real training
+
+Command: `python benchmarks/live.py`
+
+Machine: {machine}
+
+Two ranks of `DistributedDataParallel` on gloo, one thread and one core each, train a small convolutional network on
+scikit-learn's digits. Every scheme trains a model of its own from the same start, on the same samples in the same
+order. Turns of a scheme and of equal batches (plain `DistributedDataParallel`, nothing attached) alternate in one run.
+
+- *speed-up*: iterations per second in a turn over those in the two turns of equal batches beside it; geometric mean
+  over rounds, with the half-width of the 95 % confidence interval.
+- *clairvoyant*: the speed-up that the exact solver reaches over equal batches in a replay of the same iterations if it
+  knows the speeds to come; *reached*: the clairvoyant's time over the scheme's.
+- *waiting*: share of the ranks' time, up to the end of the slowest, that was spent waiting for it.
+- *own time*: median time that balancing takes on the critical path of an iteration.
+- *loss gap*: largest relative difference of the loss from that of equal batches after as many samples.
+- `control` forecasts and reports, but keeps equal batches: what looking costs.
+
+{sections}
+![Loss over samples and over time under a quota](live.png)
+
+The losses coincide after equal samples, and are ahead after equal time.
+"""
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,7 @@
+"""The live experiment: a real training on this machine, equal batches against balanced ones, in turns of one run."""
+
+from paceline.coordinator.experiment.outcome import Outcome, Row
+from paceline.coordinator.experiment.run import can_set_quotas, experiment
+from paceline.coordinator.experiment.setting import CONTENTIONS, CONTROL, EQUAL, Setting
+
+__all__ = ["CONTENTIONS", "CONTROL", "EQUAL", "Outcome", "Row", "Setting", "can_set_quotas", "experiment"]

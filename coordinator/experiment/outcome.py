@@ -1,0 +1,158 @@
+"""What came out of a live experiment: speed-ups in pairs, waiting, the clairvoyant, and losses.
+
+Axes: K iterations, W ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.coordinator.experiment.setting import EQUAL, Setting
+from paceline.predictors import Curves
+from paceline.solver import split
+
+Array = NDArray[np.float64]
+
+SETTLE = 3
+"""Iterations at the start of a turn that are not counted, whoever's turn it is."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one scheme did.
+
+    Parameters
+    ----------
+    scheme
+        Its name.
+    speed_up
+        Over equal batches, geometric mean over pairs of turns, and the half-width of its 95 % confidence interval.
+    waiting
+        Share of the ranks' time, up to the slowest's end, that was spent waiting.
+    clairvoyant
+        Speed-up over equal batches that the same solver reaches in a replay of the same iterations, if it knows their
+        speeds.
+    reached
+        Time of the clairvoyant over that of the scheme.
+    overhead
+        Median seconds an iteration that balancing takes on the critical path.
+    changes
+        Changes of sizes in 100 iterations.
+    loss_gap
+        Largest difference between its loss and that of equal batches after as many samples, relative.
+    """
+
+    scheme: str
+    speed_up: float
+    half_width: float
+    waiting: float
+    clairvoyant: float
+    reached: float
+    overhead: float
+    changes: float
+    loss_gap: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What every rank saw of an experiment.
+
+    Parameters
+    ----------
+    setting
+        What was compared.
+    results
+        What each rank wrote down.
+    """
+
+    setting: Setting
+    results: list[dict[str, Any]]
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        """The turns as the first rank saw them."""
+        turns: list[dict[str, Any]] = self.results[0]["turns"]
+        return turns
+
+    @property
+    def foreign_cores(self) -> float:
+        """Cores that were busy beside the two ranks, in the mean: with competing processes of our own among them."""
+        spent = sum(sum(turn["seconds"]) for turn in self.turns)
+        return sum(turn["foreign"] for turn in self.turns) / spent - len(self.results) if spent else 0.0
+
+    def pairs(self, scheme: str) -> Array:
+        """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""
+        rates = [_rate(turn["seconds"]) for turn in self.turns]
+        here = [index for index, turn in enumerate(self.turns) if turn["scheme"] == scheme]
+        return np.array([rates[index] / ((rates[index - 1] + rates[index + 1]) / 2) for index in here])
+
+    def losses(self, scheme: str) -> Array:
+        """Return the mean loss over the samples of every iteration, ``[K]``."""
+        parts = [np.array(r["losses"][scheme]) * np.array(r["weights"][scheme]) for r in self.results]
+        total: Array = np.sum(parts, axis=0)
+        return total
+
+    def seconds(self, scheme: str) -> Array:
+        """Return the training time until the end of every counted iteration, ``[K]``, the pauses left out."""
+        return np.cumsum(np.concatenate([turn["seconds"] for turn in self.turns if turn["scheme"] == scheme]))
+
+    @property
+    def rows(self) -> list[Row]:
+        """How every scheme did, in the order of the setting."""
+        return [self.row(scheme) for scheme in self.setting.schemes]
+
+    def row(self, scheme: str) -> Row:
+        """Sum up how one scheme did."""
+        logs = np.log(self.pairs(scheme))
+        speed_up = float(np.exp(logs.mean()))
+        walls_K, sizes_KW, own_KW = self._measured(scheme)
+        speed_KW = sizes_KW / own_KW
+        total = int(sizes_KW[0].sum())
+        rest_K = np.maximum(walls_K - own_KW.max(axis=1), 0.0)
+        equal = (total / sizes_KW.shape[1] / speed_KW).max(axis=1) + rest_K
+        best = np.array([split(Curves.from_speed(speed_W), total, lower=1).makespan for speed_W in speed_KW]) + rest_K
+        records = self.results[0]["records"][scheme]
+        count = min(len(self.losses(scheme)), len(self.losses(EQUAL)))
+        ours, theirs = self.losses(scheme)[:count], self.losses(EQUAL)[:count]
+        return Row(
+            scheme,
+            speed_up,
+            _half_width(logs) * speed_up,
+            float(1 - (own_KW / own_KW.max(axis=1, keepdims=True)).mean()),
+            float(equal.sum() / best.sum()),
+            float(best.sum() / walls_K.sum()),
+            float(np.median([record["overhead"] for record in records])),
+            float(100 * np.mean([record["acted"] for record in records])),
+            float(np.abs(ours / theirs - 1).max()),
+        )
+
+    def _measured(self, scheme: str) -> tuple[Array, Array, Array]:
+        """Return wall seconds ``[K]``, sizes and own seconds ``[K, W]`` of the counted iterations."""
+        records = self.results[0]["records"][scheme]
+        chosen, walls = [], []
+        for turn in self.turns:
+            if turn["scheme"] != scheme:
+                continue
+            indices = range(turn["first"] + SETTLE, min(turn["first"] + len(turn["seconds"]), len(records)))
+            chosen += list(indices)
+            walls += [turn["seconds"][index - turn["first"]] for index in indices]
+        sizes, own = ([records[index][name] for index in chosen] for name in ("sizes", "seconds"))
+        return np.array(walls), np.array(sizes, dtype=float), np.array(own, dtype=float)
+
+
+def _rate(seconds: list[float]) -> float:
+    counted = seconds[SETTLE:]
+    return len(counted) / sum(counted)
+
+
+def _half_width(logs: Array) -> float:
+    """Return the half-width of the 95 % confidence interval of the mean."""
+    from scipy.stats import t
+
+    if len(logs) < 2:
+        return float("nan")
+    return float(t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))

@@ -1,0 +1,127 @@
+"""The live experiment: what it concludes from what ranks wrote down, and a short real run."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from paceline.coordinator.experiment import EQUAL, Outcome, Setting, experiment
+from paceline.coordinator.experiment.disturbance import Bursts, Quota
+from paceline.coordinator.experiment.figure import loss_figure
+
+
+def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
+    """An outcome in which equal batches take 0.1 s an iteration, and the scheme ``pace`` as long."""
+    setting = Setting(schemes=("ewma",), rounds=rounds, global_batch=100)
+    turns, taken = [], {EQUAL: 0, "ewma": 0}
+    for scheme, seed in setting.turns:
+        seconds = [0.1 * (pace if scheme == "ewma" else 1.0)] * steps
+        turns.append(
+            {"scheme": scheme, "seed": seed, "first": taken[scheme], "seconds": seconds, "foreign": 2.5 * sum(seconds)}
+        )
+        taken[scheme] += steps
+    record = {"sizes": sizes, "seconds": own, "forecast": own, "overhead": 2e-4, "acted": acted, "why": ""}
+    results = []
+    for rank in range(2):
+        share = sizes[rank] / sum(sizes)
+        losses = {scheme: (1.0 / np.arange(1, count + 1)).tolist() for scheme, count in taken.items()}
+        weights = {EQUAL: [0.5] * taken[EQUAL], "ewma": [share] * taken["ewma"]}
+        results.append(
+            {"turns": turns, "losses": losses, "weights": weights, "records": {"ewma": [record] * taken["ewma"]}}
+        )
+    return Outcome(setting, results)
+
+
+def test_a_speed_up_is_that_over_the_equal_batches_beside_it():
+    row = made(0.5, [50, 50], [0.04, 0.04]).row("ewma")
+    assert row.speed_up == pytest.approx(2.0)
+    assert row.half_width == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_split_by_the_true_speeds_reaches_the_clairvoyant():
+    # Speeds 2 : 1, split 2 : 1; a tenth of each iteration is neither's computing.
+    row = made(1.0, [66, 34], [0.09, 0.09 * 34 / 33], steps=30).row("ewma")
+    assert row.reached == pytest.approx(1.0, abs=0.02)
+    assert row.waiting == pytest.approx(0.015, abs=0.002)
+
+
+def test_equal_batches_of_unequal_ranks_are_told_how_far_they_are_from_the_clairvoyant():
+    row = made(1.0, [50, 50], [0.045, 0.09]).row("ewma")
+    assert row.waiting == pytest.approx(0.25)
+    # The clairvoyant ends after 67 samples on the fast rank: 0.0603 s and the 0.01 s outside of computing.
+    assert row.clairvoyant == pytest.approx(0.1 / 0.0709, rel=0.02)
+    assert row.reached == pytest.approx(0.0709 / 0.1, rel=0.02)
+
+
+def test_the_first_iterations_of_a_turn_do_not_count():
+    outcome = made(0.5, [50, 50], [0.04, 0.04])
+    for turn in outcome.turns:
+        turn["seconds"][0] = 100.0
+    assert outcome.row("ewma").speed_up == pytest.approx(2.0)
+
+
+def test_losses_of_ranks_are_weighed_by_their_samples():
+    outcome = made(1.0, [80, 20], [0.08, 0.02])
+    outcome.results[1]["losses"]["ewma"][0] = 0.0
+    assert outcome.losses("ewma")[0] == pytest.approx(0.8)
+    assert outcome.row("ewma").loss_gap == pytest.approx(0.2)
+
+
+def test_every_turn_of_a_scheme_lies_between_two_of_equal_batches_with_the_same_bursts():
+    turns = Setting(schemes=("ewma", "auto"), rounds=3).turns
+    for index, (scheme, seed) in enumerate(turns):
+        if scheme != EQUAL:
+            assert turns[index - 1] == turns[index + 1] == (EQUAL, seed)
+
+
+def test_bursts_turn_on_and_off_and_leave_calm_behind():
+    turned = []
+
+    class Noted:
+        def turn(self, on):
+            turned.append(on)
+
+    bursts = Bursts(Noted(), mean=0.01)
+    bursts.start(seed=0)
+    while len(turned) < 4:
+        pass
+    bursts.stop()
+    assert turned[:4] == [False, True, False, True]
+    assert turned[-1] is False
+
+
+def test_a_quota_is_written_as_the_kernel_wants_it(tmp_path):
+    (tmp_path / "cpu.max").write_text("max 5000")
+    Quota(str(tmp_path), 0.5).turn(True)
+    assert (tmp_path / "cpu.max").read_text() == "2500 5000"
+    Quota(str(tmp_path), 0.5).turn(False)
+    assert (tmp_path / "cpu.max").read_text() == "max 5000"
+    one = tmp_path / "version-1"
+    one.mkdir()
+    (one / "cpu.cfs_quota_us").write_text("-1")
+    (one / "cpu.cfs_period_us").write_text("20000")
+    Quota(str(one), 0.25).turn(True)
+    assert (one / "cpu.cfs_quota_us").read_text() == "5000"
+
+
+@pytest.mark.parametrize(("option", "value"), [("contention", "rain"), ("rounds", 0), ("seconds", -1.0)])
+def test_bad_settings_are_refused(option, value):
+    with pytest.raises(ValueError, match=option):
+        Setting(**{option: value})
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")
+def test_a_real_run_trains_alike_whatever_the_sizes_and_draws_its_losses(tmp_path):
+    setting = Setting(contention="none", schemes=("control", "ewma"), rounds=1, seconds=0.6, global_batch=128)
+    shares = []
+    outcome = experiment(setting, progress=shares.append)
+    for row in outcome.rows:
+        assert row.loss_gap < 0.02
+        assert row.speed_up > 0
+        assert 0 <= row.waiting < 1
+    control = outcome.results[0]["records"]["control"]
+    assert {tuple(record["sizes"]) for record in control} == {(64, 64)}
+    assert shares[-1] == 1.0
+    assert loss_figure(outcome, tmp_path / "losses.png").stat().st_size > 10_000
+    json.dumps(outcome.results)
