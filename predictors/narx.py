@@ -5,13 +5,13 @@ Axes: W workers, D drivers, P speed lags, Q driver lags, F inputs of the network
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.predictors.delay_lines import Rows, situations
 from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
 from paceline.predictors.extras import require
 from paceline.predictors.fleet import FleetPredictor
@@ -108,24 +108,24 @@ class NARX(FleetPredictor):
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
         require("torch", needed_by="NARX.fit", extra="neural")
-        from paceline.predictors.torch_fit import fit_tanh_layer
-
         traces = list(traces)
         if not traces:
             raise ValueError("traces must hold at least one trace to fit, got none")
         self.driver_names_ = shared_drivers(traces, self.drivers)
         self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
         self.weights_ = {}
-        parts = [self._examples(trace) for trace in traces]
-        examples = Examples(
-            inputs=np.concatenate([part.inputs for part in parts]),
-            targets=np.concatenate([part.targets for part in parts]),
-            validates=np.concatenate([part.validates for part in parts]),
-        )
+        self._fit_weights(traces, 1)
+        if self.training.closed_loop > 1:
+            self._fit_weights(traces, self.training.closed_loop)
+        return self
+
+    def _fit_weights(self, traces: Sequence[Trace], closed_loop: int) -> None:
+        from paceline.predictors.torch_fit import fit_tanh_layer
+
+        examples = Examples.joined([self._examples(trace, closed_loop) for trace in traces])
         if examples.validates.all() or not examples.validates.any():
             raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit {self.lags} lags")
-        self.weights_ = fit_tanh_layer(examples, self.hidden, self.training)
-        return self
+        self.weights_ = fit_tanh_layer(examples, self.hidden, self.training, self.weights_)
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -137,12 +137,15 @@ class NARX(FleetPredictor):
         }
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        self._rows |= _shifted(self._rows, np.log(speed_W), drivers_WD)
+        self._rows |= self._moved(self._rows, np.log(speed_W), drivers_WD)
+
+    def _moved(self, rows: Rows, log_speed_W: Array, drivers_WD: Array) -> Rows:
+        return rows | _shifted(rows, log_speed_W, drivers_WD)
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        rows = dict(self._rows)
+        rows = self._rows
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
-            rows |= _shifted(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
+            rows = self._moved(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
         return np.exp(self._next_log_speed(rows, drivers_WD))
 
     def _next_log_speed(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
@@ -163,24 +166,15 @@ class NARX(FleetPredictor):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _examples(self, trace: Trace) -> Examples:
-        """Pass the trace through the serving code, so that training and serving see the same inputs."""
-        served = copy.copy(self)
-        served.reset(trace.workers)
-        inputs, targets, times = [], [], []
-        speed_TW = trace.speed
-        drivers_TWD = trace.drivers_named(self.driver_names_)
-        for k, speed_W in enumerate(speed_TW):
-            drivers_WD = served._driver_rows(None if drivers_TWD is None else drivers_TWD[k])
-            rows = served._rows
-            target_W = (np.log(speed_W) - rows["log_speed"][:, 0]) / _scale(rows)
+    def _examples(self, trace: Trace, closed_loop: int) -> Examples:
+        parts = []
+        for k, rows, drivers_WD, log_speed_W in situations(self, trace, closed_loop):
+            target_W = (log_speed_W - rows["log_speed"][:, 0]) / _scale(rows)
             usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs.append(served._inputs(rows, drivers_WD)[usable_W])
-            targets.append(target_W[usable_W])
-            times.append(np.full(int(usable_W.sum()), k))
-            served._learn(speed_W, drivers_WD)
-        validates = np.concatenate(times) >= (1.0 - self.training.validation) * len(trace)
-        return Examples(np.concatenate(inputs), np.concatenate(targets), validates)
+            held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
+            part = (self._inputs(rows, drivers_WD), target_W, held_out_W)
+            parts.append(Examples(*(column[usable_W] for column in part)))
+        return Examples.joined(parts)
 
     def _learnt(self) -> dict[str, NDArray[Any]]:
         return {

@@ -1,0 +1,169 @@
+"""GatedNARX: what it sees, what it serves, and what the shipped network is good for."""
+
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace
+from paceline.datasets.synthetic import synthetic_fleet
+from paceline.predictors import NARX, GatedNARX, LastValue, Report, Training
+from paceline.training import load_model, save_model
+
+
+def served(model, trace, skip=0):
+    """Log errors one step ahead, from iteration ``skip`` on, ``[T, W]``."""
+    model.reset(trace.workers)
+    drivers_TWD = trace.drivers_named(model.driver_names)
+    errors = []
+    for k, speed_W in enumerate(trace.speed):
+        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
+        errors.append(np.log(speed_W / model.predict(drivers_WD).speed))
+        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+    return np.array(errors[skip:])
+
+
+def rms(errors):
+    return float(np.sqrt(np.nanmean(np.square(errors))))
+
+
+def small(closed_loop=1, **arguments):
+    training = Training(epochs=4, batch_size=512, learning_rate=1e-2, weight_decay=1e-2, closed_loop=closed_loop)
+    return GatedNARX(hidden=8, training=training, **arguments)
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return synthetic_fleet("mixed", workers=8, iterations=400, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fitted(trace):
+    return small().fit([trace])
+
+
+@pytest.mark.parametrize(("kind", "most"), [("mixed", 0.83), ("noexog", 0.88), ("walk", 0.83)])
+def test_the_shipped_network_beats_the_last_value_on_a_fleet_it_never_saw(kind, most):
+    unseen = synthetic_fleet(kind, workers=20, iterations=500, seed=7)
+    ratio = rms(served(GatedNARX(pretrained=True), unseen, 100)) / rms(served(LastValue(), unseen, 100))
+    assert ratio < most
+
+
+def test_a_new_worker_is_forecast_better_than_by_its_last_value_within_fifty_iterations():
+    unseen = synthetic_fleet("mixed", workers=100, iterations=50, seed=7)
+    assert rms(served(GatedNARX(pretrained=True), unseen, 5)) < 0.85 * rms(served(LastValue(), unseen, 5))
+
+
+def test_only_ratios_of_speeds_matter(trace):
+    faster = Trace(1000.0 * trace.samples, trace.seconds, drivers=trace.drivers, driver_names=trace.driver_names)
+    model = GatedNARX(pretrained=True)
+    assert served(model, faster, 1) == pytest.approx(served(model, trace, 1), abs=1e-8)
+
+
+def test_drivers_of_names_it_does_not_know_do_no_harm(trace):
+    names = ("temperature", "humidity")
+    foreign = Trace(trace.samples, trace.seconds, drivers=trace.drivers, driver_names=names)
+    without = Trace(trace.samples, trace.seconds)
+    assert np.array_equal(
+        served(GatedNARX(pretrained=True), foreign, 1), served(GatedNARX(pretrained=True), without, 1)
+    )
+    assert rms(served(GatedNARX(pretrained=True), foreign, 20)) < 0.95 * rms(served(LastValue(), foreign, 20))
+
+
+def test_drivers_it_knows_help():
+    unseen = synthetic_fleet("mixed", workers=20, iterations=500, seed=7)
+    without = Trace(unseen.samples, unseen.seconds)
+    model = GatedNARX(pretrained=True)
+    assert rms(served(model, unseen, 100)) < 0.97 * rms(served(model, without, 100))
+
+
+def test_a_spike_is_undone_in_the_next_forecast():
+    model = GatedNARX(pretrained=True)
+    model.reset(["a"])
+    rng = np.random.default_rng(0)
+    for seconds in (*np.exp(rng.normal(0.0, 0.05, 100)), 20.0):
+        model.observe(Report([64], [seconds]))
+    assert model.predict().speed[0] > 64 / 1.3
+
+
+def test_the_fitted_network_beats_the_last_value(trace, fitted):
+    assert rms(served(fitted, trace, 50)) < 0.9 * rms(served(LastValue(), trace, 50))
+
+
+def test_the_same_seed_fits_the_same_weights(trace, fitted):
+    again = small().fit([trace])
+    assert all(np.array_equal(fitted.weights_[name], again.weights_[name]) for name in fitted.weights_)
+
+
+def test_a_driver_that_only_some_traces_have_is_used(trace):
+    half = Trace(trace.samples, trace.seconds, drivers=trace.drivers[:, :, :1], driver_names=trace.driver_names[:1])
+    assert small().fit([half, trace]).driver_names == trace.driver_names
+
+
+def test_a_driver_that_no_trace_has_is_refused(trace):
+    with pytest.raises(ValueError, match=r"\['humidity'\] are in none of the traces"):
+        small(drivers=("humidity",)).fit([trace])
+
+
+def test_a_pretrained_network_goes_on_from_where_it_was(trace):
+    model = GatedNARX(pretrained=True, training=Training(epochs=1, learning_rate=1e-9, weight_decay=0.0))
+    before = {name: weight.copy() for name, weight in model.weights_.items()}
+    model.fit([trace])
+    assert all(model.weights_[name] == pytest.approx(before[name], abs=1e-5) for name in before)
+
+
+def test_two_traces_too_short_to_learn_from_are_refused():
+    with pytest.raises(ValueError, match="too short to fit"):
+        small().fit([Trace(samples=[[8], [8]], seconds=[[1], [1]])])
+
+
+@pytest.mark.parametrize("kind", [NARX, GatedNARX])
+def test_training_in_closed_loop_helps_further_ahead(kind):
+    training = Training(epochs=12, batch_size=512, learning_rate=1e-2, weight_decay=1e-2)
+    looped = Training(epochs=12, batch_size=512, learning_rate=1e-2, weight_decay=1e-2, closed_loop=6)
+    trace, unseen = (synthetic_fleet("noexog", workers=8, iterations=500, seed=seed) for seed in (1, 2))
+    ahead = {}
+    for name, chosen in (("teacher", training), ("loop", looped)):
+        model = kind(training=chosen, drivers=()).fit([trace])
+        model.reset(unseen.workers)
+        errors = []
+        for k in range(len(unseen) - 6):
+            model.observe(Report(unseen.samples[k], unseen.seconds[k]))
+            errors.append(np.log(unseen.speed[k + 6] / model.predict(horizon=6).speed))
+        ahead[name] = rms(np.array(errors[50:]))
+    assert ahead["loop"] < ahead["teacher"]
+
+
+def test_a_closed_loop_shorter_than_one_iteration_is_refused():
+    with pytest.raises(ValueError, match="closed_loop must be at least 1, got 0"):
+        Training(closed_loop=0)
+
+
+def test_learning_online_helps_a_network_that_is_biased(trace):
+    errors = {}
+    for online in (False, True):
+        model = GatedNARX(pretrained=True, online=online)
+        model.weights_["b2"] = model.weights_["b2"] + np.eye(10)[8] * 0.4
+        errors[online] = rms(served(model, trace, 200))
+    assert errors[True] < 0.97 * errors[False]
+
+
+def test_learning_online_cannot_diverge():
+    model = GatedNARX(pretrained=True, online=True)
+    model.reset(["a"])
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        model.observe(Report([64], [np.exp(rng.choice([-30.0, 30.0]))]))
+    assert np.linalg.norm(model._rows["own"]) < 20.0
+    for _ in range(300):
+        model.observe(Report([64], [0.5]))
+    assert model.predict().speed[0] == pytest.approx(128.0, rel=0.02)
+
+
+def test_asking_with_other_drivers_is_not_answered_from_memory(trace, fitted):
+    served(fitted, trace)
+    calm, busy = (fitted.predict(np.full((8, 2), share)).speed for share in (1.0, 0.3))
+    assert not np.allclose(calm, busy)
+
+
+def test_a_network_further_fitted_survives_a_model_file(trace, fitted, tmp_path):
+    loaded = load_model(save_model(fitted, tmp_path / "model.safetensors"))
+    assert np.array_equal(served(loaded, trace, 1), served(fitted, trace, 1))
