@@ -16,7 +16,7 @@ from machine import machine
 from paceline.coordinator.experiment import CONTENTIONS, Outcome, Setting, can_set_quotas, experiment
 from paceline.coordinator.experiment.figure import loss_figure
 
-EVERY = ("control", "last-value", "ewma", "gated-narx", "auto", "barrier-head")
+EVERY = ("control", "last-value", "ewma", "gated-narx:pretrained=True", "auto", "barrier-head:pretrained=True")
 TARGETS = {"none": 0.99, "quota": 1.6, "hogs": 1.3, "bursty": 1.2}
 SETTINGS = [
     Setting(contention="none", schemes=("control", "auto"), rounds=8, seconds=4.0),

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.datasets.trace import Trace
-from paceline.predictors import EWMA, NARX, Forecast, LastValue, Predictor, Report
+from paceline.predictors import EWMA, NARX, Auto, Forecast, LastValue, Predictor, Report
 from paceline.solver import Split, split
 
 try:
@@ -23,6 +23,7 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 __all__ = [
     "EWMA",
     "NARX",
+    "Auto",
     "Forecast",
     "LastValue",
     "LoadBalancer",
