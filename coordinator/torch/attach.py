@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -25,7 +27,10 @@ from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.hook import weighted_sum
 from paceline.coordinator.torch.sharded import leave_out_collectives
 from paceline.datasets.drivers import Driver, default_drivers
-from paceline.predictors import Mixture, Predictor
+from paceline.predictors import Auto, Predictor
+
+
+logger = logging.getLogger(__name__)
 
 
 def attach(
@@ -52,7 +57,7 @@ def attach(
     loader
         A :class:`BalancedLoader`.
     predictor
-        Forecasts the ranks' speeds, fitted where it needs it; ``Mixture()`` by default.
+        Forecasts the ranks' speeds, fitted where it needs it; ``Auto()`` by default.
     policy
         When to change sizes, and by how much at once.
     weigh
@@ -66,7 +71,7 @@ def attach(
         A name for each rank, by which state finds its worker again after a restart; by default host and local rank.
     drivers
         What to sample for a predictor that reads drivers; by default those of its names that
-        :func:`paceline.datasets.drivers.default_drivers` knows.
+        :func:`paceline.datasets.drivers.default_drivers` knows. What nobody samples is NaN.
 
     Returns
     -------
@@ -92,7 +97,7 @@ def attach(
     _require_weigh(model, weigh)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
-    predictor, policy = predictor or Mixture(), policy or Policy()
+    predictor, policy = predictor or Auto(), policy or Policy()
     _require_samples(policy)
     sampled = _drivers_for(predictor, drivers)
     in_ddp = isinstance(model, DistributedDataParallel)
@@ -158,6 +163,18 @@ def _clock_for(model: torch.nn.Module) -> Clock:
     return EventClock(mark)
 
 
+@dataclass(frozen=True)
+class Unknown:
+    """A driver that this machine does not tell: always NaN, which predictors take for not known."""
+
+    name: str
+    unit: str = "not sampled"
+
+    def sample(self) -> float:
+        """Return NaN."""
+        return float("nan")
+
+
 def _drivers_for(predictor: Predictor, drivers: Sequence[Driver] | None) -> list[Driver]:
     """Return what to sample, in the order in which the predictor reads it."""
     if not predictor.driver_names:
@@ -165,10 +182,8 @@ def _drivers_for(predictor: Predictor, drivers: Sequence[Driver] | None) -> list
     known = {driver.name: driver for driver in (default_drivers() if drivers is None else drivers)}
     missing = [name for name in predictor.driver_names if name not in known]
     if missing:
-        raise ValueError(
-            f"the predictor reads the drivers {missing}, but sampled are {list(known)}: give drivers=[...]"
-        )
-    return [known[name] for name in predictor.driver_names]
+        logger.info("the predictor could read %s, which nobody samples here; %s are sampled", missing, list(known))
+    return [known.get(name, Unknown(name)) for name in predictor.driver_names]
 
 
 def _names(exchange: Exchange, workers: Sequence[str] | None) -> list[str]:
