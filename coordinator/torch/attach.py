@@ -29,7 +29,6 @@ from paceline.coordinator.torch.sharded import leave_out_collectives
 from paceline.datasets.drivers import Driver, default_drivers
 from paceline.predictors import Auto, Predictor
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -181,8 +180,12 @@ def _drivers_for(predictor: Predictor, drivers: Sequence[Driver] | None) -> list
         return []
     known = {driver.name: driver for driver in (default_drivers() if drivers is None else drivers)}
     missing = [name for name in predictor.driver_names if name not in known]
+    if len(missing) == len(predictor.driver_names):
+        raise ValueError(
+            f"the predictor reads the drivers {missing}, but sampled are {list(known)}: give drivers=[...]"
+        )
     if missing:
-        logger.info("the predictor could read %s, which nobody samples here; %s are sampled", missing, list(known))
+        logger.info("the predictor could read %s, which nobody samples here", missing)
     return [known.get(name, Unknown(name)) for name in predictor.driver_names]
 
 
