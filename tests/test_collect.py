@@ -1,7 +1,10 @@
 import os
+import shutil
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +12,11 @@ from hypothesis import strategies as st
 from paceline.datasets import load
 from paceline.datasets.collect import JOBS, MODELS, PATTERNS, USAGE, Job, collect, places, plan
 from paceline.datasets.collect import worker as worker_module
+from paceline.datasets.collect.competitor import KINDS
 from paceline.datasets.collect.contention import OFF_SECONDS, ON_SECONDS
-from paceline.datasets.collect.limits import PERIOD_SECONDS
+from paceline.datasets.collect.limits import PERIOD_SECONDS, remove_stale
+from paceline.datasets.collect.process import Process
+from paceline.datasets.collect.stress import stress_ng
 from paceline.datasets.control_group import mounted
 
 PERIOD = round(PERIOD_SECONDS * 1e6)  # microseconds
@@ -244,4 +250,52 @@ def test_quotas_beyond_the_cores_are_refused():
         pytest.raises(ValueError, match=f"quota must leave all workers room on {cores} cores"),
         places(1, cores + 0.5),
     ):
+        pass
+
+
+def test_groups_of_recordings_that_were_killed_are_removed_at_the_next_start(tmp_path):
+    """One was made by a process that is gone, one by this process, and one is none of ours."""
+    made(tmp_path, "cgroup2 /groups cgroup2 rw 0 0\n")
+    (tmp_path / "proc" / str(os.getpid())).mkdir()
+    for name in ("paceline-4194305-0", f"paceline-{os.getpid()}-0", "somebody-4194305-0"):
+        (tmp_path / "groups" / name).mkdir()
+    assert remove_stale(tmp_path) == [tmp_path / "groups" / "paceline-4194305-0"]
+    assert {path.name for path in (tmp_path / "groups").iterdir()} == {
+        f"paceline-{os.getpid()}-0",
+        "somebody-4194305-0",
+    }
+
+
+@pytest.mark.parametrize("kind", [*sorted(KINDS), "stress-ng-cpu"])
+def test_a_competitor_works_when_its_plan_says_and_ends_with_the_one_who_started_it(kind, tmp_path):
+    """The plan is to work from the start on, for a minute; then its standard input is closed."""
+    if kind == "stress-ng-cpu" and shutil.which("stress-ng") is None:
+        pytest.skip("stress-ng is not installed")
+    before = children()
+    process = Process(
+        "paceline.datasets.collect.competitor", 0, tmp_path, {"place": {}, "kind": kind, "spans": [(0.0, 60.0)]}
+    )
+    process.tell("begin")
+    family = psutil.Process(process.pid)
+    deadline = time.monotonic() + 20
+    while busy_or_stored(family) < 0.2 and not process.failed() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    members = [family, *family.children(recursive=True)]
+    assert busy_or_stored(family) >= 0.2
+    assert not process.failed()
+    process.end()
+    assert not [member for member in members if member.is_running() and member.status() != "zombie"]
+    assert children() == before
+
+
+def busy_or_stored(family):
+    """Seconds of CPU beyond those that Python needs to start, or blocks written: whatever the kind is about."""
+    members = [family, *family.children(recursive=True)]
+    seconds = sum(member.cpu_times().user + member.cpu_times().system for member in members)
+    return max(seconds - 1.0, family.io_counters().write_bytes / 1e8)
+
+
+def test_where_stress_ng_is_missing_its_kinds_say_so(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(FileNotFoundError, match="'stress-ng-disk' need stress-ng"), stress_ng("stress-ng-disk"):
         pass

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,14 +12,18 @@ from paceline.datasets.control_group import ControlGroup, mounted
 from paceline.datasets.drivers import (
     CPUBusy,
     CPUPressure,
+    CPUQuota,
     Growth,
     MemoryAvailable,
     MemoryPressure,
     RunDelay,
     Runnable,
     Throttled,
+    all_drivers,
     default_drivers,
 )
+from paceline.datasets.drivers_nvml import nvml_drivers
+from paceline.datasets.drivers_psutil import psutil_drivers
 
 
 def made(folder, files):
@@ -151,6 +156,105 @@ def test_the_run_delay_rises_when_another_process_shares_the_core():
     delays["asleep"] = driver.sample()
     assert delays["shared"] > 0.1
     assert delays["shared"] > delays["asleep"]
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "40000 100000\n"}, 0.4),
+        ({"cpu.max": "max 100000\n"}, os.cpu_count()),
+        ({"cpu.cfs_quota_us": "2000\n", "cpu.cfs_period_us": "5000\n"}, 0.4),
+        ({"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "5000\n"}, os.cpu_count()),
+        ({}, math.nan),
+    ],
+)
+def test_the_quota_is_read_in_both_versions_of_control_groups(tmp_path, files, cores):
+    driver = CPUQuota(ControlGroup(made(tmp_path, files), tmp_path, tmp_path))
+    assert driver.sample() == pytest.approx(cores, nan_ok=True)
+
+
+def test_psutil_tells_percentages_once_there_is_a_boundary_before():
+    pytest.importorskip("psutil")
+    cpu, memory = psutil_drivers()
+    assert math.isnan(cpu.sample())
+    assert 0 <= cpu.sample() <= 100
+    assert 0 < memory.sample() < 100
+
+
+class FakeNVML:
+    """A machine with two GPUs, of which the first cannot tell its utilisation."""
+
+    NVMLError, NVML_CLOCK_SM = type("NVMLError", (Exception,), {}), 1
+
+    def nvmlInit(self):  # noqa: N802 - NVML's own names
+        pass
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        if index > 1:
+            raise self.NVMLError
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, name):  # noqa: N802
+        if name not in ("GPU-first", "GPU-second"):
+            raise self.NVMLError
+        return int(name == "GPU-second")
+
+    def nvmlDeviceGetUtilizationRates(self, handle):  # noqa: N802
+        if handle == 0:
+            raise self.NVMLError
+        return SimpleNamespace(gpu=75, memory=10)
+
+    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
+        return SimpleNamespace(used=20 + handle, total=80)
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, kind):  # noqa: N802
+        return 2000
+
+    def nvmlDeviceGetClockInfo(self, handle, kind):  # noqa: N802
+        return 1500
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNVML())
+    monkeypatch.setattr("paceline.datasets.drivers_nvml.find_spec", lambda name: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+
+
+def test_a_gpu_tells_how_busy_how_full_and_how_fast_it_is(gpus):
+    values = {driver.name: driver.sample() for driver in nvml_drivers(device=1)}
+    assert values == {"gpu_busy": 0.75, "gpu_memory": 21 / 80, "gpu_clock": 0.75}
+
+
+def test_what_a_gpu_cannot_tell_is_nan(gpus):
+    values = {driver.name: driver.sample() for driver in nvml_drivers()}
+    assert math.isnan(values["gpu_busy"])
+    assert values["gpu_memory"] == 0.25
+
+
+@pytest.mark.parametrize("visible", ["1,0", "GPU-second,GPU-first"])
+def test_the_gpus_are_numbered_as_cuda_numbers_those_it_may_use(gpus, monkeypatch, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert {driver.name: driver.sample() for driver in nvml_drivers()}["gpu_memory"] == 21 / 80
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert {driver.name: driver.sample() for driver in nvml_drivers()}["gpu_memory"] == 0.25
+
+
+def test_without_a_gpu_there_are_no_drivers_of_one(gpus, monkeypatch):
+    assert nvml_drivers(device=2) == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert nvml_drivers() == []
+    monkeypatch.setattr("paceline.datasets.drivers_nvml.find_spec", lambda name: None)
+    assert nvml_drivers() == []
+
+
+def test_all_drivers_are_those_that_have_something_to_tell_here(gpus, tmp_path):
+    made(tmp_path, {"cpu.max": "40000 100000\n"})
+    group = ControlGroup(tmp_path, tmp_path / "cpu.stat", tmp_path)
+    names = [driver.name for driver in all_drivers(group)]
+    assert names[:7] == [driver.name for driver in default_drivers(group)]
+    assert names[7:] == ["cpu_quota", "gpu_busy", "gpu_memory", "gpu_clock"]
 
 
 VERSION_1 = {

@@ -1,9 +1,11 @@
-"""A competitor: a process that takes CPU time from the worker beside it, when the plan says so."""
+"""A competitor: a process that takes CPU, memory bandwidth or the disk from the worker beside it, by a plan."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from paceline.datasets.collect.limits import Place
 from paceline.datasets.collect.orphan import die_with_parent
+from paceline.datasets.collect.stress import STRESSORS, stress_ng
 
 BYTES = 1 << 24  # more than a core's own cache holds
 
@@ -26,8 +29,25 @@ def streaming() -> Callable[[], object]:
     return lambda: np.copyto(target, source)
 
 
-KINDS = {"cpu": counting, "memory": streaming}
-"""What a competitor does while it is busy."""
+def storing() -> Callable[[], object]:
+    """Return a piece of work that writes a megabyte to the disk, waits until it is there, and reads it."""
+    # Not in the usual temporary folder, which often is memory; without a name, so that nothing is left of it.
+    file = tempfile.TemporaryFile(dir="/var/tmp", buffering=0)  # noqa: SIM115 - it lives as long as the competitor
+    data = bytes(1 << 20)
+
+    def store() -> None:
+        file.seek(0)
+        file.write(data)
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the disk is read, not the memory
+        file.seek(0)
+        file.read()
+
+    return store
+
+
+KINDS: dict[str, Callable[[], Callable[[], object]]] = {"cpu": counting, "memory": streaming, "disk": storing}
+"""What a competitor of this package does while it is busy, by name."""
 
 
 def compete(spans: Sequence[tuple[float, float]], work: Callable[[], object]) -> None:
@@ -42,11 +62,17 @@ def compete(spans: Sequence[tuple[float, float]], work: Callable[[], object]) ->
 def main() -> None:
     """Run one competitor: the first line of the standard input is its plan, the second tells it to begin."""
     told = json.loads(sys.stdin.readline())
-    work = KINDS[told["kind"]]()
     Place(**told["place"]).enter()
-    sys.stdin.readline()
-    die_with_parent()
-    compete(told["spans"], work)
+    if told["kind"] in STRESSORS:
+        sys.stdin.readline()
+        with stress_ng(told["kind"]) as stressor:
+            die_with_parent(last=stressor.end)
+            stressor.compete(told["spans"])
+    else:
+        work = KINDS[told["kind"]]()
+        sys.stdin.readline()
+        die_with_parent()
+        compete(told["spans"], work)
     while True:  # to end by oneself before the job does would look like a failure
         time.sleep(60)
 

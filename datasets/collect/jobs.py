@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from paceline.datasets.collect.competitor import KINDS
 from paceline.datasets.collect.contention import PATTERNS
 from paceline.datasets.collect.models import MODELS
+from paceline.datasets.collect.stress import STRESSORS
 
 USAGE = "usage"
 """The pattern of a job whose contention a usage trace decides."""
@@ -31,7 +32,8 @@ class Job:
         Competing processes beside each contended worker, or (``moving``) how many move about, or (``usage``) how many
         a fully busy host has.
     kind
-        What competitors do, one of the names in :data:`KINDS`.
+        What competitors do: ``cpu`` counts, ``memory`` moves memory about, ``disk`` writes and reads a file;
+        ``stress-ng-cpu``, ``-memory`` and ``-disk`` leave the same to stress-ng, where it is installed.
     workers
         How many workers.
     iterations
@@ -69,7 +71,7 @@ class Job:
     def __post_init__(self) -> None:
         _check_known("model", self.model, MODELS)
         _check_known("pattern", self.pattern, {*PATTERNS, USAGE})
-        _check_known("kind", self.kind, KINDS)
+        _check_known("kind", self.kind, {*KINDS, *STRESSORS})
         _check_known("split", self.split, ("fit", "held-out"))
         for field in ("competitors", "workers", "iterations"):
             if getattr(self, field) < 1:

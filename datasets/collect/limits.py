@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,7 @@ def places(workers: int, quota: float, root: str | Path = "/") -> Iterator[list[
         If the quotas sum to more than the cores of this machine: workers would take from each other.
     """
     _check(workers, quota)
+    remove_stale(root)
     with ExitStack() as made:
         try:
             found = [_group(f"paceline-{os.getpid()}-{w}", quota, root, made) for w in range(workers)]
@@ -66,6 +67,22 @@ def places(workers: int, quota: float, root: str | Path = "/") -> Iterator[list[
             made.close()
             found = _pinned(workers)
         yield found
+
+
+def remove_stale(root: str | Path = "/") -> list[Path]:
+    """Remove the control groups of recordings that were killed before they could do so, and return their folders.
+
+    A group is stale when the process in its name is gone. One that still holds processes is left alone.
+    """
+    removed = []
+    for mount in set(mounted(root).values()):
+        for folder in mount.glob("paceline-*-*"):
+            pid = folder.name.split("-")[1]
+            if pid.isdigit() and not (Path(root) / "proc" / pid).exists():
+                with suppress(OSError):
+                    folder.rmdir()
+                    removed.append(folder)
+    return removed
 
 
 def _check(workers: int, quota: float) -> None:

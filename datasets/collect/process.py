@@ -13,6 +13,7 @@ from pathlib import Path
 
 POLL_SECONDS = 0.1
 LOG_LINES = 15
+GRACE_SECONDS = 1.0  # a competitor may have to end processes of its own before it ends
 
 
 class Process:
@@ -69,7 +70,12 @@ class Process:
         return "\n  ".join([f"{self.title} ended with status {self._popen.poll()}:", *lines[-LOG_LINES:]])
 
     def end(self) -> None:
-        """End the process at once, if it runs, and wait until it is gone."""
+        """End the process, if it runs, and wait until it is gone: by itself when its input is closed, else at once."""
+        assert self._popen.stdin is not None
+        with suppress(BrokenPipeError):
+            self._popen.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(GRACE_SECONDS)
         self._popen.kill()
         self._popen.wait()
         with suppress(BrokenPipeError):
