@@ -32,7 +32,7 @@ class Table:
 def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: Sequence[str] = ()) -> Table:
     """Return a table of CSV; ``columns`` and those of them that are ``texts`` stand between spaces.
 
-    A first line that begins with the first column's name is taken for a header. All that is no text is a number, float64.
+    A first line that begins with the first column's name is taken for a header. All that is no text is a number.
     """
     names = columns.split()
     kinds = {column: TEXT if column in texts.split() else NUMBER for column in names}

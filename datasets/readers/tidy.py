@@ -34,10 +34,8 @@ def _is_parquet(path: Path, head: str) -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not head.startswith("PAR1"):
-        return False
     try:
-        return set(REQUIRED) <= set(pq.read_schema(path).names)
+        return head.startswith("PAR1") and set(REQUIRED) <= set(pq.read_schema(path).names)
     except (pa.ArrowException, OSError):
         return path.suffix == ".parquet"  # so that reading it says what is broken
 
@@ -57,6 +55,6 @@ FORMATS = (
         files="CSV with the columns worker, iteration, samples, seconds and any drivers",
         gives="all that a trace holds",
         read=read_csv,
-        recognises=lambda path, head: set(REQUIRED) <= set(header_of(head)),
+        recognises=lambda path, head: {"worker", "iteration"} <= set(header_of(head)),
     ),
 )

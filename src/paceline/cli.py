@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli_collect import collect
+from paceline.cli_data import data_app
 from paceline.cli_live import live
 from paceline.cli_profile import profile
 from paceline.cli_watch import report, watch
@@ -30,7 +31,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="List, describe and convert traces.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.command()(collect)
 app.command()(profile)
@@ -137,51 +137,6 @@ def demo(
     run(folder, out)
 
 
-@data_app.command("list")
-def data_list(as_json: AsJson = False) -> None:
-    """List the recorded traces that ship with the library."""
-    from paceline.datasets import recorded
-
-    _print_rows("Recorded traces", [_summary(recorded.load(name)) for name in recorded.names()], as_json)
-
-
-@data_app.command("info")
-def data_info(
-    name: Annotated[str, typer.Argument(help="A recorded trace's name, or a .parquet or .csv file.")],
-    as_json: AsJson = False,
-) -> None:
-    """Describe one trace: its workers, its drivers, and how it was made."""
-    from paceline import sources
-
-    trace = sources.trace(name)
-    about = {**_summary(trace), "drivers": ", ".join(trace.driver_names), **trace.meta}
-    if as_json:
-        out.print_json(json.dumps(about))
-        return
-    for key, value in about.items():
-        out.print(f"[bold]{escape(key)}[/]  {escape(str(value))}")
-
-
-@data_app.command("convert")
-def data_convert(
-    name: Annotated[str, typer.Argument(help="A recorded trace's name, or a .parquet or .csv file.")],
-    target: Annotated[Path, typer.Argument(help="The .parquet or .csv file to write.")],
-) -> None:
-    """Convert a trace between Parquet and tidy CSV."""
-    from paceline import sources
-    from paceline.datasets.whole import written_whole
-
-    trace = sources.trace(name)
-    if target.suffix == ".parquet":
-        trace.save(target)
-    elif target.suffix == ".csv":
-        with written_whole(target) as temporary:
-            trace.to_frame().to_csv(temporary, index=False)
-    else:
-        raise ValueError(f"{target} must end in .parquet or .csv")
-    out.print(f"written to {target}")
-
-
 def main() -> None:
     """Run the command line; a mistake of the user's ends in one sentence, without a traceback."""
     try:
@@ -212,33 +167,17 @@ def _traces_and_models(
     return scored, models
 
 
-def _summary(trace: Trace) -> dict[str, Any]:
-    import numpy as np
-
-    speed = trace.speed
-    variation = np.nanmean(np.nanstd(speed, axis=0) / np.nanmean(speed, axis=0))
-    return {
-        "job": trace.name,
-        "split": trace.meta.get("split", ""),
-        "pattern": trace.meta.get("pattern", ""),
-        "iterations": len(trace),
-        "workers": len(trace.workers),
-        "drivers": len(trace.driver_names),
-        "median seconds": float(np.nanmedian(trace.seconds)),
-        "variation of speed": float(variation),
-    }
-
-
 def print_frames(frames: dict[str, pd.DataFrame], as_json: bool) -> None:
     """Print tables, or one JSON object that holds them by their titles."""
     if as_json:
         print(json.dumps({title: json.loads(frame.to_json(orient="records")) for title, frame in frames.items()}))
         return
     for title, frame in frames.items():
-        _print_rows(title, [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")])
+        print_rows(title, [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")])
 
 
-def _print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) -> None:
+def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) -> None:
+    """Print rows as a table, or as one JSON list."""
     if as_json:
         print(json.dumps(rows))
         return

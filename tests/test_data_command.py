@@ -1,0 +1,113 @@
+"""``paceline data``, as a user types it."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from paceline import cli
+from paceline.datasets import load, recorded
+from paceline.datasets.readers import FORMATS, TABLES
+from paceline.datasets.remote_sets import REMOTE_SETS
+
+runner = CliRunner()
+
+USAGE = "m_1,0,50,60,,,1,1,3\nm_2,10,70,63,1,2,3,4,5\n"
+
+
+def run(*arguments):
+    result = runner.invoke(cli.app, ["data", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def fails(*arguments):
+    result = runner.invoke(cli.app, ["data", *map(str, arguments)])
+    assert isinstance(result.exception, (ValueError, OSError)), result.output
+    return str(result.exception)
+
+
+@pytest.fixture
+def usage(tmp_path):
+    path = tmp_path / "machine_usage.csv"
+    path.write_text(USAGE)
+    return path
+
+
+def test_everything_that_can_be_named_is_listed():
+    for what, names in [("formats", FORMATS), ("tables", TABLES), ("remote", REMOTE_SETS)]:
+        assert [row["name"] for row in json.loads(run("list", what, "--json"))] == list(names)
+    assert [row["job"] for row in json.loads(run("list", "--json"))] == recorded.names()
+    assert "there is no list of 'x'" in fails("list", "x")
+
+
+def test_a_file_is_loaded_into_a_trace_with_the_options_of_its_format(usage, tmp_path):
+    run("load", usage, "--out", tmp_path / "t.parquet", "--with", "period=60", "--with", "workers=m_2")
+    trace = load(tmp_path / "t.parquet")
+    assert trace.workers == ("m_2",)
+    assert trace.meta["period_seconds"] == "60"
+
+
+def test_a_file_of_several_traces_needs_a_folder(tmp_path):
+    path = tmp_path / "db__TPS.csv"
+    path.write_text("value,runtime,starttime,VM_id\n10,1,2023-09-02 05:13:10,0\n20,1,2023-09-01 05:13:10,1\n")
+    assert "name a folder" in fails("load", path, "--out", tmp_path / "t.parquet")
+    assert not (tmp_path / "t.parquet").exists()
+    run("load", path, "--out", tmp_path / "traces")
+    assert sorted(file.name for file in (tmp_path / "traces").iterdir()) == [
+        "db__TPS-vm0.parquet",
+        "db__TPS-vm1.parquet",
+    ]
+    assert "load it into a folder" in fails("convert", path, tmp_path / "t.parquet")
+    assert len(json.loads(run("info", path, "--json"))) == 2
+
+
+def test_any_recognised_file_converts_to_tidy_csv(usage, tmp_path):
+    run("convert", usage, tmp_path / "t.csv")
+    assert "cpu_util_percent" in (tmp_path / "t.csv").read_text().splitlines()[0]
+
+
+def test_info_says_what_was_dropped(usage):
+    usage.write_text(USAGE + USAGE)
+    about = json.loads(run("info", usage, "--json"))
+    assert about["dropped"].startswith("2 repeated rows")
+    assert "2 repeated rows" in run("info", usage)
+
+
+def test_check_reports_text_json_and_a_figure(tmp_path):
+    name = recorded.names()[0]
+    (found,) = json.loads(run("check", name, "--json"))
+    assert found["job"] == name
+    assert {one["name"] for one in found["series"]} > {"speed"}
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "health.png"
+    assert "speed" in run("check", name, "--figure", picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_check_reads_usage_alone_and_draws_it(usage, tmp_path):
+    assert "no speed was measured" in run("check", usage)
+    pytest.importorskip("matplotlib")
+    run("check", usage, "--figure", tmp_path / "health.png")
+    assert (tmp_path / "health.png").exists()
+
+
+def test_nothing_is_fetched_that_is_not_named(tmp_path):
+    assert "there is no remote set 'x'" in fails("fetch", "x")
+    assert "give the one that you trust" in fails(
+        "fetch", "flash", "--file", "nexus6_lstm.json", "--cache", tmp_path / "cache"
+    )
+    assert not (tmp_path / "cache").exists()
+
+
+def test_mistakes_are_told(usage, tmp_path):
+    assert "--with must be like" in fails("info", usage, "--with", "period")
+    assert "there is no trace file" in fails("info", tmp_path / "none.csv")
+    assert "there is no format 'x'" in fails("info", usage, "--format", "x")
+
+
+def test_recorded_jobs_convert_and_come_back(tmp_path):
+    name = recorded.names()[0]
+    run("convert", name, tmp_path / "t.parquet")
+    np.testing.assert_array_equal(load(tmp_path / "t.parquet").speed, recorded.load(name).speed)
