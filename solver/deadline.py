@@ -8,10 +8,14 @@ left. Newton steps choose the pivots, because curves are nearly straight: three 
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.solver.load import Array, Load
+
+FLOAT, BITS = struct.Struct("<d"), struct.Struct("<q")
 
 RANKABLE = 256
 """With no more times left than these and one a worker, they are ranked at once."""
@@ -84,12 +88,10 @@ def _inside(load: Load, early: int, end: int, pivot: float) -> float:
 def _left(load: Load, done: Array, late: Array) -> float:
     """Return about how many times lie above ``done`` up to ``late``; the flat first part of a curve is one time."""
     left = float(np.add.reduce(late - done))
-    if left <= len(done) + RANKABLE or not load.begins_flat.any():
+    if left <= len(done) + RANKABLE or load.flat is None:
         return left
-    rows = np.flatnonzero(load.begins_flat & (done == load.lower))
-    rate = load.rate[rows]
-    flat = np.where(rate > 0, (load.floor[rows] - load.intercept[rows]) * rate, np.inf)
-    return left - float(np.maximum(np.minimum(flat, late[rows]) - done[rows] - 1, 0).sum())
+    hidden = (np.minimum(load.flat, late) - done - 1) * (done == load.lower)
+    return left - float(np.add.reduce(np.maximum(hidden, 0)))
 
 
 def _ranked(load: Load, done: Array, late: Array, quanta: int) -> tuple[float, Array]:
@@ -112,7 +114,7 @@ def _ranked(load: Load, done: Array, late: Array, quanta: int) -> tuple[float, A
 def _first_steps(load: Load, done: Array, rows: NDArray[np.intp]) -> Array:
     """Return the first quantum above ``done`` of these workers, or, where a curve begins flat, the last as early."""
     first = done[rows] + 1
-    if np.logical_or.reduce(load.begins_flat):
+    if load.flat is not None:
         flat = np.flatnonzero(load.begins_flat[rows] & (done[rows] == load.lower[rows]))
         part = load.only(rows[flat])
         first[flat] = part.quanta_within(part.first)
@@ -131,8 +133,10 @@ def _weighted_rank(values: Array, weight: Array, rank: int) -> float:
 
 def _to_bits(seconds: float) -> int:
     """Return the rank of a float64 that is not negative among all float64: halving ranks halves what is left."""
-    return int(np.float64(abs(seconds)).view(np.int64))
+    bits: int = BITS.unpack(FLOAT.pack(abs(seconds)))[0]
+    return bits
 
 
 def _from_bits(bits: int) -> float:
-    return float(np.int64(bits).view(np.float64))
+    seconds: float = FLOAT.unpack(BITS.pack(bits))[0]
+    return seconds

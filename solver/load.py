@@ -116,6 +116,14 @@ class Load:
         return flat
 
     @cached_property
+    def flat(self) -> Array | None:
+        """About how many quanta end with the first, ``[W]``, 0 where the curve rises at once; none if all do."""
+        if not np.logical_or.reduce(self.begins_flat):
+            return None
+        until = np.where(self.rate > 0, (self.floor - self.intercept) * self.rate, np.inf)
+        return np.where(self.begins_flat, until, 0.0)
+
+    @cached_property
     def _inverse(self) -> tuple[Array, Array, Array, Array]:
         """Rates and offsets of two lines between which the inverse of the curve lies, whatever rounding does."""
         start = self.intercept + self.comm
