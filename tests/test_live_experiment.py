@@ -18,7 +18,14 @@ def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
     for scheme, seed in setting.turns:
         seconds = [0.1 * (pace if scheme == "ewma" else 1.0)] * steps
         turns.append(
-            {"scheme": scheme, "seed": seed, "first": taken[scheme], "seconds": seconds, "foreign": 2.5 * sum(seconds)}
+            {
+                "scheme": scheme,
+                "seed": seed,
+                "first": taken[scheme],
+                "seconds": seconds,
+                "machine": 2.5 * sum(seconds),
+                "own": sum(seconds),
+            }
         )
         taken[scheme] += steps
     record = {"sizes": sizes, "seconds": own, "forecast": own, "overhead": 2e-4, "acted": acted, "why": ""}
@@ -52,6 +59,10 @@ def test_equal_batches_of_unequal_ranks_are_told_how_far_they_are_from_the_clair
     # The clairvoyant ends after 67 samples on the fast rank: 0.0603 s and the 0.01 s outside of computing.
     assert row.clairvoyant == pytest.approx(0.1 / 0.0709, rel=0.02)
     assert row.reached == pytest.approx(0.0709 / 0.1, rel=0.02)
+
+
+def test_cpu_time_that_no_rank_used_is_told():
+    assert made(1.0, [50, 50], [0.04, 0.04]).foreign_cores == pytest.approx(0.5)
 
 
 def test_the_first_iterations_of_a_turn_do_not_count():

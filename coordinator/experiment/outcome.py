@@ -80,9 +80,10 @@ class Outcome:
 
     @property
     def foreign_cores(self) -> float:
-        """Cores that were busy beside the two ranks, in the mean: with competing processes of our own among them."""
+        """Cores that others kept busy, in the mean: competing processes of the experiment's own among them."""
         spent = sum(sum(turn["seconds"]) for turn in self.turns)
-        return sum(turn["foreign"] for turn in self.turns) / spent - len(self.results) if spent else 0.0
+        own = sum(turn["own"] for result in self.results for turn in result["turns"])
+        return float((sum(turn["machine"] for turn in self.turns) - own) / spent)
 
     def pairs(self, scheme: str) -> Array:
         """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""

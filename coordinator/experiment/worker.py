@@ -33,13 +33,14 @@ NOT_YET = 2**62
 
 @dataclass
 class Turn:
-    """What a rank saw in one turn: the wall time of each iteration, and CPU seconds of others on the machine."""
+    """What a rank saw in one turn: wall seconds of each iteration, CPU seconds of the machine and of this rank."""
 
     scheme: str
     seed: int
     first: int
     seconds: list[float]
-    foreign: float
+    machine: float
+    own: float
 
 
 class Finish:
@@ -87,7 +88,7 @@ def take_turn(
     distributed.barrier()
     first = len(contestant.losses)
     walls: list[float] = []
-    before = busy_seconds()
+    machine, own = busy_seconds(), time.process_time()
     if bursts:
         bursts.start(seed)
     begin = now = time.perf_counter()
@@ -99,7 +100,7 @@ def take_turn(
             finish.iteration = len(contestant.losses) + 1
     if bursts:
         bursts.stop()
-    return Turn(scheme, seed, first, walls, busy_seconds() - before)
+    return Turn(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - own)
 
 
 def plain(record: Iteration) -> dict[str, Any]:
