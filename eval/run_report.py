@@ -213,7 +213,7 @@ def _workers(run: Run) -> list[tuple[Any, ...]]:
                 f"{np.nanmin(sizes):.0f}",
                 f"{np.nanmax(sizes):.0f}",
                 _ms(_median(seconds)),
-                f"{_median(speed):.4g}",
+                f"{_median(speed):,.1f}",
                 _percent(_median(np.abs(run.forecast_error[:, w]))),
                 _percent(_mean(waits)),
                 _percent(float(np.mean(slowest == w))),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from paceline import __version__
 from paceline.coordinator.metrics.sink import Sink, summary
 from paceline.coordinator.record import Iteration
 
@@ -90,7 +90,7 @@ def _opened(path: Path) -> TextIO:
 def _header(iteration: Iteration) -> dict[str, Any]:
     return {
         "paceline_run": SCHEMA,
-        "version": _version(),
+        "version": __version__,
         "workers": list(iteration.workers),
         "global_batch": int(iteration.plan.sizes.sum()),
         "units": {"time": "seconds since the epoch", "sizes": "samples", "all others": "seconds, or shares"},
@@ -124,10 +124,3 @@ def _known(value: float) -> float | None:
 
 def _all_known(values_W: ArrayLike) -> list[float | None]:
     return [_known(value) for value in np.asarray(values_W, dtype=np.float64).tolist()]
-
-
-def _version() -> str:
-    try:
-        return version("paceline")
-    except PackageNotFoundError:
-        return "unknown"

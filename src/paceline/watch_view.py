@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -45,7 +45,15 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
     silent
         Seconds since the last one.
     """
-    parts = [_headline(run, silent), Text(), _times(run), Text(), _workers(run), Text(), _changes(run)]
+    parts: list[RenderableType] = [
+        _headline(run, silent),
+        Text(),
+        _times(run),
+        Text(),
+        _workers(run),
+        Text(),
+        _changes(run),
+    ]
     count = f"{why.count(done, 'iteration')} recorded"
     return Panel(Group(*parts), title=Text(run.name), title_align="left", subtitle=Text(count), subtitle_align="right")
 
@@ -65,17 +73,23 @@ def sparkline(values: Array, width: int) -> str:
 
 def _headline(run: Run, silent: float) -> Text:
     recent = slice(-RECENT, None)
-    equal, made = run.of_fleet["equal_seconds"][recent], run.makespan[recent]
-    saved = 1.0 - np.nansum(made) / np.nansum(np.where(np.isfinite(made), equal, np.nan)) if np.nansum(equal) else 0.0
-    text = Text()
-    text.append(f"iteration {run.of_fleet['index'][-1]:.0f}", style="bold")
-    text.append(f"  {_time(_mean(made))}")
-    text.append(f"  waiting {_percent(_mean(run.waiting_share[recent]))}")
-    text.append(f"  {'saves' if saved >= 0 else 'costs'} about {_percent(abs(saved))} against equal batches")
+    equal, made, wall = (
+        run.of_fleet["equal_seconds"][recent],
+        run.makespan[recent],
+        run.of_fleet["wall_seconds"][recent],
+    )
+    known = np.isfinite(equal) & np.isfinite(made)
+    saved = 1.0 - made[known].sum() / equal[known].sum() if known.any() else 0.0
+    text = Text.assemble((f"iteration {run.of_fleet['index'][-1]:.0f}", "bold"))
+    text.append(f"  {_time(_mean(wall))} each, {_time(_mean(made))} of it computing on the slowest\n")
+    text.append(f"waiting {_percent(_mean(run.waiting_share[recent]))} of the computing time")
+    text.append(f", {'saves' if saved >= 0 else 'costs'} about {_percent(abs(saved))} against equal batches")
     if not run.agreed.all():
-        text.append(f"  the workers had different plans {np.sum(~run.agreed)} times", style="bold red")
-    if silent > max(5.0, 10 * _mean(made)):
-        text.append(f"  nothing new for {_time(silent)}", style="bold yellow")
+        text.append(
+            f"\nthe workers had different plans {why.count(int(np.sum(~run.agreed)), 'time')}", style="bold red"
+        )
+    if silent > max(5.0, 10 * _mean(wall)):
+        text.append(f"\nnothing new for {_time(silent)}", style="bold yellow")
     return text
 
 
@@ -96,16 +110,15 @@ def _workers(run: Run) -> Table:
     sizes_W, seconds_W, forecast_W, waits_W, error_W = (_recent(rows) for rows in _rows(run))
     order = [int(w) for w in np.argsort(waits_W, kind="stable") if np.isfinite(sizes_W[w])]
     for w in order[:SHOWN]:
-        last = run.sizes[-1, w]
         share = sizes_W[w] / np.nansum(sizes_W)
         table.add_row(
             Text(run.workers[w]),
-            f"{last:.0f}" if np.isfinite(last) else "gone",
+            f"{sizes_W[w]:.0f}" if np.isfinite(run.sizes[-1, w]) else "gone",
             "█" * max(1, round(WIDEST * share)),
             _time(seconds_W[w]),
             _time(forecast_W[w]),
             _percent(error_W[w]),
-            f"{sizes_W[w] / seconds_W[w]:.4g}" if seconds_W[w] > 0 else "-",
+            _speed(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
             _percent(waits_W[w]),
             _slowest(run, w),
         )
@@ -145,6 +158,10 @@ def _recent(rows_TW: Array) -> Array:
 
 def _time(seconds: float) -> str:
     return why.duration(seconds) if np.isfinite(seconds) else "-"
+
+
+def _speed(speed: float) -> str:
+    return f"{speed:,.0f}/s" if speed >= 100 else f"{speed:.3g}/s"
 
 
 def _percent(share: float) -> str:
