@@ -69,14 +69,14 @@ def live(
         if as_json:
             out.print_json(data={"setting": asdict(setting), "rows": [asdict(row) for row in outcome.rows]})
         else:
-            out.print(table(outcome))
+            out.print(outcome_table(outcome))
         if figure:
             path = figure if len(settings) == 1 else figure / f"{setting.contention}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             err.print(f"drawn: {loss_figure(outcome, path)}")
 
 
-def table(outcome: Outcome) -> Table:
+def outcome_table(outcome: Outcome) -> Table:
     """Return what came out of an experiment as a table."""
     from paceline.coordinator.experiment import CONTENTIONS
 

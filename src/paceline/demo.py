@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from paceline.cli import DEFAULT_PREDICTORS, print_frames
+from paceline.cli_live import outcome_table
+from paceline.coordinator.experiment import Setting, can_set_quotas, experiment
 from paceline.datasets import Trace, recorded
 from paceline.eval import Balanced, leaderboard, leaderboard_figure, replay_all, replay_figure
 from paceline.predictors import FleetPredictor, named
@@ -48,9 +51,25 @@ def run(folder: Path, out: Console) -> None:
     shown = max(held_out, key=lambda trace: gains[trace.name][gains["scheme"] == SHOWN].item())
     replay_figure(replays.replays[shown.name], shown, folder / "replay.png", scheme=SHOWN)
     leaderboard_figure(board, folder / "leaderboard.png")
+    _live(folder, out)
     written = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
-    out.print(f"[bold]5  Written to {folder}/[/]: {written}  ({time.perf_counter() - began:.0f} s)")
+    out.print(f"[bold]6  Written to {folder}/[/]: {written}  ({time.perf_counter() - began:.0f} s)")
     out.print(f"Next: [cyan]paceline evaluate {folder}/narx.safetensors[/], [cyan]paceline collect --list[/]")
+
+
+def _live(folder: Path, out: Console) -> None:
+    """Balance a real training on this machine, one of its two ranks disturbed."""
+    from paceline.coordinator.experiment.figure import loss_figure
+
+    if len(os.sched_getaffinity(0)) < 2:
+        out.print("[bold]5  A real training, balanced[/]: left out, as two ranks need two cores")
+        return
+    contention = "quota" if can_set_quotas() else "hogs"
+    out.print("[bold]5  A real training, balanced[/] Two ranks, equal batches and balanced ones in turns")
+    with out.status("training ..."):
+        outcome = experiment(Setting(contention=contention, rounds=3, seconds=2.0))
+    out.print(outcome_table(outcome))
+    loss_figure(outcome, folder / "live.png")
 
 
 def _fitted(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
