@@ -135,12 +135,12 @@ class Recorder:
         self._explain()
         measured = (samples, step.seconds, step.comm_seconds, step.wait_seconds, step.start)
         phases = (step.phases.get(name, math.nan) for name in self.phases)
-        self._append([self.next_iteration, *map(_number, (*measured, *phases, *step.drivers))])
+        self._append(f"[{self.next_iteration}, {', '.join(map(_number, (*measured, *phases, *step.drivers)))}]")
         self.next_iteration += 1
 
     def _explain(self) -> None:
         if not self._explained:
-            self._append(self._header())
+            self._append(json.dumps(self._header()))
             self._explained = True
 
     def _header(self) -> dict[str, object]:
@@ -156,10 +156,10 @@ class Recorder:
             "meta": self.meta,
         }
 
-    def _append(self, line: object) -> None:
+    def _append(self, line: str) -> None:
         if self._file is None:
             raise RuntimeError(f"{self.path} is not open: use the recorder inside `with Recorder(...) as recorder:`")
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._file.write(f"{line}\n".encode())
 
 
 class Step:
@@ -188,6 +188,6 @@ class Step:
         self.comm_seconds += time.perf_counter() - begin
 
 
-def _number(value: float) -> float | None:
-    # JSON has no NaN: what was not measured is null.
-    return value if math.isfinite(value) else None
+def _number(value: float) -> str:
+    # As JSON has it, which has no NaN: what was not measured is null.
+    return repr(float(value)) if math.isfinite(value) else "null"

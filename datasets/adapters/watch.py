@@ -78,8 +78,11 @@ class Watch:
         recorder: Recorder,
         samples: Count = leading_size,
     ) -> None:
+        import torch
+
         self.stopwatch = Stopwatch(model, recorder)
-        self._samples = samples
+        self._samples, self._optimizer = samples, optimizer
+        self._grad_enabled = torch.is_grad_enabled
         self._parameters = {id(parameter) for parameter in model.parameters()}
         # Inside DistributedDataParallel, so that its broadcast of buffers is not taken for work.
         inner: Any = model.module if hasattr(model, "register_comm_hook") else model
@@ -109,12 +112,11 @@ class Watch:
         return self.stopwatch.timed(hook)
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if _trains(module):
+        if module.training and self._grad_enabled():
             self.stopwatch.forward(self._samples(args, kwargs))
 
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
-        if _trains(module):
-            self.stopwatch.backward()
+        self.stopwatch.backward()
 
     def _before_step(self, optimizer: Any, *args: Any) -> None:
         if self._is_ours(optimizer):
@@ -125,14 +127,10 @@ class Watch:
             self.stopwatch.stepped()
 
     def _is_ours(self, optimizer: Any) -> bool:
+        if self._optimizer is not None:
+            return True
         groups = optimizer.param_groups
         return any(id(parameter) in self._parameters for group in groups for parameter in group["params"])
-
-
-def _trains(module: Any) -> bool:
-    import torch
-
-    return bool(module.training) and torch.is_grad_enabled()
 
 
 def _step_hooks(optimizer: torch.optim.Optimizer | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
