@@ -128,16 +128,16 @@ def run_figure(run: Run) -> bytes:
 
 
 def _draw_times(axes: Axes, run: Run) -> None:
-    expected = np.fmax.reduce(run.forecast_seconds, axis=1)
+    equal, expected = run.of_fleet["equal_seconds"], np.fmax.reduce(run.forecast_seconds, axis=1)
+    top = 1.1 * float(np.fmax.reduce([*run.makespan, *equal, 0.0]))
     lines = (
-        ("equal batches, an estimate", run.of_fleet["equal_seconds"], BLACK, "-"),
-        ("forecast", expected, GREEN, ":"),
+        ("equal batches, an estimate", equal, BLACK, "-"),
+        ("forecast", np.where(expected < top, expected, np.nan), GREEN, ":"),  # the first knows nothing
         ("measured", run.makespan, BLUE, "-"),
     )
     for name, seconds, colour, style in lines:
         axes.plot(*_pieces(run, 1e3 * seconds), style, color=colour, linewidth=1.3, label=name)
-    top = float(np.fmax.reduce([*run.makespan, *run.of_fleet["equal_seconds"], 0.0]))  # not the first forecasts
-    axes.set_ylim(top=1.1e3 * top or 1.0)
+    axes.set_ylim(top=1e3 * top or 1.0)
     axes.set_ylabel("time of the slowest\nworker, ms")
     axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
 

@@ -24,9 +24,6 @@ RECENT = 20
 SHOWN = 12
 """So many workers get a row: those for which the others waited most."""
 
-WIDEST = 8
-"""Characters of the bar of a worker that has the whole batch."""
-
 CHANGES = 5
 """So many of the last changes are told."""
 
@@ -104,17 +101,14 @@ def _workers(run: Run) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("worker", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)
-    table.add_column("share", width=WIDEST, no_wrap=True)
     for name in ("time", "forecast", "off by", "speed", "waits", "slowest"):
         table.add_column(name, justify="right", no_wrap=True)
     sizes_W, seconds_W, forecast_W, waits_W, error_W = (_recent(rows) for rows in _rows(run))
     order = [int(w) for w in np.argsort(waits_W, kind="stable") if np.isfinite(sizes_W[w])]
     for w in order[:SHOWN]:
-        share = sizes_W[w] / np.nansum(sizes_W)
         table.add_row(
             Text(run.workers[w]),
             f"{sizes_W[w]:.0f}" if np.isfinite(run.sizes[-1, w]) else "gone",
-            "█" * max(1, round(WIDEST * share)),
             _time(seconds_W[w]),
             _time(forecast_W[w]),
             _percent(error_W[w]),
