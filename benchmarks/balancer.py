@@ -18,7 +18,7 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
-from paceline.coordinator import LeaderSearch, LoadBalancer, Policy
+from paceline.coordinator import LeaderSearch, LoadBalancer, Policy, SearchFallback
 from paceline.datasets import Trace, recorded
 from paceline.eval import Scheme, replay
 from paceline.predictors import EWMA, NARX, LastValue, Predictor, Report, checks
@@ -39,9 +39,10 @@ SAMPLES_PER_WORKER = 320
 class Planned:
     """A replay scheme that does what a load balancer plans: the report first, then the drivers of the boundary."""
 
-    def __init__(self, predictor: Predictor, policy: Policy) -> None:
+    def __init__(self, predictor: Predictor, policy: Policy, *, guarded: bool = False) -> None:
         self.predictor = predictor
         self.policy = policy
+        self.guarded = guarded
 
     @property
     def driver_names(self) -> tuple[str, ...]:
@@ -50,7 +51,8 @@ class Planned:
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job."""
-        self.planner = LoadBalancer(self.predictor, workers=workers, global_batch=global_batch, policy=self.policy)
+        bare = LoadBalancer(self.predictor, workers=workers, global_batch=global_batch, policy=self.policy)
+        self.planner = SearchFallback(bare) if self.guarded else bare
         self.report: Report | None = None
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
@@ -111,6 +113,7 @@ def compared(fit: list[Trace], score: list[Trace]) -> Iterator[str]:
         for predictor in predictors
         for name, policy in POLICIES.items()
     }
+    schemes["EWMA, default policy, search to fall back on"] = Planned(EWMA(0.5), Policy(), guarded=True)
     schemes["leader search"] = Searched()
     scores = [_scored(schemes, trace) for trace in score]
     yield "| plans by | changes per 100 iterations | regret | speed-up over equal |"

@@ -23,6 +23,9 @@ SMOOTHING = 0.2
 LONGEST_STAY = 16
 """A search that is needed again and again lasts up to so many times the patience."""
 
+WORSE = 0.05
+"""Noise alone is no reason to search: iterations must also be longer by this share than equal batches would take."""
+
 LARGEST_ERROR = 10.0
 """An error of the logarithm above this is garbage, and counts as this."""
 
@@ -31,9 +34,9 @@ class SearchFallback:
     """A load balancer with a net: while its forecasts are far off, sizes are searched for without a model.
 
     After each iteration the forecast time of the batches that were run is compared with the time they took. If a
-    worker's typical error stays large, :class:`LeaderSearch` takes over from the sizes in use; the balancer goes on
-    learning. Once its forecasts have held again for a while, its plans are taken again. Each time the curves let it
-    down anew, the search stays twice as long. Now and then a wild time is no reason to search.
+    worker's typical error stays large, and the sizes do worse than equal ones would at the speeds measured,
+    :class:`LeaderSearch` takes over from the sizes in use; the balancer goes on learning. Once its forecasts have held
+    again for a while, its plans are taken again. Each time the curves let it down anew, the search stays twice as long.
 
     Parameters
     ----------
@@ -78,7 +81,7 @@ class SearchFallback:
         self.searching = False
         self._search = self._fresh_search()
         self._error: Array = np.zeros(len(balancer.workers))
-        self._lasted, self._stay = 0, patience
+        self._loss, self._lasted, self._stay = 0.0, 0, patience
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -109,13 +112,14 @@ class SearchFallback:
         parts = {"balancer": self.balancer.state_dict(), "search": self._search.state_dict()}
         states = {f"{part}/{name}": value for part, state in parts.items() for name, value in state.items()}
         numbers = np.array([self._lasted, self._stay, self.searching], dtype=np.int64)
-        return {**states, "error": self._error.copy(), "fallback": numbers, "sizes": self.plan.sizes.copy()}
+        errors = {"error": self._error.copy(), "loss": np.array(self._loss)}
+        return {**states, **errors, "fallback": numbers, "sizes": self.plan.sizes.copy()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned; the fleet becomes the saved one."""
         for part, planner in (("balancer/", self.balancer), ("search/", self._search)):
             planner.load_state_dict({n.removeprefix(part): v for n, v in state.items() if n.startswith(part)})
-        self._error = np.array(state["error"])
+        self._error, self._loss = np.array(state["error"]), float(state["loss"])
         self._lasted, self._stay, searching = (int(number) for number in state["fallback"])
         self.searching = bool(searching)
         self.plan = replace(self.balancer.plan, sizes=np.array(state["sizes"]))
@@ -132,8 +136,12 @@ class SearchFallback:
             error_W = np.abs(np.log(samples / report.speed / forecast_W))
         error_W = np.where(np.isfinite(error_W), np.minimum(error_W, LARGEST_ERROR), self._error)
         self._error = self._error + SMOOTHING * (error_W - self._error)
+        self._loss += SMOOTHING * (_loss_to_equal(samples, report.speed) - self._loss)
         worst = float(self._error.max())
-        crossed = worst < np.log1p(self.tolerance / 2) if self.searching else worst > np.log1p(self.tolerance)
+        if self.searching:
+            crossed = worst < np.log1p(self.tolerance / 2)
+        else:
+            crossed = worst > np.log1p(self.tolerance) and self._loss > np.log1p(WORSE)
         self._lasted = self._lasted + 1 if crossed else 0
 
     def _change_over(self) -> None:
@@ -159,10 +167,20 @@ class SearchFallback:
 
     def _begin_anew(self, plan: Plan) -> Plan:
         self._search = self._fresh_search()
-        self.searching, self._error, self._lasted = False, np.zeros(len(plan.workers)), 0
+        self.searching, self._lasted = False, 0
+        self._error, self._loss = np.zeros(len(plan.workers)), 0.0
         self.plan = plan
         return plan
 
     def _fresh_search(self) -> LeaderSearch:
         lb = self.balancer
         return LeaderSearch(workers=lb.workers, global_batch=lb.global_batch, policy=lb.policy)
+
+
+def _loss_to_equal(samples_W: Array, speed_W: Array) -> float:
+    """Return how much longer the iteration took than equal batches at these speeds would, as a logarithm."""
+    known = np.isfinite(speed_W)
+    if not known.any():
+        return 0.0
+    loss = np.log((samples_W[known] / speed_W[known]).max() * speed_W[known].min() / samples_W[known].mean())
+    return float(np.clip(loss, -LARGEST_ERROR, LARGEST_ERROR))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer, Policy, SearchFallback
+from paceline.datasets import recorded
 from paceline.predictors import EWMA, LastValue, Report
 
 FLEET = ("gpu0", "gpu1", "gpu2")
@@ -89,6 +90,17 @@ def test_noise_alone_is_no_reason_to_search():
         sizes = planner.plan.sizes
         planner.step(Report(sizes, plain(sizes) * np.exp(rng.normal(0, 0.2, 3))))
         assert not planner.searching
+
+
+def test_large_errors_are_no_reason_to_search_while_balancing_is_better_than_not():
+    """A recorded job whose contention comes and goes: hard to forecast, and balancing still pays."""
+    trace = recorded.load("digits-cnn-bursty")
+    balanced = LoadBalancer(EWMA(0.5), workers=trace.workers, global_batch=1280)
+    planner = SearchFallback(balanced)
+    for speed in trace.speed[:600]:
+        planner.step(Report(planner.plan.sizes, planner.plan.sizes / speed))
+        assert not planner.searching
+    assert planner.plan.forecast.spread.max() > 0.3
 
 
 def test_a_worker_without_a_report_says_nothing_about_the_curves():
