@@ -249,7 +249,7 @@ def won(peers: list[str]) -> str:
     if not peers:
         return "None of the others is quicker than the `with` block."
     names = " and ".join(peers)
-    return f"{names} is quicker than the `with` block: it measures nothing and writes no names for what is missing."
+    return f"{names} is quicker than the `with` block: it is handed the numbers and measures nothing."
 
 
 if __name__ == "__main__":
