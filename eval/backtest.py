@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from paceline.datasets import Trace
 from paceline.eval.jobs import require_warmup
+from paceline.eval.overhead import barrier_overhead
 from paceline.predictors import Forecast, Predictor, Report
 
 Array = NDArray[np.float64]
@@ -38,6 +40,8 @@ class Backtest:
         Bounds of the forecast's central 90 % interval, ``[T, W]``, in samples/s.
     warmup
         Iterations at the start that are not scored.
+    seconds
+        Time of one call, on average over the job: to observe one iteration and predict the next, for the whole fleet.
     """
 
     forecast_TW: Array
@@ -46,6 +50,7 @@ class Backtest:
     high_TW: Array
     actual_TW: Array
     warmup: int
+    seconds: float = float("nan")
 
     @property
     def rmse(self) -> Array:
@@ -62,6 +67,14 @@ class Backtest:
         """Share of each worker's speeds inside the 90 % interval, ``[W]``: 0.9 if the spread means what it says."""
         inside = (self.low_TW <= self.actual_TW) & (self.actual_TW <= self.high_TW)
         return _mean(np.where(np.isnan(self.actual_TW), np.nan, inside)[self.warmup :])
+
+    @property
+    def overhead(self) -> float:
+        """How much longer groups of 16 workers wait for their slowest than if its speed had been known, less 1.
+
+        See :func:`paceline.eval.barrier_overhead`; a smaller fleet is one group, and a single worker waits for nobody.
+        """
+        return barrier_overhead(self.forecast_TW[self.warmup :], self.actual_TW[self.warmup :])
 
     @property
     def scored(self) -> NDArray[np.int64]:
@@ -134,7 +147,9 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     array([3.])
     """
     require_warmup(warmup, trace)
+    began = time.perf_counter()
     steps = list(iter_backtest(predictor, trace))
+    seconds = (time.perf_counter() - began) / len(trace)
     return Backtest(
         forecast_TW=np.stack([step.forecast.speed for step in steps]),
         spread_TW=np.stack([step.forecast.spread for step in steps]),
@@ -142,6 +157,7 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
         high_TW=np.stack([step.forecast.quantile(0.95) for step in steps]),
         actual_TW=trace.speed,
         warmup=warmup,
+        seconds=seconds,
     )
 
 

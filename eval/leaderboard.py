@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,30 +32,48 @@ class Leaderboard:
     workers
         One row a predictor, trace and worker: ``predictor``, ``trace``, ``worker``, ``rmse`` and ``mae`` (ratios),
         ``coverage`` (share inside the 90 % interval).
+    jobs
+        One row a predictor and trace: ``predictor``, ``trace``, ``overhead`` (how much longer groups of 16 workers
+        wait than if the speeds had been known), ``microseconds`` (of one call, to observe and to predict, for the
+        whole fleet).
     left_out
         Workers without a ratio, as ``trace/worker``: the last value made no error on them, because their speed
         never changed, or they reported fewer than two speeds after the warm-up.
+    fit_seconds
+        How long each predictor was fitted, where that is known.
     """
 
     workers: pd.DataFrame
+    jobs: pd.DataFrame
     left_out: tuple[str, ...]
+    fit_seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def overall(self) -> pd.DataFrame:
         """One row a predictor over all workers of all traces, best first.
 
         ``rmse`` and ``mae`` are geometric means of the workers' ratios, ``worst`` is the highest RMSE ratio of a
-        single worker and ``where`` that worker, ``coverage`` is the mean.
+        single worker and ``where`` that worker; ``coverage``, ``overhead`` and ``microseconds`` are means, of workers
+        and of traces. ``fit seconds`` is there if that is known of any predictor.
         """
-        return _summed_up(self.workers, ["predictor"])
+        table = _summed_up(self.workers, self.jobs, ["predictor"])
+        if self.fit_seconds:
+            table["fit seconds"] = table["predictor"].map(self.fit_seconds)
+        return table
 
     @property
     def per_trace(self) -> pd.DataFrame:
         """One row a trace and predictor, with the same columns, best first within each trace."""
-        return _summed_up(self.workers, ["trace", "predictor"])
+        return _summed_up(self.workers, self.jobs, ["trace", "predictor"])
 
 
-def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *, warmup: int = 50) -> Leaderboard:
+def leaderboard(
+    predictors: Mapping[str, Predictor],
+    traces: Iterable[Trace],
+    *,
+    warmup: int = 50,
+    fit_seconds: Mapping[str, float] | None = None,
+) -> Leaderboard:
     """Backtest predictors on traces and relate their errors to those of the last value.
 
     Parameters
@@ -66,6 +84,8 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
         Recorded jobs, best ones that no predictor was fitted to.
     warmup
         Iterations at the start of each trace that are not scored.
+    fit_seconds
+        How long each predictor was fitted, to be shown beside the others' scores.
 
     Raises
     ------
@@ -88,16 +108,18 @@ def leaderboard(predictors: Mapping[str, Predictor], traces: Iterable[Trace], *,
     if not isinstance(predictors[YARDSTICK], LastValue):
         raise ValueError(f"the name {YARDSTICK!r} is the yardstick's, got {predictors[YARDSTICK]!r}: rename it")
     rows: list[dict[str, object]] = []
+    jobs: list[dict[str, object]] = []
     left_out: list[str] = []
     for trace in by_name(traces).values():
         results = {name: backtest(predictor, trace, warmup=warmup) for name, predictor in predictors.items()}
         last = results[YARDSTICK]
         kept = (last.scored >= FEWEST_SCORED) & (np.nan_to_num(last.rmse) > 0)
         rows += [row for name, result in results.items() for row in _rows(name, result, last, trace, kept)]
+        jobs += [_job(name, result, trace) for name, result in results.items() if kept.any()]
         left_out += [f"{trace.name}/{worker}" for worker in np.array(trace.workers)[~kept]]
     if not rows:
         raise ValueError("traces must hold at least one worker whose speed changes, got none to score")
-    return Leaderboard(pd.DataFrame(rows), tuple(left_out))
+    return Leaderboard(pd.DataFrame(rows), pd.DataFrame(jobs), tuple(left_out), dict(fit_seconds or {}))
 
 
 def _rows(
@@ -111,13 +133,23 @@ def _rows(
         yield {**about, "rmse": rmse[w], "mae": mae[w], "coverage": coverage[w]}
 
 
-def _summed_up(workers: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _job(name: str, result: Backtest, trace: Trace) -> dict[str, object]:
+    return {
+        "predictor": name,
+        "trace": trace.name,
+        "overhead": result.overhead,
+        "microseconds": 1e6 * result.seconds,
+    }
+
+
+def _summed_up(workers: pd.DataFrame, jobs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     groups = workers.groupby(by)
     table = groups[["rmse", "mae"]].agg(_geometric_mean)
     worst = workers.loc[groups["rmse"].idxmax()].set_index(by)
     table["worst"] = worst["rmse"]
     table["where"] = worst["trace"] + "/" + worst["worker"] if "trace" not in by else worst["worker"]
     table["coverage"] = groups["coverage"].mean()
+    table[["overhead", "microseconds"]] = jobs.groupby(by)[["overhead", "microseconds"]].mean()
     return table.reset_index().sort_values([*by[:-1], "rmse"], ignore_index=True)
 
 

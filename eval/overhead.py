@@ -32,7 +32,7 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
     Returns
     -------
     float
-        Mean over iterations and groups, less 1: 0 is perfect. NaN if never two workers reported.
+        Mean over iterations and groups, less 1: 0 is perfect, and that of a worker alone. NaN if nobody reported.
 
     Raises
     ------
@@ -71,9 +71,9 @@ def _dealt(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int
 
 
 def _overheads(forecast_TM: Array, actual_TM: Array) -> Array:
-    """Return the overhead of each iteration in which at least two members reported, ``[T]``."""
+    """Return the overhead of each iteration in which a member reported, ``[T]``; who is alone waits for nobody."""
     seen_TM = np.isfinite(actual_TM) & np.isfinite(forecast_TM)
-    enough_T = seen_TM.sum(axis=1) >= 2
+    enough_T = seen_TM.any(axis=1)
     forecast_TM, actual_TM, seen_TM = forecast_TM[enough_T], actual_TM[enough_T], seen_TM[enough_T]
     slowest_T = np.where(seen_TM, forecast_TM / actual_TM, 0.0).max(axis=1, initial=0.0)
     total_T, promised_T = (np.where(seen_TM, speed_TM, 0.0).sum(axis=1) for speed_TM in (actual_TM, forecast_TM))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets import Trace
-from paceline.eval import backtest, leaderboard
+from paceline.eval import backtest, barrier_overhead, leaderboard
 from paceline.predictors import EWMA, LastValue, checks
 
 
@@ -90,7 +90,8 @@ def test_every_trace_is_met_afresh():
     noisy, steady = (named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2))
     both = leaderboard({"ewma": EWMA()}, [noisy, steady]).per_trace
     alone = leaderboard({"ewma": EWMA()}, [steady]).per_trace
-    assert both[both["trace"] == "job 2"].to_numpy().tolist() == alone.to_numpy().tolist()
+    scores = [name for name in alone.columns if name != "microseconds"]
+    assert both.loc[both["trace"] == "job 2", scores].to_numpy().tolist() == alone[scores].to_numpy().tolist()
 
 
 def test_two_jobs_of_one_name_are_refused():
@@ -101,3 +102,33 @@ def test_two_jobs_of_one_name_are_refused():
 def test_nothing_else_may_be_called_the_last_value():
     with pytest.raises(ValueError, match=r"the name 'last-value' is the yardstick's, got EWMA"):
         leaderboard({"last-value": EWMA()}, [checks.example_trace()])
+
+
+def test_the_overhead_is_the_mean_over_jobs_and_the_time_is_that_of_a_call():
+    traces = [named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2)]
+    board = leaderboard({"ewma": EWMA()}, traces, fit_seconds={"ewma": 2.5})
+    row = board.overall.set_index("predictor").loc["ewma"]
+    results = [backtest(EWMA(), trace) for trace in traces]
+    by_hand = [barrier_overhead(r.forecast_TW[50:], r.actual_TW[50:]) for r in results]
+    assert row["overhead"] == pytest.approx(np.mean(by_hand))
+    assert board.jobs["microseconds"].gt(1).all()
+    assert row["fit seconds"] == 2.5
+    assert np.isnan(board.overall.set_index("predictor").loc["last-value", "fit seconds"])
+    assert "fit seconds" not in leaderboard({}, traces).overall
+
+
+def test_a_forecast_of_the_wrong_level_has_no_overhead_if_its_ratios_are_right():
+    class Half(Oracle):
+        def _next_speed(self, drivers_WD, horizon):
+            return 0.5 * drivers_WD[:, 0]
+
+    trace = checks.example_trace()
+    seeing = Trace(trace.samples, trace.seconds, drivers=trace.speed[:, :, None], driver_names=["speed"])
+    row = leaderboard({"half": Half()}, [seeing]).overall.set_index("predictor").loc["half"]
+    assert row["rmse"] > 1
+    assert row["overhead"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_single_worker_waits_for_nobody():
+    board = leaderboard({}, [of_speed([4.0, 8.0, 4.0, 8.0])], warmup=1)
+    assert board.overall["overhead"].tolist() == [0.0]

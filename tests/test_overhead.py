@@ -35,7 +35,9 @@ def test_who_did_not_report_is_not_waited_for():
     gap = ACTUAL[:, :3].copy()
     gap[:, 1] = np.nan
     assert barrier_overhead(FORECAST[:, :3], gap) == barrier_overhead(FORECAST[:, [0, 2]], ACTUAL[:, [0, 2]])
-    assert np.isnan(barrier_overhead(FORECAST[:, :2], np.where(np.arange(2) == 0, ACTUAL[:, :2], np.nan)))
+    alone = np.where(np.arange(2) == 0, ACTUAL[:, :2], np.nan)
+    assert barrier_overhead(FORECAST[:, :2], alone) == pytest.approx(0.0, abs=1e-12)
+    assert np.isnan(barrier_overhead(FORECAST, np.full_like(ACTUAL, np.nan)))
 
 
 def test_the_same_seed_deals_the_same_groups_and_everybody_gets_into_one():
