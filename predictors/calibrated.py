@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """The quantiles that are tracked; those between are interpolated."""
 
+LEVELS_L = np.array(LEVELS)
 SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 
 STEP, FIRST_STEPS = 0.1, 3.0
@@ -72,7 +73,6 @@ class Calibrated(NestedPredictor):
         super().__init__()
         self.predictor = predictor
         self._inner = (named(predictor) if isinstance(predictor, str) else copy.deepcopy(predictor),)
-        self._expected_W: Array | None = None
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return {
@@ -86,7 +86,8 @@ class Calibrated(NestedPredictor):
     def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
         forecast = self._inner[0]._forecast(drivers_WD, horizon)
         error_WL = np.sqrt(horizon) * self._rows["quantiles"]
-        quantiles_WL = np.clip(forecast.speed[:, None] * np.exp(np.clip(error_WL, -50, 50)), SLOWEST, FASTEST)
+        quantiles_WL = forecast.speed[:, None] * np.exp(np.minimum(error_WL, 50.0))
+        quantiles_WL = np.minimum(np.maximum(quantiles_WL, SLOWEST), FASTEST)
         sigma_W = np.sqrt(horizon) * self._deviation()
         spread_W = np.where(np.isnan(sigma_W), np.inf, np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0))))
         return replace(forecast, spread=spread_W, levels=LEVELS, quantiles=quantiles_WL)
@@ -101,21 +102,17 @@ class Calibrated(NestedPredictor):
         return self._inner[0]._next_speed(drivers_WD, horizon)
 
     def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
-        """Return the inner forecast, and keep it: what is learnt next is how far it was off."""
-        self._expected_W = self._inner[0]._speed_of(samples_W, drivers_WD)
-        return self._expected_W
+        return self._inner[0]._speed_of(samples_W, drivers_WD)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
-        if self._expected_W is not None:
-            self._track(np.log(speed_W / self._expected_W))
-        self._expected_W = None
         self._inner[0]._learn_report(report, speed_W, drivers_WD)
 
-    def _track(self, error_W: Array) -> None:
+    def _compare(self, forecast_W: Array, speed_W: Array) -> None:
         """Move every quantile by what this error says of it; who did not report keeps its quantiles."""
-        rows, seen_W = self._rows, np.isfinite(error_W)
+        rows, error_W = self._rows, np.log(speed_W / forecast_W)
+        seen_W = np.isfinite(error_W)
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
         first_W = seen_W & (rows["compared"] == 0)
         bounded_W = np.minimum(size_W, LARGEST_JUMP * rows["scale"])
@@ -123,10 +120,18 @@ class Calibrated(NestedPredictor):
         scale_W = np.where(first_W, size_W, rows["scale"] + rate_W * (bounded_W - rows["scale"]))
         start_WL = np.where(first_W[:, None], size_W[:, None] * SCORES_L, rows["quantiles"])
         step_W = np.maximum(STEP, 1.0 / (FIRST_STEPS + rows["compared"])) * scale_W
-        exceeded_WL = error_W[:, None] > start_WL
-        moved_WL = start_WL + step_W[:, None] * (np.array(LEVELS) - ~exceeded_WL)
+        missed_WL = error_W[:, None] <= start_WL
+        moved_WL = start_WL + step_W[:, None] * (LEVELS_L - missed_WL)
         reach_W1 = FARTHEST * scale_W[:, None]
-        moved_WL = np.sort(np.clip(moved_WL, -reach_W1, reach_W1), axis=1)
+        moved_WL = _rising(np.minimum(np.maximum(moved_WL, -reach_W1), reach_W1))
         rows["quantiles"] = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
         rows["scale"] = np.where(seen_W, scale_W, rows["scale"])
         rows["compared"] = rows["compared"] + seen_W
+
+
+def _rising(quantiles_WL: Array) -> Array:
+    """Put quantiles that have crossed back in order; few have."""
+    crossed_W = (quantiles_WL[:, 1:] < quantiles_WL[:, :-1]).any(axis=1)
+    if crossed_W.any():
+        quantiles_WL[crossed_W] = np.sort(quantiles_WL[crossed_W], axis=1)
+    return quantiles_WL

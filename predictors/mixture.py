@@ -6,7 +6,10 @@ Axes: W workers, D drivers, E experts.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,7 @@ from numpy.typing import NDArray
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.report import Report
+from paceline.predictors.simple import EWMA, Averages, LastValue
 
 Array = NDArray[np.float64]
 
@@ -84,17 +88,19 @@ class Mixture(NestedPredictor):
             raise ValueError(f"experts must be a list of at least one predictor or name, got {experts!r}")
         super().__init__()
         self.experts = tuple(experts)
-        self._inner = tuple(
-            named(expert) if isinstance(expert, str) else copy.deepcopy(expert) for expert in self.experts
+        self._inner = _averages_together(
+            [named(expert) if isinstance(expert, str) else copy.deepcopy(expert) for expert in self.experts]
         )
-        self._expected_WE: Array | None = None
+        # A forecast that is the same for batches of any size is asked for once, and serves when it is judged too.
+        self._asked_once = all(type(inner)._speed_of is FleetPredictor._speed_of for inner in self._inner)
+        self._answer: _Answer | None = None
 
     @property
     def weights(self) -> Array:
         """How far each expert is trusted, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
         self._require_fleet()
         regret_WE, square_WE = self._rows["regret"], self._rows["square"]
-        count = len(self._inner)
+        count = len(self.experts)
         rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(np.log(count + 1.0) / np.maximum(square_WE, 1e-12)))
         merit_WE = rate_WE * (regret_WE - rate_WE * square_WE) + np.log(rate_WE)
         trust_WE = np.exp(merit_WE - merit_WE.max(axis=1, keepdims=True))
@@ -102,7 +108,7 @@ class Mixture(NestedPredictor):
         return np.asarray((1.0 - SHARE) * trust_WE + SHARE / count)
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        experts = len(self._inner)
+        experts = len(self.experts)
         return {
             "regret": np.zeros((count, experts)),
             "square": np.zeros((count, experts)),
@@ -112,46 +118,101 @@ class Mixture(NestedPredictor):
     # -- forecasting ---------------------------------------------------------------------------------------------
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        asked = [inner._next_speed(self._columns(inner, drivers_WD), horizon) for inner in self._inner]
-        return np.asarray(np.exp(self._mean(np.log(np.stack(asked, axis=1)))))
+        if horizon == 1:
+            return self._answered(drivers_WD).speed_W
+        return np.exp(self._mean(self._expected(drivers_WD, lambda inner, mine: inner._next_speed(mine, horizon))))
 
     def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
         """Return the mixed forecast, and keep the experts' own: what is learnt next is how far each was off."""
-        asked = [inner._speed_of(samples_W, self._columns(inner, drivers_WD)) for inner in self._inner]
-        self._expected_WE = np.log(np.stack(asked, axis=1))
-        return np.asarray(np.exp(self._mean(self._expected_WE)))
+        if self._asked_once:
+            return self._answered(drivers_WD).speed_W
+        expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._speed_of(samples_W, mine))
+        self._answer = _Answer(None, b"", expected_WE, self._mean(expected_WE))
+        return self._answer.speed_W
+
+    def _answered(self, drivers_WD: Array) -> _Answer:
+        """Return the answer for these drivers; one that was asked for since the last report is not made again."""
+        regret_WE, asked = self._rows["regret"], drivers_WD.tobytes()
+        if self._answer is None or self._answer.regret_WE is not regret_WE or self._answer.asked != asked:
+            expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._next_speed(mine, 1))
+            self._answer = _Answer(regret_WE, asked, expected_WE, self._mean(expected_WE))
+        return self._answer
+
+    def _expected(self, drivers_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
+        """Return the log speed that each expert expects."""
+        speed_WE = np.empty((len(drivers_WD), len(self.experts)), order="F")
+        first = 0
+        for inner, mine_WD in self._with_drivers(drivers_WD):
+            asked = ask(inner, mine_WD)
+            last = first + (asked.shape[1] if asked.ndim > 1 else 1)
+            speed_WE.T[first:last] = asked.T
+            first = last
+        return np.log(speed_WE, out=speed_WE)
 
     def _mean(self, expected_WE: Array) -> Array:
         """Return the weighted mean over the experts that know the worker, NaN where none does."""
+        mean_W = (self.weights * expected_WE).sum(axis=1)
+        if np.isfinite(mean_W).all():
+            return np.asarray(mean_W)
         known_WE = np.isfinite(expected_WE)
-        if known_WE.all():
-            return np.asarray(np.einsum("we,we->w", self.weights, expected_WE))
         weights_WE = np.where(known_WE, self.weights, 0.0)
-        total_W = weights_WE.sum(axis=1)
         with np.errstate(invalid="ignore"):
-            return np.asarray((weights_WE * np.where(known_WE, expected_WE, 0.0)).sum(axis=1) / total_W)
+            return (weights_WE * np.where(known_WE, expected_WE, 0.0)).sum(axis=1) / weights_WE.sum(axis=1)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
-        if self._expected_WE is not None:
-            self._learn_weights(np.log(speed_W), self._expected_WE)
-        self._expected_WE = None
-        for inner in self._inner:
-            inner._learn_report(report, speed_W, self._columns(inner, drivers_WD))
+        if self._answer is not None:
+            self._learn_weights(np.log(speed_W), self._answer.expected_WE, self._answer.mean_W)
+        self._answer = None
+        for inner, mine_WD in self._with_drivers(drivers_WD):
+            inner._learn_report(report, speed_W, mine_WD)
 
-    def _learn_weights(self, log_speed_W: Array, expected_WE: Array) -> None:
-        rows = self._rows
-        mean_W = self._mean(expected_WE)
-        error_W = log_speed_W - mean_W
+    def _learn_weights(self, log_speed_W: Array, expected_WE: Array, mean_W: Array) -> None:
+        rows, error_W = self._rows, log_speed_W - mean_W
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
         smoothed_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
         scale_W = np.where(np.isnan(rows["scale"]), size_W, smoothed_W)
-        bounded_W = np.clip(error_W / scale_W, -LARGEST_ERROR, LARGEST_ERROR)
-        better_WE = np.clip((expected_WE - mean_W[:, None]) / scale_W[:, None], -LARGEST_ERROR, LARGEST_ERROR)
-        gain_WE = np.nan_to_num(bounded_W[:, None] * better_WE)
+        better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
+        gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
+        gain_WE[np.isnan(gain_WE)] = 0.0  # who did not report, or what an expert does not know
         seen_W = np.isfinite(error_W)
         kept_W1 = np.where(seen_W, DISCOUNT, 1.0)[:, None]
         rows["regret"] = kept_W1 * rows["regret"] + gain_WE
         rows["square"] = kept_W1 * rows["square"] + np.square(gain_WE)
         rows["scale"] = np.where(seen_W, scale_W, rows["scale"])
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """What the experts and the mixture expected, and what it was asked: after which report, with which drivers."""
+
+    regret_WE: Array | None
+    asked: bytes
+    expected_WE: Array
+    mean_W: Array
+
+    @cached_property
+    def speed_W(self) -> Array:
+        return np.exp(self.mean_W)
+
+
+def _bounded(error: Array) -> Array:
+    return np.minimum(np.maximum(error, -LARGEST_ERROR), LARGEST_ERROR)
+
+
+def _averages_together(experts: Sequence[FleetPredictor]) -> tuple[FleetPredictor, ...]:
+    """Return the experts with neighbouring plain averages as one: to serve five of them costs as much as one."""
+    together: list[FleetPredictor] = []
+    for plain, group in groupby(experts, key=lambda expert: _given_smoothing(expert) is not None):
+        neighbours = list(group)
+        smoothings = [smoothing for expert in neighbours if (smoothing := _given_smoothing(expert))]
+        together += [Averages(smoothings)] if plain and len(neighbours) > 1 else neighbours
+    return tuple(together)
+
+
+def _given_smoothing(expert: FleetPredictor) -> float | None:
+    """Return the smoothing of a plain average, 1 of the last value, and None of any other predictor."""
+    if type(expert) is LastValue:
+        return 1.0
+    return expert.smoothing if type(expert) is EWMA else None

@@ -5,7 +5,7 @@ Axes: W workers, D drivers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -26,17 +26,26 @@ class NestedPredictor(FleetPredictor):
     """
 
     _inner: tuple[FleetPredictor, ...] = ()
+    _read: tuple[tuple[str, ...], list[list[int]]] | None = None
 
     @property
     def driver_names(self) -> tuple[str, ...]:
         """The drivers that any of the inner predictors reads."""
-        return tuple(dict.fromkeys(name for inner in self._inner for name in inner.driver_names))
+        return self._reading()[0]
+
+    def _reading(self) -> tuple[tuple[str, ...], list[list[int]]]:
+        """Return all drivers, and the places of those that each inner predictor reads; found anew after fitting."""
+        if self._read is None:
+            names = tuple(dict.fromkeys(name for inner in self._inner for name in inner.driver_names))
+            self._read = (names, [[names.index(name) for name in inner.driver_names] for inner in self._inner])
+        return self._read
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the inner predictors to these traces."""
         traces = list(traces)
         for inner in self._inner:
             inner.fit(traces)
+        self._read = None
         return self
 
     def reset(self, workers: Sequence[str]) -> None:
@@ -78,8 +87,10 @@ class NestedPredictor(FleetPredictor):
         for i, inner in enumerate(self._inner):
             mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [f"inner{i}"]}
             inner.load_state_dict(workers | {n.replace(f"/inner{i}/", "/", 1): value for n, value in mine.items()})
+        self._read = None
 
-    def _columns(self, inner: FleetPredictor, drivers_WD: Array) -> Array:
-        """Return the drivers that one inner predictor reads, in its order."""
-        names = self.driver_names
-        return drivers_WD[:, [names.index(name) for name in inner.driver_names]]
+    def _with_drivers(self, drivers_WD: Array) -> Iterator[tuple[FleetPredictor, Array]]:
+        """Yield each inner predictor with the drivers that it reads, in its order."""
+        for inner, places in zip(self._inner, self._reading()[1], strict=True):
+            # Taken from the transpose, where a driver's column lies in one piece.
+            yield inner, drivers_WD.T[places].T if places else drivers_WD[:, :0]

@@ -57,4 +57,4 @@ class Report:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             speed = samples / seconds
         usable = (samples > 0) & (seconds > 0) & (speed > 0) & np.isfinite(seconds)
-        return np.where(usable, np.clip(speed, SLOWEST, FASTEST), np.nan)
+        return np.where(usable, np.minimum(np.maximum(speed, SLOWEST), FASTEST), np.nan)

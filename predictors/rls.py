@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.predictors.driver_choice import shared_drivers
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.simple import smoothed
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -23,11 +24,20 @@ Array = NDArray[np.float64]
 LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
 """Number of past log speeds, and the averages of log speed, that the next one is compared with."""
 
+REFERENCES = LAGS - 1 + len(SMOOTHINGS)
+"""Inputs made of these: those besides the last log speed."""
+
+FARTHEST_DRIVER = 4.0
+"""A driver is taken at most so many deviations from its mean, or from its last value."""
+
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest change in a worker's running scale, and the least scale in log speed."""
 
 HUBER = 2.0
 """Errors beyond this many scales count linearly, and inputs beyond it teach less."""
+
+BLOCK = 256
+"""Workers learnt at a time, so that their covariances stay in the processor's cache."""
 
 PRIOR_VARIANCE = 0.05
 """Variance of each weight before anything was learnt: weights start at zero, the last value."""
@@ -104,7 +114,7 @@ class RLS(FleetPredictor):
         return self
 
     def _set_zero_prior(self) -> None:
-        inputs = LAGS - 1 + len(SMOOTHINGS) + 2 * len(self.driver_names_)
+        inputs = REFERENCES + 2 * len(self.driver_names_)
         self.prior_weights_ = np.zeros(inputs)
         self.prior_variance_ = np.full(inputs, PRIOR_VARIANCE)
 
@@ -147,73 +157,75 @@ class RLS(FleetPredictor):
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         rows = self._rows
         inputs_WF = self._inputs(drivers_WD)
-        reach_W = np.abs(inputs_WF[:, : LAGS - 1 + len(SMOOTHINGS)]).max(axis=1) + HUBER
-        step_W = np.einsum("wf,wf->w", inputs_WF, rows["weights"])
-        return np.asarray(np.exp(rows["log_speed"][:, 0] + _scale(rows) * np.clip(step_W, -reach_W, reach_W)))
+        reach_W = np.abs(inputs_WF[:, :REFERENCES]).max(axis=1) + HUBER
+        step_W = (inputs_WF * rows["weights"]).sum(axis=1)
+        step_W = np.minimum(np.maximum(step_W, -reach_W), reach_W)
+        return np.asarray(np.exp(rows["log_speed"][:, 0] + _scale(rows) * step_W))
 
     def _inputs(self, drivers_WD: Array) -> Array:
         """Return how far references lie from the last speed, then drivers from their mean and last value, in scales."""
         rows = self._rows
-        references_WR = np.concatenate([rows["log_speed"][:, 1:], rows["averages"]], axis=1)
-        deviations_WR = (references_WR - rows["log_speed"][:, :1]) / _scale(rows)[:, None]
-        if not self.driver_names_:
-            return np.asarray(np.nan_to_num(deviations_WR))
-        spread_WD = np.sqrt(rows["driver_spread"]) + 1e-6
-        level_WD = (drivers_WD - rows["driver_mean"]) / spread_WD
-        change_WD = (drivers_WD - rows["last_drivers"]) / spread_WD
-        driven_WF = np.clip(np.concatenate([level_WD, change_WD], axis=1), -4.0, 4.0)
-        return np.asarray(np.nan_to_num(np.concatenate([deviations_WR, driven_WF], axis=1)))
+        drivers, last_W1 = len(self.driver_names_), rows["log_speed"][:, :1]
+        inputs_WF = np.empty((len(last_W1), REFERENCES + 2 * drivers), order="F")
+        np.subtract(rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
+        np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : REFERENCES])
+        inputs_WF[:, :REFERENCES] /= _scale(rows)[:, None]
+        if drivers:
+            spread_WD = np.sqrt(rows["driver_spread"]) + 1e-6
+            driven_WF = inputs_WF[:, REFERENCES:]
+            np.divide(drivers_WD - rows["driver_mean"], spread_WD, out=driven_WF[:, :drivers])
+            np.divide(drivers_WD - rows["last_drivers"], spread_WD, out=driven_WF[:, drivers:])
+            np.minimum(np.maximum(driven_WF, -FARTHEST_DRIVER), FARTHEST_DRIVER, out=driven_WF)
+        inputs_WF[np.isnan(inputs_WF)] = 0.0  # what is not known yet has no part in the forecast
+        return inputs_WF
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
         log_speed_W = np.log(speed_W)
-        self._learn_weights(log_speed_W, self._inputs(drivers_WD))
+        target_W = (log_speed_W - self._rows["log_speed"][:, 0]) / _scale(self._rows)
+        target_W[np.isnan(self._rows["scale"])] = np.nan  # one speed alone has no change to tell by
+        inputs_WF = self._inputs(drivers_WD)
+        for first in range(0, len(speed_W), BLOCK):
+            block = slice(first, first + BLOCK)
+            self._learn_weights(block, target_W[block], inputs_WF[block])
         self._move(log_speed_W)
         self._move_drivers(drivers_WD)
 
-    def _learn_weights(self, log_speed_W: Array, inputs_WF: Array) -> None:
-        """Take one step of weighted recursive least squares; who did not report, or just began, learns nothing."""
-        rows = self._rows
-        target_W = (log_speed_W - rows["log_speed"][:, 0]) / _scale(rows)
-        seen_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
-        error_W = np.where(seen_W, target_W - np.einsum("wf,wf->w", inputs_WF, rows["weights"]), 0.0)
-        leverage_W = np.sqrt(np.mean(np.square(inputs_WF), axis=1))
+    def _learn_weights(self, block: slice, target_W: Array, inputs_WF: Array) -> None:
+        """Take one step of weighted recursive least squares in place; who has no target (NaN) learns nothing."""
+        weights_WF, covariance_WFF = self._rows["weights"][block], self._rows["covariance"][block]
+        seen_W = np.isfinite(target_W)
+        error_W = np.where(seen_W, target_W - (inputs_WF * weights_WF).sum(axis=1), 0.0)
+        leverage_W = np.sqrt(np.square(inputs_WF).mean(axis=1))
         doubt_W = np.maximum(np.abs(error_W) / HUBER, 1.0) * np.square(np.maximum(leverage_W / HUBER, 1.0))
-        moved_WF = np.einsum("wfg,wg->wf", rows["covariance"], inputs_WF)
-        gain_WF = moved_WF / (self.forgetting * doubt_W + np.einsum("wf,wf->w", inputs_WF, moved_WF))[:, None]
-        rows["weights"] = rows["weights"] + gain_WF * error_W[:, None]
-        covariance_WFF = (rows["covariance"] - gain_WF[:, :, None] * moved_WF[:, None, :]) / self.forgetting
+        moved_WF = (covariance_WFF * inputs_WF[:, None, :]).sum(axis=2)
+        total_W = self.forgetting * doubt_W + (inputs_WF * moved_WF).sum(axis=1)
+        weights_WF += moved_WF * (error_W / total_W)[:, None]
+        learnt_WF = moved_WF * (seen_W / np.sqrt(total_W))[:, None]
+        covariance_WFF -= learnt_WF[:, :, None] * learnt_WF[:, None, :]
         trace_W = np.einsum("wff->w", covariance_WFF)
-        bound_W = np.minimum(1.0, self.prior_variance_.sum() / np.maximum(trace_W, 1e-300))
-        rows["covariance"] = np.where(
-            seen_W[:, None, None], covariance_WFF * bound_W[:, None, None], rows["covariance"]
-        )
+        bound_W = np.minimum(1.0 / self.forgetting, self.prior_variance_.sum() / np.maximum(trace_W, 1e-300))
+        covariance_WFF *= np.where(seen_W, bound_W, 1.0)[:, None, None]
 
     def _move(self, log_speed_W: Array) -> None:
         """Move the delay line, the averages and the scale; a worker that did not report keeps its own."""
         rows, seen_W = self._rows, np.isfinite(log_speed_W)
         change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
         bounded_W = np.fmin(change_W, 5.0 * np.maximum(rows["scale"], SMALLEST_SCALE))
-        scale_W = np.where(np.isnan(rows["scale"]), change_W, _smoothed(rows["scale"], bounded_W, SCALE_SMOOTHING))
+        scale_W = np.where(np.isnan(rows["scale"]), change_W, smoothed(rows["scale"], bounded_W, SCALE_SMOOTHING))
         rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
         moved_WR = np.concatenate([log_speed_W[:, None], rows["log_speed"][:, :-1]], axis=1)
         rows["log_speed"] = np.where(seen_W[:, None], moved_WR, rows["log_speed"])
-        rows["averages"] = _smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
+        rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
 
     def _move_drivers(self, drivers_WD: Array) -> None:
         rows = self._rows
         off_WD = np.square(drivers_WD - rows["driver_mean"])
-        rows["driver_spread"] = _smoothed(rows["driver_spread"], off_WD, 0.02)
-        rows["driver_mean"] = _smoothed(rows["driver_mean"], drivers_WD, 0.02)
+        rows["driver_spread"] = smoothed(rows["driver_spread"], off_WD, 0.02)
+        rows["driver_mean"] = smoothed(rows["driver_mean"], drivers_WD, 0.02)
         rows["last_drivers"] = np.where(np.isnan(drivers_WD), rows["last_drivers"], drivers_WD)
 
 
 def _scale(rows: Mapping[str, Array]) -> Array:
     return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
-
-
-def _smoothed(average: Array, newest: Array, smoothing: Array | float) -> Array:
-    """Move averages to the newest values; the first value is the average, and NaN moves none."""
-    moved = np.where(np.isnan(average), newest, average + smoothing * (newest - average))
-    return np.where(np.isnan(newest), average, moved)

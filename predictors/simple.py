@@ -5,7 +5,7 @@ Axes: T iterations, W workers, D drivers, G smoothings tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -113,7 +113,7 @@ class EWMA(FleetPredictor):
         return {"level": np.full(count, np.nan)}
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        self._rows["level"] = _smoothed(self._rows["level"], speed_W, self.smoothing_)
+        self._rows["level"] = smoothed(self._rows["level"], speed_W, self.smoothing_)
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         return self._rows["level"]
@@ -126,6 +126,23 @@ class EWMA(FleetPredictor):
             super()._load_learnt(learnt)
         elif "smoothing" in learnt:
             self.smoothing_ = float(learnt["smoothing"])
+
+
+class Averages(FleetPredictor):
+    """Several EWMAs of given smoothings at once, one column of the forecast each: what a mixture makes of its own."""
+
+    def __init__(self, smoothings: Sequence[float]) -> None:
+        super().__init__()
+        self.smoothings = tuple(smoothings)
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {"level": np.full((count, len(self.smoothings)), np.nan)}
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        self._rows["level"] = smoothed(self._rows["level"], speed_W[:, None], np.array(self.smoothings))
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        return self._rows["level"]
 
 
 class HuberEWMA(FleetPredictor):
@@ -175,15 +192,14 @@ class HuberEWMA(FleetPredictor):
         return {"level": np.full(count, np.nan), "deviation": np.full(count, np.nan)}
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        level_W, usual_W = self._rows["level"], self._rows["deviation"]
-        change_W = np.log(speed_W) - level_W
-        bound_W = self.threshold * np.where(np.isfinite(usual_W), np.maximum(usual_W, SMALLEST_DEVIATION), np.inf)
-        clipped_W = np.clip(change_W, -bound_W, bound_W)
-        self._rows["level"] = _smoothed(
-            level_W, np.where(np.isnan(level_W), np.log(speed_W), level_W + clipped_W), self.smoothing
-        )
+        level_W, usual_W, log_speed_W = self._rows["level"], self._rows["deviation"], np.log(speed_W)
+        change_W = log_speed_W - level_W
+        bound_W = self.threshold * np.where(np.isnan(usual_W), np.inf, np.maximum(usual_W, SMALLEST_DEVIATION))
+        clipped_W = np.minimum(np.maximum(change_W, -bound_W), bound_W)
+        aim_W = np.where(np.isnan(level_W), log_speed_W, level_W + clipped_W)
+        self._rows["level"] = smoothed(level_W, aim_W, self.smoothing)
         # The deviation takes the whole change, so that it soon lets a lasting jump pass.
-        self._rows["deviation"] = _smoothed(usual_W, np.abs(change_W), DEVIATION_SMOOTHING)
+        self._rows["deviation"] = smoothed(usual_W, np.abs(change_W), DEVIATION_SMOOTHING)
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         return np.exp(self._rows["level"])
@@ -257,10 +273,13 @@ def speed_of_log(log_speed_W: Array) -> Array:
     return np.exp(np.clip(log_speed_W, np.log(SLOWEST), np.log(FASTEST)))
 
 
-def _smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:
+def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:
     """Move the level towards the newest value; the first value is the level, and a gap keeps it."""
-    moved_W = np.where(np.isfinite(level_W), level_W + smoothing * (newest_W - level_W), newest_W)
-    return np.where(np.isfinite(newest_W), moved_W, level_W)
+    moved_W = level_W + smoothing * (newest_W - level_W)
+    unmoved_W = np.isnan(moved_W)
+    if not unmoved_W.any():
+        return moved_W
+    return np.where(unmoved_W, np.where(np.isnan(newest_W), level_W, newest_W), moved_W)
 
 
 def _ewma_errors(speed_TW: Array) -> tuple[Array, int]:
@@ -272,7 +291,7 @@ def _ewma_errors(speed_TW: Array) -> tuple[Array, int]:
         compared_W = np.isfinite(error_GW[0])
         error_G += error_GW[:, compared_W].sum(axis=1)
         count += int(compared_W.sum())
-        level_GW = _smoothed(level_GW, speed_W, SMOOTHING_GRID[:, None])
+        level_GW = smoothed(level_GW, speed_W, SMOOTHING_GRID[:, None])
     return error_G, count
 
 
