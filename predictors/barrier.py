@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.predictors import gated_memory
 from paceline.predictors.delay_lines import situations
+from paceline.predictors.extras import require
 from paceline.predictors.gated import GatedNARX
 from paceline.predictors.gated_memory import scale_of
 from paceline.predictors.neural import BarrierExamples
@@ -59,31 +61,39 @@ class BarrierHead(GatedNARX):
 
     shipped_as: ClassVar[str] = "barrier-head"
 
-    def _fit_weights(self, traces: Sequence[Trace], closed_loop: int) -> None:
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit the network to all workers of these traces as GatedNARX, then tune it to groups. Needs torch."""
+        traces = list(traces)
+        if not self.pretrained:
+            super().fit(traces)
+        return self.tune(traces)
+
+    def tune(self, traces: Iterable[Trace]) -> Self:
+        """Go on from the weights there are, GatedNARX's or its own, to random groups of workers. Needs torch."""
+        require("torch", needed_by="BarrierHead.tune", extra="neural")
         from paceline.predictors.torch_fit import fit_barrier
 
-        if not self.pretrained:
-            super()._fit_weights(traces, closed_loop)
-        rng = np.random.default_rng(self.training.seed)
-        parts = [groups for trace in traces for groups in self._groups(trace, closed_loop, rng)]
-        groups = BarrierExamples.joined(parts)
+        traces = list(traces)
+        if not traces or not self.weights_:
+            raise ValueError("traces must hold at least one trace, and the head weights to go on from: call fit first")
+        examples = BarrierExamples.joined([self._barrier_examples(trace) for trace in traces])
+        groups = BarrierExamples.joined([examples.grouped(rows) for rows in self._groups(examples.validates)])
         if groups.validates.all() or not groups.validates.any():
             raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit groups of {GROUP}")
         columns_DF = gated_memory.driver_columns(len(self.driver_names_), self.driver_lags)
         self.weights_ = fit_barrier(groups, columns_DF, self.training, self.weights_)
+        self._answer = None
+        return self
 
-    def _groups(self, trace: Trace, closed_loop: int, rng: np.random.Generator) -> Iterator[BarrierExamples]:
-        """Yield random groups of this trace's workers and iterations: those to learn from, and those that validate."""
-        examples = self._barrier_examples(trace, closed_loop)
-        for validates in (False, True):
-            chosen = rng.permutation(np.flatnonzero(examples.validates == validates))
-            full = len(chosen) // GROUP * GROUP
-            if full:
-                yield examples.grouped(chosen[:full].reshape(-1, GROUP))
+    def _groups(self, validates: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+        """Return random groups of examples, ``[groups, workers]``: those to learn from, and those that validate."""
+        rng = np.random.default_rng(self.training.seed)
+        chosen = [rng.permutation(np.flatnonzero(validates == held_out)) for held_out in (False, True)]
+        return [rows[: len(rows) // GROUP * GROUP].reshape(-1, GROUP) for rows in chosen]
 
-    def _barrier_examples(self, trace: Trace, closed_loop: int) -> BarrierExamples:
+    def _barrier_examples(self, trace: Trace) -> BarrierExamples:
         parts = []
-        for k, rows, drivers_WD, log_speed_W in situations(self, trace, closed_loop):
+        for k, rows, drivers_WD, log_speed_W in situations(self, trace):
             last_W, scale_W = rows["memory"][:, 0], scale_of(rows)
             target_W = (log_speed_W - last_W) / scale_W
             usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])

@@ -6,6 +6,7 @@ Axes: W workers, D drivers, F inputs of the network, H hidden units.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -37,6 +38,9 @@ ONLINE_STEP, ONLINE_FADING, ONLINE_REACH = 0.02, 0.001, 0.5
 
 LARGEST_ERROR = 2.0
 """Errors beyond so many scales teach a worker's own output layer no more than this."""
+
+TUNING_RATE = 0.2
+"""Share of the learning rate where fitted weights are fitted on."""
 
 DEFAULT = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
 
@@ -215,7 +219,9 @@ class GatedNARX(FleetPredictor):
         if examples.validates.all() or not examples.validates.any():
             raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit")
         columns_DF = gated_memory.driver_columns(len(self.driver_names_), self.driver_lags)
-        self.weights_ = fit_gates(examples, columns_DF, self.hidden, self.training, self.weights_)
+        rate = (TUNING_RATE if self.weights_ else 1.0) * self.training.learning_rate
+        training = replace(self.training, learning_rate=rate)
+        self.weights_ = fit_gates(examples, columns_DF, self.hidden, training, self.weights_)
 
     def _examples(self, trace: Trace, closed_loop: int) -> GateExamples:
         parts = []

@@ -33,6 +33,9 @@ HABIT_SMOOTHING = 0.03
 FEWEST_MOVES = 0.3
 """Squared moves of a driver added to those seen, so that a few say little about what it does to a worker."""
 
+SETTLED = 1.0 / SMOOTHINGS[-1]
+"""Log speeds after which all averages have their own smoothing; before, the newest counts as much as any."""
+
 FIRST_ECHOES = np.eye(1, ECHOES + 1)[0]
 """Before anything was seen, no change has anything in common with another."""
 
@@ -98,19 +101,22 @@ def driver_columns(drivers: int, driver_lags: int) -> Array:
 def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> Rows:
     """Return the memory one iteration later; who has no log speed (NaN) remembers only the drivers."""
     memory_WM, drivers = rows["memory"], standard_WD.shape[1]
-    first_W = rows["seen"] == 0
-    if first_W.any():  # the first log speed fills the whole memory
-        memory_WM = np.where(first_W[:, None], log_speed_W[:, None], memory_WM)
+    settled = rows["seen"].min() >= SETTLED  # a shorter way for a fleet without new workers, to the same end
+    if not settled:  # the first log speed fills the whole memory
+        memory_WM = np.where(rows["seen"][:, None] == 0, log_speed_W[:, None], memory_WM)
+    line_WE = np.empty((len(memory_WM), ECHOES + 2))
+    line_WE[:, 0] = log_speed_W
+    line_WE[:, 1:] = memory_WM[:, : ECHOES + 1]
+    change_WE = line_WE[:, :-1] - line_WE[:, 1:]
+    scale_W1 = scale_of(rows)[:, None]
+    bounded_WE = np.minimum(np.maximum(change_WE / scale_W1, -LARGEST_CHANGE), LARGEST_CHANGE)
+    newest_W1 = bounded_WE[:, :1]
     later = {
-        "memory": _remembered(memory_WM, rows["seen"], log_speed_W),
-        "scale": _scaled(rows, log_speed_W - memory_WM[:, 0]),
+        "memory": _remembered(memory_WM, None if settled else rows["seen"], log_speed_W),
+        "scale": _scaled(rows, np.abs(newest_W1 * scale_W1)[:, 0], settled, change_WE[:, 0]),
         "seen": rows["seen"] + 1.0,
+        "echoes": _smoothed(rows["echoes"], newest_W1 * bounded_WE),
     }
-    line_WE = np.concatenate([log_speed_W[:, None], memory_WM[:, : ECHOES + 1]], axis=1)
-    change_WE = (line_WE[:, :-1] - line_WE[:, 1:]) / scale_of(rows)[:, None]
-    change_WE = np.minimum(np.maximum(change_WE, -LARGEST_CHANGE), LARGEST_CHANGE)
-    newest_W1 = change_WE[:, :1]
-    later["echoes"] = _smoothed(rows["echoes"], newest_W1 * change_WE)
     if drivers:
         move_WD = standard_WD - rows["past_drivers"][:, :drivers]
         later["together"] = _smoothed(rows["together"], newest_W1 * move_WD)
@@ -125,26 +131,25 @@ def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -
     return rows | later
 
 
-def _remembered(memory_WM: Array, seen_W: Array, log_speed_W: Array) -> Array:
+def _remembered(memory_WM: Array, seen_W: Array | None, log_speed_W: Array) -> Array:
+    """Return the memory with these log speeds in front; averages are plain means at first."""
     moved_WM = np.empty_like(memory_WM)
     moved_WM[:, 0] = log_speed_W
     moved_WM[:, 1:LAGS] = memory_WM[:, : LAGS - 1]
     averages_WS = memory_WM[:, LAGS:]
-    rate_WS = np.maximum(SMOOTHINGS, (1.0 / (seen_W + 1.0))[:, None])  # at first the plain mean
-    moved_WM[:, LAGS:] = averages_WS + rate_WS * (log_speed_W[:, None] - averages_WS)
+    rate = SMOOTHINGS if seen_W is None else np.maximum(SMOOTHINGS, 1.0 / (seen_W[:, None] + 1.0))
+    moved_WM[:, LAGS:] = averages_WS + rate * (log_speed_W[:, None] - averages_WS)
     return moved_WM
 
 
-def _scaled(rows: Rows, change_W: Array) -> Array:
+def _scaled(rows: Rows, bounded_W: Array, settled: np.bool_, change_W: Array) -> Array:
     """Return the running mean of the changes' size, each bounded; there is none before the second log speed."""
     scale_W, seen_W = rows["scale"], rows["seen"]
-    size_W = np.abs(change_W)
+    if settled:
+        return scale_W + SCALE_SMOOTHING * (bounded_W - scale_W)
     rate_W = np.maximum(SCALE_SMOOTHING, 1.0 / np.maximum(seen_W, 1.0))
-    bounded_W = np.minimum(size_W, LARGEST_CHANGE * scale_of(rows))
     later_W = scale_W + rate_W * (bounded_W - scale_W)
-    if (seen_W < 2).any():
-        later_W = np.where(seen_W == 1, size_W, np.where(seen_W == 0, np.nan, later_W))
-    return later_W
+    return np.where(seen_W == 1, np.abs(change_W), np.where(seen_W == 0, np.nan, later_W))
 
 
 def _smoothed(habit: Array, newest: Array) -> Array:

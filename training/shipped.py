@@ -15,6 +15,7 @@ import numpy as np
 
 from paceline.datasets import Trace, recorded
 from paceline.datasets.synthetic import KINDS, synthetic_fleet
+from paceline.predictors import BarrierHead
 from paceline.predictors.gated import DEFAULT, GatedNARX
 from paceline.training.models import save_model
 
@@ -26,6 +27,12 @@ NEW_WORKERS, FIRST_ITERATIONS = 400, 60
 
 DRIVERS = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
 """The drivers that the shipped networks know, by the names that :mod:`paceline.datasets` gives them."""
+
+HIDDEN = 32
+"""Units of their tanh layers."""
+
+TUNING_EPOCHS, MORE_MEASURED = 12, 6
+"""Passes of the barrier head, which starts from the other network, and how often it sees the recorded jobs besides."""
 
 TRAINING = replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
 
@@ -74,8 +81,13 @@ def main(folder: Path = FOLDER) -> None:
     """Fit the networks and write their files."""
     folder.mkdir(exist_ok=True)
     about = f"recorded jobs to fit and made-up fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
-    model = GatedNARX(hidden=24, drivers=DRIVERS, training=TRAINING).fit(traces())
-    save_model(model, folder / "gated-narx.safetensors", fitted_on=about)
+    chosen = traces()
+    mean = GatedNARX(hidden=HIDDEN, drivers=DRIVERS, training=TRAINING).fit(chosen)
+    save_model(mean, folder / "gated-narx.safetensors", fitted_on=about)
+    head = BarrierHead(hidden=HIDDEN, drivers=DRIVERS, training=replace(TRAINING, epochs=TUNING_EPOCHS))
+    head.load_state_dict(mean.state_dict())
+    head.tune(chosen + MORE_MEASURED * recorded.load_split("fit"))
+    save_model(head, folder / "barrier-head.safetensors", fitted_on=about)
 
 
 if __name__ == "__main__":

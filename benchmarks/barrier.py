@@ -1,0 +1,125 @@
+"""How long a job waits for its slowest worker when batches are sized by forecasts: the barrier head beside the mean.
+
+Run as ``python benchmarks/barrier.py``; it writes barrier.md beside this file. ``--quick`` prints a small table only.
+Nothing is fitted: the shipped networks and the predictors that need no fitting serve every trace from its first
+iteration, and its second half is scored. Axes: T iterations, W workers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# One thread: set before numpy starts its own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from machine import machine
+from numpy.typing import NDArray
+
+from paceline.datasets import Trace, recorded
+from paceline.datasets.synthetic import KINDS, oracle_speed, synthetic_fleet
+from paceline.predictors import Auto, BarrierHead, GatedNARX, LastValue, Predictor, Report
+
+Array = NDArray[np.float64]
+
+WORKERS, ITERATIONS, SEED = 32, 1000, 0
+GROUP, GROUPS = 16, 8
+"""Workers in a group, and groups drawn in each iteration."""
+
+PREDICTORS: dict[str, Callable[[], Predictor]] = {
+    "LastValue": LastValue,
+    "Auto": Auto,
+    "GatedNARX": lambda: GatedNARX(pretrained=True),
+    "BarrierHead": lambda: BarrierHead(pretrained=True),
+}
+
+
+def forecasts(model: Predictor, trace: Trace) -> Array:
+    """Return what is forecast one step ahead in the second half, ``[T, W]``."""
+    model.reset(trace.workers)
+    drivers_TWD = trace.drivers_named(model.driver_names)
+    speed_TW = np.empty(trace.seconds.shape)
+    for k in range(len(trace)):
+        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
+        speed_TW[k] = model.predict(drivers_WD).speed
+        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+    return speed_TW[len(trace) // 2 :]
+
+
+def overhead(forecast_TW: Array, speed_TW: Array) -> float:
+    """Return how much longer than the best split an iteration takes on average, over random groups of workers."""
+    rng = np.random.default_rng(SEED)
+    found = []
+    for forecast_W, speed_W in zip(forecast_TW, speed_TW, strict=True):
+        for _ in range(GROUPS):
+            group = rng.choice(len(speed_W), GROUP, replace=False)
+            p, v = forecast_W[group], speed_W[group]
+            found.append((p / v).max() * v.sum() / p.sum() - 1.0)
+    return float(np.mean(found))
+
+
+def relative(panel_TW: Array, trace: Trace) -> Array:
+    """Return speeds over each worker's median in the first half: workers of all jobs then share one scale."""
+    return panel_TW / np.nanmedian(trace.speed[: len(trace) // 2], axis=0)
+
+
+def sets(workers: int, iterations: int) -> Iterator[tuple[str, list[Trace], list[Array] | None]]:
+    for kind in KINDS:
+        known = oracle_speed(kind, workers, iterations, SEED)[iterations // 2 :]
+        yield kind, [synthetic_fleet(kind, workers, iterations, SEED)], [known]
+    yield "recorded, held out", recorded.load_split("held-out"), None
+
+
+def rows(workers: int, iterations: int) -> Iterator[str]:
+    names = list(PREDICTORS)
+    yield "| traces | " + " | ".join(names) + " | oracle | BarrierHead / GatedNARX | BarrierHead / Auto |"
+    yield "| --- |" + " --- |" * (len(names) + 3)
+    for name, traces, known in sets(workers, iterations):
+        truth_TW = side_by_side([trace.speed[len(trace) // 2 :] for trace in traces], traces)
+        found = {
+            n: overhead(side_by_side([forecasts(m(), t) for t in traces], traces), truth_TW)
+            for n, m in PREDICTORS.items()
+        }
+        oracle = f"{overhead(side_by_side(known, traces), truth_TW):.1%}" if known else "-"
+        cells = " | ".join(f"{found[n]:.1%}" for n in names)
+        ratios = " | ".join(f"{found['BarrierHead'] / found[n]:.3f}" for n in ("GatedNARX", "Auto"))
+        yield f"| {name} | {cells} | {oracle} | {ratios} |"
+        print(name, found, flush=True)
+
+
+def side_by_side(panels: list[Array], traces: list[Trace]) -> Array:
+    """Return the workers of several jobs as one fleet; the longer jobs are cut."""
+    shortest = min(map(len, panels))
+    return np.concatenate([relative(p[:shortest], t) for p, t in zip(panels, traces, strict=True)], axis=1)
+
+
+def main() -> None:
+    began = time.perf_counter()
+    if "--quick" in sys.argv:
+        print("\n".join(rows(GROUP, 300)))
+        return
+    table = "\n".join(rows(WORKERS, ITERATIONS))
+    Path(__file__).with_name("barrier.md").write_text(f"""# How long a job waits for its slowest worker
+
+Command: `python benchmarks/barrier.py`
+
+Machine: {machine()}, one thread used; other work ran on it. {time.perf_counter() - began:.0f} s in all.
+
+Batches of a group of {GROUP} workers are sized by the forecasts; the overhead is how much longer the iteration then
+takes than with the split that the speeds, had they been known, would have asked for:
+`max(p / v) * sum(v) / sum(p) - 1`, mean over {GROUPS} random groups in each iteration of the second half. Nothing was
+fitted to these traces: every predictor serves them from the first iteration on, the networks as they ship. Synthetic
+fleets are {WORKERS} workers x {ITERATIONS} iterations of a seed that the networks never saw; the oracle knows their
+hidden state, but not their noise and spikes. The held-out recorded jobs have four workers each and are put side by
+side, each worker in units of its median speed. Lower is better.
+
+{table}
+""")
+
+
+if __name__ == "__main__":
+    main()

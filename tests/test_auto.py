@@ -1,0 +1,92 @@
+"""Auto: good from the first report on, on fleets it never saw, and light to load."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace
+from paceline.datasets.synthetic import synthetic_fleet
+from paceline.predictors import Auto, GatedNARX, LastValue, Report
+
+
+def served(model, trace):
+    """Log errors one step ahead and whether the 90 % interval held, ``[T, W]`` each."""
+    model.reset(trace.workers)
+    drivers_TWD = trace.drivers_named(model.driver_names)
+    errors, inside = [], []
+    for k, speed_W in enumerate(trace.speed):
+        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
+        forecast = model.predict(drivers_WD)
+        errors.append(np.log(speed_W / forecast.speed))
+        inside.append((forecast.quantile(0.05) <= speed_W) & (speed_W <= forecast.quantile(0.95)))
+        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+    return np.array(errors), np.array(inside)
+
+
+def rms(errors):
+    return float(np.sqrt(np.nanmean(np.square(errors))))
+
+
+@pytest.fixture(scope="module")
+def unseen():
+    return synthetic_fleet("mixed", workers=20, iterations=600, seed=9)
+
+
+@pytest.fixture(scope="module")
+def found(unseen):
+    return served(Auto(), unseen)
+
+
+def test_without_fitting_it_beats_the_last_value_by_a_sixth_on_a_fleet_it_never_saw(found, unseen):
+    assert rms(found[0][100:]) < 0.83 * rms(served(LastValue(), unseen)[0][100:])
+
+
+def test_without_fitting_it_is_good_within_fifty_iterations(found, unseen):
+    assert rms(found[0][5:50]) < 0.93 * rms(served(LastValue(), unseen)[0][5:50])
+
+
+def test_its_intervals_hold_as_often_as_they_say(found):
+    assert 0.87 < found[1][100:].mean() < 0.93
+
+
+def test_it_is_not_worse_than_the_last_value_where_speeds_only_wander():
+    rng = np.random.default_rng(0)
+    walk = Trace(np.ones((600, 10)), np.exp(np.cumsum(rng.normal(0.0, 0.05, (600, 10)), axis=0)))
+    assert rms(served(Auto(), walk)[0][100:]) < 1.01 * rms(served(LastValue(), walk)[0][100:])
+
+
+def test_it_learns_to_use_a_driver_whose_meaning_nobody_told():
+    rng = np.random.default_rng(1)
+    heat_TW = rng.normal(0.0, 1.0, (300, 4))
+    seconds = np.exp(0.3 * heat_TW + rng.normal(0.0, 0.02, heat_TW.shape))
+    trace = Trace(np.ones_like(seconds), seconds, drivers=heat_TW[:, :, None], driver_names=("heat",))
+    with_heat, without = (served(Auto(drivers=names), trace)[0][150:] for names in (("heat",), ()))
+    assert rms(with_heat) < 0.5 * rms(without)
+
+
+def test_fitting_goes_on_from_the_shipped_network():
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(2)
+    beat_TW = np.resize([0.0, 0.0, 0.0, 0.0, 0.6], (500, 1)) + rng.normal(0.0, 0.05, (500, 8))
+    trace = Trace(np.ones_like(beat_TW), np.exp(beat_TW))
+    model = Auto().fit([trace.select(slice(0, 250))])
+    rls, network = model._inner[0]._inner[-2:]
+    assert np.any(rls.prior_weights_ != 0.0)
+    shipped = GatedNARX(pretrained=True)
+    assert rms(served(network, trace)[0][250:]) < 0.8 * rms(served(shipped, trace)[0][250:])
+
+
+def test_serving_loads_neither_torch_nor_any_other_heavy_library():
+    code = """
+import sys
+from paceline.predictors import Auto, Report
+model = Auto()
+model.reset(["a"])
+model.observe(Report([64], [0.5]))
+model.predict()
+print([name for name in ("torch", "pandas", "pyarrow", "scipy", "statsmodels", "sklearn") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

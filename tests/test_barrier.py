@@ -1,0 +1,65 @@
+"""BarrierHead: forecasts that keep the slowest worker of a group from being waited for."""
+
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace, recorded
+from paceline.datasets.synthetic import synthetic_fleet
+from paceline.predictors import BarrierHead, GatedNARX, LastValue, Report, Training
+
+
+def forecast(model, trace):
+    model.reset(trace.workers)
+    drivers_TWD = trace.drivers_named(model.driver_names)
+    speed_TW = np.empty(trace.seconds.shape)
+    for k in range(len(trace)):
+        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
+        speed_TW[k] = model.predict(drivers_WD).speed
+        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+    return speed_TW
+
+
+def overhead(p_TW, v_TW):
+    """How much longer than the best split an iteration takes, mean over iterations."""
+    return float(np.mean((p_TW / v_TW).max(axis=1) * v_TW.sum(axis=1) / p_TW.sum(axis=1) - 1.0))
+
+
+def served_overhead(model, trace, skip=200):
+    return overhead(forecast(model, trace)[skip:], trace.speed[skip:])
+
+
+@pytest.mark.parametrize("kind", ["mixed", "noexog", "walk"])
+def test_the_shipped_head_waits_less_than_the_mean_forecast_and_the_last_value(kind):
+    trace = synthetic_fleet(kind, workers=16, iterations=1000, seed=11)
+    head, mean, last = BarrierHead(pretrained=True), GatedNARX(pretrained=True), LastValue()
+    assert served_overhead(head, trace) < served_overhead(mean, trace)
+    assert served_overhead(head, trace) < 0.95 * served_overhead(last, trace)
+
+
+def test_the_shipped_head_waits_less_on_recorded_jobs_it_never_saw():
+    for name in recorded.names("held-out"):
+        trace = recorded.load(name).select(slice(0, 700))
+        assert served_overhead(BarrierHead(pretrained=True), trace) < served_overhead(LastValue(), trace)
+
+
+def test_fitting_it_shades_a_worker_that_is_often_slow_below_a_steady_one():
+    rng = np.random.default_rng(0)
+    noise_W = np.repeat([0.03, 0.3], 8)
+    trace = Trace(np.ones((600, 16)), np.exp(rng.normal(0.0, noise_W, (600, 16))))
+    head = BarrierHead(hidden=8, training=Training(epochs=10, batch_size=256, learning_rate=2e-2, weight_decay=1e-2))
+    unseen = Trace(np.ones((400, 16)), np.exp(rng.normal(0.0, noise_W, (400, 16))))
+    shaded_W = np.log(forecast(head.fit([trace]), unseen)[100:]).mean(axis=0)
+    assert shaded_W[8:].mean() < shaded_W[:8].mean() - 0.05
+
+
+def test_fitting_it_again_gives_the_same_weights():
+    trace = synthetic_fleet("noexog", workers=8, iterations=200, seed=1)
+    training = Training(epochs=2, batch_size=256)
+    one, other = (BarrierHead(hidden=4, training=training).fit([trace]) for _ in range(2))
+    assert all(np.array_equal(one.weights_[name], other.weights_[name]) for name in one.weights_)
+
+
+def test_traces_without_a_whole_group_are_refused():
+    trace = synthetic_fleet("noexog", workers=1, iterations=30)
+    with pytest.raises(ValueError, match="too short to fit groups of 16"):
+        BarrierHead(hidden=4, training=Training(epochs=1)).fit([trace])
