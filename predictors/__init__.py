@@ -11,7 +11,7 @@ from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
 from paceline.predictors.gated import GatedNARX
 from paceline.predictors.mixture import Mixture
-from paceline.predictors.named import KINDS, named
+from paceline.predictors.named import KINDS, NAMES, named
 from paceline.predictors.narx import NARX
 from paceline.predictors.neural import Training
 from paceline.predictors.protocol import Predictor
@@ -27,6 +27,7 @@ __all__ = [
     "GRU",
     "KINDS",
     "LSTM",
+    "NAMES",
     "NARX",
     "RLS",
     "Auto",

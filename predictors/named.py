@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from inspect import signature
 
 from paceline.predictors.arima import ARIMA
@@ -43,6 +44,11 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     Calibrated,
     Auto,
 )
+
+NAMES: tuple[str, ...] = tuple(
+    re.sub("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", kind.__name__).lower() for kind in KINDS
+)
+"""The name of each kind as it is typed: ``huber-ewma`` for HuberEWMA."""
 
 
 def named(text: str) -> FleetPredictor:

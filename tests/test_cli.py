@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from paceline import cli
 from paceline.datasets import load, recorded
-from paceline.predictors import checks
+from paceline.predictors import KINDS, NAMES, checks, named
 
 runner = CliRunner()
 
@@ -51,6 +51,32 @@ def test_a_model_is_fitted_kept_and_compared(tmp_path, trace, fitting):
     tables = json.loads(run("evaluate", model, "last-value", "-t", trace, "-f", fitting, "--json"))
     names = [row["predictor"] for row in tables["overall"]]
     assert sorted(names) == sorted([model, "last-value"])
+
+
+def test_every_kind_is_evaluated_unless_some_are_named(trace, fitting, monkeypatch):
+    few = ("last-value", "ewma", "batch-time", "auto")
+    monkeypatch.setattr("paceline.predictors.NAMES", few)
+    tables = json.loads(run("evaluate", "-t", trace, "-f", fitting, "--json"))
+    assert {row["predictor"] for row in tables["overall"]} == set(few)
+    shown = {"rmse", "mae", "coverage", "overhead", "microseconds", "fit seconds"}
+    assert all(row[name] is not None for row in tables["overall"] for name in shown)
+    assert tables["skipped"] == []
+
+
+def test_a_predictor_whose_extra_is_missing_is_skipped_with_the_reason(capsys, monkeypatch, trace, fitting):
+    monkeypatch.setattr("paceline.predictors.extras.find_spec", lambda library: None)
+    tables = json.loads(run("evaluate", "ewma", "boosting", "-t", trace, "-f", fitting, "--json"))
+    assert {row["predictor"] for row in tables["overall"]} == {"last-value", "ewma"}
+    (skipped,) = tables["skipped"]
+    assert skipped["predictor"] == "boosting"
+    assert 'pip install "paceline[boosting]"' in skipped["reason"]
+    assert "is needed by Boosting.fit" in run("evaluate", "ewma", "boosting", "-t", trace, "-f", fitting)
+    assert "paceline[boosting]" in fails(capsys, monkeypatch, "evaluate", "boosting", "-t", trace, "-f", fitting)
+
+
+def test_every_name_offered_is_that_of_a_predictor():
+    assert [type(named(name)) for name in NAMES] == list(KINDS)
+    assert {"last-value", "huber-ewma", "gated-narx", "arima"} <= set(NAMES)
 
 
 def test_replay_prints_equal_batches_and_hindsight_beside_the_predictor(trace, fitting):
