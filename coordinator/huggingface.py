@@ -7,13 +7,13 @@ nothing is dealt twice, and :func:`attach` takes the model that it prepared.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from paceline.coordinator.metrics import sinks
+from paceline.coordinator.metrics import Target, sinks
 from paceline.coordinator.torch import Balance, BalancedLoader, attach
 
 FILE = "paceline.pt"
@@ -38,7 +38,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
     balancing
         Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``.
     metrics
-        Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``.
+        Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
 
     Attributes
     ----------
@@ -54,11 +54,15 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
     """
 
     def __init__(
-        self, *arguments: Any, balancing: Mapping[str, Any] | None = None, metrics: Any = (), **options: Any
+        self,
+        *arguments: Any,
+        balancing: Mapping[str, Any] | None = None,
+        metrics: str | Iterable[Target] = (),
+        **options: Any,
     ) -> None:
         self.balance: Balance | None = None
         self._balancing = dict(balancing or {})
-        self._sinks = sinks(metrics) if isinstance(metrics, str) or callable(metrics) else sinks(*metrics)
+        self._sinks = sinks(*([metrics] if isinstance(metrics, str) else metrics))
         self._feed: Feed | None = None
         super().__init__(*arguments, **options)
 

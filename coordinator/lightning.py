@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from paceline.coordinator.metrics import sinks
-from paceline.coordinator.record import Iteration
+from paceline.coordinator.metrics import Target, sinks
 from paceline.coordinator.torch import Balance, BalancedLoader, attach
 from paceline.predictors.extras import require
 
-Target = str | Callable[[Iteration], None]
 
-
-def balance_callback(*, metrics: Target | Iterable[Target] = (), **options: Any) -> Any:
+def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
     """Return a callback for a Lightning ``Trainer`` that lets every rank's batch size follow its speed.
 
     The module's ``train_dataloader`` returns a :class:`BalancedLoader`, and the Trainer's strategy wraps the module in
@@ -24,7 +21,7 @@ def balance_callback(*, metrics: Target | Iterable[Target] = (), **options: Any)
     Parameters
     ----------
     metrics
-        Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or several.
+        Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
     **options
         Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``.
 
@@ -45,7 +42,7 @@ def balance_callback(*, metrics: Target | Iterable[Target] = (), **options: Any)
     """
     require("lightning", needed_by="balance_callback", extra="lightning")
     base: Any = import_module("lightning.pytorch").Callback
-    targets = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics)
+    targets = [metrics] if isinstance(metrics, str) else list(metrics)
 
     class BalanceCallback(base):  # type: ignore[misc]  # lightning is imported when it is needed
         """Attaches the balancer at the start of training, and keeps its state in checkpoints."""

@@ -3,7 +3,7 @@
 from paceline.coordinator.metrics.boards import Logging, Prometheus, TensorBoard
 from paceline.coordinator.metrics.json_lines import JsonLines
 from paceline.coordinator.metrics.run import Run, RunReader, newest, read_run
-from paceline.coordinator.metrics.sink import Sink, sinks, summary
+from paceline.coordinator.metrics.sink import Sink, Target, sinks, summary
 
 __all__ = [
     "JsonLines",
@@ -12,6 +12,7 @@ __all__ = [
     "Run",
     "RunReader",
     "Sink",
+    "Target",
     "TensorBoard",
     "newest",
     "read_run",

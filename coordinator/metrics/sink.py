@@ -11,6 +11,9 @@ import numpy as np
 from paceline.coordinator.plan import seconds_of
 from paceline.coordinator.record import Iteration
 
+Target = str | Callable[[Iteration], None]
+"""What names a sink, or is one."""
+
 logger = logging.getLogger("paceline.metrics")
 
 
@@ -41,7 +44,7 @@ class Sink:
         """Finish what was written; a sink that is never closed loses nothing of worth."""
 
 
-def sinks(*targets: str | Callable[[Iteration], None]) -> list[Callable[[Iteration], None]]:
+def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
     """Return the sinks that texts name; a sink, or any function of an iteration, stays as it is.
 
     Parameters
