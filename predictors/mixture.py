@@ -119,16 +119,16 @@ class Mixture(NestedPredictor):
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         if horizon == 1:
-            return self._answered(drivers_WD).speed_W
+            return self._answered(drivers_WD).speed
         return np.exp(self._mean(self._expected(drivers_WD, lambda inner, mine: inner._next_speed(mine, horizon))))
 
     def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
         """Return the mixed forecast, and keep the experts' own: what is learnt next is how far each was off."""
         if self._asked_once:
-            return self._answered(drivers_WD).speed_W
+            return self._answered(drivers_WD).speed
         expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._speed_of(samples_W, mine))
         self._answer = _Answer(None, b"", expected_WE, self._mean(expected_WE))
-        return self._answer.speed_W
+        return self._answer.speed
 
     def _answered(self, drivers_WD: Array) -> _Answer:
         """Return the answer for these drivers; one that was asked for since the last report is not made again."""
@@ -193,7 +193,8 @@ class _Answer:
     mean_W: Array
 
     @cached_property
-    def speed_W(self) -> Array:
+    def speed(self) -> Array:
+        """The mixed forecast, ``[W]``."""
         return np.exp(self.mean_W)
 
 

@@ -197,9 +197,9 @@ class RLS(FleetPredictor):
         weights_WF, covariance_WFF = self._rows["weights"][block], self._rows["covariance"][block]
         seen_W = np.isfinite(target_W)
         error_W = np.where(seen_W, target_W - (inputs_WF * weights_WF).sum(axis=1), 0.0)
-        leverage_W = np.sqrt(np.square(inputs_WF).mean(axis=1))
+        leverage_W = np.sqrt(np.square(inputs_WF).sum(axis=1) / inputs_WF.shape[1])
         doubt_W = np.maximum(np.abs(error_W) / HUBER, 1.0) * np.square(np.maximum(leverage_W / HUBER, 1.0))
-        moved_WF = (covariance_WFF * inputs_WF[:, None, :]).sum(axis=2)
+        moved_WF = np.einsum("wfg,wg->wf", covariance_WFF, inputs_WF)
         total_W = self.forgetting * doubt_W + (inputs_WF * moved_WF).sum(axis=1)
         weights_WF += moved_WF * (error_W / total_W)[:, None]
         learnt_WF = moved_WF * (seen_W / np.sqrt(total_W))[:, None]
