@@ -100,6 +100,9 @@ class BarrierHead(GatedNARX):
             inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
             held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
             level_W = last_W - rows["memory"][:, SLOWEST_AVERAGE]
-            part = (inputs_WF, target_W, held_out_W, references_WR, unit_W, scale_W, level_W)
-            parts.append(BarrierExamples(*(column[usable_W] for column in part)))
+            parts.append(
+                BarrierExamples.chosen(
+                    usable_W, inputs_WF, target_W, held_out_W, references_WR, unit_W, scale_W, level_W
+                )
+            )
         return BarrierExamples.joined(parts)

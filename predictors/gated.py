@@ -230,8 +230,7 @@ class GatedNARX(FleetPredictor):
             usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
             inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
             held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
-            part = (inputs_WF, target_W, held_out_W, references_WR, unit_W)
-            parts.append(GateExamples(*(column[usable_W] for column in part)))
+            parts.append(GateExamples.chosen(usable_W, inputs_WF, target_W, held_out_W, references_WR, unit_W))
         return GateExamples.joined(parts)
 
     def _learnt(self) -> dict[str, NDArray[Any]]:

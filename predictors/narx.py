@@ -172,8 +172,7 @@ class NARX(FleetPredictor):
             target_W = (log_speed_W - rows["log_speed"][:, 0]) / _scale(rows)
             usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
             held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
-            part = (self._inputs(rows, drivers_WD), target_W, held_out_W)
-            parts.append(Examples(*(column[usable_W] for column in part)))
+            parts.append(Examples.chosen(usable_W, self._inputs(rows, drivers_WD), target_W, held_out_W))
         return Examples.joined(parts)
 
     def _learnt(self) -> dict[str, NDArray[Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,11 @@ class Examples:
     inputs: Array
     targets: Array
     validates: NDArray[np.bool_]
+
+    @classmethod
+    def chosen(cls, rows: NDArray[np.bool_], *columns: NDArray[Any]) -> Self:
+        """Return examples of these columns, in the order of the fields, where ``rows`` is true."""
+        return cls(*(column[rows] for column in columns))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
