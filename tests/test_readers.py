@@ -529,3 +529,16 @@ def test_a_million_clients_are_one_trace(made):
     trace = only(made("clients.csv", "client,computation,communication\n" + rows))
     assert len(trace.workers) == 1_000_000
     assert trace.speed[0, 6] == pytest.approx(1000 / 7)
+
+
+def test_a_panel_that_would_only_fill_memory_is_refused(made):
+    rows = "".join(f"{k},{k},25,{k},500\n" for k in range(40_000))
+    path = made("job_1_norm.csv", ",worker,gpu,time,batch_time_norm\n" + rows)
+    with pytest.raises(ValueError, match=r"40000 workers and 40000 iterations, a panel that would be nearly empty"):
+        read_traces(path)
+
+
+def test_a_single_wrong_time_does_not_fill_memory(made):
+    rows = "".join(f"m,{10 * k},1,1,,,1,1,1\n" for k in range(2000)) + "m,20000000000,1,1,,,1,1,1\n"
+    with pytest.raises(ValueError, match="a time is wrong, or its unit"):
+        read_traces(made("machine_usage.csv", rows))

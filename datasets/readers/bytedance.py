@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.datasets.readers.files import opened
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, require_dense
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -45,7 +45,7 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     with opened(path):
         pass  # refuses what is no data before pyarrow sees it
     try:
-        table = pq.ParquetFile(path).read(columns=list(COLUMNS)).to_pandas()
+        table = pq.ParquetFile(path).read(columns=list(COLUMNS)).to_pandas(ignore_metadata=True)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(f"{path}: not a whole Parquet file (cut off, or another format): {error}") from error
     if lacking := [name for name in COLUMNS if name not in table]:
@@ -61,6 +61,7 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     kept = table[computing & ~bad].dropna()
     if kept.empty:
         raise ValueError(f"{path}: holds no forward or backward computing")
+    require_dense(path, len(kept), kept["step"].nunique(), kept["rank"].nunique())
     return kept.sort_values(["step", "seq_id"], kind="stable")
 
 

@@ -44,5 +44,6 @@ def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int
             f"{path}: row {first_row + row}, column {column!r}: must be a time like 2017-10-03 00:08:00 with a zone of "
             f"{[zone for zone in ZONES if zone]} or none, got {texts.iloc[row]!r}"
         )
-    seconds = (times - pd.Timestamp(0)).dt.total_seconds() - 3600.0 * hours
-    return seconds.to_numpy(dtype=np.float64)
+    microseconds = times.to_numpy(dtype="datetime64[us]")
+    seconds = np.where(np.isnat(microseconds), np.nan, microseconds.astype(np.int64) * 1e-6)
+    return seconds - 3600.0 * hours.to_numpy(dtype=np.float64)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from paceline.datasets.trace import Trace
 
+EMPTIEST, FREE_PLACES = 100, 10_000_000
+"""A panel of more than ten million places, and of a hundred for each row, is refused: it would only fill memory."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
@@ -38,3 +41,17 @@ class Format:
     read: Callable[..., Iterator[Trace]]
     recognises: Callable[[Path, str], bool]
     job: Callable[[Path], str] = str
+
+
+def require_dense(path: Path, rows: int, iterations: int, workers: int) -> None:
+    """Refuse a panel that would be nearly empty and larger than any memory.
+
+    >>> require_dense(Path("job.csv"), rows=100_000, iterations=100_000, workers=100_000)
+    Traceback (most recent call last):
+    ValueError: job.csv: 100000 rows name 100000 workers and 100000 iterations, a panel that would be nearly empty
+    """
+    if iterations * workers > max(FREE_PLACES, EMPTIEST * rows):
+        raise ValueError(
+            f"{path}: {rows} rows name {workers} workers and {iterations} iterations, "
+            "a panel that would be nearly empty"
+        )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
+from paceline.datasets.readers.files import head as head_of
 from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -50,7 +51,9 @@ def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the speeds of all peers, smoothed by hivemind itself, once a second."""
     for path in paths:
         tally = Tally()
-        peers = {found[1]: name for name in header_of(_head(path)) if (found := PEER.fullmatch(name))}
+        peers = {found[1]: name for name in header_of(head_of(path)) if (found := PEER.fullmatch(name))}
+        if not peers:
+            raise ValueError(f"{path}: has no column 04_peers/peer_<k>_samples_per_second")
         table = frame(path, dict.fromkeys((TIME, *peers.values()), NUMBER), tally)
         table = _without_time(table, tally).groupby(TIME, as_index=False).last()
         rate_TW = table[list(peers.values())].to_numpy()
@@ -76,12 +79,6 @@ def experiment(path: Path) -> str:
     'hivemind-113'
     """
     return "-".join(path.name.split(".")[0].split("-")[:2])
-
-
-def _head(path: Path) -> str:
-    from paceline.datasets.readers.files import head
-
-    return head(path)
 
 
 def _worker(path: Path, tally: Tally) -> pd.DataFrame:
@@ -117,6 +114,8 @@ def _drivers_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
     import pandas as pd
 
     columns = {name: column for name, column in DRIVERS.items() if column in rows}
+    if not columns:
+        return pd.DataFrame(index=range(len(start_T)))
     system = rows.dropna(subset=list(columns.values()), how="all").sort_values(TIME, kind="stable")
     at_T = np.searchsorted(system[TIME].to_numpy(), start_T - 1.0, side="right") - 1
     values = system[list(columns.values())].to_numpy()

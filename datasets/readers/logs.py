@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, require_dense
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -89,6 +89,7 @@ def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
         extras = sorted({name for record in records for name in record.extra})
         series = {worker: [record for record in records if record.worker == worker] for worker in workers}
         shape = (max(map(len, series.values())), len(workers))
+        require_dense(path, len(records), *shape)
         samples_TW, seconds_TW = np.full(shape, np.nan), np.full(shape, np.nan)
         drivers_TWD = np.full((*shape, len(extras)), np.nan)
         for w, rows in enumerate(series.values()):

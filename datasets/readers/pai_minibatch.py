@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, require_dense
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -30,6 +30,7 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
         table = table[~repeated]
         if table.empty:
             raise ValueError(f"{path}: has no row with a worker and a time")
+        require_dense(path, len(table), table["time"].nunique(), table["worker"].nunique())
         seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
         bad_TW = seconds_TW.to_numpy() <= 0
         tally.cells("mini-batch times that are not positive", bad_TW.sum())
@@ -56,6 +57,8 @@ def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
         tally = Tally()
         names = header_of(head(path))
         columns = {name: NUMBER for name in names if name.isdigit()}
+        if not columns:
+            raise ValueError(f"{path}: has no columns 0, 1, 2, ... of iterations; it has {names}")
         variation_WT = frame(path, columns, tally)
         panel_TW = variation_WT[sorted(columns, key=int)].to_numpy().T
         none = np.full(panel_TW.shape, np.nan)

@@ -25,18 +25,17 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-BUCKET_BYTES = 32 << 20
+BUCKET_BYTES = 8 << 20
 """How much of a file goes into one bucket."""
 
 MOST_BUCKETS = 200
 """Buckets are open files, of which a process may have a thousand."""
 
-PANEL_VALUES = 6_000_000
+PANEL_VALUES = 3_000_000
 """Numbers in one trace at most, unless a single worker has more."""
 
-EMPTIEST = 1000
-"""A grid with more than this many iterations for each one that holds a value is refused: a time must be wrong."""
-
+LONGEST, LONGEST_TO_ROWS = 1_000_000, 4
+"""A grid of more than a million iterations, and of four for each row, is refused: a time must be wrong."""
 
 LATEST = 4_102_444_800.0
 """The first second of 2100."""
@@ -165,8 +164,10 @@ class Buckets:
             with pa.OSFile(str(self._files[bucket]), "rb") as file:
                 table = pa.ipc.open_stream(file).read_all()
             self._files[bucket].unlink()
-        columns = [table.column(name).to_numpy() for name in table.column_names]
-        return Coded(columns[0], columns[1], np.stack(columns[2:], axis=-1))
+        values_ND = np.empty((table.num_rows, table.num_columns - 2))
+        for d in range(values_ND.shape[1]):
+            values_ND[:, d] = table.column(d + 2).to_numpy()
+        return Coded(table.column(0).to_numpy(), table.column(1).to_numpy(), values_ND)
 
     def _batch(self, rows: Coded, chosen: Any) -> Any:
         import pyarrow as pa
@@ -232,7 +233,7 @@ def _groups_that_fit(path: Path, rows: Coded, step: float, drivers: int) -> Iter
 def _length(path: Path, rows: Coded, step: float) -> int:
     first, last = rows.time.min(), rows.time.max()
     length = 1 + (last - first) / step
-    if length > EMPTIEST * len(rows.time) or length > 1e9:
+    if length > max(LONGEST, LONGEST_TO_ROWS * len(rows.time)):
         raise ValueError(
             f"{path}: {len(rows.time)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
             f"{step:g} s: a time is wrong, or its unit; if it is right, name a longer period"

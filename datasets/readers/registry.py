@@ -100,7 +100,12 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
         raise FileNotFoundError(f"there is no file or folder {path}")
     for chosen, files in _jobs(path, format):
         _check_options(chosen, options)
-        yield from chosen.read(files, **options)
+        try:
+            yield from chosen.read(files, **options)
+        except (ValueError, OverflowError) as error:  # of a library below, which does not know the file
+            if any(str(file) in str(error) for file in files):
+                raise
+            raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
 
 
 def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from paceline.datasets.frame import REQUIRED, from_frame
 from paceline.datasets.parquet import load
 from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import opened
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, require_dense
 from paceline.datasets.trace import Trace
 
 
@@ -25,7 +25,10 @@ def read_csv(paths: Sequence[Path]) -> Iterator[Trace]:
     for path in paths:
         try:
             with opened(path) as file:
-                yield from_frame(pd.read_csv(file), meta={"job": path.name.split(".csv")[0], "source": path.name})
+                table = pd.read_csv(file)
+            if {"worker", "iteration"} <= set(table):
+                require_dense(path, len(table), table["iteration"].nunique(), table["worker"].nunique())
+            yield from_frame(table, meta={"job": path.name.split(".csv")[0], "source": path.name})
         except (ValueError, pd.errors.ParserError, OverflowError) as error:
             raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 

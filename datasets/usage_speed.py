@@ -1,0 +1,74 @@
+"""An explicit model that turns resource usage into speed, for traces that measured usage alone.
+
+Speeds made so are marked: ``meta["derived"]`` says by what model. Axes: T iterations, W workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from paceline.datasets.trace import Trace
+
+
+def speed_from_usage(
+    trace: Trace,
+    driver: str,
+    *,
+    capacity: float = 100.0,
+    needed: float = 50.0,
+    least: float = 5.0,
+    full_speed: float = 100.0,
+    batch: float = 64.0,
+) -> Trace:
+    """Return the trace with the speeds that a training worker would have beside this usage.
+
+    The worker wants ``needed`` of the machine. What the others leave it is ``capacity - usage``, and never less than
+    ``least``, as schedulers starve nobody; its speed is ``full_speed`` times the share of its need that it gets.
+
+    Parameters
+    ----------
+    trace
+        A trace without speeds.
+    driver
+        The driver that says what others use, such as ``cpu_util_percent``.
+    capacity, needed, least
+        Of the machine, in the driver's unit; ``0 < least <= needed <= capacity``.
+    full_speed
+        Speed of a worker that gets all it needs, in samples/s.
+    batch
+        Samples of each iteration.
+
+    Raises
+    ------
+    ValueError
+        If the trace has measured speeds or lacks the driver, or a number is out of its range.
+
+    Examples
+    --------
+    >>> none = [[float("nan")]] * 3
+    >>> usage = Trace(none, none, drivers=[[[20.0]], [[80.0]], [[100.0]]], driver_names=["cpu"])
+    >>> derived = speed_from_usage(usage, "cpu", needed=50, least=5, full_speed=100)
+    >>> derived.speed.ravel()
+    array([100.,  40.,  10.])
+    >>> derived.meta["derived"]
+    'speed = 100 samples/s x min(1, max(100 - cpu, 5) / 50)'
+    """
+    if np.isfinite(trace.speed).any():
+        raise ValueError(f"trace {trace.name!r} has measured speeds, which are not replaced")
+    if driver not in trace.driver_names or trace.drivers is None:
+        raise ValueError(f"trace {trace.name!r} has no driver {driver!r}; it has {list(trace.driver_names)}")
+    if not 0 < least <= needed <= capacity < np.inf:
+        raise ValueError(f"0 < least <= needed <= capacity must hold, got {least}, {needed} and {capacity}")
+    if not (0 < full_speed < np.inf and 0 < batch < np.inf):
+        raise ValueError(f"full_speed and batch must be positive, got {full_speed} and {batch}")
+    usage_TW = trace.drivers[:, :, list(trace.driver_names).index(driver)]
+    speed_TW = full_speed * np.minimum(1.0, np.maximum(capacity - usage_TW, least) / needed)
+    model = f"speed = {full_speed:g} samples/s x min(1, max({capacity:g} - {driver}, {least:g}) / {needed:g})"
+    return replace(
+        trace,
+        samples=np.where(np.isnan(speed_TW), np.nan, batch),
+        seconds=batch / speed_TW,
+        meta={**trace.meta, "derived": model},
+    )

@@ -1,0 +1,181 @@
+"""Readers under bad input: traces or a ValueError that names the file, never another error, never a hang."""
+
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.datasets import read_traces
+from paceline.datasets.readers import FORMATS, TABLES, read_table
+
+BITBRAINS_HEADER = (
+    "Timestamp [ms];\tCPU cores;\tCPU capacity provisioned [MHZ];\tCPU usage [MHZ];\tCPU usage [%];\t"
+    "Memory capacity provisioned [KB];\tMemory usage [KB];\tDisk read throughput [KB/s];\t"
+    "Disk write throughput [KB/s];\tNetwork received throughput [KB/s];\tNetwork transmitted throughput [KB/s]\n"
+)
+HIVEMIND_PARTS = ["dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step", "step"]
+
+GOOD = {
+    "csv": "worker,iteration,samples,seconds,cpu\na,0,8,0.5,1\nb,0,8,1,2\n",
+    "hivemind": "_step,_runtime,_timestamp,"
+    + ",".join(f"02_timing/{part}_time_s" for part in HIVEMIND_PARTS)
+    + ",01_general/step,01_general/locally_processed_samples\n1,1,100,1,1,1,1,1,1,5,0,32\n2,2,106,1,1,1,1,1,1,5,1,64\n",
+    "hivemind_monitor": "_timestamp,04_peers/peer_1_samples_per_second\n1,5\n2,6\n",
+    "pai_minibatch": ",worker,gpu,time,batch_time_norm\n0,0,25,1,500\n1,1,25,11,250\n",
+    "pai_variation": ",0,1,2\njob_00,0.1,0.2,0.3\n",
+    "azure_vm_noise": "value,runtime,starttime,VM_id\n10,1,2023-09-02 05:13:10.610,0\n20,1,2023-09-01 05:13:10,0\n",
+    "alibaba_machine_usage": "m_1,0,50,60,,,1.5,2.5,3\nm_2,10,-1,61,1,2,1.5,2.5,101\n",
+    "alibaba_container_usage": "c_1,m_1,0,50,60,1.2,,,1.5,2.5,3\nc_1,m_1,10,50,60,1.2,,,1.5,2.5,3\n",
+    "alibaba_gpu_sensor": "j,t,w1,i1,m1,V100,120,80,1,2,3,4,5,6,7,8\n",
+    "alibaba_gpu_machine_metric": "w1,m1,0,9,1,2,3,4,5,6,7,8\n",
+    "google_2019": '{"start_time": "6000000", "collection_id": "9", "instance_index": 3, "page_cache_memory": 1}\n',
+    "azure_vm_cpu": "0,vm1,1,9,5.5\n300,vm1,1,9,6\n",
+    "bitbrains": BITBRAINS_HEADER
+    + "1372629804;\t4;\t11704;\t10912;\t93.2;\t67108864;\t6129274.4;\t0.1;\t20.4;\t1;\t2\n",
+    "philly_cpu": "time,machine_id,cpu_util\n2017-10-03 00:08:00 PDT,m1,12.5\n2017-10-03 00:09:00 PDT,m1,NA\n",
+    "philly_mem": "time,machine_id,mem_total,mem_free\n2017-10-03 00:08:00 PST,m1,528,400\n",
+    "philly_gpu": "time,machineId,"
+    + ",".join(f"gpu{k}_util" for k in range(8))
+    + "\n2017-10-03 00:08:00 PDT,m,1,2,3,4,5,6,7,8,\n",
+    "supercloud_cpu": "Step,Node,Series,ElapsedTime,EpochTime,CPUFrequency,CPUTime,CPUUtilization,RSS,VMSize,Pages,"
+    "ReadMB,WriteMB\n0,n1,0,0,1600000000,2,1,380.5,9,9,0,1,1\n",
+    "supercloud_gpu": "timestamp,gpu_index,utilization_gpu_pct,utilization_memory_pct,memory_free_MiB,memory_used_MiB,"
+    "temperature_gpu,temperature_memory,power_draw_W\n1600000000.1,0,50,1,1,1,40,40,70.5\n",
+    "wandb": "_step,_runtime,_timestamp,system.cpu,time_s\n0,0,100,10,\n1,1,101,,0.5\n",
+    "nab": "timestamp,value\n2014-02-14 14:30:00,0.132\n2014-02-14 14:35:00,0.134\n",
+    "tensorboard": "Wall time,Step,Value\n100,0,1\n102,25,1\n",
+    "mxnet_log": "Node[0] Epoch[0] Batch [0-20]\tSpeed: 100.5 samples/sec\n",
+    "maskrcnn_log": "INFO: eta: 1:00 iter: 20 loss: 1 time: 0.5 (0.6) data: 0.01 (0.02) max mem: 4000\n",
+    "pytorch_log": "Epoch: [0][10/5005]\tTime 0.500 (0.6)\tData 0.010 (0.2)\n",
+    "dstat": '"Dstat 0.7.2 CSV output"\n"total cpu usage",,\n"usr","sys","idl"\n1,1,98\n2,1,97\n',
+    "sar": "# hostname;interval;timestamp;CPU;%user;%idle\nh1;60;2020-01-01 00:01:00 UTC;-1;10.5;89.5\n",
+    "fedscale": "client,computation,communication\na,20,500\n",
+}
+BINARY = ("parquet", "bytedance_llm")
+"""Parquet: bytes are changed at random, as there is no text to change."""
+
+
+def or_refused(path, read):
+    """Return what is read, or nothing if it is refused in a sentence that names the file."""
+    try:
+        return read()
+    except ValueError as error:
+        if str(path) not in str(error):
+            raise AssertionError(f"the sentence does not name the file: {error}") from error
+        return None
+
+
+def read_or_refused(path, name):
+    """Read as this format; whatever comes out must be traces, or a sentence that names the file."""
+    traces = or_refused(path, lambda: read_traces(path, name)) or []
+    for trace in traces:
+        assert trace.seconds.size
+        assert int(trace.meta.get("rows_dropped", 0)) <= int(trace.meta.get("rows_read", 0))
+
+
+def damaged(text):
+    """Ways in which files are broken: cut, NUL bytes, other separators, rows repeated, in another order, wild cells."""
+    data = text.encode()
+    lines = text.splitlines(keepends=True)
+    wild = st.sampled_from(
+        ["nan", "-1", "1e400", "inf", "0", "", "x", '"', "9" * 30, "1e18", "-5", "\u00e9", "-0.0", "{", "NA"]
+    )
+    numbers = [k for k, c in enumerate(text) if c.isdigit()]
+    return st.one_of(
+        st.integers(0, len(data)).map(lambda k: data[:k]),
+        st.integers(0, len(data)).map(lambda k: data[:k] + b"\0" * 7 + data[k:]),
+        st.sampled_from([";", "\t", "|", " "]).map(lambda s: text.replace(",", s).encode()),
+        st.permutations(lines).map(lambda rows: "".join(rows).encode()),
+        st.lists(st.sampled_from(lines), max_size=6).map(lambda rows: (text + "".join(rows)).encode()),
+        st.tuples(st.sampled_from(numbers or [0]), wild).map(
+            lambda kw: (text[: kw[0]] + kw[1] + text[kw[0] + 1 :]).encode()
+        ),
+        st.binary(max_size=200),
+        st.binary(max_size=40).map(lambda extra: data + extra),
+    )
+
+
+def test_every_format_is_fuzzed():
+    assert set(GOOD) | set(BINARY) == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_the_fuzzer_starts_from_is_read(name, tmp_path):
+    path = tmp_path / ("x.json" if name == "google_2019" else "x.csv")
+    path.write_text(GOOD[name])
+    assert len(read_traces(path, name)) == 1
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_damaged_files_are_read_or_refused_in_a_sentence(name, tmp_path):
+    path = tmp_path / ("x.json" if name == "google_2019" else "x.csv")
+
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+    @given(damaged(GOOD[name]))
+    def check(data):
+        path.write_bytes(data)
+        read_or_refused(path, name)
+
+    check()
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_damaged_parquet_is_read_or_refused_in_a_sentence(name, tmp_path):
+    import pandas as pd
+
+    path = tmp_path / "x.parquet"
+    columns = {"rank": 0, "stage": 0, "step": range(50), "optype": "forward-compute", "duration": 0.5, "seq_id": 0}
+    tidy = {"worker": "a", "iteration": range(50), "samples": 8, "seconds": 0.5}
+    pd.DataFrame(columns if name == "bytedance_llm" else tidy).to_parquet(path)
+    whole = path.read_bytes()
+
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.integers(0, len(whole) - 1), st.binary(max_size=4), st.booleans())
+    def check(at, put, cut):
+        path.write_bytes(whole[:at] + put + (b"" if cut else whole[at + len(put) :]))
+        read_or_refused(path, name)
+
+    check()
+
+
+@settings(max_examples=80)
+@given(st.binary(max_size=300))
+def test_random_bytes_are_recognised_as_nothing_or_refused(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "random.bin"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"random\.bin"):
+        read_traces(path)
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_tables_are_read_or_refused_in_a_sentence(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "table.csv"
+    name = data.draw(st.sampled_from(sorted(TABLES)))
+    path.write_bytes(
+        data.draw(st.one_of(damaged("a,b,1,2,3\nc,d,4,5,6\n"), damaged('[{"attempts": [{"detail": 5}]}]\n')))
+    )
+    or_refused(path, lambda: read_table(path, name))
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 400))
+def test_cut_compressed_files_are_refused(tmp_path_factory, cut):
+    path = tmp_path_factory.getbasetemp() / "machine_usage.csv.gz"
+    rng = np.random.default_rng(0)
+    whole = gzip.compress("".join(f"m,{10 * k},{rng.integers(99)},1,,,1,1,1\n" for k in range(500)).encode())
+    path.write_bytes(whole[:-cut])
+    with pytest.raises(ValueError, match="machine_usage"):
+        read_traces(path)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 100)), min_size=1, max_size=40))
+def test_nothing_is_lost_without_being_counted(tmp_path_factory, rows):
+    path = tmp_path_factory.getbasetemp() / "machine_usage.csv"
+    path.write_text("".join(f"m{worker},{10 * time},{cpu},1,,,1,1,1\n" for worker, time, cpu in rows))
+    (trace,) = read_traces(path)
+    held = np.isfinite(trace.drivers_named(["mem_util_percent"])).sum()
+    assert held + int(trace.meta["rows_dropped"]) == len(rows) == int(trace.meta["rows_read"])

@@ -1,0 +1,53 @@
+"""Speed derived from usage: marked, bounded, and never in place of a measured one."""
+
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace, load
+from paceline.datasets.usage_speed import speed_from_usage
+
+NAN = float("nan")
+
+
+def usage(values):
+    values = np.asarray(values, dtype=float)
+    none = np.full(values.shape, NAN)
+    return Trace(none, none, drivers=values[:, :, None], driver_names=["cpu"], meta={"source": "made"})
+
+
+def test_more_usage_by_others_never_makes_a_worker_faster():
+    trace = speed_from_usage(usage(np.linspace(-10, 120, 50)[:, None]), "cpu")
+    assert (np.diff(trace.speed[:, 0]) <= 0).all()
+    assert trace.speed.max() == pytest.approx(100)
+    assert trace.speed.min() == pytest.approx(10)
+
+
+def test_missing_usage_gives_no_speed():
+    assert np.isnan(speed_from_usage(usage([[NAN, 50]]), "cpu").speed).tolist() == [[True, False]]
+
+
+def test_derived_speed_is_marked_in_the_file_too(tmp_path):
+    trace = speed_from_usage(usage([[50.0]]), "cpu")
+    again = load(trace.save(tmp_path / "t.parquet"))
+    assert again.meta["derived"].startswith("speed = 100 samples/s x")
+    assert again.meta["source"] == "made"
+
+
+def test_measured_speeds_are_not_replaced():
+    with pytest.raises(ValueError, match="has measured speeds"):
+        speed_from_usage(Trace([[1]], [[1]], drivers=[[[1]]], driver_names=["cpu"]), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"driver": "gpu"}, "has no driver 'gpu'"),
+        ({"needed": 200}, "least <= needed <= capacity"),
+        ({"least": 0}, "least <= needed <= capacity"),
+        ({"full_speed": 0}, "must be positive"),
+        ({"batch": NAN}, "must be positive"),
+    ],
+)
+def test_arguments_out_of_range_are_named(wrong, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        speed_from_usage(usage([[50.0]]), **{"driver": "cpu", **wrong})
