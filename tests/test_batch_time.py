@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from paceline.datasets import Trace
-from paceline.eval import backtest
+from paceline.datasets import recorded as recorded_jobs
+from paceline.eval import Balanced, backtest, replay
 from paceline.predictors import EWMA, BatchTime, Curves, Report
 from paceline.solver import split
 from paceline.training import fit, load_model, save_model
@@ -120,7 +121,17 @@ def test_while_the_batch_never_moves_the_curve_is_proportional_through_the_smoot
     np.testing.assert_allclose(curves.slope, 1.0 / plain.predict().speed, rtol=1e-9)
     assert (curves.intercept == 0).all()
     assert (curves.floor == 0).all()
+
+
+@pytest.mark.parametrize(("noise", "asks"), [(0.03, True), (0.3, False)])
+def test_a_wiggle_is_asked_for_only_where_noise_would_not_drown_it(noise, asks):
+    model = BatchTime()
+    model.reset(FLEET)
+    rng = np.random.default_rng(0)
     assert model.wants_excitation.all()
+    for _ in range(30):
+        observe(model, [64] * 3, np.exp(rng.normal(0, noise, 3)))
+    assert model.wants_excitation.tolist() == [asks] * 3
 
 
 def test_slope_and_intercept_are_learnt_online_once_batches_move():
@@ -238,6 +249,20 @@ def test_the_drift_may_be_any_predictor_and_reads_its_drivers():
         observe(model, trace.samples[k], trace.seconds[k], drivers=trace.drivers[k])
     idle, busy = (model.predict(np.column_stack([np.full(3, cpu), np.full(3, 0.5)])).speed for cpu in (0.0, 1.0))
     assert (idle > busy).all()
+
+
+@pytest.mark.parametrize("job", ["digits-cnn-bursty", "digits-attention-moving"])
+def test_where_time_is_proportional_and_speed_jumps_about_it_balances_as_well_as_the_speed_alone(job):
+    """Contended CPU workers: the balancer's own moves, and other jobs it was fitted to, must not look like a curve."""
+    whole = recorded_jobs.load(job)
+    trace = Trace(whole.samples[:500], whole.seconds[:500], workers=whole.workers, meta={"job": job})
+    fitted = fit(BatchTime(), recorded_jobs.load_split("fit"))
+    schemes = {
+        name: Balanced(model) for name, model in {"speed": EWMA(), "curve": BatchTime(), "fitted": fitted}.items()
+    }
+    result = replay(schemes, trace)
+    for name in ("curve", "fitted"):
+        assert result.seconds(name).mean() < 1.01 * result.seconds("speed").mean()
 
 
 @pytest.mark.parametrize("overlap", [1, 2, 8, np.inf])
