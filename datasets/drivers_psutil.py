@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.datasets.drivers import Driver
@@ -30,9 +30,7 @@ class CPUPercent:
     name, unit = "cpu_percent", "percent of all cores"
 
     def __init__(self) -> None:
-        import psutil
-
-        self._used = psutil.cpu_percent
+        self._used = _psutil().cpu_percent
         self._known = False
 
     def sample(self) -> float:
@@ -47,10 +45,14 @@ class MemoryPercent:
     name, unit = "memory_percent", "percent of memory"
 
     def __init__(self) -> None:
-        import psutil
-
-        self._memory = psutil.virtual_memory
+        self._memory = _psutil().virtual_memory
 
     def sample(self) -> float:
         """Return the percentage now."""
         return float(self._memory().percent)
+
+
+def _psutil() -> Any:
+    import psutil  # type: ignore[import-untyped]
+
+    return psutil

@@ -83,9 +83,10 @@ class Stopwatch:
         """The optimiser's step is over, and the iteration with it; those whose times are known are written."""
         if self._now is None:
             return
-        self._now.end = self._marks.mark()
-        self._pending.append((self._now, self._ended))
-        self._now, self._ended, self._exchange = None, self._now.end, None
+        iteration, self._now, self._exchange = self._now, None, None
+        iteration.end = self._marks.mark()
+        self._pending.append((iteration, self._ended))
+        self._ended = iteration.end
         while self._pending and self._marks.passed(self._pending[0][0].end):
             self._write(*self._pending.popleft())
 
@@ -121,12 +122,13 @@ class Stopwatch:
 
     def _time_exchanges(self) -> None:
         # As late as this, so that a hook of the user's own, in `timed`, can be registered before.
-        if self.times_exchanges or not hasattr(self.model, "register_comm_hook"):
+        model: Any = self.model
+        if self.times_exchanges or not hasattr(model, "register_comm_hook"):
             return
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         try:
-            self.model.register_comm_hook(self.model.process_group, self.timed(allreduce_hook))
+            model.register_comm_hook(model.process_group, self.timed(allreduce_hook))
         except RuntimeError as error:
             raise RuntimeError(
                 "this model has a communication hook already, so waiting cannot be told from work: "

@@ -134,8 +134,8 @@ class Watch:
 
 
 def _step_hooks(optimizer: torch.optim.Optimizer | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    from torch.optim import optimizer as every
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     if optimizer is None:
-        return every.register_optimizer_step_pre_hook, every.register_optimizer_step_post_hook
+        return register_optimizer_step_pre_hook, register_optimizer_step_post_hook
     return optimizer.register_step_pre_hook, optimizer.register_step_post_hook

@@ -106,9 +106,9 @@ class Usage:
         return planned
 
     def __str__(self) -> str:
-        slots, hosts = np.shape(self.share_SH)
-        mean = float(np.mean(self.share_SH))
-        return f"{slots} slots of {self.slot_seconds:g} s of {hosts} hosts, mean {mean:.3g}; {self.source}"
+        share_SH = np.asarray(self.share_SH, dtype=np.float64)
+        slots, hosts = share_SH.shape
+        return f"{slots} slots of {self.slot_seconds:g} s of {hosts} hosts, mean {share_SH.mean():.3g}; {self.source}"
 
 
 def load_without_averaging(load_T: ArrayLike, interval_seconds: float = LOAD_SECONDS) -> NDArray[np.float64]:
