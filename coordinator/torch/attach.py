@@ -21,10 +21,12 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline import __version__
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
-from paceline.coordinator.torch.balance import COLUMNS, Balance, Loader
+from paceline.coordinator.torch.balance import Balance
 from paceline.coordinator.torch.clock import Clock, EventClock, WallClock
 from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.hook import weighted_sum
+from paceline.coordinator.torch.protocol import Loader
+from paceline.coordinator.torch.reports import COLUMNS
 from paceline.coordinator.torch.sharded import leave_out_collectives
 from paceline.datasets.drivers import Driver, default_drivers
 from paceline.predictors import Auto, Predictor

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,60 +20,15 @@ from paceline.coordinator.plan import Plan, seconds_of
 from paceline.coordinator.record import Iteration
 from paceline.coordinator.torch.clock import Clock, Measure
 from paceline.coordinator.torch.exchange import Exchange
+from paceline.coordinator.torch.protocol import Loader
+from paceline.coordinator.torch.reports import COLUMNS, Learnt, report_of
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.datasets.drivers import Driver
-from paceline.predictors import Report
 
 Array = NDArray[np.float64]
 Sizes = NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
-
-COLUMNS = ("samples", "micro_batches", "seconds", "comm_seconds", "out_of_memory", "checksum")
-"""What a report holds; the drivers follow."""
-
-LEAST = 0.5
-"""A batch smaller than this share of a full one, at an epoch's end, says too little about full ones to learn from."""
-
-
-class Loader(Protocol):
-    """What is asked of a loader; :class:`BalancedLoader` is one."""
-
-    global_batch: int
-    rank: int
-    world_size: int
-    accumulate: int
-    batch_sizes: Sizes
-    before_batch: Callable[[], None] | None
-
-    @property
-    def sizes(self) -> Sizes:
-        """Samples of each rank in the next full batch, ``[W]``."""
-        ...
-
-    @sizes.setter
-    def sizes(self, sizes_W: Sizes) -> None: ...
-
-    @property
-    def weight(self) -> float:
-        """Weight of this rank in the mean gradient of the batch handed out last."""
-        ...
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the data stands."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume where the data stood."""
-        ...
-
-
-class Learnt(NamedTuple):
-    """What all ranks reported of an iteration, in the order of the plan's workers, and whether they had agreed."""
-
-    columns: dict[str, Array]
-    order: Sizes
-    agreed: bool
 
 
 class Balance:
@@ -215,25 +170,16 @@ class Balance:
     def _learn(self) -> Learnt:
         """Receive the reports and plan the next iteration; run by the planning thread."""
         report_WF = self._exchange.receive()[self._order]
-        columns = dict(zip(COLUMNS, report_WF.T, strict=False))
+        columns: dict[str, Array] = dict(zip(COLUMNS, report_WF.T, strict=False))
         drivers_WD = report_WF[:, len(COLUMNS) :]
         agreed = bool((columns["checksum"] == columns["checksum"][0]).all())
         if not agreed:
             self._settle()
-        self.balancer.step(self._report(columns), drivers_WD if self._drivers else None)
+        before_WD, now_WD = (self._drivers_before, drivers_WD) if self._drivers else (None, None)
+        self.balancer.step(report_of(columns, before_WD, self._loader.global_batch), now_WD)
         self._drivers_before = drivers_WD
         self._checksum = self.balancer.plan.checksum
         return Learnt(columns, self._order, agreed)
-
-    def _report(self, columns: Mapping[str, Array]) -> Report:
-        """Return what the balancer learns from: one micro-batch, the mean of those accumulated."""
-        parts_W = columns["micro_batches"]
-        samples_W, seconds_W = columns["samples"] / parts_W, columns["seconds"] / parts_W
-        if np.nansum(samples_W) < LEAST * self._loader.global_batch:
-            seconds_W = np.full_like(seconds_W, np.nan)
-        drivers_WD = self._drivers_before if self._drivers else None
-        out_of_memory_W = columns["out_of_memory"] > 0
-        return Report(samples_W, seconds_W, columns["comm_seconds"] / parts_W, drivers_WD, out_of_memory_W)
 
     def _tell(self, learnt: Learnt, used: Plan) -> None:
         """Tell the observers of the iteration that is over."""
@@ -339,4 +285,4 @@ class Balance:
             self.stop_clock()
             self.send_report()
 
-        torch.autograd.Variable._execution_engine.queue_callback(report)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(report)

@@ -38,9 +38,9 @@ class Exchange:
         ranks = dist.get_process_group_ranks(group)
         limit = None if timeout is None else timedelta(seconds=timeout)
         # gloo, whatever the gradients use: reports lie in main memory, and must not queue behind gradients.
-        self.group: dist.ProcessGroup = dist.new_group(
-            ranks, backend="gloo", timeout=limit, use_local_synchronization=True
-        )
+        made = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=True)
+        assert isinstance(made, dist.ProcessGroup), "this rank is one of the group"
+        self.group = made
         self.rank = dist.get_rank(self.group)
         self.world_size = len(ranks)
         self.timeout = timeout

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from paceline.coordinator.torch.exchange import Exchange
 
-Hook = Callable[[object, dist.GradBucket], "torch.futures.Future[torch.Tensor]"]
+Hook = Callable[[object, Any], "torch.futures.Future[torch.Tensor]"]
 
 
 def weighted_sum(
@@ -40,14 +40,15 @@ def weighted_sum(
         Words the error when a rank is gone.
     """
 
-    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(
+        state: object,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
         last = bucket.is_last()
         if last:
             on_ready()
         gradients = bucket.buffer().mul_(weight())
         work = dist.all_reduce(gradients, group=group, async_op=True)  # gloo cannot scale and sum in one go
-        if last:
-            on_sent()
 
         def summed(future: torch.futures.Future[Any]) -> torch.Tensor:
             try:
@@ -59,6 +60,9 @@ def weighted_sum(
             return total
 
         assert work is not None, "an asynchronous collective returns its work"
-        return work.get_future().then(summed)
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(summed)
+        if last:
+            on_sent()
+        return future
 
     return hook

@@ -35,7 +35,8 @@ class TimedAllGather(_Timed):
     ) -> dist.Work | None:
         """Gather."""
         with self.clock.waiting():
-            return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+            work: dist.Work | None = all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+        return work
 
 
 class TimedReduceScatter(_Timed):
@@ -51,7 +52,8 @@ class TimedReduceScatter(_Timed):
     ) -> dist.Work | None:
         """Sum."""
         with self.clock.waiting():
-            return reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+            work: dist.Work | None = reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+        return work
 
 
 def leave_out_collectives(model: torch.nn.Module, clock: WallClock) -> None:
