@@ -66,7 +66,7 @@ def run_report(run: Run, path: str | Path) -> Path:
     picture = base64.b64encode(run_figure(run)).decode()
     body = [
         _table(("", ""), _overview(run)),
-        f'<img alt="iteration times, sizes and waiting over the run" src="data:image/png;base64,{picture}">',
+        f'<img alt="iteration times, shares and waiting over the run" src="data:image/png;base64,{picture}">',
         "<h2>Workers</h2>",
         _table(WORKER_COLUMNS, _workers(run)),
         "<h2>What the balancer did, and why</h2>",
@@ -102,7 +102,7 @@ def kind_of(sentence: str, workers: Sequence[str]) -> str:
 
 
 def run_figure(run: Run) -> bytes:
-    """Draw iteration times, sizes and waiting, and return the picture as PNG.
+    """Draw iteration times, shares of the batch and waiting, and return the picture as PNG.
 
     Raises
     ------
@@ -113,9 +113,9 @@ def run_figure(run: Run) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.0, 7.5), layout="constrained")
-    times, sizes, waits = figure.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": [1.3, 1.3, 0.8]})
+    times, shares, waits = figure.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": [1.3, 1.3, 0.8]})
     _draw_times(times, run)
-    _draw_sizes(sizes, run)
+    _draw_shares(shares, run)
     waits.fill_between(*_pieces(run, 100 * run.waiting_share), color=GREY, alpha=0.6, linewidth=0)
     waits.set_ylabel("waiting, %")
     waits.set_xlabel("iteration")
@@ -142,15 +142,19 @@ def _draw_times(axes: Axes, run: Run) -> None:
     axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
 
 
-def _draw_sizes(axes: Axes, run: Run) -> None:
-    """Draw a line of its own for each of a few workers, those whose sizes moved most; the others in grey."""
-    spread_W = [float(np.nanstd(sizes_T)) for sizes_T in run.sizes.T]
+def _draw_shares(axes: Axes, run: Run) -> None:
+    """Draw a line of its own for each of a few workers, those whose share moved most; the others in grey.
+
+    Shares, not samples: an epoch's last batch is smaller.
+    """
+    shares_TW = 100 * run.sizes / np.nansum(run.sizes, axis=1, keepdims=True)
+    spread_W = [float(np.nanstd(share_T)) for share_T in shares_TW.T]
     named = np.argsort(spread_W, kind="stable")[::-1][: len(COLOURS)]
     for w in set(range(len(run.workers))) - set(named.tolist()):
-        axes.plot(*_pieces(run, run.sizes[:, w]), color="#CCCCCC", linewidth=0.7)
+        axes.plot(*_pieces(run, shares_TW[:, w]), color="#CCCCCC", linewidth=0.7)
     for w, colour in zip(sorted(named.tolist()), COLOURS, strict=False):
-        axes.plot(*_pieces(run, run.sizes[:, w]), color=colour, linewidth=1.2, label=_plain(run.workers[w]))
-    axes.set_ylabel("samples")
+        axes.plot(*_pieces(run, shares_TW[:, w]), color=colour, linewidth=1.2, label=_plain(run.workers[w]))
+    axes.set_ylabel("share of the batch, %")
     axes.legend(frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
 
 
