@@ -1,8 +1,11 @@
 """GatedNARX: what it sees, what it serves, and what the shipped network is good for."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from paceline import predictors
 from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.predictors import NARX, GatedNARX, LastValue, Report, Training
@@ -167,3 +170,10 @@ def test_asking_with_other_drivers_is_not_answered_from_memory(trace, fitted):
 def test_a_network_further_fitted_survives_a_model_file(trace, fitted, tmp_path):
     loaded = load_model(save_model(fitted, tmp_path / "model.safetensors"))
     assert np.array_equal(served(loaded, trace, 1), served(fitted, trace, 1))
+
+
+def test_the_shipped_networks_are_small():
+    folder = Path(predictors.__file__).parent / "fitted"
+    sizes = {path.stem: path.stat().st_size for path in folder.glob("*.safetensors")}
+    assert set(sizes) == {"gated-narx", "barrier-head"}
+    assert max(sizes.values()) < 100_000
