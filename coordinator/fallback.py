@@ -160,10 +160,8 @@ class SearchFallback:
             self.plan = replace(self.plan, why=f"{self.plan.why} {event}")
 
     def _searched(self, plan: Plan) -> Plan:
-        reason = plan.why[0].lower() + plan.why[1:]
-        return replace(
-            plan, iteration=self.balancer.plan.iteration, why=f"Searching, as the curves do not hold: {reason}"
-        )
+        reason = f"Searching, as the curves do not hold. {plan.why}"
+        return replace(plan, iteration=self.balancer.plan.iteration, why=reason)
 
     def _begin_anew(self, plan: Plan) -> Plan:
         self._search = self._fresh_search()

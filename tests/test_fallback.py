@@ -59,9 +59,23 @@ def test_a_device_that_no_line_describes_is_searched_for_and_ends_sooner():
     planner = guarded()
     plans, makespans = run(planner, pages, 800)
     assert any("The curves do not hold: the times of gpu1 are typically" in plan.why for plan in plans)
-    assert any(plan.why.startswith("Searching, as the curves do not hold: moved") for plan in plans)
+    assert any(plan.why.startswith("Searching, as the curves do not hold. Moved") for plan in plans)
     assert makespans[400:].mean() < 0.8 * run(bare(), pages, 800)[1][400:].mean()
     assert all(plan.sizes.sum() == 300 for plan in plans)
+
+
+def test_the_plan_says_why_it_searches_and_why_it_stops():
+    planner = guarded(patience=5)
+    begun = searched(planner)[-1].why
+    assert begun.endswith(
+        "The curves do not hold: the times of gpu1 are typically 178 % off. From now on sizes are searched for."
+    )
+    plans, _ = run(planner, plain, 30)
+    assert plans[0].why == (
+        "Searching, as the curves do not hold. Kept the sizes: 1 of 5 iterations of the window are seen."
+    )
+    ended = next(plan.why for plan in plans if "hold again" in plan.why)
+    assert ended.endswith("The curves hold again: at worst, the times of gpu1 are typically 8.7 % off. The search ends.")
 
 
 def test_when_the_curves_hold_again_the_balancer_plans():
