@@ -24,7 +24,7 @@ def test_the_balanced_script_learns_to_read_digits():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     script = str(EXAMPLES / "ddp_after.py")
-    ran = subprocess.run([*command, script], capture_output=True, text=True, timeout=120, env=environment)
+    ran = subprocess.run([*command, script], capture_output=True, text=True, timeout=200, env=environment)
     assert ran.returncode == 0, ran.stderr
     found = re.search(r"([\d.]+)% of the digits are recognised", ran.stdout)
     assert found, ran.stdout
