@@ -25,14 +25,14 @@ LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 LEVELS_L = np.array(LEVELS)
 SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 
-STEP, FIRST_STEPS = 0.1, 3.0
+STEP, FIRST_STEPS = 0.3, 3.0
 """How far a quantile moves in one iteration, in running scales; at first 1 / (FIRST_STEPS + iterations) if larger."""
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
 """Weight of the newest error in the running scale, how many scales it counts for at most, and the least scale."""
 
-FARTHEST = 6.0
-"""No quantile lies farther out, in scales: one begun at a spike is back soon."""
+FARTHEST = 2.5
+"""No quantile lies farther out, in root mean squares of the last errors: one begun at a spike is back soon."""
 
 
 class Calibrated(NestedPredictor):
@@ -118,11 +118,14 @@ class Calibrated(NestedPredictor):
         bounded_W = np.minimum(size_W, LARGEST_JUMP * rows["scale"])
         rate_W = np.maximum(SCALE_SMOOTHING, 1.0 / (1.0 + rows["compared"]))
         scale_W = np.where(first_W, size_W, rows["scale"] + rate_W * (bounded_W - rows["scale"]))
-        start_WL = np.where(first_W[:, None], size_W[:, None] * SCORES_L, rows["quantiles"])
+        start_WL = rows["quantiles"]
+        if first_W.any():
+            start_WL[first_W] = size_W[first_W, None] * SCORES_L
         step_W = np.maximum(STEP, 1.0 / (FIRST_STEPS + rows["compared"])) * scale_W
         missed_WL = error_W[:, None] <= start_WL
         moved_WL = start_WL + step_W[:, None] * (LEVELS_L - missed_WL)
-        reach_W1 = FARTHEST * scale_W[:, None]
+        super()._compare(forecast_W, speed_W)
+        reach_W1 = FARTHEST * np.sqrt(np.maximum(rows["squared_error"], SMALLEST_SCALE**2))[:, None]
         moved_WL = _rising(np.minimum(np.maximum(moved_WL, -reach_W1), reach_W1))
         rows["quantiles"] = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
         rows["scale"] = np.where(seen_W, scale_W, rows["scale"])

@@ -72,7 +72,7 @@ def inputs_of(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array, A
     """
     memory_WM, scale_W, past_WQ = rows["memory"], scale_of(rows), rows["past_drivers"]
     drivers = standard_WD.shape[1]
-    inputs_WF = np.empty((len(memory_WM), OFFSETS + 2 + ECHOES + 4 * drivers + past_WQ.shape[1]))
+    inputs_WF = np.empty((len(memory_WM), OFFSETS + 2 + ECHOES + 4 * drivers + past_WQ.shape[1]), order="F")
     off_WM = (memory_WM[:, 1:] - memory_WM[:, :1]) / scale_W[:, None]
     np.arcsinh(off_WM, out=inputs_WF[:, :OFFSETS])
     inputs_WF[:, OFFSETS] = np.log(scale_W) + 2.5
@@ -104,7 +104,7 @@ def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -
     settled = rows["seen"].min() >= SETTLED  # a shorter way for a fleet without new workers, to the same end
     if not settled:  # the first log speed fills the whole memory
         memory_WM = np.where(rows["seen"][:, None] == 0, log_speed_W[:, None], memory_WM)
-    line_WE = np.empty((len(memory_WM), ECHOES + 2))
+    line_WE = np.empty((len(memory_WM), ECHOES + 2), order="F")
     line_WE[:, 0] = log_speed_W
     line_WE[:, 1:] = memory_WM[:, : ECHOES + 1]
     change_WE = line_WE[:, :-1] - line_WE[:, 1:]

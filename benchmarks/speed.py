@@ -1,0 +1,181 @@
+"""How long it takes to serve one iteration of a fleet, and how much is remembered of each worker.
+
+Run as ``python benchmarks/speed.py``; it writes speed.md beside this file. ``--quick`` tries small fleets only. Peers
+take part where they are installed. Axes: T iterations, W workers, D drivers.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+# One thread for everybody: set before numpy starts its own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NIXTLA_ID_AS_COL", "1")
+
+import numpy as np
+from machine import machine
+from numpy.typing import NDArray
+from speed_fit import fit_sentence
+from speed_peers import PEERS, Step
+
+from paceline.predictors import RLS, Auto, Forecast, GatedNARX, Report
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.named import named
+
+Array = NDArray[np.float64]
+
+DRIVERS = ("cpu_share", "memory_pressure")
+OURS = ("last-value", "ewma", "RLS", "gated NARX", "Auto")
+SIZES = (1, 8, 32, 100, 1000, 10_000, 100_000)
+SETTLED = 40
+"""Iterations before the first that is timed: every memory is full then."""
+
+TURNS, CALLS = 5, 10
+"""How often everybody takes a turn, and calls in a turn at most; the median over all of them is shown."""
+
+TURN_SECONDS = 0.15
+"""A turn ends after this, however few its calls were."""
+
+
+def fleet(workers: int, iterations: int) -> tuple[Array, Array]:
+    """Return made-up speeds ``[T, W]``, and two drivers ``[T, W, D]``."""
+    rng = np.random.default_rng(workers)
+    return 100.0 * np.exp(rng.normal(0.0, 0.1, (iterations, workers))), rng.random((iterations, workers, len(DRIVERS)))
+
+
+def predictor(name: str) -> FleetPredictor:
+    """Return one of ours by the name to show."""
+    made = {"RLS": RLS(drivers=DRIVERS), "gated NARX": GatedNARX(pretrained=True), "Auto": Auto(drivers=DRIVERS)}
+    return made[name] if name in made else named(name)
+
+
+def served(model: FleetPredictor, workers: int) -> Step:
+    """Return one iteration of ours: names of the workers once, then arrays in and a forecast out."""
+    model.reset([str(w) for w in range(workers)])
+    places = [model.driver_names.index(name) for name in DRIVERS if name in model.driver_names]
+    samples_W = np.full(workers, 64.0)
+    known_WD = np.full((workers, len(model.driver_names)), np.nan)
+
+    def step(speed_W: Array, drivers_WD: Array) -> Forecast:
+        nonlocal known_WD
+        model.observe(Report(samples_W, samples_W / speed_W, drivers=known_WD))
+        known_WD = known_WD.copy()
+        known_WD[:, places] = drivers_WD[:, : len(places)]
+        return model.predict(known_WD)
+
+    speed_TW, drivers_TWD = fleet(workers, min(SETTLED, max(12, 200_000 // workers)))
+    for speed_W, drivers_WD in zip(speed_TW, drivers_TWD, strict=True):
+        step(speed_W, drivers_WD)
+    return step
+
+
+def contestants(workers: int) -> dict[str, Step]:
+    """Return everybody who takes part in a fleet of this size."""
+    steps = {name: served(predictor(name), workers) for name in OURS}
+    for name, (serve, largest) in PEERS.items():
+        if workers <= largest:
+            try:
+                steps[name] = serve(*fleet(workers, 200 if workers <= 1000 else 20))
+            except ImportError:
+                print(f"{name} is not installed", file=sys.stderr)
+    return steps
+
+
+def microseconds(steps: dict[str, Step], workers: int) -> dict[str, float]:
+    """Return the median time of one iteration of each, taken in turns."""
+    speed_TW, drivers_TWD = fleet(workers, CALLS)
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(TURNS):
+        for name, step in steps.items():
+            begun = time.perf_counter()
+            for speed_W, drivers_WD in zip(speed_TW, drivers_TWD, strict=True):
+                start = time.perf_counter()
+                step(speed_W, drivers_WD)
+                taken[name].append(1e6 * (time.perf_counter() - start))
+                if time.perf_counter() - begun > TURN_SECONDS:
+                    break
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def state_bytes(name: str) -> float:
+    """Return the size of a settled worker's part of the state."""
+    workers = 100
+    model = predictor(name)
+    served(model, workers)
+    return sum(v.nbytes for n, v in model.state_dict().items() if n.startswith("rows/")) / workers
+
+
+# -- the report --------------------------------------------------------------------------------------------------
+
+
+def tables(sizes: tuple[int, ...]) -> Iterator[str]:
+    taken = {}
+    for workers in sizes:
+        taken[workers] = microseconds(contestants(workers), workers)
+    names = list(dict.fromkeys(name for times in taken.values() for name in times))
+    head = "| | " + " | ".join(f"{workers:,}" for workers in sizes) + " |\n| --- |" + " --- |" * len(sizes)
+    yield "## Microseconds per worker\n\n" + head
+    for name in names:
+        yield f"| {name} | " + " | ".join(_cell(taken[w].get(name), w) for w in sizes) + " |"
+    yield "\n## Microseconds per call\n\n" + head
+    for name in OURS:
+        yield f"| {name} | " + " | ".join(f"{taken[w][name]:,.0f}" for w in sizes) + " |"
+    yield "\n## How many times longer than Auto\n\nAbove 1 Auto is faster.\n\n" + head
+    for name in names[len(OURS) :]:
+        yield f"| {name} | " + " | ".join(_ratio(taken[w].get(name), taken[w]["Auto"]) for w in sizes) + " |"
+
+
+def _cell(call: float | None, workers: int) -> str:
+    return "" if call is None else f"{call / workers:.3g}" if call / workers < 100 else f"{call / workers:,.0f}"
+
+
+def _ratio(theirs: float | None, ours: float) -> str:
+    return "" if theirs is None else f"{theirs / ours:.2g}" if theirs / ours < 10 else f"{theirs / ours:,.0f}"
+
+
+def installed() -> list[str]:
+    """Return the peers' packages that are here."""
+    found = []
+    for name in ("river", "mlforecast", "statsforecast", "statsmodels", "neuralforecast"):
+        try:
+            version(name)
+        except PackageNotFoundError:
+            continue
+        found.append(name)
+    return found
+
+
+def report(quick: bool) -> Iterator[str]:
+    yield "# How long it takes to serve a fleet, and what is remembered\n"
+    yield "Command: `python benchmarks/speed.py`\n"
+    yield f"Machine: {machine(*installed())}; one thread.\n"
+    yield "One iteration is to learn the newest speeds and forecast the next, with the drivers cpu_share and"
+    yield "memory_pressure for those that take any; arrays go in and come out. Medians, everybody in turns in one run."
+    yield "A peer is left out of fleets for which it takes too long. river HoltWinters takes no drivers and mixes"
+    yield "nothing: it is to be held against `ewma`.\n"
+    yield from tables(SIZES[:4] if quick else SIZES)
+    yield "\n## Bytes of state per worker\n\n| | bytes |\n| --- | --- |"
+    for name in OURS:
+        yield f"| {name} | {state_bytes(name):,.0f} |"
+    yield "\n## Fitting the network\n\n" + fit_sentence(quick)
+
+
+def main() -> None:
+    quick = "--quick" in sys.argv[1:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the peers, about their fits
+        text = "\n".join(report(quick)) + "\n"
+    if not quick:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
