@@ -443,9 +443,10 @@ def report(share: float = 1.0) -> Iterator[str]:
         yield from split_table(split_ratios(list(random_mixes(half, round(1000 * share)))))
         yield ""
     yield "At rest, sizes in proportion to the last speed, measured and set ten times over, end up best or tied:"
-    yield "curves are worth their trouble at the first iteration and after every change. Our worst cases are a"
-    yield "Transformer on V100 whose time triples from 128 to 256 samples, far from the equal share near which it was"
-    yield "fitted, and phone layers whose times fall here and there as the batch grows, so that their fit is level.\n"
+    yield "curves are worth their trouble at the first iteration and after every change. Our worst cases: ResNet-18 on K80,"
+    yield "whose time falls from 16 to 64 samples and quadruples at 128, so that near 34 samples the fit is level and any"
+    yield "batch seems to cost the same; a Transformer on V100 whose time triples from 128 to 256 samples, far from the equal"
+    yield "share near which it was fitted; and phone layers whose times fall here and there as the batch grows.\n"
     yield "## Fleets that drift\n"
     yield "Such fleets of held-out models run 300 iterations while their devices slow down and recover. Mean time of an"
     yield "iteration against sizes in proportion to the speed forecast by an EWMA of the same smoothing: mean over the"
