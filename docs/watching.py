@@ -1,6 +1,6 @@
 """Make the outputs that ``docs/watching.md`` shows, by a real run on this machine: ``python docs/watching.py``.
 
-Trains with two ranks, each pinned to a core, while three busy processes sit on the second rank's core for a while.
+Trains with two ranks, each pinned to a core, while six busy processes sit on the second rank's core for a while.
 """
 
 import base64
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "watching.md"
-BUSY, FROM, UNTIL = 3, 5.0, 12.0
+BUSY, FROM, UNTIL = 6, 5.0, 12.0
 """So many competitors, from and until so many seconds after the first iteration was written."""
 
 

@@ -137,7 +137,6 @@ def _draw_times(axes: Axes, run: Run) -> None:
     )
     for name, seconds, colour, style in lines:
         axes.plot(*_pieces(run, 1e3 * seconds), style, color=colour, linewidth=1.3, label=name)
-    axes.set_ylim(top=1e3 * top or 1.0)
     axes.set_ylabel("time of the slowest\nworker, ms")
     axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
 
