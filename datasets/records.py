@@ -19,6 +19,9 @@ from paceline.datasets.trace import COLUMNS, Trace
 if TYPE_CHECKING:
     import pandas as pd
 
+CLOCK = {"host", "offset_seconds", "error_seconds"}
+"""What :attr:`Recorder.clock` says, if anything."""
+
 Record = tuple[dict[str, Any], NDArray[np.float64]]
 """One worker's header, and its rows ``[T, columns]``."""
 
@@ -124,25 +127,50 @@ def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.float64]]:
     if not lines:
         raise ValueError(f"{path} holds no header: nothing was recorded in it")
     header = _parse(path, 1, lines[0])
-    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
+    if not _explains(header):
         raise ValueError(f"{path}, line 1: expected the header of a record with schema version {SCHEMA_VERSION}")
     width = len(header["columns"])
     rows = [_row(path, at, line, width) for at, line in enumerate(lines[1:], start=2)]
-    panel = np.array(rows, dtype=np.float64).reshape(len(rows), width)
+    try:
+        panel = np.array(rows, dtype=np.float64).reshape(len(rows), width)
+    except OverflowError as error:
+        raise ValueError(f"{path}: holds a number that no computer can hold ({error})") from error
     if len(np.unique(panel[:, 0])) != len(panel):
         raise ValueError(f"{path}: an iteration stands in it twice")
     return header, panel
 
 
+def _explains(header: Any) -> bool:
+    # Whether it says what merging needs to know: the measured columns first, the drivers last.
+    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
+        return False
+    names, drivers = header.get("columns"), header.get("drivers")
+    if not (_are_names(names) and _are_names(drivers)):
+        return False
+    return (
+        names[: len(COLUMNS) + 1] == ["iteration", *COLUMNS]
+        and names[len(names) - len(drivers) :] == drivers
+        and isinstance(header.get("worker"), str)
+        and isinstance(header.get("meta"), dict)
+        and _are_names(header.get("phases", []))
+        and set(header.get("clock") or CLOCK) == CLOCK
+    )
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+
+
 def _row(path: Path, at: int, line: str, width: int) -> list[float]:
     row = _parse(path, at, line)
-    if not isinstance(row, list) or len(row) != width:
+    numbers = isinstance(row, list) and all(type(value) in (int, float, type(None)) for value in row)
+    if not numbers or len(row) != width or type(row[0]) is not int:
         raise ValueError(f"{path}, line {at}: expected a list of {width} numbers, got {line[:80]!r}")
-    return row
+    return list(row)
 
 
 def _parse(path: Path, at: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}, line {at}: not a whole line of a record ({error}): {line[:80]!r}") from error

@@ -3,10 +3,14 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.datasets.clock_offset import clock_offset
 from paceline.datasets.recorder import Recorder
@@ -194,6 +198,52 @@ def test_files_that_cannot_be_merged_are_named(tmp_path):
     (tmp_path / "other.jsonl").write_text("[]\n")
     with pytest.raises(ValueError, match=r"other\.jsonl, line 1: expected the header"):
         merge([tmp_path / "other.jsonl"])
+
+
+HEADER = {
+    "schema_version": 1,
+    "worker": "0",
+    "columns": ["iteration", "samples", "seconds", "comm_seconds", "wait_seconds", "start", "count"],
+    "drivers": ["count"],
+    "meta": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("schema_version", 2),
+        ("columns", None),
+        ("columns", ["iteration", "samples"]),
+        ("drivers", ["other"]),
+        ("drivers", [["count"]]),
+        ("worker", 7),
+        ("meta", []),
+        ("phases", "forward"),
+        ("clock", {"host": "a"}),
+    ],
+)
+def test_a_header_that_does_not_explain_the_columns_is_an_error_with_file_and_line(tmp_path, field, value):
+    path = tmp_path / "0.jsonl"
+    path.write_text(json.dumps(HEADER) + "\n[0, 8, 0.5, 0, 0, 1, 2]\n")
+    assert merge([path]).seconds[0, 0] == 0.5
+    path.write_text(json.dumps({**HEADER, field: value}) + "\n[0, 8, 0.5, 0, 0, 1, 2]\n")
+    with pytest.raises(ValueError, match=r"0\.jsonl, line 1: expected the header"):
+        merge([path])
+
+
+@given(st.integers(0, 10_000), st.binary(max_size=6), st.integers(0, 30))
+def test_a_damaged_file_is_read_or_refused_with_its_name(at, instead, removed):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "0.jsonl"
+        whole = (json.dumps(HEADER) + "\n" + "[0, 8, 0.5, 0, 0, 1, null]\n[1, 8, 0.5, 0, 0, 1, 2.5]\n").encode()
+        at %= len(whole)
+        path.write_bytes(whole[:at] + instead + whole[at + removed :])
+        try:
+            assert len(merge([path])) in (1, 2)
+        except ValueError as error:
+            sentence = str(error)
+            assert any(word in sentence for word in ("0.jsonl", "none of the 1 files", "must be finite")), sentence
 
 
 ENDLESS = """
