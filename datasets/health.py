@@ -210,7 +210,7 @@ def autocorrelations(values_TW: Array, lags: int = LAGS) -> Array:
 def _autocorrelation(values_TW: Array, lag: int) -> Array:
     centred_TW = values_TW - np.nanmean(values_TW, axis=0)
     products_W = np.nansum(centred_TW[lag:] * centred_TW[:-lag], axis=0)
-    return products_W / np.nansum(centred_TW**2, axis=0)
+    return np.asarray(products_W / np.nansum(centred_TW**2, axis=0))
 
 
 def _correlation(driver_TW: Array, log_speed_TW: Array) -> float:

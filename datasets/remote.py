@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -60,20 +61,18 @@ def fetch(
         raise ValueError(f"url and sha256 are those of one file: name it, one of {[each.name for each in chosen]}")
     wanted = [(each, _address(one, each, url), _hash(each, sha256)) for each in chosen]
     if find_spec("pooch") is None:
-        raise ImportError('`pooch` is needed by fetch; install it with `pip install "paceline[data]"`')
-    import pooch
+        raise ImportError('`pooch` is needed by fetch; install it with `pip install "paceline[remote]"`')
+    import pooch  # type: ignore[import-untyped]
 
     folder = Path(cache if cache is not None else pooch.os_cache("paceline")) / name
-    return [_retrieved(folder, each, address, known) for each, address, known in wanted]
+    return [_retrieved(pooch.retrieve, folder, each, address, known) for each, address, known in wanted]
 
 
-def _retrieved(folder: Path, file: RemoteFile, address: str, sha256: str) -> Path:
-    import pooch
-
+def _retrieved(retrieve: Callable[..., Any], folder: Path, file: RemoteFile, address: str, sha256: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".{file.name}.{sha256[:16]}.part"
     try:
-        found = pooch.retrieve(
+        found = retrieve(
             address, known_hash=f"sha256:{sha256}", fname=file.name, path=folder, downloader=Resuming(part)
         )
     except ValueError as error:

@@ -35,7 +35,7 @@ def _in_order(path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     bad = ~(table["value"] > 0)
     tally.rows("values that are not positive", bad.sum())
     table = table[~bad].dropna(subset=["VM_id", "start"]).sort_values("start", kind="stable")
-    tally.rows("rows without a machine or a time", (~bad).sum() - len(table))
+    tally.rows("rows without a machine or a time", int((~bad).sum()) - len(table))
     repeated = table.duplicated(["VM_id", "start"])
     tally.rows("repeated rows of a machine and time, of which the first counts", repeated.sum())
     if not len(table):

@@ -58,11 +58,12 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     tally.rows("operations other than forward and backward computing", (~computing).sum())
     bad = computing & ~((table["duration"] >= 0) & np.isfinite(table["duration"]))
     tally.rows("operations with a negative or unknown duration", bad.sum())
-    kept = table[computing & ~bad].dropna()
+    kept: pd.DataFrame = table[computing & ~bad].dropna()
     if kept.empty:
         raise ValueError(f"{path}: holds no forward or backward computing")
     require_dense(path, len(kept), kept["step"].nunique(), kept["rank"].nunique())
-    return kept.sort_values(["step", "seq_id"], kind="stable")
+    in_order: pd.DataFrame = kept.sort_values(["step", "seq_id"], kind="stable")
+    return in_order
 
 
 def _windows(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -74,14 +75,18 @@ def _windows(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def _steps(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the seconds of all computing of a step, one column a rank."""
-    return rows.groupby(["step", "rank"])["duration"].sum().unstack("rank")
+    seconds: pd.DataFrame = rows.pivot_table(index="step", columns="rank", values="duration", aggfunc="sum")
+    return seconds
 
 
 def _micro_batches(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the seconds of each forward micro-batch in the order of steps, one column a rank."""
     forward = rows[rows["optype"].astype(str) == COMPUTE[0]]
     order = forward.groupby(["rank", "step"]).cumcount()
-    return forward.assign(order=order).pivot_table(index=["step", "order"], columns="rank", values="duration")
+    seconds: pd.DataFrame = forward.assign(order=order).pivot_table(
+        index=["step", "order"], columns="rank", values="duration"
+    )
+    return seconds
 
 
 def _trace(path: Path, stage: int, window: int, seconds: pd.DataFrame, steps: Sequence[int], tally: Tally) -> Trace:

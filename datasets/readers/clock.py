@@ -46,4 +46,4 @@ def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int
         )
     microseconds = times.to_numpy(dtype="datetime64[us]")
     seconds = np.where(np.isnat(microseconds), np.nan, microseconds.astype(np.int64) * 1e-6)
-    return seconds - 3600.0 * hours.to_numpy(dtype=np.float64)
+    return np.asarray(seconds - 3600.0 * hours.to_numpy(dtype=np.float64), dtype=np.float64)

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 HEAD = 1 << 16
 """Bytes at a file's beginning by which its format is recognised."""
@@ -106,7 +106,7 @@ class Unzipped(io.RawIOBase):
         """Say that this is a file to read."""
         return True
 
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+    def readinto(self, buffer: Any, /) -> int:
         """Fill the buffer, and return how many bytes were read."""
         data = self._file.read(len(buffer))
         self._grown += len(data)

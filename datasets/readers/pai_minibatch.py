@@ -60,7 +60,7 @@ def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
         if not columns:
             raise ValueError(f"{path}: has no columns 0, 1, 2, ... of iterations; it has {names}")
         variation_WT = frame(path, columns, tally)
-        panel_TW = variation_WT[sorted(columns, key=int)].to_numpy().T
+        panel_TW = variation_WT[[name for name in names if name in columns]].to_numpy().T
         none = np.full(panel_TW.shape, np.nan)
         yield Trace(
             samples=none,

@@ -227,7 +227,7 @@ def _groups_that_fit(path: Path, rows: Coded, step: float, drivers: int) -> Iter
     fitting = max(1, int(PANEL_VALUES // (length * (drivers + 2))))
     starts = np.flatnonzero(np.concatenate([[True], np.diff(rows.worker) != 0]))[::fitting]
     for start, end in zip(starts, [*starts[1:], len(rows.time)], strict=True):
-        yield Coded(*(column[start:end] for column in rows))
+        yield Coded(rows.worker[start:end], rows.time[start:end], rows.values[start:end])
 
 
 def _length(path: Path, rows: Coded, step: float) -> int:
@@ -256,7 +256,7 @@ def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Lay
         start=start_TW,
         drivers=panel_TWD,
         driver_names=list(layout.drivers),
-        workers=[names[number] for number in worker_W],
+        workers=[names[int(number)] for number in worker_W],
         meta={
             **layout.meta,
             "job": job,

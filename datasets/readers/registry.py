@@ -35,6 +35,8 @@ from paceline.datasets.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["FORMATS", "TABLES", "Format", "iter_traces", "read_table", "read_traces", "recognise"]
+
 log = logging.getLogger("paceline.datasets.readers")
 
 FORMATS: dict[str, Format] = {

@@ -24,19 +24,19 @@ class Tally:
         self._cells: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
 
-    def read(self, count: int) -> None:
+    def read(self, count: float) -> None:
         """Count rows that the file holds."""
         self._read += int(count)
 
-    def rows(self, reason: str, count: int) -> None:
+    def rows(self, reason: str, count: float) -> None:
         """Count rows that are left out."""
         self._rows[reason] += int(count)
 
-    def cells(self, reason: str, count: int) -> None:
+    def cells(self, reason: str, count: float) -> None:
         """Count single values that are left out; their rows stay, with NaN."""
         self._cells[reason] += int(count)
 
-    def notes(self, what: str, count: int) -> None:
+    def notes(self, what: str, count: float) -> None:
         """Count rows that were put in order or put together."""
         self._notes[what] += int(count)
 

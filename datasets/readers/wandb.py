@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def read(paths: Sequence[Path], *, seconds: str | None = None, samples: str | fl
         tally = Tally()
         table, left_out = _numbers(path, tally)
         taken = {seconds, samples, *OWN}
-        drivers = [name for name in table if name not in taken]
+        drivers = [name for name in map(str, table) if name not in taken]
         if system := [name for name in drivers if name.startswith(("system.", "system/"))]:
             drivers = system
         trace = _usage(table, drivers) if seconds is None else _steps(path, table, drivers, seconds, samples, tally)
@@ -56,7 +56,7 @@ def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:
     return numbers.loc[timed, held].reset_index(drop=True), [name for name in names if name not in held]
 
 
-def _usage(table: pd.DataFrame, drivers: list[str]) -> dict[str, object]:
+def _usage(table: pd.DataFrame, drivers: list[str]) -> dict[str, Any]:
     some = [name for name in drivers if table[name].notna().any()]
     none_T = np.full((len(table), 1), np.nan)
     panel = {"samples": none_T, "seconds": none_T, "start": table[["_timestamp"]].to_numpy()}
@@ -65,7 +65,7 @@ def _usage(table: pd.DataFrame, drivers: list[str]) -> dict[str, object]:
 
 def _steps(
     path: Path, table: pd.DataFrame, drivers: list[str], seconds: str, samples: str | float, tally: Tally
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return the rows in which a step's time was logged, with the drivers known one row before."""
     for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
         if name not in table:
@@ -88,7 +88,7 @@ def _steps(
     return panel | _driver_panel(known, [name for name in drivers if known[name].notna().any()])
 
 
-def _driver_panel(table: pd.DataFrame, names: list[str]) -> dict[str, object]:
+def _driver_panel(table: pd.DataFrame, names: list[str]) -> dict[str, Any]:
     return {"drivers": table[names].to_numpy()[:, None, :], "driver_names": names} if names else {}
 
 
