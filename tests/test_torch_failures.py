@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from ranks import outcomes_of, run_ranks
@@ -128,6 +129,47 @@ def measures(rank):
     return [(one.index, one.worker, one.sizes, one.seconds, one.comm_seconds, one.forecast_seconds) for one in seen]
 
 
+class Counter:
+    """A driver that counts how often it was asked, from a number of the rank's own."""
+
+    name, unit = "count", "samples taken"
+
+    def __init__(self, start):
+        self.value = start
+
+    def sample(self):
+        self.value += 1
+        return self.value
+
+
+class DrivenEWMA(EWMA):
+    """Notes which drivers it is given."""
+
+    driver_names = ("count",)
+
+    def reset(self, workers):
+        super().reset(workers)
+        self.before, self.now = [], []
+
+    def observe(self, report):
+        self.before.append(np.asarray(report.drivers).tolist())
+        super().observe(report)
+
+    def predict(self, drivers=None, *, horizon=1):
+        if drivers is not None:
+            self.now.append(np.asarray(drivers).tolist())
+        return super().predict(None, horizon=horizon)
+
+
+def driven(rank):
+    predictor = DrivenEWMA()
+    _, balance, steps = job(predictor=predictor, drivers=[Counter(100 * rank)])
+    for _ in steps():
+        pass
+    balance.state_dict()  # waits for the last report
+    return predictor.before, predictor.now
+
+
 def refused(rank):
     """Return what every wrong call was told."""
     model = torch.nn.Linear(4, 2)
@@ -158,7 +200,7 @@ def refused(rank):
     return errors
 
 
-JOBS = (nonsense, other_opinion, out_of_memory, measures, refused)
+JOBS = (nonsense, other_opinion, out_of_memory, measures, driven, refused)
 
 
 def all_jobs(rank):
@@ -204,6 +246,14 @@ def test_own_and_communication_seconds_are_measured_in_every_iteration(ranks):
             assert (seconds > 0).all()
             assert (comm_seconds > 0).all() or index == 0
             assert (forecast_seconds > 0).all()
+
+
+def test_drivers_sampled_at_the_end_of_an_iteration_are_those_of_now_and_then_of_the_report(ranks):
+    (before, now), other = ranks["driven"]
+    assert (before[1:], now) == (other[0][1:], other[1])
+    assert np.isnan(before[0]).all()
+    assert before[1:] == now[:-1]
+    assert now == [[[step], [100 + step]] for step in range(1, 21)]
 
 
 def test_wrong_use_is_told_with_what_to_do(ranks):
