@@ -244,6 +244,19 @@ def test_prometheus_collects_gauges_and_counters():
         sink.close()
 
 
+def test_prometheus_forgets_a_worker_that_left():
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry = prometheus_client.CollectorRegistry()
+    sink = Prometheus(registry=registry)
+    for workers in (("gpu0", "gpu1"), ("gpu0", "gpu2")):
+        sink(next(iterations(1, workers=workers)))
+    samples = {
+        worker: registry.get_sample_value("paceline_worker_samples", {"worker": worker})
+        for worker in ("gpu0", "gpu1", "gpu2")
+    }
+    assert samples == {"gpu0": 30, "gpu1": None, "gpu2": 30}
+
+
 def test_tensorboard_gets_scalars_of_the_fleet_and_of_each_worker(tmp_path):
     pytest.importorskip("tensorboard")
     pytest.importorskip("torch")

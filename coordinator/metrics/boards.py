@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ class TensorBoard(Sink):
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(self.folder)
+            atexit.register(self.close)  # it writes every two minutes only
         step, when = iteration.index, iteration.time
         for name, value in summary(iteration).items():
             self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
@@ -108,6 +110,7 @@ class Prometheus(Sink):
         self.port = port
         self.registry = registry
         self._server: Any = None
+        self._workers: tuple[str, ...] = ()
         self._gauges: dict[str, Any] = {}
         self._counters: dict[str, Any] = {}
 
@@ -115,6 +118,9 @@ class Prometheus(Sink):
         """Set the gauges and count the iteration."""
         if not self._gauges:
             self._register()
+        if iteration.workers != self._workers:
+            self._forget_workers()
+            self._workers = iteration.workers
         for name, value in summary(iteration).items():
             self._gauges[name].set(value)
         for name, values_W in _of_workers(iteration).items():
@@ -133,6 +139,11 @@ class Prometheus(Sink):
             server.server_close()
             thread.join()
         self._server = None
+
+    def _forget_workers(self) -> None:
+        """Say no more of workers that left."""
+        for name in WORKER:
+            self._gauges[f"worker_{name}"].clear()
 
     def _register(self) -> None:
         from prometheus_client import REGISTRY, Counter, Gauge, start_http_server

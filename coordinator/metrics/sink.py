@@ -41,7 +41,7 @@ class Sink:
         raise TypeError(f"{type(self).__name__} must define write")
 
     def close(self) -> None:
-        """Finish what was written; a sink that is never closed loses nothing of worth."""
+        """Finish what was written. A process that ends in good order need not call it."""
 
 
 def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
