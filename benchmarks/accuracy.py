@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 FIRST, LAST = 5, 50
 """The steps of a new worker that are scored on their own: from the one to the other, both included."""
 
-PEER_SERIES = 25
+PEER_SERIES = 12
 """Of a made-up fleet only so many workers, the first ones, are given to peers fitted series by series."""
 
 SLOW_PEERS = ("statsforecast AutoARIMA", "statsforecast AutoETS", "river SNARIMAX + drivers")
@@ -52,7 +52,6 @@ class Served:
     speed: list[Array]
     low: list[Array] | None = None
     high: list[Array] | None = None
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +72,10 @@ def ours() -> dict[str, Callable[[], Predictor]]:
     return found
 
 
-def served(make: Callable[[], Predictor], data: Set, *, fit: bool) -> Served:
-    model, began = make(), time.perf_counter()
-    if fit:
-        model.fit(data.fitting)
+def served(model: Predictor, data: Set) -> Served:
     parts = [forecasts(model, trace) for trace in data.traces]
     speed, low, high = (list(column) for column in zip(*parts, strict=True))
-    return Served(speed, low, high, time.perf_counter() - began)
+    return Served(speed, low, high)
 
 
 def forecasts(model: Predictor, trace: Trace) -> tuple[Array, Array, Array]:
@@ -102,11 +98,8 @@ def steps(model: Predictor, trace: Trace, count: int):  # type: ignore[no-untype
         model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
 
 
-def newcomers(make: Callable[[], Predictor], data: Set, *, fit: bool) -> Array:
+def newcomers(model: Predictor, data: Set) -> Array:
     """Return each worker's RMSE in its first steps, ``[W]``, when everybody starts afresh at the second half."""
-    model = make()
-    if fit:
-        model.fit(data.fitting)
     found = []
     for trace in data.traces:
         late = trace.select(slice(half(trace), len(trace)))
@@ -148,14 +141,16 @@ def mean(ratio_W: Array) -> float:
     return float(np.exp(np.mean(np.log(ratio_W[usable]))))
 
 
-def row(name: str, found: Scores, yardstick: Scores) -> str:
+def row(name: str, found: Scores, yardstick: Scores, *, whole: bool = True) -> str:
+    """Return a line of the table; the overhead only of forecasts of the whole set, whose groups are the same."""
     with np.errstate(divide="ignore", invalid="ignore"):
         rmse_W, mae_W = found.rmse / yardstick.rmse, found.mae / yardstick.mae
     worst = np.nanmax(np.where(np.isfinite(rmse_W), rmse_W, np.nan))
     known = np.isfinite(found.coverage)
     right = np.mean((found.coverage >= COVERED[0]) & (found.coverage <= COVERED[1])) if known.any() else np.nan
     holds = f"{np.nanmean(found.coverage):.1%} ({right:.0%})" if known.any() else "-"
-    return f"| {name} | {mean(rmse_W):.3f} | {mean(mae_W):.3f} | {worst:.2f} | {holds} | {found.overhead:.2%} |"
+    overhead = f"{found.overhead:.2%}" if whole else "-"
+    return f"| {name} | {mean(rmse_W):.3f} | {mean(mae_W):.3f} | {worst:.2f} | {holds} | {overhead} |"
 
 
 def first(data: Set, count: int) -> Set:
@@ -173,30 +168,30 @@ def peers(data: Set, names: list[str]) -> Iterator[tuple[str, Scores, Scores]]:
             print(f"{data.name}: {name} left out, {missing}", flush=True)
             continue
         print(f"{data.name}: {name} {time.perf_counter() - began:.1f} s", flush=True)
-        yield name, score(found, few), score(served(LastValue, few, fit=False), few)
+        yield name, score(found, few), score(served(LastValue(), few), few)
 
 
 def table(data: Set, chosen: list[str], chosen_peers: list[str]) -> Iterator[str]:
     yield f"\n## {data.name}: {data.series} series\n\n{data.about[0].upper()}{data.about[1:]}.\n"
     yield "| predictor | RMSE | MAE | worst series | 90 % holds (workers within 85-95 %) | overhead |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    yardstick = score(served(LastValue, data, fit=False), data)
-    new_last_W = newcomers(LastValue, data, fit=False)
+    yardstick, new_last_W = score(served(LastValue(), data), data), newcomers(LastValue(), data)
     ratios: dict[str, float] = {}
     new: dict[str, float] = {}
     for name in chosen:
-        make, fit = ours()[name], not name.endswith("as shipped")
-        result = served(make, data, fit=fit)
-        scores = score(result, data)
+        began, model = time.perf_counter(), ours()[name]()
+        if not name.endswith("as shipped"):
+            model.fit(data.fitting)
+        scores = score(served(model, data), data)
         ratios[name] = mean(scores.rmse / yardstick.rmse)
         if name in ("Auto", "Auto, as shipped", "Mixture", "RLS", "EWMA"):
-            new[name] = mean(newcomers(make, data, fit=fit) / new_last_W)
+            new[name] = mean(newcomers(model, data) / new_last_W)
         yield row(name, scores, yardstick)
-        print(f"{data.name}: {name} {result.seconds:.1f} s {ratios[name]:.4f}", flush=True)
+        print(f"{data.name}: {name} {time.perf_counter() - began:.1f} s {ratios[name]:.4f}", flush=True)
     best: dict[str, float] = {}
     for name, scores, last in peers(data, chosen_peers):
         best[name] = mean(scores.rmse / last.rmse)
-        yield row(f"*{name}*", scores, last)
+        yield row(f"*{name}*", scores, last, whole=len(scores.rmse) == data.series)
     if data.name in SYNTHETIC:
         truth = Served([oracle(data.name, data.traces[0])[half(data.traces[0]) :]])
         yield row("(oracle: knows the hidden state)", score(truth, data), yardstick)
@@ -247,12 +242,13 @@ Machine: {machine("torch", "scikit-learn", *installed())}; one thread.
 
 RMSE and MAE are those of the speed over those of the last value, geometric mean over series: below 1 is better.
 Every predictor is fitted on the first half of all series of a set and scored on the second; "as shipped" is not
-fitted at all. *Peers* stand in italics; those fitted series by series ({", ".join(SLOW_PEERS)})
-take the first {PEER_SERIES} workers of a made-up fleet, and all ratios are to the last value on the same series; see accuracy_peers.py for how
-each was served. "Worst series" is the highest RMSE ratio of one series. "90 % holds" is how often the central 90 %
-interval held the speed, mean over workers, and for how many workers that share lies between 85 and 95 %. "Overhead"
-is how much longer a group of 16 workers waits for its slowest than if the speeds had been known, when the forecasts
-size its batches. Made-up fleets are {WORKERS} workers x {ITERATIONS} iterations.
+fitted at all. *Peers* stand in italics; see accuracy_peers.py for how each was served. Those fitted series by series
+({", ".join(SLOW_PEERS)}) take the first {PEER_SERIES}
+workers of a made-up fleet, and all ratios are to the last value on the same series. "Worst series" is the highest
+RMSE ratio of one series. "90 % holds" is how often the central 90 % interval held the speed, mean over workers, and
+for how many workers that share lies between 85 and 95 %. "Overhead" is how much longer a group of 16 workers waits
+for its slowest than if the speeds had been known, when the forecasts size its batches. Made-up fleets are
+{WORKERS} workers x {ITERATIONS} iterations.
 """
 
 

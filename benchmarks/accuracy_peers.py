@@ -12,6 +12,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from accuracy_sets import Set, half
@@ -78,6 +79,12 @@ def lightgbm(data: Set) -> list[Array]:
     return found
 
 
+def lightgbm_bare(data: Set) -> list[Array]:
+    """The same without drivers: on some sets they mislead it."""
+    bare = [replace(trace, drivers=None, driver_names=()) for trace in data.traces]
+    return lightgbm(replace(data, traces=bare))
+
+
 def neural_mlp(data: Set) -> list[Array]:
     """Neuralforecast's MLP on 24 past speeds and drivers, a fit for all series of one length; never fitted again."""
     import pandas as pd
@@ -122,6 +129,7 @@ PEERS: dict[str, Callable[[Set], list[Array]]] = {
     "river HoltWinters": holt_winters,
     "river SNARIMAX + drivers": snarimax,
     "LightGBM, global, differenced": lightgbm,
+    "LightGBM, the same without drivers": lightgbm_bare,
     "neuralforecast MLP, global": neural_mlp,
 }
 """Every peer by the name to show."""
