@@ -1,7 +1,7 @@
 """How fast and how good `split` is: against other exact solvers, at scale, and what its caution gains.
 
-Run as ``python benchmarks/solver.py``; it writes solver.md beside this file. ``--quick`` prints a part. CP-SAT takes part
-when ``ortools`` is installed. Axis: W workers.
+Run as ``python benchmarks/solver.py``; it writes solver.md beside this file. ``--quick`` prints a part. CP-SAT takes
+part when ``ortools`` is installed. Axis: W workers.
 """
 
 from __future__ import annotations

@@ -57,6 +57,8 @@ def checked_quanta(global_batch: int, quantum: int) -> tuple[int, int]:
 
 def finite(name: str, values: ArrayLike, count: int, *, least: float = 0.0) -> Array:
     """Return one finite number for each worker, not below ``least``."""
+    if isinstance(values, int | float) and least <= values < np.inf and not name.startswith("curves"):
+        return np.full(count, float(values))
     column = _column(name, values, count)
     if not (-np.inf < np.minimum.reduce(column) >= least and np.maximum.reduce(column) < np.inf):
         i = int(np.argmax(~(np.isfinite(column) & (column >= least))))
