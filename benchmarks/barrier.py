@@ -115,7 +115,8 @@ takes than with the split that the speeds, had they been known, would have asked
 fitted to these traces: every predictor serves them from the first iteration on, the networks as they ship. Synthetic
 fleets are {WORKERS} workers x {ITERATIONS} iterations of a seed that the networks never saw; the oracle knows their
 hidden state, but not their noise and spikes. The held-out recorded jobs have four workers each and are put side by
-side, each worker in units of its median speed. Lower is better.
+side, each worker in units of its median speed. Lower is better. What the oracle has left comes from noise and spikes
+of single iterations: no forecast can take it away.
 
 {table}
 """)
