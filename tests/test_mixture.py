@@ -73,3 +73,18 @@ def test_no_expert_or_a_bare_name_is_refused():
     for experts in ([], "ewma"):
         with pytest.raises(ValueError, match="experts must be a list"):
             Mixture(experts)
+
+
+def test_each_expert_is_given_its_own_drivers_in_its_own_order():
+    trace = synthetic_fleet("mixed", workers=3, iterations=80)
+    orders = [("memory_pressure",), ("cpu_share", "memory_pressure"), ()]
+    mixed = Mixture([RLS(drivers=order) for order in orders])
+    assert mixed.driver_names == ("memory_pressure", "cpu_share")
+    for model, inner in [(mixed, None), *((RLS(drivers=o), m) for o, m in zip(orders, mixed._inner, strict=True))]:
+        model.reset(trace.workers)
+        panel = trace.drivers_named(model.driver_names)
+        for k in range(len(trace)):
+            drivers = None if panel is None else panel[k]
+            model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers))
+        if inner is not None:
+            np.testing.assert_allclose(inner._rows["weights"], model._rows["weights"], rtol=1e-9)
