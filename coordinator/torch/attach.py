@@ -89,11 +89,18 @@ def attach(
 
     Examples
     --------
-    >>> model = DistributedDataParallel(network)  # doctest: +SKIP
-    >>> loader = BalancedLoader(dataset, global_batch=256)  # doctest: +SKIP
-    >>> attach(model, loader)  # doctest: +SKIP
-    >>> for inputs, targets in loader:  # the loop is as it was  # doctest: +SKIP
-    ...     ...
+    A job of a single rank, to show the calls; ``torchrun`` starts as many as there are:
+
+    >>> from paceline.coordinator.torch import BalancedLoader
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    >>> loader = BalancedLoader(torch.randn(100, 4), global_batch=25)
+    >>> balance = attach(model, loader)
+    >>> for inputs in loader:
+    ...     model(inputs).mean().backward()
+    >>> print(balance.plan.why)
+    Equal batches: 3 of 5 warm-up iterations done.
+    >>> dist.destroy_process_group()
     """
     _require_weigh(model, weigh)
     if timeout is not None and not timeout > 0:
