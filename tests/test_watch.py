@@ -14,6 +14,7 @@ from paceline.datasets import Recorder, load, merge, phase_table
 from paceline.datasets.adapters import lightning_callback, trainer_callback, watch
 from paceline.datasets.adapters.automatic import watch_every
 from paceline.datasets.adapters.stopwatch import Stopwatch
+from paceline.datasets.collect import Contention
 from paceline.datasets.collect.command import collect_command
 
 torch = pytest.importorskip("torch")
@@ -253,6 +254,19 @@ def test_under_torchrun_own_work_waiting_and_communication_are_told_apart_withou
     np.testing.assert_allclose(trace.start[:, 1] - trace.start[:, 0], 100, atol=1)
     assert "torch.distributed.run" in trace.meta["command"]
     assert {file.name for file in (tmp_path / "train").iterdir()} == {"rank0.jsonl", "rank1.jsonl"}
+
+
+def test_competitors_slow_the_worker_beside_which_they_stand(tmp_path):
+    """Both workers do the same, for longer than the scheduler lets one have its way; one has three competitors."""
+    script = tmp_path / "work.py"
+    script.write_text(DDP_SCRIPT.replace("time.sleep(0.03 * rank)", "[sum(range(1000)) for _ in range(600)]"))
+    contention = Contention(workers=2, pattern="steady", competitors=3)
+    command = [*torchrun(tmp_path, 0, 0)[:-3], str(script), "40", "-1"]
+    trace = collect_command(command, tmp_path / "work.parquet", contention=contention).trace
+    (contended,) = {competitor.worker for competitor in contention.planned()}
+    own = np.median(trace.seconds, axis=0)
+    assert own[contended] > 1.1 * own[1 - contended]  # about 3 with control groups, less when pinned
+    assert trace.meta["competitors"] == "3 (cpu)"
 
 
 def test_a_command_that_fails_keeps_its_status_and_leaves_its_trace(tmp_path):

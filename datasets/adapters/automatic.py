@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import socket
 import sys
@@ -26,6 +27,7 @@ def watch_every(ddp: Any, folder: str) -> None:
     folder
         Where ``rank<r>.jsonl`` is written; ``rank<r>.<n>.jsonl`` after the n-th restart by torchrun.
     """
+    _enter_place()
     begin, register = ddp.__init__, ddp.register_comm_hook
     watched: list[Watch] = []
 
@@ -41,6 +43,15 @@ def watch_every(ddp: Any, folder: str) -> None:
         register(self, state, ours[0].timed(hook) if ours else hook)
 
     ddp.__init__, ddp.register_comm_hook = begin_watched, register_timed
+
+
+def _enter_place() -> None:
+    # Where `paceline collect` puts this worker, together with those who compete with it.
+    from paceline.datasets.collect.limits import Place
+
+    places = json.loads(os.environ.get("PACELINE_PLACES", "[]"))
+    if places:
+        Place(**places[int(os.environ["LOCAL_RANK"])]).enter()
 
 
 def _watched(model: Any, folder: Path) -> list[Watch]:

@@ -1,5 +1,6 @@
 """Recording real training jobs under real contention on one machine."""
 
+from paceline.datasets.collect.beside import Contention
 from paceline.datasets.collect.contention import PATTERNS, Competitor, plan
 from paceline.datasets.collect.jobs import JOBS, USAGE, Job
 from paceline.datasets.collect.limits import Place, places
@@ -13,6 +14,7 @@ __all__ = [
     "PATTERNS",
     "USAGE",
     "Competitor",
+    "Contention",
     "Job",
     "Place",
     "Usage",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import paceline
 from paceline.datasets.adapters import startup_folder
+from paceline.datasets.collect.beside import Contention, beside
+from paceline.datasets.collect.limits import Place
 from paceline.datasets.collect.machine import machine
 from paceline.datasets.records import merge
 from paceline.datasets.trace import Trace
@@ -28,7 +32,7 @@ class Recorded:
     trace: Trace | None
 
 
-def collect_command(command: Sequence[str], path: str | Path) -> Recorded:
+def collect_command(command: Sequence[str], path: str | Path, *, contention: Contention | None = None) -> Recorded:
     """Run a command whose processes train under DistributedDataParallel, and record every iteration of each.
 
     Neither the command nor its scripts are changed: Python's start-up is told to watch the first
@@ -41,6 +45,8 @@ def collect_command(command: Sequence[str], path: str | Path) -> Recorded:
         The command and its arguments, such as ``["torchrun", "--nproc-per-node", "4", "train.py"]``.
     path
         The trace file to write.
+    contention
+        Who competes with the command's workers; nobody unless given.
 
     Returns
     -------
@@ -53,28 +59,33 @@ def collect_command(command: Sequence[str], path: str | Path) -> Recorded:
         If the trace or the folder of its records exists.
     FileNotFoundError
         If there is no such command.
+    ValueError
+        If the contention cannot be made.
     """
     path = Path(path)
     folder = path.with_suffix("")
     for taken in (path, folder):
         if taken.exists():
             raise FileExistsError(f"{taken} exists, and a recording is never overwritten: give a new name")
-    folder.mkdir(parents=True)
-    status = _run(command, folder)
+    with beside(contention) if contention else nullcontext([]) as where:
+        folder.mkdir(parents=True)
+        status = _run(command, folder, where)
     files = _last_attempts(folder)
     if not files:
         return Recorded(status, [], None)
     trace = merge(files)
     meta = {"job": path.stem, "source": "recorded by paceline collect", "command": " ".join(command), **machine()}
+    meta |= contention.meta(where[0]) if contention else {}
     trace = replace(trace, meta={**trace.meta, **meta, "status": str(status)})
     trace.save(path)
     return Recorded(status, files, trace)
 
 
-def _run(command: Sequence[str], folder: Path) -> int:
+def _run(command: Sequence[str], folder: Path, where: Sequence[Place]) -> int:
     startup = str(startup_folder())
     told = {
         "PACELINE_RECORD": str(folder.resolve()),
+        "PACELINE_PLACES": json.dumps([asdict(place) for place in where]),
         "PACELINE_HOME": str(Path(paceline.__file__).parent.parent),
         "PYTHONPATH": os.pathsep.join(filter(None, [startup, os.environ.get("PYTHONPATH")])),
     }

@@ -15,7 +15,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from paceline.datasets.collect import Job, Usage
+    from paceline.datasets.collect import Contention, Job, Usage
 
 out = Console()
 err = Console(stderr=True)
@@ -33,6 +33,16 @@ def collect(
     ] = "",
     driver: Annotated[str, typer.Option(help="Which driver of that trace tells the usage.")] = "cpu_usage",
     slot: Annotated[float | None, typer.Option(help="Seconds a row of it lasts. [default: as it was measured]")] = None,
+    pattern: Annotated[
+        str, typer.Option(help="Who competes with a command's workers: none, steady, bursty, moving or usage.")
+    ] = "",
+    workers: Annotated[int, typer.Option(help="Workers that the command starts here; needed with a pattern.")] = 0,
+    competitors: Annotated[int, typer.Option(help="Competitors beside each contended worker.")] = 1,
+    kind: Annotated[
+        str, typer.Option(help="What they do: cpu, memory, disk, or stress-ng-cpu, -memory, -disk.")
+    ] = "cpu",
+    quota: Annotated[float, typer.Option(help="Cores that a worker and its competitors may use together.")] = 0.4,
+    seed: Annotated[int, typer.Option(help="Makes the contention repeatable.")] = 0,
     show: Annotated[bool, typer.Option("--list", help="List the jobs and stop.")] = False,
 ) -> None:
     """Record data-parallel training on this machine: any command of yours, or jobs under made contention.
@@ -40,18 +50,31 @@ def collect(
     [cyan]paceline collect -- torchrun --nproc-per-node 4 train.py[/] runs the command as it is and records every
     worker that trains under DistributedDataParallel, also if the command fails.
 
+    With [cyan]--pattern bursty --workers 4[/] competitors come and go beside the command's workers meanwhile.
+
     [cyan]paceline collect digits-cnn-bursty[/] trains a small model while competitors come and go beside its workers.
     Needs the [cyan]neural[/] and [cyan]boosting[/] extras. Where control groups can be written (as root on Linux),
     every worker gets a CPU quota of its own; elsewhere workers are pinned to cores.
     """
-    from paceline.datasets.collect import JOBS
+    from paceline.datasets.collect import JOBS, Contention
 
     if show:
         _list(JOBS)
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end workers and groups as Ctrl-C does
     if what and what[0] not in JOBS and shutil.which(what[0]):
-        _command(what, folder / f"{name or _name(what)}.parquet")
+        contention = None
+        if pattern:
+            contention = Contention(
+                workers=workers,
+                pattern=pattern,
+                competitors=competitors,
+                kind=kind,
+                quota=quota,
+                seed=seed,
+                usage=_usage(usage, driver, slot),
+            )
+        _command(what, folder / f"{name or _name(what)}.parquet", contention)
         return
     replayed = _usage(usage, driver, slot)
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,10 +82,10 @@ def collect(
         _job(job if iterations is None else replace(job, iterations=iterations), folder, replayed)
 
 
-def _command(command: list[str], path: Path) -> None:
+def _command(command: list[str], path: Path, contention: Contention | None) -> None:
     from paceline.datasets.collect.command import collect_command
 
-    recorded = collect_command(command, path)
+    recorded = collect_command(command, path, contention=contention)
     if recorded.trace is None:
         raise RuntimeError(
             f"no iteration was recorded: {command[0]} ended with status {recorded.status}, and no process with a RANK "
