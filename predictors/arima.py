@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.predictors.arima_filter import StateSpace, state_space, states
-from paceline.predictors.arima_fit import Coefficients, corrected_aic, fit_css, fit_likelihood
+from paceline.predictors.arima_fit import Coefficients, corrected_aic, fit_css, fit_css_groups, fit_likelihood
 from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.simple import speed_of_log
@@ -196,26 +196,30 @@ class ARIMA(FleetPredictor):
         pooled, _ = fit_css(*_centred(value_TN, drivers_TND, differences), self.order_)
         self.coefficients_ = {POOLED: pooled}
         self.constants_ = {POOLED: 0.0 if differences else np.nan}
-        for name in dict.fromkeys(names):
-            own = np.flatnonzero(np.array(names) == name)
-            if np.isfinite(value_TN[:, own]).sum() >= SPEEDS_PER_COEFFICIENT * (len(pooled.vector) + 1):
-                fit = self._fit_worker(value_TN[:, own], drivers_TND[:, own])
-                self.coefficients_[name], self.constants_[name] = fit
+        speeds_N, least = np.isfinite(value_TN).sum(axis=0), SPEEDS_PER_COEFFICIENT * (len(pooled.vector) + 1)
+        owned = {name: [n for n, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
+        owned = {name: own for name, own in owned.items() if speeds_N[own].sum() >= least}
+        if owned:
+            self._fit_workers(owned, value_TN, drivers_TND)
         self._served = None
         self.reset(self.workers)
         return self
 
-    def _fit_worker(self, value_TN: Array, drivers_TND: Array) -> tuple[Coefficients, float]:
-        """Return the coefficients of one worker, and its constant apart."""
+    def _fit_workers(self, owned: Mapping[str, list[int]], value_TN: Array, drivers_TND: Array) -> None:
+        """Fit each worker to the series it owns; its constant is kept apart."""
         count = drivers_TND.shape[2]
         if not self.order_[1]:
             drivers_TND = np.concatenate([drivers_TND, np.ones((*value_TN.shape, 1))], axis=2)
         if self.method == "likelihood":
-            longest = int(np.argmax(np.isfinite(value_TN).sum(axis=0)))
-            fit = fit_likelihood(value_TN[:, longest], drivers_TND[:, longest], self.order_)
+            longest = [max(own, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for own in owned.values()]
+            fits = [fit_likelihood(value_TN[:, n], drivers_TND[:, n], self.order_) for n in longest]
         else:
-            fit, _ = fit_css(value_TN, drivers_TND, self.order_)
-        return Coefficients(fit.drivers[:count], fit.ar, fit.ma), float(fit.drivers[count:].sum())
+            places = [n for own in owned.values() for n in own]
+            group_N = np.repeat(np.arange(len(owned)), [len(own) for own in owned.values()])
+            fits, _ = fit_css_groups(value_TN[:, places], drivers_TND[:, places], self.order_, group_N)
+        for name, fit in zip(owned, fits, strict=True):
+            self.coefficients_[name] = Coefficients(fit.drivers[:count], fit.ar, fit.ma)
+            self.constants_[name] = float(fit.drivers[count:].sum())
 
     def _panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
         """Return the workers, values and standard drivers of all traces side by side; short ones end in gaps."""
