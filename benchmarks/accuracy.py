@@ -246,7 +246,8 @@ Machine: {machine("torch", "scikit-learn", *installed())}; one thread.
 
 RMSE and MAE are those of the speed over those of the last value, geometric mean over series: below 1 is better.
 Every predictor is fitted on the first half of all series of a set and scored on the second; "as shipped" is not
-fitted at all; {", ".join(SLOW_TO_FIT)} are fitted on {FIT_SERIES} workers of a made-up fleet. *Peers* stand in italics; see accuracy_peers.py for how each was served. Those fitted series by series
+fitted at all; {", ".join(SLOW_TO_FIT)} are fitted on {FIT_SERIES} workers of a made-up fleet.
+*Peers* stand in italics; see accuracy_peers.py for how each was served. Those fitted series by series
 ({", ".join(SLOW_PEERS)}) take the first {PEER_SERIES}
 workers of a made-up fleet, and all ratios are to the last value on the same series. "Worst series" is the highest
 RMSE ratio of one series. "90 % holds" is how often the central 90 % interval held the speed, mean over workers, and
