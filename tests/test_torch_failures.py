@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -196,11 +197,23 @@ def refused(rank):
     module.__version__ = f"1.{rank}"
     refuse(lambda: attach(ddp, loader))
     module.__version__ = version
-    refuse(lambda: attach(ddp, loader).scale(torch.ones(())))
+    balance = attach(ddp, loader)
+    refuse(lambda: balance.scale(torch.ones(())))
     return errors
 
 
-JOBS = (nonsense, other_opinion, out_of_memory, measures, driven, refused)
+def copied(rank):
+    """Train a while beside a copy of the model, as averaging over iterations does."""
+    model = DistributedDataParallel(torch.nn.Linear(4, 2))
+    loader = BalancedLoader(torch.randn(5 * GLOBAL_BATCH, 4), GLOBAL_BATCH)
+    attach(model, loader, predictor=EWMA())
+    copy = deepcopy(model)
+    for inputs in loader:
+        model(inputs).sum().backward()
+    return copy.module.weight.tolist() == model.module.weight.tolist()
+
+
+JOBS = (nonsense, other_opinion, out_of_memory, measures, driven, refused, copied)
 
 
 def all_jobs(rank):
@@ -254,6 +267,10 @@ def test_drivers_sampled_at_the_end_of_an_iteration_are_those_of_now_and_then_of
     assert np.isnan(before[0]).all()
     assert before[1:] == now[:-1]
     assert now == [[[step], [100 + step]] for step in range(1, 21)]
+
+
+def test_an_attached_model_can_be_copied(ranks):
+    assert ranks["copied"] == (True, True)
 
 
 def test_wrong_use_is_told_with_what_to_do(ranks):

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -134,10 +134,20 @@ def attach(
         weight, ready, sent = balance.gradient_weight, balance.stop_clock, balance.send_report
         hook = weighted_sum(group, weight, ready, sent, clock.summed, exchange)
         model.register_comm_hook(None, hook)
-        model.register_forward_pre_hook(balance.start_forward)
+        model.register_forward_pre_hook(_forward_hook(model, balance))
     elif isinstance(clock, WallClock):
         leave_out_collectives(model, clock)
     return balance
+
+
+def _forward_hook(model: torch.nn.Module, balance: Balance) -> Callable[[torch.nn.Module, object], None]:
+    """Return the hook that begins a forward pass of this very model: not of a copy, which takes its hooks along."""
+
+    def begin(module: torch.nn.Module, inputs: object) -> None:
+        if module is model:
+            balance.start_forward(model)
+
+    return begin
 
 
 def _require_weigh(model: torch.nn.Module, weigh: str) -> None:

@@ -233,7 +233,7 @@ class Balance:
         """Return the factor of this rank's gradients before they are summed."""
         return 1 / self._loader.world_size if self._scales_loss else self._loader.weight
 
-    def start_forward(self, model: torch.nn.Module, *_: object) -> None:
+    def start_forward(self, model: torch.nn.Module) -> None:
         """Count a micro-batch; weigh gradients that wait for it as if they were its own.
 
         Gradients accumulated under ``no_sync`` are weighed when they are summed, by the weight of the last
