@@ -9,6 +9,7 @@ import pytest
 from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.predictors import Auto, GatedNARX, LastValue, Report
+from paceline.training import load_model, save_model
 
 
 def served(model, trace):
@@ -76,6 +77,20 @@ def test_fitting_goes_on_from_the_shipped_network():
     assert np.any(rls.prior_weights_ != 0.0)
     shipped = GatedNARX(pretrained=True)
     assert rms(served(network, trace)[0][250:]) < 0.8 * rms(served(shipped, trace)[0][250:])
+
+
+def test_a_new_worker_trusts_the_network_first():
+    model = Auto()
+    model.reset(["a", "b"])
+    assert model._inner[0].weights[:, -1] == pytest.approx([0.75, 0.75], abs=0.05)
+
+
+def test_what_was_fitted_survives_a_model_file(tmp_path, unseen):
+    model = Auto(drivers=("cpu_share",))
+    model._inner[0]._inner[-1].weights_["b2"] += 0.1
+    loaded = load_model(save_model(model, tmp_path / "auto.safetensors"))
+    short = unseen.select(slice(0, 30))
+    assert np.array_equal(served(loaded, short)[0], served(model, short)[0])
 
 
 def test_serving_loads_neither_torch_nor_any_other_heavy_library():
