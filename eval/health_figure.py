@@ -58,4 +58,5 @@ def _draw_drivers(panel: Any, found: Health) -> None:
     panel.barh([one.name for one in told], [one.with_speed for one in told], color=BLUE)
     panel.set(title="driver with log speed", xlim=(-1, 1))
     if not told:
-        panel.text(0.0, 0.5, "no driver beside a speed", ha="center", transform=panel.get_xaxis_transform())
+        panel.text(0.0, 0.5, "none to compare", ha="center", transform=panel.get_xaxis_transform())
+        panel.set_yticks([])

@@ -97,7 +97,7 @@ def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     table["samples"] = steps[SAMPLES].diff().fillna(steps[SAMPLES])
     table["seconds"] = steps[OWN].sum(axis=1, skipna=False)
     table["wait_seconds"] = steps[AVERAGING]
-    table["start"] = steps[TIME] - steps[WHOLE]
+    table["start"] = (steps[TIME] - steps[WHOLE]).cummax()  # whole seconds: known to a second, never backwards
     return _cleaned(table, tally).join(_drivers_before(rows, table["start"].to_numpy()))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from rich.markup import escape
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
+    from paceline.datasets.health import Series
 
 data_app = typer.Typer(help="List, describe, check, read, convert and fetch traces.", no_args_is_help=True)
 out = Console()
@@ -46,7 +46,9 @@ def data_list(
     listed = {"shipped": _shipped, "formats": _formats, "tables": _tables, "remote": _remote}
     if what not in listed:
         raise ValueError(f"there is no list of {what!r}; there are {list(listed)}")
-    print_rows(what, listed[what](), as_json)
+    rows = listed[what]()
+    wide = () if as_json else ("files", "about", "address") if what == "remote" else ("files",) * (what == "formats")
+    print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)
 
 
 @data_app.command("info")
@@ -120,7 +122,11 @@ def data_check(
     figure: Annotated[Path | None, typer.Option(help="A picture to write, of a single trace.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at traces before learning from them: gaps, repeats, outliers, clocks, drivers, anything to predict."""
+    """Look at traces before learning from them: gaps, repeats, outliers, clocks, drivers, anything to predict.
+
+    Of each series: the share of values missing, the same as the one before, and far from their neighbours; coefficient
+    of variation; correlation with the value before; share of workers that are no white noise; correlation with speed.
+    """
     from paceline.cli import print_rows
     from paceline.datasets.health import health
 
@@ -133,8 +139,8 @@ def data_check(
         print(json.dumps([one.to_dict() for one in found]))
         return
     for one in found:
-        out.print(escape(str(one)), highlight=False)
-        print_rows("", [asdict(series) for series in one.series])
+        out.print(escape(str(one)), highlight=False, soft_wrap=True)
+        print_rows("", [_short(series) for series in one.series])
 
 
 @data_app.command("fetch")
@@ -179,6 +185,20 @@ def _option(text: str) -> tuple[str, Any]:
 def _written(trace: Trace, path: Path) -> None:
     trace.save(path)
     out.print(f"{path}: {len(trace)} iterations of {len(trace.workers)} workers; dropped: {trace.meta.get('dropped')}")
+
+
+def _short(one: Series) -> dict[str, Any]:
+    """Return a series as a row that fits into a terminal."""
+    return {
+        "series": one.name,
+        "missing": f"{one.missing:.0%}",
+        "same": f"{one.repeated:.0%}",
+        "far": f"{one.outliers:.1%}",
+        "CV": f"{one.variation:.2f}",
+        "lag-1": f"{one.lag_one:.2f}",
+        "signal": f"{one.predictable:.0%}",
+        "~speed": f"{one.with_speed:.2f}",
+    }
 
 
 def _drawn(first: list[Trace], figure: Path) -> None:
