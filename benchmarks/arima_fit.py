@@ -26,7 +26,7 @@ from statsmodels.tsa.arima import model as statsmodels_arima
 
 from paceline.predictors import ARIMA, Report
 from paceline.predictors.arima import Order
-from paceline.predictors.arima_fit import Coefficients, fit_css, fit_likelihood
+from paceline.predictors.arima_fit import Coefficients, fit_css, fit_css_groups, fit_likelihood
 
 Array = NDArray[np.float64]
 Fitter = Callable[[Array, Array, Order], Coefficients | None]
@@ -105,6 +105,39 @@ def compared(order: Order, driven: bool, iterations: int) -> tuple[dict[str, lis
     return seconds, float(np.exp(np.mean(np.log(ratios)))), max(ratios)
 
 
+def fleet_sentence() -> str:
+    """Return what it takes to fit a whole fleet at once, for each of its series, and how that compares."""
+    workers, iterations, order = 100, 1000, (2, 0, 1)
+    made = [series(order, driven=False, iterations=2 * iterations, seed=seed) for seed in range(workers)]
+    value_TW, ones_TWD = np.stack([value_T for value_T, _ in made], axis=1), np.stack([d for _, d in made], axis=1)
+    past_TW, past_TWD = value_TW[:iterations], ones_TWD[:iterations]
+    ours, theirs = [], {name: [] for name in fitters() if name != "ours, css"}
+    for turn in range(5):
+        start = time.perf_counter()
+        fits, _ = fit_css_groups(past_TW, past_TWD, order, np.arange(workers))
+        ours.append((time.perf_counter() - start) / workers)
+        for name, times in theirs.items():
+            start = time.perf_counter()
+            fitters()[name](past_TW[:, turn], past_TWD[:, turn], order)
+            times.append(time.perf_counter() - start)
+    mine = statistics.median(ours)
+    errors = [
+        [one_ahead_error(fit, value_TW[:, w], ones_TWD[:, w], order) for w, fit in found]
+        for found in (
+            enumerate(fits[:SERIES]),
+            [(w, fit_likelihood(past_TW[:, w], past_TWD[:, w], order)) for w in range(SERIES)],
+        )
+    ]
+    ratio = float(np.exp(np.mean(np.log(np.divide(*errors)))))
+    others = [
+        f"{name} {1e3 * (s := statistics.median(times)):.1f} ms ({s / mine:.0f}x)" for name, times in theirs.items()
+    ]
+    return (
+        f"A fleet of {workers} series of {iterations:,} points, {order}, at once: {1e3 * mine:.2f} ms a series;\n"
+        f"{', '.join(others)}. Error ratio over {SERIES} of them {ratio:.5f}.\n"
+    )
+
+
 # -- serving -----------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +201,7 @@ def report() -> Iterator[str]:
     yield "many times slower than ours. The error ratio is ours over statsmodels', root mean squared, one ahead over as"
     yield "many points after those fitted, both served by statsmodels' filter.\n"
     yield from fit_table()
+    yield "\n" + fleet_sentence()
     yield "\n## Serving\n"
     yield "Microseconds per worker of one `observe` and one `predict`, with the full Kalman filter, median of 60.\n"
     yield "| order | 1 worker | 100 workers | 1,000 workers |"

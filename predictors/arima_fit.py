@@ -22,7 +22,7 @@ Order = tuple[int, int, int]
 LARGEST_AR_ROOT, LARGEST_MA_ROOT = 0.99, 0.95
 """Where a conditional fit stops: a moving average nearer to 1 would remember for good what a jump made obsolete."""
 
-STEPS, TOLERANCE = 30, 1e-6
+STEPS, TOLERANCE = 30, 1e-5
 """Gauss-Newton steps at most, most fits need fewer than ten; a fit ends when the loss falls by less than this share."""
 
 FIRST_DAMPING, LARGEST_DAMPING = 1e-4, 1e3

@@ -6,7 +6,6 @@ Axes: W workers, D drivers, L levels.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -90,7 +89,7 @@ class Calibrated(NestedPredictor):
         quantiles_WL = np.minimum(np.maximum(quantiles_WL, SLOWEST), FASTEST)
         sigma_W = np.sqrt(horizon) * self._deviation()
         spread_W = np.where(np.isnan(sigma_W), np.inf, np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0))))
-        return replace(forecast, spread=spread_W, levels=LEVELS, quantiles=quantiles_WL)
+        return Forecast(forecast.speed, spread_W, forecast.batch_time, LEVELS, quantiles_WL)
 
     def _deviation(self) -> Array:
         """Return the deviation in log speed of a normal error with this 90 % interval, NaN where none is known."""

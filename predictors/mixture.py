@@ -157,7 +157,8 @@ class Mixture(NestedPredictor):
         known_WE = np.isfinite(expected_WE)
         weights_WE = np.where(known_WE, self.weights, 0.0)
         with np.errstate(invalid="ignore"):
-            return (weights_WE * np.where(known_WE, expected_WE, 0.0)).sum(axis=1) / weights_WE.sum(axis=1)
+            known_W = (weights_WE * np.where(known_WE, expected_WE, 0.0)).sum(axis=1)
+            return np.asarray(known_W / weights_WE.sum(axis=1))
 
     # -- learning ------------------------------------------------------------------------------------------------
 

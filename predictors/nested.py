@@ -26,18 +26,19 @@ class NestedPredictor(FleetPredictor):
     """
 
     _inner: tuple[FleetPredictor, ...] = ()
-    _read: tuple[tuple[str, ...], list[list[int]]] | None = None
+    _read: tuple[tuple[str, ...], list[NDArray[np.intp]]] | None = None
 
     @property
     def driver_names(self) -> tuple[str, ...]:
         """The drivers that any of the inner predictors reads."""
         return self._reading()[0]
 
-    def _reading(self) -> tuple[tuple[str, ...], list[list[int]]]:
+    def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp]]]:
         """Return all drivers, and the places of those that each inner predictor reads; found anew after fitting."""
         if self._read is None:
             names = tuple(dict.fromkeys(name for inner in self._inner for name in inner.driver_names))
-            self._read = (names, [[names.index(name) for name in inner.driver_names] for inner in self._inner])
+            places = [np.array([names.index(n) for n in inner.driver_names], np.intp) for inner in self._inner]
+            self._read = (names, places)
         return self._read
 
     def fit(self, traces: Iterable[Trace]) -> Self:
@@ -93,4 +94,4 @@ class NestedPredictor(FleetPredictor):
         """Yield each inner predictor with the drivers that it reads, in its order."""
         for inner, places in zip(self._inner, self._reading()[1], strict=True):
             # Taken from the transpose, where a driver's column lies in one piece.
-            yield inner, drivers_WD.T[places].T if places else drivers_WD[:, :0]
+            yield inner, drivers_WD.T.take(places, axis=0).T if len(places) else drivers_WD[:, :0]

@@ -6,7 +6,7 @@ import pytest
 from paceline.datasets import Trace
 from paceline.predictors import ARIMA, EWMA, Report, checks
 from paceline.predictors.arima import POOLED
-from paceline.predictors.arima_fit import Coefficients, fit_css
+from paceline.predictors.arima_fit import Coefficients, fit_css, fit_css_groups
 
 MODELS = {  # order: autoregression, moving average
     (1, 0, 0): ([0.6], []),
@@ -247,3 +247,28 @@ def test_a_random_walk_without_drivers_is_fitted_too():
     model.reset(trace.workers)
     model.observe(Report(samples=[8], seconds=[0.5]))
     assert model.predict().speed == pytest.approx([16.0])
+
+
+def test_a_fleet_fitted_at_once_gets_the_coefficients_of_each_worker_fitted_alone():
+    rng = np.random.default_rng(0)
+    noise_TN = rng.normal(size=(400, 4))
+    value_TN = np.cumsum(noise_TN, axis=0) * [1.0, 0.1, 1.0, 1.0]
+    value_TN[1:, 1:] -= np.array([0.05, 0.6, 0.6]) * np.cumsum(noise_TN, axis=0)[:-1, 1:]
+    value_TN[50:60, 2] = np.nan
+    drivers_TND, group_N = rng.random((400, 4, 1)), np.array([0, 1, 2, 2])
+    together, loss_G = fit_css_groups(value_TN, drivers_TND, (1, 1, 1), group_N)
+    for group, (fit, loss) in enumerate(zip(together, loss_G, strict=True)):
+        own = group_N == group
+        alone, alone_loss = fit_css(value_TN[:, own], drivers_TND[:, own], (1, 1, 1))
+        assert fit.vector == pytest.approx(alone.vector, rel=1e-6, abs=1e-9)
+        assert loss == pytest.approx(alone_loss, rel=1e-9)
+
+
+def test_complex_roots_of_a_moving_average_are_recovered():
+    noise_TN = np.random.default_rng(0).normal(size=(4000, 1))
+    value_TN = noise_TN.copy()
+    value_TN[1:] += 0.4 * noise_TN[:-1]
+    value_TN[2:] += 0.5 * noise_TN[:-2]
+    fit, loss = fit_css(value_TN, np.zeros((4000, 1, 0)), (0, 0, 2))
+    assert fit.ma == pytest.approx([0.4, 0.5], abs=0.04)
+    assert loss == pytest.approx(1.0, rel=0.05)

@@ -88,3 +88,38 @@ def test_each_expert_is_given_its_own_drivers_in_its_own_order():
             model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers))
         if inner is not None:
             np.testing.assert_allclose(inner._rows["weights"], model._rows["weights"], rtol=1e-9)
+
+
+def test_averages_served_together_are_those_served_one_by_one():
+    class Alone(EWMA):
+        """Not a plain EWMA, so that it is left apart."""
+
+    rng = np.random.default_rng(0)
+    smoothings = (1.0, 0.5, 0.1)
+    together = Mixture([LastValue(), EWMA(0.5), EWMA(0.1)])
+    apart = Mixture([Alone(smoothing) for smoothing in smoothings])
+    assert len(together._inner) == 1
+    assert len(apart._inner) == 3
+    for model in (together, apart):
+        model.reset(["a", "b"])
+    for _ in range(50):
+        report = Report([64, 64], np.where(rng.random(2) < 0.2, np.nan, np.exp(rng.normal(0.0, 0.1, 2))))
+        for model in (together, apart):
+            model.observe(report)
+        assert together.predict().speed == pytest.approx(apart.predict().speed, rel=1e-12)
+    assert together.weights == pytest.approx(apart.weights, rel=1e-9)
+
+
+def test_an_answer_is_not_given_again_for_other_drivers_or_after_a_report():
+    model = Mixture([RLS(drivers=("busy",)), "ewma"])
+    model.reset(["a"])
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        busy = rng.random((1, 1))
+        model.predict(busy)
+        model.observe(Report([64], np.exp(busy[0] + rng.normal(0.0, 0.01, 1)), drivers=busy))
+    idle, busy = (model.predict([[share]]).speed[0] for share in (0.0, 1.0))
+    assert idle > 1.5 * busy
+    assert model.predict([[0.0]]).speed[0] == idle
+    model.observe(Report([64], [10.0], drivers=[[0.0]]))
+    assert model.predict([[0.0]]).speed[0] != idle
