@@ -56,5 +56,5 @@ class Report:
             )
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             speed = samples / seconds
-        usable = (samples > 0) & (seconds > 0) & (speed > 0) & np.isfinite(seconds)
+        usable = (seconds > 0) & (speed > 0)  # no speed is above 0 where samples are not, or seconds are infinite
         return np.where(usable, np.minimum(np.maximum(speed, SLOWEST), FASTEST), np.nan)
