@@ -245,8 +245,8 @@ def test_under_torchrun_own_work_waiting_and_communication_are_told_apart_withou
     assert (len(trace), trace.workers) == (30, ("0", "1"))
     np.testing.assert_array_equal(trace.samples, np.tile([4, 8], (30, 1)))
     own, waited = np.median(trace.seconds, axis=0), np.median(trace.wait_seconds, axis=0)
-    assert own[1] > 0.03 > own[0]
-    assert waited[0] > 0.015 > waited[1]
+    assert own[1] > own[0] + 0.015
+    assert waited[0] > waited[1] + 0.015
     assert (trace.comm_seconds[:, 0] == trace.comm_seconds[:, 1]).all()
     assert (trace.comm_seconds > 0).all()
     offset, error = re.search(r"worker 1 (.\d+\.\d+) s \+-(.*?) s", trace.meta["clock_offsets"]).groups()
@@ -260,8 +260,9 @@ def test_competitors_slow_the_worker_beside_which_they_stand(tmp_path):
     """Both workers do the same, for longer than the scheduler lets one have its way; one has three competitors."""
     script = tmp_path / "work.py"
     script.write_text(DDP_SCRIPT.replace("time.sleep(0.03 * rank)", "[sum(range(1000)) for _ in range(600)]"))
-    contention = Contention(workers=2, pattern="steady", competitors=3)
-    command = [*torchrun(tmp_path, 0, 0)[:-3], str(script), "40", "-1"]
+    quota = min(0.9, 0.45 * len(os.sched_getaffinity(0)))
+    contention = Contention(workers=2, pattern="steady", competitors=3, quota=quota)
+    command = [*torchrun(tmp_path, 0, 0)[:-3], str(script), "20", "-1"]
     trace = collect_command(command, tmp_path / "work.parquet", contention=contention).trace
     (contended,) = {competitor.worker for competitor in contention.planned()}
     own = np.median(trace.seconds, axis=0)

@@ -27,7 +27,6 @@ def watch_every(ddp: Any, folder: str) -> None:
     folder
         Where ``rank<r>.jsonl`` is written; ``rank<r>.<n>.jsonl`` after the n-th restart by torchrun.
     """
-    _enter_place()
     begin, register = ddp.__init__, ddp.register_comm_hook
     watched: list[Watch] = []
 
@@ -59,6 +58,7 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
     rank, restart = os.environ["RANK"], os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     name = f"rank{rank}.jsonl" if restart == "0" else f"rank{rank}.{restart}.jsonl"
     try:
+        _enter_place()  # no earlier: under a quota, libraries take long to load
         recorder = Recorder(folder / name, rank, all_drivers(), meta={"host": socket.gethostname()}).__enter__()
         recorder.clock = offset_from_rank_zero()
         watching = watch(model, None, recorder)
