@@ -156,6 +156,8 @@ class Balance:
         learnt, used = self._finish_learning(), self._plan
         if learnt is not None:
             self._learning = None
+            if not learnt.agreed:
+                self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
             self._take_sizes()
             self.overhead_seconds = self._spent + time.perf_counter() - began
             self._tell(learnt, used)
@@ -209,9 +211,8 @@ class Balance:
     def _settle(self) -> None:
         """Let all ranks go on from what the first has learnt, and so with its sizes."""
         logger.warning(
-            "The ranks did not agree on the sizes of iteration %d: all go on with those of the first. Until the end of "
-            "this epoch a few samples may come twice or not at all. Do the ranks run on different hardware or "
-            "libraries?",
+            "The ranks did not agree on the sizes of iteration %d: all go on with those of the first. A few samples of "
+            "that iteration came twice or not at all. Do the ranks run on different hardware or libraries?",
             self._index,
         )
         self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))

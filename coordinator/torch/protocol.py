@@ -41,3 +41,7 @@ class Loader(Protocol):
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume where the data stood."""
         ...
+
+    def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on, in the middle of an epoch, from where another rank stands."""
+        ...
