@@ -130,7 +130,7 @@ class Boosting(FleetPredictor):
             max_iter=self.trees,
             max_leaf_nodes=self.leaves,
             learning_rate=self.learning_rate,
-            early_stopping=False,
+            early_stopping=False,  # pyright: ignore[reportArgumentType]  # its default is text, and this is allowed
             random_state=0,
         )
         self.trees_ = Trees.of(model.fit(inputs_NF, np.clip(target_N, -LARGEST_CHANGE, LARGEST_CHANGE)))

@@ -6,7 +6,7 @@ Axes: W rows to forecast (workers), F inputs, G trees, N nodes of all trees one 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,11 +68,11 @@ class Trees:
         )
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, NDArray[np.generic]]) -> Trees:
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Trees:
         """Put together what :meth:`arrays` took apart."""
         return cls(**{field.name: np.array(arrays[field.name]) for field in fields(cls)})
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """Return every array by its name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
