@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,7 +157,7 @@ def _explains(header: Any) -> bool:
     )
 
 
-def _are_names(names: Any) -> bool:
+def _are_names(names: Any) -> TypeGuard[list[str]]:
     return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
 
 

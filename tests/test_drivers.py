@@ -13,7 +13,6 @@ from paceline.datasets.drivers import (
     CPUBusy,
     CPUPressure,
     CPUQuota,
-    Growth,
     MemoryAvailable,
     MemoryPressure,
     RunDelay,
@@ -24,6 +23,7 @@ from paceline.datasets.drivers import (
 )
 from paceline.datasets.drivers_nvml import nvml_drivers
 from paceline.datasets.drivers_psutil import psutil_drivers
+from paceline.datasets.kernel_files import Growth
 
 
 def made(folder, files):

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -67,7 +67,8 @@ def collect_command(command: Sequence[str], path: str | Path, *, contention: Con
     for taken in (path, folder):
         if taken.exists():
             raise FileExistsError(f"{taken} exists, and a recording is never overwritten: give a new name")
-    with beside(contention) if contention else nullcontext([]) as where:
+    with ExitStack() as stack:
+        where = stack.enter_context(beside(contention)) if contention else []
         folder.mkdir(parents=True)
         status = _run(command, folder, where)
     files = _last_attempts(folder)
