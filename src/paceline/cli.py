@@ -211,7 +211,7 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) ->
     for key, value in rows[0].items() if rows else ():
         number = isinstance(value, (int, float))
         widest = 0 if number or table.columns else min(24, max(len(str(row[key])) for row in rows))
-        table.add_column(key, justify="right" if number else "left", min_width=widest, overflow="fold")
+        table.add_column(key, justify="right" if number else "left", min_width=widest)
     for row in rows:
         table.add_row(*(f"{value:.4g}" if isinstance(value, float) else escape(str(value)) for value in row.values()))
     out.print(table)
