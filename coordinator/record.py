@@ -23,7 +23,7 @@ class Iteration:
     Parameters
     ----------
     index
-        How many iterations were recorded before, from 0 on.
+        The iteration's number, from 0 on. Short iterations are not planned, and recorded, one by one.
     time
         When the next plan was made, in seconds since the epoch, by this worker's clock.
     worker

@@ -43,7 +43,7 @@ class Restless:
 def restless():
     """Options of ``attach`` with which sizes differ in every iteration."""
     policy = Policy(warmup=0, dead_band=0, cooldown=0, largest_change=np.inf)
-    return {"predictor": Restless(), "policy": policy, "timeout": 20}
+    return {"predictor": Restless(), "policy": policy, "timeout": 20, "every": 1}
 
 
 class Samples(torch.utils.data.Dataset):

@@ -34,9 +34,8 @@ def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
         share = sizes[rank] / sum(sizes)
         losses = {scheme: (1.0 / np.arange(1, count + 1)).tolist() for scheme, count in taken.items()}
         weights = {EQUAL: [0.5] * taken[EQUAL], "ewma": [share] * taken["ewma"]}
-        results.append(
-            {"turns": turns, "losses": losses, "weights": weights, "records": {"ewma": [record] * taken["ewma"]}}
-        )
+        records = [{"index": index, **record} for index in range(taken["ewma"])]
+        results.append({"turns": turns, "losses": losses, "weights": weights, "records": {"ewma": records}})
     return Outcome(setting, results)
 
 

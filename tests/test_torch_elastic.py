@@ -43,7 +43,9 @@ def test_a_job_that_torchrun_restarts_still_sees_every_sample_once(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    # Else gloo, on a quick restart, meets the addresses of the workers before in the store that torchrun shares.
+    fresh_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    environment = {**os.environ, **fresh_store, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
         [*command, "--monitor-interval=0.2", str(script), str(tmp_path)],
         capture_output=True,

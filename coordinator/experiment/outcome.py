@@ -127,22 +127,18 @@ class Outcome:
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
             float(np.median([record["overhead"] for record in records])),
-            float(100 * np.mean([record["acted"] for record in records])),
+            100 * sum(record["acted"] for record in records) / len(self.losses(scheme)),
             float(np.abs(ours / theirs - 1).max()),
         )
 
     def _measured(self, scheme: str) -> tuple[Array, Array, Array]:
-        """Return wall seconds ``[K]``, sizes and own seconds ``[K, W]`` of the counted iterations."""
-        records = self.results[0]["records"][scheme]
-        chosen, walls = [], []
-        for turn in self.turns:
-            if turn["scheme"] != scheme:
-                continue
-            indices = range(turn["first"] + SETTLE, min(turn["first"] + len(turn["seconds"]), len(records)))
-            chosen += list(indices)
-            walls += [turn["seconds"][index - turn["first"]] for index in indices]
-        sizes, own = ([records[index][name] for index in chosen] for name in ("sizes", "seconds"))
-        return np.array(walls), np.array(sizes, dtype=float), np.array(own, dtype=float)
+        """Return wall seconds ``[K]``, sizes and own seconds ``[K, W]`` of the recorded iterations that count."""
+        begun = [(turn["first"], turn["seconds"]) for turn in self.turns if turn["scheme"] == scheme]
+        walls = {first + k: wall for first, seconds in begun for k, wall in enumerate(seconds) if k >= SETTLE}
+        chosen = [record for record in self.results[0]["records"][scheme] if record["index"] in walls]
+        walls_K = np.array([walls[record["index"]] for record in chosen])
+        sizes, own = (np.array([record[name] for record in chosen], dtype=float) for name in ("sizes", "seconds"))
+        return walls_K, sizes, own
 
 
 def _rate(seconds: list[float]) -> float:

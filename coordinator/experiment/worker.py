@@ -106,6 +106,7 @@ def take_turn(
 def plain(record: Iteration) -> dict[str, Any]:
     """Return what the outcome is computed from."""
     return {
+        "index": record.index,
         "sizes": record.sizes.tolist(),
         "seconds": record.seconds.tolist(),
         "forecast": record.forecast_seconds.tolist(),

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ class AheadOfTime:
         self._loader = DataLoader(
             Chunks(dataset, default_collate if collate is None else list),
             batch_size=None,
-            sampler=Requests(self._next_request),
+            sampler=Requests(WeakMethod(self._next_request)),
             collate_fn=_unchanged,
             **options,
         )
@@ -112,15 +113,20 @@ class Chunks(Dataset[Any]):
 
 
 class Requests:
-    """What the loading processes are asked for, one after the other, without an end."""
+    """What the loading processes are asked for, one after the other, as long as there is somebody who asks.
 
-    def __init__(self, next_request: Callable[[], Samples]) -> None:
+    The one who asks is known weakly: it owns the processes, which end at once only if it is not part of a cycle.
+    """
+
+    def __init__(self, next_request: WeakMethod[Callable[[], Samples]]) -> None:
         self.next_request = next_request
 
     def __iter__(self) -> Iterator[Samples]:
         """Ask for a chunk whenever one is taken away."""
-        while True:
-            yield self.next_request()
+        while (ask := self.next_request()) is not None:
+            samples = ask()
+            del ask
+            yield samples
 
 
 def runs(places: Sequence[tuple[Any, int]]) -> list[tuple[Any, slice]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
+from weakref import ref
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from paceline.coordinator.torch.balance import Balance
 from paceline.coordinator.torch.clock import Clock, EventClock, WallClock
 from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.hook import weighted_sum
+from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reports import COLUMNS
 from paceline.coordinator.torch.sharded import leave_out_collectives
@@ -44,6 +46,7 @@ def attach(
     timeout: float | None = None,
     workers: Sequence[str] | None = None,
     drivers: Sequence[Driver] | None = None,
+    every: int | None = None,
 ) -> Balance:
     """Let every rank's batch size follow its speed, so that no rank waits for another.
 
@@ -73,6 +76,9 @@ def attach(
     drivers
         What to sample for a predictor that reads drivers; by default those of its names that
         :func:`paceline.datasets.drivers.default_drivers` knows. What nobody samples is NaN.
+    every
+        Iterations from one plan to the next. By default as many as fit in a tenth of a second: one, unless iterations
+        are so short that planning after each would hold them up.
 
     Returns
     -------
@@ -113,7 +119,7 @@ def attach(
     exchange = Exchange(group, len(COLUMNS) + len(sampled), timeout)
     if timeout is not None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
-    _require_agreement(exchange, _facts(loader, predictor, policy, weigh, timeout))
+    _require_agreement(exchange, _facts(loader, predictor, policy, weigh, timeout, every))
     names = _names(exchange, workers)
     clock = _clock_for(model)
     balancer = LoadBalancer(
@@ -128,8 +134,9 @@ def attach(
         drivers=sampled,
         scales_loss=weigh == "loss",
         backward_ends_iteration=not in_ddp,
+        pace=Pace(every),
     )
-    loader.before_batch = balance.start_iteration
+    loader.before_batch = _weakly(balance)
     if isinstance(model, DistributedDataParallel):
         weight, ready, sent = balance.gradient_weight, balance.stop_clock, balance.send_report
         hook = weighted_sum(group, weight, ready, sent, clock.summed, exchange)
@@ -148,6 +155,20 @@ def _forward_hook(model: torch.nn.Module, balance: Balance) -> Callable[[torch.n
             balance.start_forward(model)
 
     return begin
+
+
+def _weakly(balance: Balance) -> Callable[[], None]:
+    """Return what starts an iteration as long as there is a balance: the model's hook, or the loop, holds it.
+
+    The balance holds the loader. If the loader held the balance too, its processes would not end at once with it.
+    """
+    known = ref(balance)
+
+    def start() -> None:
+        if (alive := known()) is not None:
+            alive.start_iteration()
+
+    return start
 
 
 def _require_weigh(model: torch.nn.Module, weigh: str) -> None:
@@ -221,7 +242,7 @@ def _names(exchange: Exchange, workers: Sequence[str] | None) -> list[str]:
 
 
 def _facts(
-    loader: Loader, predictor: Predictor, policy: Policy, weigh: str, timeout: float | None
+    loader: Loader, predictor: Predictor, policy: Policy, weigh: str, timeout: float | None, every: int | None
 ) -> dict[str, object]:
     """Return all that the plans depend on, besides the reports."""
     return {
@@ -234,6 +255,7 @@ def _facts(
         # An object that does not say what it is, is shown with its address, which differs everywhere.
         "predictor": re.sub(r" at 0x\w+", "", repr(predictor)) + f" with state {_hash(predictor.state_dict())}",
         "way of weighing": weigh,
+        "iterations between plans": every,
         "timeout": timeout,
     }
 

@@ -20,6 +20,7 @@ from paceline.coordinator.plan import Plan, seconds_of
 from paceline.coordinator.record import Iteration
 from paceline.coordinator.torch.clock import Clock, Measure
 from paceline.coordinator.torch.exchange import Exchange
+from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reports import COLUMNS, Learnt, report_of
 from paceline.coordinator.torch.state import from_torch, to_torch
@@ -41,8 +42,8 @@ class Balance:
     on_iteration
         Called with an :class:`paceline.coordinator.record.Iteration` after each plan, on every rank.
     overhead_seconds
-        Time that balancing took of the training loop in the last iteration: measuring, sending the report, and waiting
-        for the plan; observers left out.
+        Time that balancing took of the training loop, per iteration since the plan before: measuring, sending the
+        report, and waiting for the plan; observers left out.
     balancer
         The load balancer: the same on every rank.
     """
@@ -58,6 +59,7 @@ class Balance:
         drivers: Sequence[Driver] = (),
         scales_loss: bool = False,
         backward_ends_iteration: bool = False,
+        pace: Pace | None = None,
     ) -> None:
         self.balancer = balancer
         self.on_iteration: list[Callable[[Iteration], None]] = []
@@ -72,7 +74,9 @@ class Balance:
         self._backward_ends_iteration = backward_ends_iteration
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="paceline")
         self._learning: Future[Learnt] | None = None
-        self._index = 0
+        self._pace = pace or Pace()
+        self._index = -1
+        self._unplanned = 0
         self._micro_batches = 0
         self._reported = True
         self._unsummed = False
@@ -159,11 +163,13 @@ class Balance:
             if not learnt.agreed:
                 self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
             self._take_sizes()
-            self.overhead_seconds = self._spent + time.perf_counter() - began
+            self.overhead_seconds = (self._spent + time.perf_counter() - began) / self._unplanned
             self._tell(learnt, used)
+            self._spent, self._unplanned = 0.0, 0
+        self._index += 1
+        self._unplanned += 1
         self._micro_batches = 0
         self._reported = False
-        self._spent = 0.0
         self._clock.begin()
 
     def _finish_learning(self) -> Learnt | None:
@@ -181,11 +187,11 @@ class Balance:
         self.balancer.step(report_of(columns, before_WD, self._loader.global_batch), now_WD)
         self._drivers_before = drivers_WD
         self._checksum = self.balancer.plan.checksum
+        self._pace.learn(float(np.fmax.reduce(columns["seconds"])))
         return Learnt(columns, self._order, agreed)
 
     def _tell(self, learnt: Learnt, used: Plan) -> None:
         """Tell the observers of the iteration that is over."""
-        index, self._index = self._index, self._index + 1
         if not self.on_iteration:
             return
         columns = learnt.columns
@@ -193,7 +199,7 @@ class Balance:
         sizes_W = np.where(known_W, columns["samples"], self._samples_W[learnt.order]).astype(np.int64)
         parts_W = np.where(known_W, columns["micro_batches"], self._parts)
         iteration = Iteration(
-            index=index,
+            index=self._index,
             time=time.time(),
             worker=self._workers[self._loader.rank],
             sizes=sizes_W,
@@ -270,11 +276,13 @@ class Balance:
         self._spent += time.perf_counter() - began
 
     def send_report(self) -> None:
-        """Send what was measured, once an iteration, and let the next plan be made."""
+        """Send what was measured, and let the next plan be made, if it is time for one."""
         began = time.perf_counter()
         if self._reported:
             return
         self._reported = True
+        if self._unplanned < self._pace.every:
+            return
         drivers = [driver.sample() for driver in self._drivers]
         self._exchange.send([*self._measure, self._out_of_memory, self._checksum, *drivers])
         self._learning = self._planner.submit(self._learn)
