@@ -96,7 +96,7 @@ order. Turns of a scheme and of equal batches (plain `DistributedDataParallel`, 
   knows the speeds to come; *reached*: the clairvoyant's time over the scheme's.
 - *waiting*: share of the ranks' time, up to the end of the slowest, that was spent waiting for it.
 - *own time*: median time that balancing takes on the critical path of an iteration.
-- *loss gap*: largest relative difference of the loss from that of equal batches after as many samples.
+- *loss gap*: largest difference of the loss from that of equal batches after as many samples, relative to the first loss.
 - `control` forecasts and reports, but keeps equal batches: what looking costs.
 
 {sections}

@@ -43,7 +43,7 @@ class Row:
     changes
         Changes of sizes in 100 iterations.
     loss_gap
-        Largest difference between its loss and that of equal batches after as many samples, relative.
+        Largest difference between its loss and that of equal batches after as many samples, relative to the first.
     """
 
     scheme: str
@@ -128,7 +128,7 @@ class Outcome:
             float(best.sum() / walls_K.sum()),
             float(np.median([record["overhead"] for record in records])),
             100 * sum(record["acted"] for record in records) / len(self.losses(scheme)),
-            float(np.abs(ours / theirs - 1).max()),
+            float(np.abs(ours - theirs).max() / theirs[0]),
         )
 
     def _measured(self, scheme: str) -> tuple[Array, Array, Array]:

@@ -72,7 +72,7 @@ class Setting:
     contention: str = "quota"
     schemes: tuple[str, ...] = ("auto",)
     model: str = "digits-cnn"
-    global_batch: int = 512
+    global_batch: int = 896
     rounds: int = 4
     seconds: float = 3.0
     seed: int = 0

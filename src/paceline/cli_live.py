@@ -34,7 +34,7 @@ def live(
     model: Annotated[
         str, typer.Option(help="What to train: a model of [cyan]paceline collect --list[/].")
     ] = "digits-cnn",
-    global_batch: Annotated[int, typer.Option(help="Samples of both ranks in an iteration.")] = 512,
+    global_batch: Annotated[int, typer.Option(help="Samples of both ranks in an iteration.")] = 896,
     rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,
     seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 3.0,
     seed: Annotated[int, typer.Option(help="Seed of the model, the data's order and the bursts.")] = 0,
