@@ -19,10 +19,10 @@ from paceline.coordinator.experiment.figure import loss_figure
 EVERY = ("control", "last-value", "ewma", "gated-narx:pretrained=True", "auto", "barrier-head:pretrained=True")
 TARGETS = {"none": 0.99, "quota": 1.6, "hogs": 1.3, "bursty": 1.2}
 SETTINGS = [
-    Setting(contention="none", schemes=("control", "auto"), rounds=8, seconds=4.0),
+    Setting(contention="none", schemes=("control", "auto"), rounds=10, seconds=3.0),
     Setting(contention="quota", schemes=EVERY, rounds=4, seconds=3.0),
     Setting(contention="hogs", schemes=EVERY, rounds=4, seconds=3.0),
-    Setting(contention="bursty", schemes=EVERY, rounds=4, seconds=7.0),
+    Setting(contention="bursty", schemes=EVERY, rounds=4, seconds=6.0),
 ]
 SHOWN = "quota"
 

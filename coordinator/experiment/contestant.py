@@ -46,7 +46,7 @@ class Contestant:
         self.records: list[Iteration] = []
         if scheme != EQUAL:
             predictor = LastValue() if scheme == CONTROL else named(scheme)
-            policy = Policy(warmup=NEVER) if scheme == CONTROL else Policy()
+            policy = Policy(warmup=NEVER) if scheme == CONTROL else None
             attach(self.model, self.loader, predictor=predictor, policy=policy).on_iteration.append(self.records.append)
         self._steps = self._train()
 

@@ -35,6 +35,9 @@ from paceline.predictors import Auto, Predictor
 
 logger = logging.getLogger(__name__)
 
+STEPS = 30
+"""A rank's share of the batch has at least so many steps of the default quantum."""
+
 
 def attach(
     model: torch.nn.Module,
@@ -63,7 +66,9 @@ def attach(
     predictor
         Forecasts the ranks' speeds, fitted where it needs it; ``Auto()`` by default.
     policy
-        When to change sizes, and by how much at once.
+        When to change sizes, and by how much at once. By default sizes are multiples of 2, 4, 8 and so on, as the batch
+        allows, in steps of up to a thirtieth of a rank's share: libraries choose and tune their kernels anew for
+        every size they have not seen.
     weigh
         What carries the weights: ``"gradients"`` leaves the loop as it is; with ``"loss"`` the loop calls
         ``balance.scale(loss)``, for models whose gradients are not summed by ``DistributedDataParallel``. The loss
@@ -111,7 +116,8 @@ def attach(
     _require_weigh(model, weigh)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
-    predictor, policy = predictor or Auto(), policy or Policy()
+    predictor = predictor or Auto()
+    policy = policy or Policy(quantum=_quantum(loader.global_batch, loader.world_size))
     _require_samples(policy)
     sampled = _drivers_for(predictor, drivers)
     in_ddp = isinstance(model, DistributedDataParallel)
@@ -155,6 +161,19 @@ def _forward_hook(model: torch.nn.Module, balance: Balance) -> Callable[[torch.n
             balance.start_forward(model)
 
     return begin
+
+
+def _quantum(global_batch: int, world_size: int) -> int:
+    """Return the largest power of two that divides the batch and is small beside a rank's share of it.
+
+    >>> _quantum(896, world_size=2), _quantum(1000, world_size=2), _quantum(30, world_size=2)
+    (8, 8, 1)
+    """
+    most = global_batch / world_size / STEPS
+    quantum = 1
+    while 2 * quantum <= most and global_batch % (2 * quantum) == 0:
+        quantum *= 2
+    return quantum
 
 
 def _weakly(balance: Balance) -> Callable[[], None]:

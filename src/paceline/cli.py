@@ -71,7 +71,7 @@ Evaluated = Annotated[
     ),
 ]
 
-DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx", "arima", "mixture")
+DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx", "arima", "mixture", "auto")
 """What is replayed unless other predictors are named."""
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SHOWN = "narx"
 """The predictor whose replay is drawn."""
+READY = "auto"
+"""The predictor that ships fitted, to these same jobs among others."""
 
 
 def run(folder: Path, out: Console) -> None:
@@ -73,8 +75,11 @@ def _live(folder: Path, out: Console) -> None:
 
 
 def _fitted(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
-    """Fit a predictor, or take the one an earlier run fitted to the same traces."""
+    """Fit a predictor, or take the one an earlier run fitted to the same traces, or that needs no fitting."""
     predictor = named(text)
+    if text == READY:
+        out.print(f"   {text}: as it ships")
+        return predictor
     path = folder / f"{text.replace(':', '-').replace('=', '-').replace('()', 'none')}.safetensors"
     if path.is_file() and describe_model(path)["fitted_on"] == _names(traces):
         kept = load_model(path)
