@@ -74,11 +74,23 @@ def main() -> None:
     if not asked.quick and not asked.only:
         here = Path(__file__)
         here.with_suffix(".md").write_text(
-            PAGE.format(machine=machine("torch"), sections="\n".join(map(section, outcomes)))
+            PAGE.format(machine=machine("torch"), sections="\n".join(map(section, outcomes)), notes=NOTES)
         )
         shown = next(outcome for outcome in outcomes if outcome.setting.contention == SHOWN)
         loss_figure(shown, here.with_suffix(".png"))
 
+
+NOTES = """## What stands in the way
+
+- `quota`: at half its speed rank 1 leaves the two 1.5 cores' worth; equal batches use 1.0 of it. No split gains more
+  than 1.5x; the target of 1.6x would need a quota that costs more than it says.
+- `bursty`: calm half of the time, a quarter of the speed in the other half: sizes that followed at once would gain
+  0.8125 / 0.625 = 1.3x. Every burst begins and ends with iterations sized for what was before. The clairvoyant's column
+  counts iterations, not seconds: in a replay of the balanced iterations equal batches would have spent far longer in
+  the bursts than they do in turns of equal length.
+- `none`: the two cores of the machine are not equally fast at all times, which balancing uses; what it costs shows in
+  `control`. Rank, network and planner share one core here; on machines with a core to spare planning runs beside.
+"""
 
 PAGE = """# What balancing gains in a real training
 
@@ -96,14 +108,16 @@ order. Turns of a scheme and of equal batches (plain `DistributedDataParallel`, 
   knows the speeds to come; *reached*: the clairvoyant's time over the scheme's.
 - *waiting*: share of the ranks' time, up to the end of the slowest, that was spent waiting for it.
 - *own time*: median time that balancing takes on the critical path of an iteration.
-- *loss gap*: largest difference of the loss from that of equal batches after as many samples, relative to the first loss.
+- *loss gap*: largest difference of the loss from that of equal batches after as many samples, relative to the first
+  loss.
 - `control` forecasts and reports, but keeps equal batches: what looking costs.
 
 {sections}
 ![Loss over samples and over time under a quota](live.png)
 
 The losses coincide after equal samples, and are ahead after equal time.
-"""
+
+{notes}"""
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
