@@ -1,7 +1,7 @@
 """Is the balanced loader slower than torch's own? Both load the same made images, in turns, in one run.
 
-    python benchmarks/loader.py            # about two minutes; writes benchmarks/loader.md
-    python benchmarks/loader.py --quick
+python benchmarks/loader.py            # about two minutes; writes benchmarks/loader.md
+python benchmarks/loader.py --quick
 """
 
 from __future__ import annotations

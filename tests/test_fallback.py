@@ -75,7 +75,9 @@ def test_the_plan_says_why_it_searches_and_why_it_stops():
         "Searching, as the curves do not hold. Kept the sizes: 1 of 5 iterations of the window are seen."
     )
     ended = next(plan.why for plan in plans if "hold again" in plan.why)
-    assert ended.endswith("The curves hold again: at worst, the times of gpu1 are typically 8.7 % off. The search ends.")
+    assert ended.endswith(
+        "The curves hold again: at worst, the times of gpu1 are typically 8.7 % off. The search ends."
+    )
 
 
 def test_when_the_curves_hold_again_the_balancer_plans():
