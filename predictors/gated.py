@@ -18,8 +18,8 @@ from paceline.predictors import gated_memory
 from paceline.predictors.delay_lines import situations
 from paceline.predictors.driver_choice import mean_and_scale
 from paceline.predictors.extras import require
-from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.gated_memory import Rows, scale_of
+from paceline.predictors.network import Network
 from paceline.predictors.neural import GateExamples, Training, gated_layer, hidden_layer
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -45,7 +45,7 @@ TUNING_RATE = 0.2
 DEFAULT = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
 
 
-class GatedNARX(FleetPredictor):
+class GatedNARX(Network):
     """NARX whose forecast is a choice among past speeds and averages, plus a correction: exact after any spike.
 
     In log speed the forecast is ``last + sum_r gate_r * (reference_r - last) + scale * head_1 + unit * head_2``. The
@@ -104,25 +104,15 @@ class GatedNARX(FleetPredictor):
     ) -> None:
         if hidden < 1 or driver_lags < 1:
             raise ValueError(f"hidden and driver_lags must be at least 1, got {hidden} and {driver_lags}")
-        super().__init__()
+        super().__init__(drivers)
         self.hidden = hidden
         self.driver_lags = driver_lags
-        self.drivers = None if drivers is None else tuple(drivers)
         self.pretrained = pretrained
         self.online = online
         self.training = training
-        self.weights_: dict[str, Array] = {}
-        self.driver_names_: tuple[str, ...] = self.drivers or ()
-        self.driver_mean_ = np.zeros(len(self.driver_names_))
-        self.driver_scale_ = np.ones(len(self.driver_names_))
         self._answer: tuple[Array, bytes, Array] | None = None
         if pretrained:
             self._load_learnt(_shipped(self.shipped_as))
-
-    @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads: those chosen, or those it was fitted with."""
-        return self.driver_names_
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -233,20 +223,8 @@ class GatedNARX(FleetPredictor):
             parts.append(GateExamples.chosen(usable_W, inputs_WF, target_W, held_out_W, references_WR, unit_W))
         return GateExamples.joined(parts)
 
-    def _learnt(self) -> dict[str, NDArray[Any]]:
-        return {
-            **self.weights_,
-            "driver_names": np.array(self.driver_names_, dtype=np.str_),
-            "driver_mean": self.driver_mean_,
-            "driver_scale": self.driver_scale_,
-        }
-
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        learnt = dict(learnt)
-        self.driver_names_ = tuple(map(str, learnt.pop("driver_names", self.driver_names_)))
-        self.driver_mean_ = np.array(learnt.pop("driver_mean", self.driver_mean_))
-        self.driver_scale_ = np.array(learnt.pop("driver_scale", self.driver_scale_))
-        self.weights_ = {name: np.array(value) for name, value in learnt.items()}
+        super()._load_learnt(learnt)
         self._answer = None
 
 

@@ -5,8 +5,8 @@ Axes: W workers, D drivers, P speed lags, Q driver lags, F inputs of the network
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from paceline.predictors.delay_lines import Rows, situations
 from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
 from paceline.predictors.extras import require
-from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.network import Network
 from paceline.predictors.neural import Examples, Training, tanh_layer
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -35,7 +35,7 @@ FARTHEST = 10.0
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
 
-class NARX(FleetPredictor):
+class NARX(Network):
     """Nonlinear autoregressive network with exogenous inputs: the speed predictor of LB-BSP.
 
     Two tapped delay lines, of the last ``lags`` speeds and of the drivers sampled now and at the last
@@ -89,21 +89,11 @@ class NARX(FleetPredictor):
                 "lags and hidden must be at least 1 and driver_lags at least 0, "
                 f"got lags={lags}, driver_lags={driver_lags}, hidden={hidden}"
             )
-        super().__init__()
+        super().__init__(drivers)
         self.lags = lags
         self.driver_lags = driver_lags
         self.hidden = hidden
-        self.drivers = None if drivers is None else tuple(drivers)
         self.training = training or Training()
-        self.weights_: dict[str, Array] = {}
-        self.driver_names_: tuple[str, ...] = self.drivers or ()
-        self.driver_mean_ = np.zeros(len(self.driver_names_))
-        self.driver_scale_ = np.ones(len(self.driver_names_))
-
-    @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads: those chosen, or those it was fitted with."""
-        return self.driver_names_
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
@@ -174,21 +164,6 @@ class NARX(FleetPredictor):
             held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
             parts.append(Examples.chosen(usable_W, self._inputs(rows, drivers_WD), target_W, held_out_W))
         return Examples.joined(parts)
-
-    def _learnt(self) -> dict[str, NDArray[Any]]:
-        return {
-            **self.weights_,
-            "driver_names": np.array(self.driver_names_, dtype=np.str_),
-            "driver_mean": self.driver_mean_,
-            "driver_scale": self.driver_scale_,
-        }
-
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        learnt = dict(learnt)
-        self.driver_names_ = tuple(map(str, learnt.pop("driver_names", self.driver_names_)))
-        self.driver_mean_ = np.array(learnt.pop("driver_mean", self.driver_mean_))
-        self.driver_scale_ = np.array(learnt.pop("driver_scale", self.driver_scale_))
-        self.weights_ = {name: np.array(value) for name, value in learnt.items()}
 
 
 def _scale(rows: dict[str, Array]) -> Array:

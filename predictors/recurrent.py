@@ -8,14 +8,14 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
 from paceline.predictors.extras import require
-from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.network import Network
 from paceline.predictors.neural import Sequences, Training
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -39,7 +39,7 @@ LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 DEFAULT = Training(epochs=60, batch_size=16, learning_rate=5e-3, weight_decay=1e-2)
 
 
-class RecurrentPredictor(FleetPredictor):
+class RecurrentPredictor(Network):
     """What the recurrent predictors share: a worker's hidden state, moved on by every report, and a linear output.
 
     The cell sees the newest change of log speed in the worker's running scale, and the drivers at the boundary before
@@ -53,23 +53,13 @@ class RecurrentPredictor(FleetPredictor):
     def __init__(self, hidden: int = 16, drivers: Sequence[str] | None = None, training: Training = DEFAULT) -> None:
         if hidden < 1:
             raise ValueError(f"hidden must be at least 1, got {hidden}")
-        super().__init__()
+        super().__init__(drivers)
         self.hidden = hidden
-        self.drivers = None if drivers is None else tuple(drivers)
         self.training = training
-        self.weights_: dict[str, Array] = {}
-        self.driver_names_: tuple[str, ...] = self.drivers or ()
-        self.driver_mean_ = np.zeros(len(self.driver_names_))
-        self.driver_scale_ = np.ones(len(self.driver_names_))
 
     @abstractmethod
     def _cell(self, inputs_WF: Array, state_WH: Array) -> Array:
         """Return the state after one more step."""
-
-    @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads: those chosen, or those it was fitted with."""
-        return self.driver_names_
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -161,21 +151,6 @@ class RecurrentPredictor(FleetPredictor):
         for w in range(len(trace.workers)):
             seen_T = reported_TW[:, w]
             yield Sequences.cut(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
-
-    def _learnt(self) -> dict[str, NDArray[Any]]:
-        return {
-            **self.weights_,
-            "driver_names": np.array(self.driver_names_, dtype=np.str_),
-            "driver_mean": self.driver_mean_,
-            "driver_scale": self.driver_scale_,
-        }
-
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        learnt = dict(learnt)
-        self.driver_names_ = tuple(map(str, learnt.pop("driver_names", self.driver_names_)))
-        self.driver_mean_ = np.array(learnt.pop("driver_mean", self.driver_mean_))
-        self.driver_scale_ = np.array(learnt.pop("driver_scale", self.driver_scale_))
-        self.weights_ = {name: np.array(value) for name, value in learnt.items()}
 
     def _gates(self, inputs_WF: Array, output_WH: Array) -> tuple[Array, Array]:
         """Return what inputs and the last output send to the cell's gates, ``[W, G]`` each."""

@@ -1,5 +1,6 @@
 """Auto: good from the first report on, on fleets it never saw, and light to load."""
 
+import os
 import subprocess
 import sys
 
@@ -103,5 +104,6 @@ model.observe(Report([64], [0.5]))
 model.predict()
 print([name for name in ("torch", "pandas", "pyarrow", "scipy", "statsmodels", "sklearn") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"
