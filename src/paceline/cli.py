@@ -40,6 +40,8 @@ app.command()(watch)
 app.command()(report)
 
 out = Console()
+if not out.is_terminal:
+    out = Console(width=160)  # a table in a file or a log has no window to fit
 err = Console(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
