@@ -42,13 +42,13 @@ def loss_figure(outcome: Outcome, path: str | Path) -> Path:
     last = max(len(outcome.losses(scheme)) for scheme in outcome.setting.schemes)  # equal batches have more turns
     for scheme, colour in zip((EQUAL, *outcome.setting.schemes), ("#000000", *COLOURS), strict=False):
         loss = _smoothed(outcome.losses(scheme))
-        samples = np.arange(1, len(loss) + 1) * outcome.setting.global_batch
+        thousands = np.arange(1, len(loss) + 1) * outcome.setting.global_batch / 1000
         seconds = outcome.seconds(scheme)
         before = len(loss) - len(seconds)
         style = {"color": colour, "label": scheme, "linewidth": 2.5 if scheme == EQUAL else 1.2}
-        over_samples.plot(samples[:last], loss[:last], **style)
+        over_samples.plot(thousands[:last], loss[:last], **style)
         over_time.plot(seconds[: last - before], loss[before:last], **style)
-    over_samples.set(xlabel="samples", ylabel="loss", yscale="log", title="after equal samples")
+    over_samples.set(xlabel="thousand samples", ylabel="loss", yscale="log", title="after equal samples")
     over_time.set(xlabel="seconds of training", title="after equal time")
     over_time.legend(frameon=False)
     figure.suptitle(str(CONTENTIONS[outcome.setting.contention]))
