@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from paceline.datasets import Trace
 from paceline.predictors import EWMA, RLS, ChangePoint, LastValue, Mixture, Predictor, Report, RunningMedian
+from paceline.predictors.mixture import EXPERTS
 
 Array = NDArray[np.float64]
 
@@ -26,16 +27,8 @@ NEAR, SOON, LATEST = 0.05, 20, 60
 """A forecast within so much of the new log level has arrived; the iterations that count as soon after a jump; who has
 not arrived by then counts as that late."""
 
-SIMPLE = (
-    "last-value",
-    "ewma:smoothing=0.5",
-    "ewma:smoothing=0.25",
-    "ewma:smoothing=0.1",
-    "ewma:smoothing=0.03",
-    "huber-ewma",
-    "running-median",
-    "rls",
-)
+SIMPLE = tuple(name for name in EXPERTS if name not in ("arima", "narx"))
+"""The mixture's experts that need no fitting."""
 
 
 class Jumps(NamedTuple):

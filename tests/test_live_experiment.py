@@ -115,10 +115,17 @@ def test_a_quota_is_written_as_the_kernel_wants_it(tmp_path):
     assert (one / "cpu.cfs_quota_us").read_text() == "5000"
 
 
-@pytest.mark.parametrize(("option", "value"), [("contention", "rain"), ("rounds", 0), ("seconds", -1.0)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("contention", "rain"), ("rounds", 0), ("seconds", -1.0), ("model", "gpt")]
+)
 def test_bad_settings_are_refused(option, value):
     with pytest.raises(ValueError, match=option):
         Setting(**{option: value})
+
+
+def test_a_predictor_that_there_is_not_is_refused_before_anything_runs():
+    with pytest.raises(ValueError, match="there is no predictor 'nosuch'"):
+        Setting(schemes=("ewma", "nosuch"))
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")

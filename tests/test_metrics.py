@@ -219,6 +219,16 @@ def test_the_log_tells_changes_and_every_so_manyth_iteration(caplog):
     assert "waiting 25 %" in told[0]
 
 
+def test_the_log_goes_on_where_iterations_are_recorded_only_now_and_then(caplog):
+    sink = Logging(every=10)
+    (record, *_) = iterations(1)
+    with caplog.at_level(logging.INFO, "paceline.metrics"):
+        for index in range(1, 40, 3):  # 1, 4, 7, 10, ...: of the tens only 10 is met
+            sink(replace(record, index=index))
+    told = [message.getMessage().split(":")[0] for message in caplog.records]
+    assert told == ["iteration 1", "iteration 10", "iteration 22", "iteration 31"]
+
+
 def test_a_disagreement_is_a_warning_in_the_log(caplog):
     (record,) = iterations(1)
     Logging()(replace(record, agreed=False))

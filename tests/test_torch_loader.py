@@ -208,7 +208,7 @@ def test_sizes_that_would_lose_samples_or_leave_a_rank_empty_are_refused(sizes):
 
 
 def test_fewer_samples_than_ranks_are_refused():
-    with pytest.raises(ValueError, match="2 samples are too few for 3 ranks"):
+    with pytest.raises(ValueError, match="2 samples are too few for 3 ranks, as none may go without: give fewer ranks"):
         BalancedLoader(range(2), 3, rank=0, world_size=3)
 
 

@@ -117,8 +117,8 @@ class Outcome:
         equal = (total / sizes_KW.shape[1] / speed_KW).max(axis=1) + rest_K
         best = np.array([split(Curves.from_speed(speed_W), total, lower=1).makespan for speed_W in speed_KW]) + rest_K
         records = self.results[0]["records"][scheme]
-        count = min(len(self.losses(scheme)), len(self.losses(EQUAL)))
-        ours, theirs = self.losses(scheme)[:count], self.losses(EQUAL)[:count]
+        ours, theirs = self.losses(scheme), self.losses(EQUAL)
+        count = min(len(ours), len(theirs))
         return Row(
             scheme,
             speed_up,
@@ -127,8 +127,8 @@ class Outcome:
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
             float(np.median([record["overhead"] for record in records])),
-            100 * sum(record["acted"] for record in records) / len(self.losses(scheme)),
-            float(np.abs(ours - theirs).max() / theirs[0]),
+            100 * sum(record["acted"] for record in records) / len(ours),
+            float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
         )
 
     def _measured(self, scheme: str) -> tuple[Array, Array, Array]:

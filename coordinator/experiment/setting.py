@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.datasets.collect import MODELS
+from paceline.predictors import named
+
 EQUAL = "equal"
 """Plain DistributedDataParallel with equal batches: what every scheme is compared with."""
 CONTROL = "control"
@@ -67,6 +70,11 @@ class Setting:
         How long a turn lasts.
     seed
         Seed of the model, of the order of the data, and of the bursts.
+
+    Raises
+    ------
+    ValueError
+        If there is no such contention, model or predictor, or a number is not above 0.
     """
 
     contention: str = "quota"
@@ -80,6 +88,11 @@ class Setting:
     def __post_init__(self) -> None:
         if self.contention not in CONTENTIONS:
             raise ValueError(f"contention must be one of {list(CONTENTIONS)}, got {self.contention!r}")
+        if self.model not in MODELS:
+            raise ValueError(f"model must be one of {list(MODELS)}, got {self.model!r}")
+        for scheme in self.schemes:
+            if scheme != CONTROL:
+                named(scheme)  # here, not in the ranks: says which predictors there are
         for name in ("rounds", "seconds", "global_batch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")

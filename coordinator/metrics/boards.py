@@ -28,12 +28,14 @@ class Logging(Sink):
         if every < 1:
             raise ValueError(f"every must be at least 1 iteration, got {every}")
         self.every = every
+        self._next = 0
 
     def write(self, iteration: Iteration) -> None:
         """Log the iteration: a warning if the workers had used different plans."""
         if not iteration.agreed:
             logger.warning("iteration %d: the workers had different plans; the first's is used", iteration.index)
-        if iteration.plan.acted or iteration.index % self.every == 0:
+        if iteration.plan.acted or iteration.index >= self._next:  # short iterations are not recorded one by one
+            self._next = (iteration.index // self.every + 1) * self.every
             numbers = summary(iteration)
             logger.info(
                 "iteration %d: %s, waiting %s, %s less than with equal batches; sizes %s. %s",

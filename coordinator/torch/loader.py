@@ -93,7 +93,10 @@ class BalancedLoader:
         if accumulate < 1:
             raise ValueError(f"accumulate must be at least 1 micro-batch, got {accumulate}")
         if len(dataset) < self.world_size:
-            raise ValueError(f"{len(dataset)} samples are too few for {self.world_size} ranks: none may go without")
+            raise ValueError(
+                f"{len(dataset)} samples are too few for {self.world_size} ranks, as none may go without: "
+                "give fewer ranks"
+            )
         self.dataset = dataset
         self.global_batch = global_batch
         self.drop_last = drop_last

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
-from paceline.datasets.readers.files import opened
+from paceline.datasets.readers.files import json_of
 from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -56,14 +55,7 @@ def _csv(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 
 def _json(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
-    with opened(path) as file:
-        text = file.read(JSON_BYTES + 1)
-    if len(text) > JSON_BYTES:
-        raise ValueError(f"{path}: is larger than {JSON_BYTES} bytes; export it as CSV")
-    try:
-        clients = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a whole JSON file: {error}") from error
+    clients = json_of(path, JSON_BYTES, "export it as CSV")
     if not isinstance(clients, dict) or not clients:
         raise ValueError(f"{path}: must hold a JSON object with a client in each field")
     tally.read(len(clients))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -53,6 +54,24 @@ def head(path: Path) -> str:
     """Return the beginning of a file as text; bytes that are no text are replaced."""
     with opened(path) as file:
         return file.read(HEAD).decode("utf-8-sig", errors="replace")
+
+
+def json_of(path: Path, most_bytes: int, advice: str) -> Any:
+    """Return what a JSON file holds.
+
+    Raises
+    ------
+    ValueError
+        If it is larger than ``most_bytes``, with the advice what to do then, or no whole JSON file.
+    """
+    with opened(path) as file:
+        text = file.read(most_bytes + 1)
+    if len(text) > most_bytes:
+        raise ValueError(f"{path}: is larger than {most_bytes} bytes; {advice}")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a whole JSON file: {error}") from error
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

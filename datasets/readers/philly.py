@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
 from paceline.datasets.readers.files import head as head_of
-from paceline.datasets.readers.files import opened
+from paceline.datasets.readers.files import json_of
 from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import Table, csv_table
@@ -85,14 +84,7 @@ def read_job_log(path: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    with opened(path) as file:
-        text = file.read(JOB_LOG_BYTES + 1)
-    if len(text) > JOB_LOG_BYTES:
-        raise ValueError(f"{path}: is larger than {JOB_LOG_BYTES} bytes; cut it into lists of jobs")
-    try:
-        jobs = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a whole JSON file: {error}") from error
+    jobs = json_of(path, JOB_LOG_BYTES, "cut it into lists of jobs")
     if not isinstance(jobs, list):
         raise ValueError(f"{path}: must hold a JSON list of jobs, got a {type(jobs).__name__}")
     return pd.DataFrame([row for k, job in enumerate(jobs) for row in _attempts(path, k, job)])

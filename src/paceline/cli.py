@@ -1,4 +1,4 @@
-"""The command line: ``paceline collect | fit | evaluate | replay | data | watch | report | demo``."""
+"""The command line ``paceline``: its commands, of which the larger ones have a ``cli_`` file each."""
 
 from __future__ import annotations
 
