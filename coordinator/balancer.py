@@ -120,6 +120,11 @@ class LoadBalancer:
         self.plan = self._next(self._situation(forecast))
         return self.plan
 
+    def observe(self, report: Report) -> None:
+        """Learn from an iteration without planning the next."""
+        require_fleet(report, len(self.workers))
+        self.predictor.observe(report)
+
     def join(self, worker: object) -> Plan:
         """Add a worker at the end of the fleet and split the batch anew.
 

@@ -8,6 +8,8 @@ from paceline.coordinator.record import Iteration  # noqa: E402 (the sentence ab
 from paceline.coordinator.torch.attach import attach  # noqa: E402
 from paceline.coordinator.torch.balance import Balance  # noqa: E402
 from paceline.coordinator.torch.exchange import LostRankError  # noqa: E402
+from paceline.coordinator.torch.gather import gather_rows  # noqa: E402
 from paceline.coordinator.torch.loader import BalancedLoader  # noqa: E402
+from paceline.coordinator.torch.weighting import BalanceWarning  # noqa: E402
 
-__all__ = ["Balance", "BalancedLoader", "Iteration", "LostRankError", "attach"]
+__all__ = ["Balance", "BalanceWarning", "BalancedLoader", "Iteration", "LostRankError", "attach", "gather_rows"]

@@ -1,14 +1,16 @@
 """The balance of a running job: what is measured goes out, what all measured comes in, and new sizes are set.
 
-Axes: W workers, F numbers in a report, D drivers.
+Axes: W workers, D drivers.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,16 @@ from numpy.typing import NDArray
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.plan import Plan, seconds_of
 from paceline.coordinator.record import Iteration
-from paceline.coordinator.torch.clock import Clock, Measure
+from paceline.coordinator.torch import audit
+from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.exchange import Exchange
+from paceline.coordinator.torch.handed import Handed, Turn, lengths
 from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import Loader
-from paceline.coordinator.torch.reports import COLUMNS, Learnt, report_of
+from paceline.coordinator.torch.reports import COLUMNS, LEAST, Tally, columns_of
 from paceline.coordinator.torch.state import from_torch, to_torch
+from paceline.coordinator.torch.weighting import BalanceWarning, Weigh, Weighting
+from paceline.datasets.adapters.waiting import listen
 from paceline.datasets.drivers import Driver
 
 Array = NDArray[np.float64]
@@ -31,21 +37,24 @@ Sizes = NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
 
+PLAN_SMOOTHING = 0.3
+"""Weight of the newest plan in what a plan costs: one that met a busy machine says little about the next."""
+
 
 class Balance:
     """Keeps the ranks of one training job in step. :func:`attach` makes it.
 
-    While gradients travel, the next plan is made by a thread: the loop finds it ready when it asks for a batch.
-
     Attributes
     ----------
     on_iteration
-        Called with an :class:`paceline.coordinator.record.Iteration` after each plan, on every rank.
+        Called with an :class:`paceline.coordinator.record.Iteration` after each exchange of reports, on every rank.
     overhead_seconds
-        Time that balancing took of the training loop, per iteration since the plan before: measuring, sending the
-        report, and waiting for the plan; observers left out.
+        Time that balancing took of the training loop, per iteration since the exchange before: measuring, exchanging
+        reports and planning; observers left out.
     balancer
         The load balancer: the same on every rank.
+    weigh
+        What carries the weights: see :func:`attach`.
     """
 
     def __init__(
@@ -57,36 +66,43 @@ class Balance:
         *,
         workers: Sequence[str],
         drivers: Sequence[Driver] = (),
-        scales_loss: bool = False,
-        backward_ends_iteration: bool = False,
+        weigh: Weigh = "gradients",
         pace: Pace | None = None,
     ) -> None:
         self.balancer = balancer
         self.on_iteration: list[Callable[[Iteration], None]] = []
         self.overhead_seconds = 0.0
+        self.weigh: Weigh = weigh
         self._loader = loader
         self._exchange = exchange
         self._clock = clock
         self._workers = tuple(workers)
         self._drivers = tuple(drivers)
         self._drivers_before = np.full((len(workers), len(drivers)), np.nan)
-        self._scales_loss = scales_loss
-        self._backward_ends_iteration = backward_ends_iteration
-        self._planner = ThreadPoolExecutor(1, thread_name_prefix="paceline")
-        self._learning: Future[Learnt] | None = None
+        self._handed = Handed(loader.rank, loader.global_batch)
+        self._tally = Tally(len(workers))
         self._pace = pace or Pace()
+        self._losses = audit.LossKind(weigh)
+        self._weightings: list[Weighting] = []
         self._index = -1
-        self._unplanned = 0
+        self._unreported = 0
         self._micro_batches = 0
-        self._reported = True
-        self._unsummed = False
-        self._weight = 1.0
-        self._started = self._wall_seconds = float("nan")
+        self._fresh = False
+        self._unscaled = False
+        self._batch_turn: Turn | None = None
+        self._started = self._wall_seconds = math.nan
         self._spent = 0.0
-        self._measured: float | None = None
+        self._plan_seconds = 0.001  # about what it takes, until the first plans have shown it
+        self._log_norm = math.nan
         self._out_of_memory = False
+        self._first_sizes = balancer.plan.sizes
+        self._looked = False
+        self._warned: set[str] = set()
         self._take_order()
         self._take_sizes()
+        # Weakly, and ended with it: a job that drops its model and loader drops the balance too.
+        self._stop_listening = weakref.finalize(self, listen(weakref.proxy(self)))
+        weakref.finalize(self, exchange.close)
 
     @property
     def plan(self) -> Plan:
@@ -98,33 +114,66 @@ class Balance:
         """The names of the ranks, in their order."""
         return self._workers
 
+    @property
+    def models(self) -> tuple[torch.nn.Module, ...]:
+        """The models that are balanced."""
+        return tuple(weighting.model for weighting in self._weightings)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was taken off."""
+        return not self._stop_listening.alive
+
+    def add(self, model: torch.nn.Module) -> None:
+        """Balance a further model that trains on the same batches; :func:`attach` calls it."""
+        self._weightings.append(Weighting(model, self, self._exchange))
+
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.
+        """Return the mean loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.
+
+        It is the weight of the last batch of the loader that the model was given.
 
         Raises
         ------
         RuntimeError
             If the gradients are weighed already, as they are unless ``attach`` was told ``weigh="loss"``.
         """
-        if not self._scales_loss:
+        if self.weigh != "loss":
             raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")')
-        self._micro_batches += 1
-        scaled = loss * (self._loader.weight * self._loader.world_size)
-        if self._backward_ends_iteration and self._micro_batches >= self._loader.accumulate:
-            scaled.register_hook(self._at_end_of_backward)
-        return scaled
+        if self._batch_turn is None:
+            raise RuntimeError("scale() needs a forward pass of the attached model in training mode before it")
+        self._unscaled = False
+        return loss * (self._batch_turn.share * self._loader.world_size)
 
     def measured(self, seconds: float) -> None:
         """Let the next report carry these seconds of own computing in place of the clock's."""
-        self._measured = seconds
+        self._clock.measured(seconds)
 
     def ran_out_of_memory(self) -> None:
         """Let the next report say that this rank's batch did not fit; from then on it gets less."""
         self._out_of_memory = True
 
+    def close(self) -> None:
+        """Take everything off the models and the loader; sizes stay as they are, and gradients are averaged plainly.
+
+        Every rank calls it. The job may go on without balancing, or be attached anew.
+        """
+        if self.closed:
+            return
+        self._stop_listening()
+        for weighting in self._weightings:
+            weighting.close()
+        self._loader.before_batch = self._loader.after_batch = self._loader.on_start = None
+        self._exchange.close()
+
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
-        self._finish_learning()
+        self._receive()
+        if self._handed.in_flight:
+            self._warn(
+                f"{self._handed.in_flight} batches have been fetched but not computed when this state was saved: a job "
+                "that resumes from it goes on after them. Save it where the loop has computed all that it fetched."
+            )
         return {"balancer": to_torch(self.balancer.state_dict()), "loader": to_torch(self._loader.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
@@ -137,8 +186,7 @@ class Balance:
         ValueError
             If the state is another global batch's or other data's.
         """
-        self._finish_learning()
-        self._learning = None
+        self._receive()
         self._loader.load_state_dict(from_torch(state["loader"]))
         self.balancer.load_state_dict(from_torch(state["balancer"]))
         for worker in self._workers:
@@ -148,67 +196,162 @@ class Balance:
             if worker not in self._workers:
                 self.balancer.leave(worker)
         self._drivers_before = np.full_like(self._drivers_before, np.nan)
+        self._tally = Tally(len(self._workers))
         self._take_order()
         self._take_sizes()
 
-    # -- at the start of an iteration, in the loader --------------------------------------------------------------
+    # -- in the loader ---------------------------------------------------------------------------------------------
 
-    def start_iteration(self) -> None:
-        """Take the plan made of the reports of the iteration before, set the sizes, and start the clock."""
+    def start_step(self) -> None:
+        """Take in what all ranks reported, and let the loader cut the next batch by the newest plan."""
         began = time.perf_counter()
         self._wall_seconds, self._started = began - self._started, began
-        learnt, used = self._finish_learning(), self._plan
-        if learnt is not None:
-            self._learning = None
-            if not learnt.agreed:
-                self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
-            self._take_sizes()
-            self.overhead_seconds = (self._spent + time.perf_counter() - began) / self._unplanned
-            self._tell(learnt, used)
-            self._spent, self._unplanned = 0.0, 0
-        self._index += 1
-        self._unplanned += 1
+        self._receive()
+
+    def hand_out(self, sizes_W: Sizes, batch: object) -> None:
+        """Note a batch that the loop is given."""
+        self._handed.add(sizes_W)
+
+    def start_loop(self) -> None:
+        """Forget batches of a loop that is over."""
+        self._handed.clear()
         self._micro_batches = 0
-        self._reported = False
-        self._clock.begin()
 
-    def _finish_learning(self) -> Learnt | None:
-        return None if self._learning is None else self._learning.result()
+    # -- in the model's hooks ----------------------------------------------------------------------------------------
 
-    def _learn(self) -> Learnt:
-        """Receive the reports and plan the next iteration; run by the planning thread."""
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Turn:
+        """Find out which batch a model is given, and start the clock if it is a new one."""
+        began = time.perf_counter()
+        rows, further = lengths(args, kwargs)
+        waiting = self._handed.in_flight
+        turn = self._handed.given(rows, further)
+        if turn.fresh and turn.known:
+            self._require_scaled()
+            self._fresh = self._unscaled = True
+            self._micro_batches += 1
+            self._clock.forward(turn.samples, counts=turn.total >= LEAST * self._loader.global_batch)
+        if turn.known:
+            self._batch_turn = turn
+        self._say_what_is_unseen(turn, rows, waiting)
+        self._spent += time.perf_counter() - began
+        return turn
+
+    def ready(self, gradients: torch.Tensor | None) -> Any:
+        """Stop the clock: this rank's last gradients are ready."""
+        began = time.perf_counter()
+        waiting = self._clock.ready()
+        if gradients is not None and self._fresh and self._losses.wants(self._handed.sizes):
+            self._log_norm = math.log(max(float(gradients.norm()), 1e-300))
+        self._spent += time.perf_counter() - began
+        return waiting
+
+    def sent(self) -> None:
+        """Send what was measured, if there was a new batch and it is time for a report."""
+        began = time.perf_counter()
+        if not self._fresh:
+            return
+        self._require_scaled()
+        self._fresh, self._micro_batches = False, 0
+        self._index += 1
+        self._unreported += 1
+        if self._unreported >= self._pace.every and not self._exchange.under_way:
+            self._send()
+        self._spent += time.perf_counter() - began
+
+    def summed(self, waiting: Any) -> None:
+        """Start the clock again: the gradients of all ranks are summed."""
+        self._clock.summed(waiting)
+
+    def backward_ended(self) -> None:
+        """Do all three for a model whose gradients nobody sums in a hook, after its step's last backward pass."""
+        if self._micro_batches >= self._loader.accumulate:
+            self.summed(self.ready(None))
+            self.sent()
+
+    def wait_begins(self) -> None:
+        """Stop the clock: a collective waits for other ranks."""
+        if self.weigh == "gradients" and any(weighting.in_backward for weighting in self._weightings):
+            raise RuntimeError(audit.COLLECTIVE_IN_BACKWARD)
+        self._clock.wait_begins()
+
+    def wait_ends(self) -> None:
+        """Start it again."""
+        self._clock.wait_ends()
+
+    # -- what it is made of --------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        position = self._loader.position
+        drivers = [driver.sample() for driver in self._drivers]
+        own = [self._plan_seconds, self._log_norm]
+        self._exchange.send(
+            [*self._clock.report(), self._out_of_memory, self.balancer.plan.checksum, *position, *own, *drivers]
+        )
+        self._out_of_memory, self._log_norm = False, math.nan
+
+    def _receive(self) -> None:
+        """Take in the reports that are under way, if there are any, plan if it is worth it, and set the sizes."""
+        if not self._exchange.under_way:
+            return
+        began = time.perf_counter()
+        self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
         report_WF = self._exchange.receive()[self._order]
-        columns: dict[str, Array] = dict(zip(COLUMNS, report_WF.T, strict=False))
-        drivers_WD = report_WF[:, len(COLUMNS) :]
+        self._clock.wait_ends()
+        columns, drivers_WD = columns_of(report_WF), report_WF[:, len(COLUMNS) :]
+        self._require_together(columns)
         agreed = bool((columns["checksum"] == columns["checksum"][0]).all())
         if not agreed:
             self._settle()
-        before_WD, now_WD = (self._drivers_before, drivers_WD) if self._drivers else (None, None)
-        self.balancer.step(report_of(columns, before_WD, self._loader.global_batch), now_WD)
-        self._drivers_before = drivers_WD
-        self._checksum = self.balancer.plan.checksum
-        self._pace.learn(float(np.fmax.reduce(columns["seconds"])))
-        return Learnt(columns, self._order, agreed)
+        used = self._plan
+        self._learn(columns, drivers_WD)
+        self._listen_to_losses(columns)
+        self._take_sizes()
+        if not agreed:
+            self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
+        self.overhead_seconds = (self._spent + time.perf_counter() - began) / self._unreported
+        self._tell(columns, used, agreed)
+        self._spent, self._unreported = 0.0, 0
 
-    def _tell(self, learnt: Learnt, used: Plan) -> None:
+    def _learn(self, columns: Mapping[str, Array], drivers_WD: Array) -> None:
+        """Take the reports to account, and plan if waiting has cost enough since the plan before."""
+        before_WD, now_WD = (self._drivers_before, drivers_WD) if self._drivers else (None, None)
+        steps_W = columns["steps"]
+        seconds_W = columns["seconds"] / steps_W
+        steps = float(np.nanmax(steps_W)) if np.isfinite(steps_W).any() else 0.0
+        plans = self._pace.wants_plan(seconds_W, steps=steps, plan_seconds=float(columns["plan_seconds"].max()))
+        if plans and self._tally.holds_any:
+            # What was quiet, and the change that ended it, are two observations: their mean is neither.
+            self.balancer.observe(self._tally.take(before_WD))
+            before_WD = None if before_WD is None else np.full_like(before_WD, np.nan)
+        self._tally.add(columns)
+        if not plans:
+            return
+        began = time.perf_counter()
+        self.balancer.step(self._tally.take(before_WD), now_WD)
+        self._plan_seconds += PLAN_SMOOTHING * (time.perf_counter() - began - self._plan_seconds)
+        self._drivers_before = drivers_WD
+
+    def _tell(self, columns: Mapping[str, Array], used: Plan, agreed: bool) -> None:
         """Tell the observers of the iteration that is over."""
         if not self.on_iteration:
             return
-        columns = learnt.columns
-        known_W = np.isfinite(columns["samples"])  # a device may not have finished yet
-        sizes_W = np.where(known_W, columns["samples"], self._samples_W[learnt.order]).astype(np.int64)
-        parts_W = np.where(known_W, columns["micro_batches"], self._parts)
+        steps_W, known_W = columns["steps"], np.isfinite(columns["samples"])  # a device may not have finished yet
+        handed_W = self._handed.sizes
+        planned_W = used.sizes if handed_W is None else handed_W[self._order]
+        with np.errstate(invalid="ignore"):
+            sizes_W = np.where(known_W, columns["samples"] / steps_W, planned_W)
+            parts_W = np.where(known_W, columns["micro_batches"] / steps_W, self._loader.accumulate)
         iteration = Iteration(
             index=self._index,
             time=time.time(),
             worker=self._workers[self._loader.rank],
-            sizes=sizes_W,
-            seconds=columns["seconds"],
+            sizes=np.rint(sizes_W).astype(np.int64),
+            seconds=columns["seconds"] / steps_W,
             forecast_seconds=seconds_of(used.forecast.curves, sizes_W / parts_W) * parts_W,
             comm_seconds=columns["comm_seconds"],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,
-            agreed=learnt.agreed,
+            agreed=agreed,
             plan=self._plan,
         )
         for observe in self.on_iteration:
@@ -227,71 +370,58 @@ class Balance:
         """Hand the plan to the loader."""
         self._plan = self.balancer.plan
         self._loader.sizes = self._plan.sizes[self._rank_order]
+        if not (self._looked or np.array_equal(self._plan.sizes, self._first_sizes)):
+            self._looked = True  # with equal batches nothing can be weighed wrongly, so this is soon enough
+            for sentence in audit.of_the_process(self.models, self.weigh):
+                self._warn(sentence)
 
     def _take_order(self) -> None:
         """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
         self._order = np.array([self._workers.index(worker) for worker in self.balancer.workers])
         self._rank_order = np.argsort(self._order)
-        self._checksum = self.balancer.plan.checksum
 
-    # -- inside an iteration, in the hooks ------------------------------------------------------------------------
+    # -- what would be silently wrong ------------------------------------------------------------------------------
 
-    def gradient_weight(self) -> float:
-        """Return the factor of this rank's gradients before they are summed."""
-        return 1 / self._loader.world_size if self._scales_loss else self._loader.weight
-
-    def start_forward(self, model: torch.nn.Module) -> None:
-        """Count a micro-batch; weigh gradients that wait for it as if they were its own.
-
-        Gradients accumulated under ``no_sync`` are weighed when they are summed, by the weight of the last
-        micro-batch. An epoch's last batch may be split in other proportions.
-        """
-        if self._scales_loss or not (model.training and torch.is_grad_enabled()):
+    def _require_together(self, columns: Mapping[str, Array]) -> None:
+        places = np.stack([columns[name] for name in ("epoch", "batches", "remaining")], axis=1)
+        if (places == places[0]).all():
             return
-        weight = self._loader.weight
-        if self._unsummed and weight != self._weight:
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self._weight / weight)
-        self._weight = weight
-        self._unsummed = True
-        self._micro_batches += 1
+        said = [
+            f"{worker} is at batch {batches:.0f} of epoch {epoch:.0f} with {remaining:.0f} samples left"
+            for worker, (epoch, batches, remaining) in zip(self.balancer.workers, places, strict=True)
+        ]
+        raise RuntimeError(
+            f"the ranks are not at the same place of the data: {'; '.join(said)}. Every rank must loop over the loader "
+            "alike: a look at a batch on one rank alone takes it away from the epoch; use loader.dataset[0] for that"
+        )
 
-    def stop_clock(self) -> None:
-        """Take this rank's own time: its last gradients are ready."""
-        began = time.perf_counter()
-        self._unsummed = False
-        if self._reported:
-            return
-        if self._scales_loss and not self._micro_batches:
-            raise RuntimeError('attach(..., weigh="loss") needs balance.scale(loss) before backward()')
-        self._parts = min(max(self._micro_batches, 1), self._loader.accumulate)
-        # Sizes are kept while micro-batches accumulate; only the last may differ, at an epoch's end.
-        self._samples_W = (self._parts - 1) * self._loader.sizes + self._loader.batch_sizes
-        own = int(self._samples_W[self._loader.rank])
-        self._measure = self._clock.ready(own, self._parts)
-        if self._measured is not None:
-            self._measure = Measure(own, self._parts, self._measured, self._measure.comm_seconds)
-            self._measured = None
-        self._spent += time.perf_counter() - began
+    def _require_scaled(self) -> None:
+        if self.weigh == "loss" and self._unscaled:
+            raise RuntimeError(
+                'attach(..., weigh="loss") needs balance.scale(loss) before backward(): without it ranks with few '
+                "samples count as much as those with many"
+            )
 
-    def send_report(self) -> None:
-        """Send what was measured, and let the next plan be made, if it is time for one."""
-        began = time.perf_counter()
-        if self._reported:
-            return
-        self._reported = True
-        if self._unplanned < self._pace.every:
-            return
-        drivers = [driver.sample() for driver in self._drivers]
-        self._exchange.send([*self._measure, self._out_of_memory, self._checksum, *drivers])
-        self._learning = self._planner.submit(self._learn)
-        self._out_of_memory = False
-        self._spent += time.perf_counter() - began
+    def _say_what_is_unseen(self, turn: Turn, rows: Sequence[int], waiting: int) -> None:
+        if not turn.known and self.weigh != "none":
+            self._warn(
+                f"The model was given {turn.samples} rows in training, which the balanced loader did not hand out. "
+                "Their gradients are weighed by the number of rows on each rank: right for the mean over all rows, and "
+                'for nothing else. With other losses use attach(..., weigh="loss") and balance.scale().'
+            )
+        elif not rows and waiting > 1:
+            self._warn(
+                "The model is given data in which no sizes can be seen, and batches are fetched ahead: they are taken "
+                "to be computed in the order in which they were fetched."
+            )
 
-    def _at_end_of_backward(self, gradient: torch.Tensor) -> None:
-        def report() -> None:
-            self.stop_clock()
-            self.send_report()
+    def _listen_to_losses(self, columns: Mapping[str, Array]) -> None:
+        sentence = self._losses.learn(columns["samples"], columns["log_norm"])
+        if sentence:
+            self._warn(sentence)
 
-        torch.autograd.Variable._execution_engine.queue_callback(report)
+    def _warn(self, sentence: str) -> None:
+        about = sentence.split(":")[0] if sentence[0].isdigit() else sentence[:40]
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(sentence, BalanceWarning, stacklevel=3)

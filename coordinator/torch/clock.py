@@ -1,165 +1,193 @@
-"""Clocks that tell a rank's own computing from its communicating and waiting: of a CPU, and of a CUDA device.
+"""A rank's own time: everything that it does between two waits for the others, on a CPU or on a CUDA device.
 
-Own computing goes from the start of an iteration to the moment when the rank's last gradients are ready. The wall
-time of a step or of its backward pass would not do: in both, a fast rank waits for a slow one.
+Neither the wall time of a step nor that of its backward pass would do: in both a fast rank waits for a slow one. Nor
+does forward and backward alone: a rank may be slow in its optimiser, in reading data or in writing logs, and the others
+wait for that as well.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple
+
+from paceline.datasets.adapters.marks import CPUMarks, Marks
 
 NAN = float("nan")
 
+REMEMBERED = 9
+"""Laps whose time between steps is remembered. Their median is what is usual: an evaluation or a checkpoint, which
+takes long once in a while, says nothing about the next step; a lasting change counts after five laps."""
+
+LATEST = 16
+"""Laps that a device may lag behind before the oldest is given up."""
+
 
 class Measure(NamedTuple):
-    """An iteration's samples, its micro-batches, own seconds computed, and seconds until all gradients were summed."""
+    """What was measured since the last report: samples, their micro-batches, steps, own seconds for all of them, and
+    seconds from the last gradients ready to their sum, of the step before."""
 
     samples: float = NAN
     micro_batches: float = NAN
+    steps: float = NAN
     seconds: float = NAN
     comm_seconds: float = NAN
 
 
-class Clock(Protocol):
-    """Measures own computing. Calls come in the order ``begin``, ``ready``, ``summed``, once an iteration."""
+@dataclass(eq=False)
+class _Wait:
+    """From one mark to another; the second is missing as long as it lasts."""
 
-    delay: int
-    """Iterations between ``ready`` and the moment when its measure can be had."""
-
-    def begin(self) -> None:
-        """An iteration starts."""
-        ...
-
-    def ready(self, samples: float, micro_batches: int = 1) -> Measure:
-        """Own gradients of so many samples are ready; return the newest measure there is, each once."""
-        ...
-
-    def summed(self) -> None:
-        """The gradients of all ranks are summed."""
-        ...
+    begin: Any
+    end: Any = None
 
 
-class WallClock:
-    """The clock of a rank that computes on CPU.
+@dataclass(eq=False)
+class _Lap:
+    """From one step's gradients ready to the next's."""
+
+    begin: Any
+    forward: Any = None
+    end: Any = None
+    waits_between: list[_Wait] = field(default_factory=list)
+    waits_in_step: list[_Wait] = field(default_factory=list)
+    exchange: _Wait | None = None
+    samples: int = 0
+    micro_batches: int = 0
+    counts: bool = True
+
+    @property
+    def waits(self) -> list[_Wait]:
+        return self.waits_between if self.forward is None else self.waits_in_step
+
+
+class Clock:
+    """Measures own time, told of the parts of every step in their order.
+
+    A CUDA device is behind the process that tells it what to do: its marks are read one step later, so that nothing
+    ever waits for them.
 
     Parameters
     ----------
-    now
-        Seconds by a clock that never goes back.
+    marks
+        How moments are marked.
 
     Examples
     --------
-    An iteration of 40 ms, of which 10 ms were spent in collectives:
+    A step of 40 ms, of which 10 were spent waiting in a collective:
 
-    >>> ticks = iter([1.00, 1.01, 1.02, 1.04, 1.09])
-    >>> clock = WallClock(now=lambda: next(ticks))
-    >>> clock.begin()
-    >>> with clock.waiting():
-    ...     pass  # all-gather of parameters
-    >>> clock.ready(64).seconds.__round__(3)
+    >>> class Ticks(CPUMarks):
+    ...     ticks = iter([1.00, 1.01, 1.02, 1.04])
+    ...     def mark(self):
+    ...         return next(self.ticks)
+    >>> clock = Clock(Ticks())
+    >>> clock.forward(samples=64)
+    >>> clock.wait_begins()  # an all-gather of parameters
+    >>> clock.wait_ends()
+    >>> waiting = clock.ready()
+    >>> clock.report().seconds.__round__(3)
     0.03
-    >>> clock.summed()
     """
 
-    delay = 0
+    def __init__(self, marks: Marks) -> None:
+        self.delay = 0 if isinstance(marks, CPUMarks) else 1
+        self._marks = marks
+        self._lap = _Lap(begin=None)  # what happened before the first step says nothing about steps
+        self._over: deque[_Lap] = deque(maxlen=LATEST)
+        self._between: deque[float] = deque(maxlen=REMEMBERED)
+        self._open: _Wait | None = None
+        self._exchange: _Wait | None = None
+        self._given: list[float] = []
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self._now = now
-        self._began = self._ready = NAN
-        self._waited = 0.0
-        self._comm_seconds = NAN
+    def forward(self, samples: int, *, counts: bool = True) -> None:
+        """A forward pass over a new batch begins: the step's first, or a further micro-batch.
 
-    def begin(self) -> None:
-        """Start to measure."""
-        self._waited = 0.0
-        self._began = self._now()
+        A step that does not count, such as one of an epoch's last few samples, is left out of the reports.
+        """
+        if self._lap.forward is None:
+            self._lap.forward = self._marks.mark()
+        self._lap.samples += samples
+        self._lap.micro_batches += 1
+        self._lap.counts &= counts
 
-    def waiting(self) -> _Waiting:
-        """Return a context whose time is left out: a collective inside the iteration."""
-        return _Waiting(self)
+    def wait_begins(self) -> None:
+        """A collective begins to wait for other ranks."""
+        self._open = _Wait(self._marks.mark())
+        self._lap.waits.append(self._open)
 
-    def ready(self, samples: float, micro_batches: int = 1) -> Measure:
-        """Return the measure of this iteration; its ``comm_seconds`` are those of the one before."""
-        self._ready = self._now()
-        measure = Measure(samples, micro_batches, self._ready - self._began - self._waited, self._comm_seconds)
-        self._comm_seconds = NAN
-        return measure
+    def wait_ends(self) -> None:
+        """It is over."""
+        if self._open is not None:
+            self._open.end, self._open = self._marks.mark(), None
 
-    def summed(self) -> None:
-        """Note how long it took until all gradients were summed."""
-        self._comm_seconds = self._now() - self._ready
+    def ready(self) -> _Wait:
+        """All own gradients are ready; the rank waits from now on, until :meth:`summed` is told of this wait.
 
+        Ends the lap if it had a new batch. A loop may sum gradients more often than that, as two losses of one batch
+        are: what comes between then counts for the lap to come.
+        """
+        ready, lap = self._marks.mark(), self._lap
+        wait = _Wait(ready)
+        if lap.forward is not None:
+            lap.end, lap.exchange = ready, wait
+            self._over.append(lap)
+            self._lap = _Lap(begin=ready)
+        self._lap.waits.append(wait)
+        return wait
 
-class _Waiting:
-    def __init__(self, clock: WallClock) -> None:
-        self.clock = clock
+    def summed(self, wait: _Wait) -> None:
+        """The gradients of all ranks are summed and the rank goes on; another thread may say so."""
+        wait.end = self._marks.mark()
 
-    def __enter__(self) -> None:
-        self.since = self.clock._now()
+    def measured(self, seconds: float) -> None:
+        """Let the next report carry these own seconds in place of the clock's."""
+        self._given.append(seconds)
 
-    def __exit__(self, *_: object) -> None:
-        self.clock._waited += self.clock._now() - self.since
+    def report(self) -> Measure:
+        """Return what can be known by now, each lap once; NaN where there is nothing."""
+        laps = self._finished()
+        counted = [lap for lap in laps if lap.counts]
+        if not counted:
+            return Measure(comm_seconds=self._comm_seconds(laps))
+        own = [self._own_seconds(lap) for lap in counted]
+        seconds = sum(own) + len(own) * (median(self._between) if self._between else 0.0)
+        if self._given:
+            seconds = sum(self._given) / len(self._given) * len(counted)
+            self._given.clear()
+        return Measure(
+            float(sum(lap.samples for lap in counted)),
+            float(sum(lap.micro_batches for lap in counted)),
+            float(len(counted)),
+            seconds,
+            self._comm_seconds(laps),
+        )
 
+    def _finished(self) -> list[_Lap]:
+        """Take the laps that the device has finished; with seconds given from outside, there is no need to look."""
+        laps = []
+        while self._over and (self._given or self._marks.passed(self._over[0].end)):
+            laps.append(self._over.popleft())
+        return laps
 
-@dataclass
-class _Marks:
-    begun: Any
-    ready: Any = None
-    summed: Any = None
-    samples: float = NAN
-    micro_batches: float = NAN
+    def _own_seconds(self, lap: _Lap) -> float:
+        """Return the time from forward to ready, and remember the time before."""
+        if self._given:
+            return 0.0
+        if lap.begin is not None:
+            between = self._marks.seconds(lap.begin, lap.forward) - self._waited(lap.waits_between)
+            self._between.append(max(between, 0.0))
+        return self._marks.seconds(lap.forward, lap.end) - self._waited(lap.waits_in_step)
 
+    def _waited(self, waits: list[_Wait]) -> float:
+        return sum(self._marks.seconds(wait.begin, wait.end) for wait in waits if self._is_known(wait))
 
-class EventClock:
-    """The clock of a rank that computes on a CUDA device: marks its stream and looks later, so that nothing waits.
+    def _comm_seconds(self, laps: list[_Lap]) -> float:
+        """Return how long the newest exchange lasted that is over: on a CPU that of the step before."""
+        exchanges = [lap.exchange for lap in laps if lap.exchange is not None]
+        known = [wait for wait in (self._exchange, *exchanges) if wait is not None and self._is_known(wait)]
+        self._exchange = exchanges[-1] if exchanges else self._exchange
+        return self._marks.seconds(known[-1].begin, known[-1].end) if known else NAN
 
-    The process runs ahead of its device: when it hands over the last gradients, the device still computes earlier
-    layers. The measure of an iteration is therefore taken at the end of the next.
-
-    Parameters
-    ----------
-    mark
-        Records an event on the current stream and returns it; it has ``query`` and ``elapsed_time``, in ms, as a
-        ``torch.cuda.Event`` with timing.
-    """
-
-    delay = 1
-
-    def __init__(self, mark: Callable[[], Any]) -> None:
-        self._mark = mark
-        self._marks: deque[_Marks] = deque(maxlen=16)
-
-    def begin(self) -> None:
-        """Mark the start on the current stream."""
-        self._marks.append(_Marks(self._mark()))
-
-    def ready(self, samples: float, micro_batches: int = 1) -> Measure:
-        """Mark the end, and return the newest iteration before it that the device has finished."""
-        finished = None
-        while len(self._marks) > 1 and self._is_over(self._marks[0]):
-            finished = self._marks.popleft()
-        if self._marks:
-            self._marks[-1].ready = self._mark()
-            self._marks[-1].samples, self._marks[-1].micro_batches = samples, micro_batches
-        return Measure() if finished is None else _between(finished)
-
-    def summed(self) -> None:
-        """Mark, on the current stream, that the gradients of all ranks are summed."""
-        if self._marks:
-            self._marks[-1].summed = self._mark()
-
-    def _is_over(self, marks: _Marks) -> bool:
-        return marks.ready is None or marks.ready.query()
-
-
-def _between(marks: _Marks) -> Measure:
-    if marks.ready is None:
-        return Measure()
-    comm = NAN
-    if marks.summed is not None and marks.summed.query():
-        comm = marks.ready.elapsed_time(marks.summed) / 1e3
-    return Measure(marks.samples, marks.micro_batches, marks.begun.elapsed_time(marks.ready) / 1e3, comm)
+    def _is_known(self, wait: _Wait) -> bool:
+        return wait.end is not None and self._marks.passed(wait.end)

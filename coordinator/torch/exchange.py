@@ -1,20 +1,28 @@
 """The exchange of reports between ranks: gathered while the iteration still runs, on a group of its own.
 
+What ranks tell each other are numbers and JSON: nothing that comes from another process is unpickled.
+
 Axes: W ranks, F numbers in a rank's report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from paceline.datasets.adapters.waiting import unheard
+
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 
 class LostRankError(RuntimeError):
@@ -28,13 +36,11 @@ class Exchange:
     ----------
     group
         The process group that trains together.
-    width
-        Numbers in a report, F.
     timeout
         Seconds to wait for a rank that does not answer; None is the process group's own timeout.
     """
 
-    def __init__(self, group: dist.ProcessGroup, width: int, timeout: float | None) -> None:
+    def __init__(self, group: dist.ProcessGroup, timeout: float | None = None) -> None:
         ranks = dist.get_process_group_ranks(group)
         limit = None if timeout is None else timedelta(seconds=timeout)
         # gloo, whatever the gradients use: reports lie in main memory, and must not queue behind gradients.
@@ -45,13 +51,21 @@ class Exchange:
         self.world_size = len(ranks)
         self.timeout = timeout
         self._first = ranks[0]
-        self._own = torch.zeros(width, dtype=torch.float64)
-        self._all = torch.zeros(self.world_size, width, dtype=torch.float64)
-        self._rows = list(self._all)
+        self._own = self._all = torch.zeros(0)
+        self._rows: list[torch.Tensor] = []
         self._work: dist.Work | None = None
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a report was sent and those of the others have yet to be received."""
+        return self._work is not None
+
     def send(self, report_F: Sequence[float]) -> None:
-        """Start to gather; returns at once."""
+        """Start to gather; returns at once. Every report has as many numbers as the first."""
+        if not self._rows:
+            self._own = torch.zeros(len(report_F), dtype=torch.float64)
+            self._all = torch.zeros(self.world_size, len(report_F), dtype=torch.float64)
+            self._rows = list(self._all)
         self._own.numpy()[:] = report_F
         self._work = self.group.allgather([self._rows], [self._own])  # dist.all_gather, without its checks
 
@@ -65,29 +79,45 @@ class Exchange:
         """
         work, self._work = self._work, None
         assert work is not None, "receive follows send"
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise self.lost(error) from error
+        self._answered(work.wait)
         return self._all.numpy().copy()
 
     def gather(self, thing: object) -> list[Any]:
-        """Return what every rank gave, in the order of ranks; waits for all."""
-        things: list[Any] = [None] * self.world_size
-        try:
-            dist.all_gather_object(things, thing, group=self.group)
-        except RuntimeError as error:
-            raise self.lost(error) from error
-        return things
+        """Return what every rank gave, of what JSON can hold, in the order of ranks; waits for all."""
+        own = torch.frombuffer(bytearray(json.dumps(thing).encode()), dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+        self._answered(lambda: dist.all_gather(lengths, torch.tensor([len(own)]), group=self.group))
+        longest = int(max(lengths))
+        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
+        padded = torch.nn.functional.pad(own, (0, longest - len(own)))
+        self._answered(lambda: dist.all_gather(texts, padded, group=self.group))
+        pairs = zip(texts, lengths, strict=True)
+        return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in pairs]
 
-    def from_first(self, thing: object) -> Any:
-        """Return what the first rank gave; waits for it."""
-        things = [thing]
+    def from_first(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the first rank gave; waits for it."""
+        written = io.BytesIO()
+        np.savez(written, **state)  # type: ignore[arg-type]
+        own = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
+        length = torch.tensor([len(own)])
+        self._answered(lambda: dist.broadcast(length, src=self._first, group=self.group))
+        sent = own if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
+        self._answered(lambda: dist.broadcast(sent, src=self._first, group=self.group))
+        with np.load(io.BytesIO(sent.numpy().tobytes()), allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def close(self) -> None:
+        """Give the group's connections and threads back. Reports under way are dropped."""
+        self._work = None
+        with suppress(ValueError, RuntimeError, AssertionError):  # the whole job may have ended before
+            dist.destroy_process_group(self.group)
+
+    def _answered(self, wait: Callable[[], T]) -> T:
         try:
-            dist.broadcast_object_list(things, src=self._first, group=self.group)
+            with unheard():
+                return wait()
         except RuntimeError as error:
             raise self.lost(error) from error
-        return things[0]
 
     def lost(self, error: BaseException) -> LostRankError:
         """Return what to tell the user when a rank is gone."""

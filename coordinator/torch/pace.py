@@ -1,27 +1,34 @@
-"""How often to plan: planning takes some of every rank's time, which short iterations would feel."""
+"""When to exchange reports and when to plan: waiting is bought off only where it costs more than planning."""
 
 from __future__ import annotations
 
-import math
+import numpy as np
+from numpy.typing import NDArray
 
-PLAN_SECONDS = 0.1
-"""A plan a tenth of a second is soon enough: who competes for a machine stays for longer."""
+Array = NDArray[np.float64]
 
-WARM_UP = 5
-"""The first reports, after each of which there is a plan: what comes first is learnt soonest."""
+EXCHANGE_SECONDS = 0.05
+"""Reports are exchanged this often, or once an iteration where iterations are longer: an exchange takes some 0.1 ms of
+every rank, so that it stays well below one percent."""
+
+WORTH = 10.0
+"""Plan when waiting since the last plan has cost this many times what planning costs. The rule of a ski rental, made
+ten times more patient since a plan does not take all waiting away: planning takes at most a tenth of what it fights."""
+
+WARM_UP = 6
+"""The first reports, each of which is planned with: what comes first teaches most."""
 
 SMOOTHING = 0.1
+"""Weight of the newest iteration in the usual length of one."""
 
 
 class Pace:
-    """How many iterations pass from one plan to the next: as many as fit in a tenth of a second, or as told.
-
-    It follows from what all ranks reported, so all plan at the same time.
+    """Decides, from what all ranks reported and thus alike on all, what is worth its time.
 
     Parameters
     ----------
     every
-        Iterations from one plan to the next; None chooses.
+        Iterations from one exchange to the next, with a plan at each; None chooses both.
 
     Raises
     ------
@@ -30,11 +37,12 @@ class Pace:
 
     Examples
     --------
+    Balanced workers are left alone, and a slow one is answered at once:
+
     >>> pace = Pace()
-    >>> for _ in range(6):
-    ...     pace.learn(0.03)
-    >>> pace.every
-    3
+    >>> plans = [pace.wants_plan(np.array([0.1, 0.1001]), steps=1, plan_seconds=0.001) for _ in range(20)]
+    >>> plans.count(True), pace.wants_plan(np.array([0.1, 0.2]), steps=1, plan_seconds=0.001)
+    (6, True)
     """
 
     def __init__(self, every: int | None = None) -> None:
@@ -43,14 +51,34 @@ class Pace:
         self.every = every or 1
         self._chooses = every is None
         self._reports = 0
-        self._seconds = math.nan
+        self._step_seconds = 0.0
+        self._lost = 0.0
 
-    def learn(self, seconds: float) -> None:
-        """Take in how long the slowest rank computed; NaN if nobody said."""
-        if not self._chooses or not (0 < seconds < math.inf):
-            return
+    def wants_plan(self, seconds_W: Array, *, steps: float, plan_seconds: float) -> bool:
+        """Return whether to plan now.
+
+        Parameters
+        ----------
+        seconds_W
+            Own seconds of an iteration of each worker since the last exchange, ``[W]``; NaN where not known.
+        steps
+            Iterations since then.
+        plan_seconds
+            What a plan costs the rank that takes longest for it.
+        """
+        if not self._chooses:
+            return True
+        known = seconds_W[np.isfinite(seconds_W) & (seconds_W > 0)]
+        if not len(known):
+            return False
         self._reports += 1
-        first = self._reports == 1
-        self._seconds = seconds if first else self._seconds + SMOOTHING * (seconds - self._seconds)
+        slowest = float(known.max())
+        weight = SMOOTHING if self._step_seconds else 1.0
+        self._step_seconds += weight * (slowest - self._step_seconds)
+        self._lost += (slowest - float(known.mean())) * steps
         if self._reports > WARM_UP:
-            self.every = max(int(PLAN_SECONDS / self._seconds), 1)
+            self.every = max(int(EXCHANGE_SECONDS / self._step_seconds), 1)
+            if self._lost < WORTH * plan_seconds:
+                return False
+        self._lost = 0.0
+        return True

@@ -1,0 +1,83 @@
+"""What the ranks must agree on before they balance: the same library, data, policy, predictor and way of weighing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline import __version__
+from paceline.coordinator.policy import Policy
+from paceline.coordinator.torch.exchange import Exchange
+from paceline.coordinator.torch.protocol import Loader
+from paceline.predictors import Predictor
+
+
+def facts_of(
+    loader: Loader, predictor: Predictor, policy: Policy, weigh: str, timeout: float | None, every: int | None
+) -> dict[str, str]:
+    """Return all that the plans depend on, besides the reports, each by a name that can stand in an error."""
+    about_data = {f"{name} of the loader": str(value) for name, value in loader.settings().items()}
+    return {
+        "version of paceline": __version__,
+        **about_data,
+        "place in the data": str(loader.position),
+        "policy": repr(policy),
+        # An object that does not say what it is, is shown with its address, which differs everywhere.
+        "predictor": re.sub(r" at 0x\w+", "", repr(predictor)) + f" with state {_hash(predictor.state_dict())}",
+        "way of weighing": weigh,
+        "iterations between plans": str(every),
+        "timeout": str(timeout),
+    }
+
+
+def agree(
+    exchange: Exchange, loader: Loader, facts: Mapping[str, str], workers: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Compare the facts of all ranks and return a name for each rank: those given, or host and local rank.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if they do not agree, or the names are not one for each rank.
+    """
+    if loader.world_size != exchange.world_size:
+        raise ValueError(
+            f"the loader deals to {loader.world_size} ranks, but {exchange.world_size} train together: give the loader "
+            "their rank and world_size"
+        )
+    local = os.environ.get("LOCAL_RANK", str(exchange.rank))
+    own = {
+        "facts": {**facts, "names of the workers": str(None if workers is None else [str(one) for one in workers])},
+        "name": f"{socket.gethostname()}:{local}",
+        "rank": loader.rank,
+    }
+    told_W = exchange.gather(own)
+    for name in own["facts"]:  # type: ignore[attr-defined]
+        said = [str(other["facts"].get(name)) for other in told_W]
+        if len(set(said)) > 1:
+            raise ValueError(
+                f"the ranks must agree on the {name}, got "
+                + ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(said))
+            )
+    if (ranks := [other["rank"] for other in told_W]) != list(range(exchange.world_size)):
+        raise ValueError(f"each rank must give the loader its own rank, got {ranks} in the order of ranks")
+    names = [str(one) for one in workers] if workers is not None else [other["name"] for other in told_W]
+    if len(set(names)) != len(names) or len(names) != exchange.world_size:
+        raise ValueError(f"workers must be {exchange.world_size} different names, one for each rank, got {names}")
+    return tuple(names)
+
+
+def _hash(state: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name, value in sorted(state.items()):
+        array = np.ascontiguousarray(value)
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

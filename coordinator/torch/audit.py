@@ -1,0 +1,155 @@
+"""What would be silently wrong, found by looking: losses that are no means, models that nobody weighs.
+
+Axes: W ranks.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.coordinator.torch.weighting import Weigh, ddp_of
+
+Array = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+
+UNEVEN = 1.2
+"""Sizes that differ by less than this ratio say too little about how gradients grow with them."""
+
+MOST = 60
+"""Steps that are looked at: a loss does not change its kind, and a norm takes time."""
+
+FEWEST = 6
+"""Steps before anything is said."""
+
+SURE = 4.0
+"""Standard errors by which the growth of gradients must lie on the wrong side."""
+
+BORDERS = {"gradients": 0.25, "none": 0.25, "loss": 1.25}
+"""How the norm of a rank's gradients grows with its samples n, as a power of n. Of a mean loss it falls, between
+n ** -0.5 (all noise) and n ** 0 (all signal); a sum has one power more. ``scale()`` puts one power on top."""
+
+SENTENCES = {
+    "gradients": (
+        "The gradients of a rank grow with its number of samples, as those of a loss do that is a sum, or that is "
+        'divided by a number of all ranks. attach(..., weigh="gradients") weighs means: take the mean over the '
+        'batch of the rank, or attach(..., weigh="none"), under which gradients are averaged plainly.'
+    ),
+    "none": (
+        "The gradients of a rank do not grow with its number of samples, as those of a mean loss. "
+        'attach(..., weigh="none") averages them plainly, so that samples on a rank with few count more: use the '
+        'default, weigh="gradients".'
+    ),
+    "loss": (
+        "The gradients of a rank grow faster than its number of samples: the loss given to balance.scale() seems to be "
+        'a sum. Give it the mean over the batch of the rank, or use attach(..., weigh="none").'
+    ),
+}
+
+COLLECTIVE_IN_BACKWARD = (
+    "a collective inside the backward pass carries gradients from rank to rank (gathered features, synchronised batch "
+    "normalisation and the like): gradients that are weighed afterwards would not be those of equal batches. Use "
+    'attach(..., weigh="loss") and balance.scale(loss), which is exact for them'
+)
+
+
+class LossKind:
+    """Finds out whether the loss is of the kind that the weighing is for, from gradients of unequal batches.
+
+    Parameters
+    ----------
+    weigh
+        How gradients are weighed.
+
+    Examples
+    --------
+    >>> kind = LossKind("gradients")
+    >>> for step in range(20):  # a summed loss
+    ...     sizes = np.array([8.0, 24.0]) if step % 2 else np.array([16.0, 6.0])
+    ...     if sentence := kind.learn(sizes, np.log(sizes) + 0.1 * np.sin([step, 2 * step])):
+    ...         print(step, sentence[:56])
+    5 The gradients of a rank grow with its number of samples,
+    """
+
+    def __init__(self, weigh: Weigh) -> None:
+        self.weigh = weigh
+        self._x: list[Array] = []
+        self._y: list[Array] = []
+
+    def wants(self, sizes_W: Sizes | None) -> bool:
+        """Whether the gradients of such a batch are worth a look."""
+        return sizes_W is not None and len(self._x) < MOST and bool(sizes_W.max() >= UNEVEN * sizes_W.min())
+
+    def learn(self, samples_W: Array, log_norm_W: Array) -> str:
+        """Take in how large the gradients of each rank were; return a sentence once it is sure that they do not fit."""
+        if len(self._x) >= MOST or not np.isfinite([samples_W, log_norm_W]).all() or samples_W.min() <= 0:
+            return ""
+        x = np.log(samples_W)
+        self._x.append(x - x.mean())
+        self._y.append(log_norm_W - log_norm_W.mean())
+        power, error = self._growth()
+        wrong = power - BORDERS[self.weigh] if self.weigh != "none" else BORDERS["none"] - power
+        if wrong > SURE * error:
+            self._x = [x] * MOST  # once is enough
+            return SENTENCES[self.weigh]
+        return ""
+
+    def _growth(self) -> tuple[float, float]:
+        """Return the power of n with which gradients grow, and its standard error; infinite while too little is known."""
+        x, y = np.concatenate(self._x), np.concatenate(self._y)
+        known = len(x) - len(self._x)  # each step has one mean taken off
+        if len(self._x) < FEWEST or not (spread := float(x @ x)):
+            return 0.0, np.inf
+        power = float(x @ y) / spread
+        rest = y - power * x
+        return power, float(np.sqrt((rest @ rest + 1e-3) / max(known - 1, 1) / spread))
+
+
+def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
+    """Refuse layers that mix the samples of all ranks, unless the loss carries the weights.
+
+    Raises
+    ------
+    ValueError
+        If the model has synchronised batch normalisation.
+    """
+    mixing = [name for name, module in model.named_modules() if isinstance(module, torch.nn.SyncBatchNorm)]
+    if mixing and weigh == "gradients":
+        raise ValueError(
+            f"synchronised batch normalisation ({mixing[0]}) carries gradients from rank to rank, so they cannot be "
+            'weighed afterwards: use attach(..., weigh="loss") and balance.scale(loss).backward(), which is exact'
+        )
+
+
+def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[str]:
+    """Yield what stands beside the balanced models in this process and will not fit unequal batches."""
+    balanced = {id(ddp_of(model)) for model in models}
+    others = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced and _trains(ddp)]
+    if others and weigh != "none":
+        yield (
+            f"{len(others)} further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this "
+            "process and is not balanced: if its batches are those of the balanced loader, its gradients are averaged "
+            "with wrong weights. Attach it to the same loader too: attach(model, loader)."
+        )
+    scheduler = getattr(sys.modules.get("accelerate.scheduler"), "AcceleratedScheduler", None)
+    if scheduler is not None and any(not one.split_batches for one in _living(scheduler)):
+        yield (
+            "Accelerate steps a prepared scheduler once for every process, as it takes the loader for that of one rank. "
+            "A balanced loader counts batches of all ranks: use Accelerator(split_batches=True), or do not prepare the "
+            "scheduler."
+        )
+
+
+def _living(kind: type) -> list[Any]:
+    return [thing for thing in gc.get_objects() if type(thing) is kind]  # isinstance would wake lazy proxies
+
+
+def _trains(ddp: DistributedDataParallel) -> bool:
+    return ddp.training and any(parameter.grad is not None for parameter in ddp.parameters())

@@ -1,0 +1,60 @@
+"""Rows of all ranks on every rank, with their gradients: for losses that compare samples with those of other ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def gather_rows(rows: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """Return the rows of all ranks, in the order of ranks; each rank may give another number of them.
+
+    ``torch.distributed.all_gather`` needs equal numbers, which balanced batches are not. Gradients flow back to the
+    ranks that the rows came from, summed over all ranks. A contrastive loss uses it with
+    ``attach(..., weigh="loss")``: the mean over the rank's own rows, each compared with the rows of all.
+
+    Parameters
+    ----------
+    rows
+        This rank's rows, ``[n, ...]``; the further dimensions are the same on every rank.
+    group
+        The process group; the default one if not given.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[N, ...]``, N being the sum of all n. The first row of this rank stands behind the rows of lower ranks.
+
+    Examples
+    --------
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> gather_rows(torch.arange(3.0))
+    tensor([0., 1., 2.])
+    >>> dist.destroy_process_group()
+    """
+    gathered: torch.Tensor = _GatherRows.apply(rows, group)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+        own = torch.tensor([len(rows)], device=rows.device)
+        counts = [torch.zeros_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(counts, own, group=group)
+        lengths = [int(count) for count in counts]
+        padded = rows.new_zeros(max(lengths), *rows.shape[1:])
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(parts, padded, group=group)
+        rank = dist.get_rank(group)
+        ctx.group, ctx.begin, ctx.end = group, sum(lengths[:rank]), sum(lengths[: rank + 1])
+        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ctx.group)
+        return total[ctx.begin : ctx.end], None

@@ -1,0 +1,233 @@
+"""A small job that runs twice: balanced on several ranks, and alone in one process on the same global batches.
+
+A loop shape is written once, against this job, and knows nothing of which of the two it is.
+"""
+
+import warnings
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.coordinator import Policy
+from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.predictors import Forecast
+
+SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
+FREE = Policy(warmup=0, dead_band=0, cooldown=0, largest_change=np.inf)
+
+
+class Restless:
+    """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
+
+    driver_names = ()
+    seen = 0
+
+    def reset(self, workers):
+        self.workers = tuple(workers)
+        self.seen = 0
+
+    def join(self, worker):
+        self.workers = (*self.workers, worker)
+
+    def leave(self, worker):
+        self.workers = tuple(other for other in self.workers if other != worker)
+
+    def observe(self, report):
+        self.seen += 1
+
+    def predict(self, drivers=None, *, horizon=1):
+        count = len(self.workers)
+        return Forecast(np.random.default_rng(self.seen).uniform(1, 9, count), np.full(count, 1e-3))
+
+    def state_dict(self):
+        return {"seen": np.array(self.seen)}
+
+    def load_state_dict(self, state):
+        self.seen = int(state["seen"])
+
+
+class Samples(torch.utils.data.Dataset):
+    """Inputs, targets, and the number of the sample."""
+
+    def __init__(self, classes=0, count=SAMPLES):
+        chance = torch.Generator().manual_seed(1)
+        self.inputs = torch.randn(count, 6, generator=chance, dtype=torch.float64)
+        self.targets = torch.randn(count, 3, generator=chance, dtype=torch.float64)
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index], self.targets[index], index
+
+
+class Recorded(BalancedLoader):
+    """Remembers the samples of every batch of every loop."""
+
+    def __iter__(self):
+        loop = []
+        self.loops.append(loop)
+        for batch in super().__iter__():
+            loop.append(batch[-1].tolist())
+            yield batch
+
+
+class Replayed:
+    """The same loops over the global batches: what one process trains on.
+
+    Parameters
+    ----------
+    loops_R
+        The batches of every loop, of each rank.
+    """
+
+    def __init__(self, dataset, loops_R, length):
+        self.dataset, self.length = dataset, length
+        self.loops = [
+            [list(parts) for parts in zip(*batches_R, strict=True)] for batches_R in zip(*loops_R, strict=True)
+        ]
+        self.sizes = []
+        self.begun = 0
+
+    def __len__(self):
+        return self.length
+
+    def set_epoch(self, epoch):
+        pass
+
+    def __iter__(self):
+        self.begun += 1
+        for parts in self.loops[self.begun - 1]:
+            numbers = [number for part in parts for number in part]
+            self.sizes = [len(part) for part in parts]
+            rows = [self.dataset[number] for number in numbers]
+            yield torch.utils.data.default_collate(rows)
+
+
+class Apart(torch.nn.Module):
+    """Runs a network on each rank's part of a batch alone: what layers do that see their own rank's samples only."""
+
+    def __init__(self, network, job):
+        super().__init__()
+        self.network, self.job = network, job
+
+    def forward(self, inputs):
+        parts = inputs.split(self.job.loaders[-1].sizes)
+        return torch.cat([self.network(part) for part in parts])
+
+
+class Alone:
+    """The balance of a job that has only one process."""
+
+    def scale(self, loss):
+        return loss
+
+
+class Job:
+    """What a loop shape is written against.
+
+    Parameters
+    ----------
+    drawn
+        What the ranks drew, for the run alone: of every loader, the loops of each rank. None for the balanced run.
+    """
+
+    def __init__(self, drawn=None, lengths=None):
+        self.alone = drawn is not None
+        self.drawn, self.lengths = drawn, lengths
+        self.rank = 0 if self.alone else dist.get_rank()
+        self.world_size = 1 if self.alone else dist.get_world_size()
+        self.loaders, self.balances, self.models = [], [], []
+        torch.manual_seed(0)
+
+    def network(self, *, inputs=6, outputs=3, hidden=8):
+        """A small network, the same in both runs."""
+        layers = [torch.nn.Linear(inputs, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, hidden), torch.nn.Tanh()]
+        return torch.nn.Sequential(*layers, torch.nn.Linear(hidden, outputs)).double()
+
+    def keep(self, network):
+        """Compare this network's parameters at the end."""
+        self.models.append(network)
+        return network
+
+    def ddp(self, network, *, apart=False, **options):
+        """In DistributedDataParallel, on several ranks; its parameters are compared at the end."""
+        self.keep(network)
+        if self.alone:
+            return Apart(network, self) if apart else network
+        return DistributedDataParallel(network, **options)
+
+    def loader(self, dataset=None, *, global_batch=GLOBAL_BATCH, **options):
+        """Return a balanced loader; alone, the union of what the ranks drew."""
+        dataset = dataset or Samples()
+        number = len(self.loaders)
+        if self.alone:
+            loader = Replayed(dataset, self.drawn[number], self.lengths[number])
+        else:
+            loader = Recorded(dataset, global_batch, **{"seed": 3, **options})
+            loader.loops = []
+        self.loaders.append(loader)
+        return loader
+
+    def attach(self, model, loader, **options):
+        """Attach, with sizes that change before every step."""
+        if self.alone:
+            return Alone()
+        balance = attach(model, loader, **{"predictor": Restless(), "policy": FREE, "every": 1, **options})
+        if balance not in self.balances:
+            self.balances.append(balance)
+        return balance
+
+    def join(self, model, loader):
+        """Attach a further model to a loader that has a balance already."""
+        return None if self.alone else attach(model, loader)
+
+    def no_sync(self, model, last=False):
+        """Accumulate gradients without summing them, but for a step's last micro-batch."""
+        return nullcontext() if self.alone or last else model.no_sync()
+
+    def all_reduce(self, tensor):
+        """Return the sum over the ranks."""
+        total = tensor.detach().clone()
+        if not self.alone:
+            dist.all_reduce(total)
+        return total
+
+    def sgd(self, *networks, rate=0.1):
+        """An optimiser of all parameters."""
+        parameters = [parameter for network in networks for parameter in network.parameters()]
+        return torch.optim.SGD([p for p in parameters if p.requires_grad], lr=rate, momentum=0.9)
+
+    def close(self):
+        """Take the balances off."""
+        for balance in self.balances:
+            balance.close()
+
+    def parameters(self):
+        """What the run ended with."""
+        return [
+            getattr(parameter, "full_tensor", lambda parameter=parameter: parameter)().detach().numpy().copy()
+            for network in self.models
+            for parameter in network.parameters()
+        ]
+
+
+def mse(outputs, targets):
+    return torch.nn.functional.mse_loss(outputs, targets)
+
+
+def told(shape):
+    """Run a shape on this rank; return the job, what it warned about, and the error it ended with."""
+    job, error = Job(), ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            shape(job)
+        except (RuntimeError, ValueError, TypeError) as raised:
+            error = f"{type(raised).__name__}: {raised}"
+        finally:
+            job.close()
+    return job, [str(warning.message) for warning in caught if warning.category.__name__ == "BalanceWarning"], error

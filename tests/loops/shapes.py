@@ -1,0 +1,9 @@
+"""All shapes: importing them registers them."""
+
+import shapes_losses
+import shapes_models
+import shapes_order
+import shapes_steps
+import shapes_wrappers
+
+__all__ = ["shapes_losses", "shapes_models", "shapes_order", "shapes_steps", "shapes_wrappers"]

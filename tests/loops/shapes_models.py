@@ -1,0 +1,148 @@
+"""Several models, several loaders."""
+
+import copy
+
+import torch
+from job import EPOCHS, Samples, mse
+from shapes_order import step
+from verdicts import exact, refused, warned
+
+
+def adversaries(job):
+    return job.ddp(job.network(inputs=4, outputs=3)), job.ddp(job.network(inputs=3, outputs=1))
+
+
+def play(job, generator, critic, loader):
+    """A generator and its critic, in turns on the same batches."""
+    first, second = job.sgd(generator, rate=0.02), job.sgd(critic, rate=0.02)
+    bce = torch.nn.functional.binary_cross_entropy_with_logits
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            real = critic(targets)
+            fake = generator(inputs[:, :4])
+            second.zero_grad()
+            with job.no_sync(critic):
+                bce(real, torch.ones_like(real)).backward()
+            rejected = critic(fake.detach())
+            bce(rejected, torch.zeros_like(rejected)).backward()
+            second.step()
+            first.zero_grad()
+            fooled = critic(fake)
+            bce(fooled, torch.ones_like(fooled)).backward()
+            first.step()
+
+
+@exact(ranks=(2, 4))
+def a_generator_and_its_critic(job):
+    generator, critic = adversaries(job)
+    loader = job.loader()
+    job.attach(critic, loader)
+    job.join(generator, loader)
+    play(job, generator, critic, loader)
+
+
+@warned("further model in DistributedDataParallel")
+def a_generator_that_is_not_attached(job):
+    generator, critic = adversaries(job)
+    loader = job.loader()
+    job.attach(critic, loader)
+    play(job, generator, critic, loader)
+
+
+@refused("attached already")
+def a_second_model_with_options_of_its_own(job):
+    generator, critic = adversaries(job)
+    loader = job.loader()
+    job.attach(critic, loader)
+    job.attach(generator, loader)
+
+
+@refused("attached already")
+def one_model_with_two_loaders(job):
+    model = job.ddp(job.network())
+    job.attach(model, job.loader())
+    job.attach(model, job.loader())
+
+
+@exact
+def two_models_in_turns(job):
+    models = [job.ddp(job.network()), job.ddp(job.network(hidden=5))]
+    loader = job.loader()
+    job.attach(models[0], loader)
+    job.join(models[1], loader)
+    optimizers = [job.sgd(model) for model in models]
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader):
+            step(models[number % 2], optimizers[number % 2], batch)
+
+
+@exact
+def a_teacher_and_its_student(job):
+    network = job.network()
+    teacher = copy.deepcopy(network).eval()
+    model, loader = job.ddp(network), job.loader()
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            optimizer.zero_grad()
+            with torch.no_grad():
+                wanted = teacher(inputs)
+            outputs = model(inputs)
+            (mse(outputs, targets) + mse(outputs, wanted)).backward()
+            optimizer.step()
+
+
+def unlabelled(job):
+    """Batches of 5 samples a rank from a plain loader; alone, of all ranks together."""
+    samples = Samples()
+    for begin in range(0, 100, 10):
+        rows = slice(begin, begin + 10) if job.alone else slice(begin + 5 * job.rank, begin + 5 * job.rank + 5)
+        yield samples.inputs[rows]
+
+
+@warned("which the balanced loader did not hand out")
+def a_second_plain_loader_in_the_same_forward_pass(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for (inputs, targets, _), other in zip(loader, unlabelled(job), strict=False):
+        optimizer.zero_grad()
+        outputs = model(torch.cat([inputs, other]))
+        (mse(outputs[: len(inputs)], targets) + outputs[len(inputs) :].square().mean()).backward()
+        optimizer.step()
+
+
+@warned("One backward pass covers batches of")
+def a_second_plain_loader_in_the_same_backward_pass(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for (inputs, targets, _), other in zip(loader, unlabelled(job), strict=False):
+        optimizer.zero_grad()
+        (mse(model(inputs), targets) + model(other).square().mean()).backward()
+        optimizer.step()
+
+
+@exact
+def a_second_plain_loader_with_a_weighed_loss(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    balance, optimizer = job.attach(model, loader, weigh="loss"), job.sgd(model)
+    for (inputs, targets, _), other in zip(loader, unlabelled(job), strict=False):
+        optimizer.zero_grad()
+        labelled = balance.scale(mse(model(inputs), targets))
+        (labelled + model(other).square().mean()).backward()
+        optimizer.step()
+
+
+@warned("which the balanced loader did not hand out")
+def steps_on_a_second_plain_loader_in_turns(job):
+    """Its gradients are exact all the same: the mean over all rows."""
+    model, loader = job.ddp(job.network()), job.loader()
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for batch, other in zip(loader, unlabelled(job), strict=False):
+        step(model, optimizer, batch)
+        optimizer.zero_grad()
+        model(other).square().mean().backward()
+        optimizer.step()

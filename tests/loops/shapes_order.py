@@ -1,0 +1,273 @@
+"""When the loop fetches batches, and what it does with them."""
+
+import threading
+from itertools import islice
+
+import torch
+from job import EPOCHS, Samples, mse
+from verdicts import exact, refused, warned
+
+
+def begun(job, **options):
+    """Model, loader and optimiser of a plain job."""
+    model, loader = job.ddp(job.network()), job.loader(**options)
+    job.attach(model, loader)
+    return model, loader, job.sgd(model)
+
+
+def step(model, optimizer, batch):
+    inputs, targets, _ = batch
+    optimizer.zero_grad()
+    mse(model(inputs), targets).backward()
+    optimizer.step()
+
+
+@exact(ranks=(2, 4))
+def a_plain_loop(job):
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        for batch in loader:
+            step(model, optimizer, batch)
+
+
+@exact
+def loading_processes(job):
+    model, loader, optimizer = begun(job, num_workers=2)
+    for _ in range(EPOCHS):
+        for batch in loader:
+            step(model, optimizer, batch)
+
+
+@exact(ranks=(2, 4))
+def the_next_batch_is_fetched_before_backward(job):
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        batches = iter(loader)
+        batch = next(batches)
+        while batch is not None:
+            loss = mse(model(batch[0]), batch[1])
+            batch = next(batches, None)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@exact
+def the_next_batch_is_fetched_before_forward(job):
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        batches = iter(loader)
+        batch = next(batches)
+        while batch is not None:
+            following = next(batches, None)
+            step(model, optimizer, batch)
+            batch = following
+
+
+@exact
+def two_batches_are_fetched_ahead(job):
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        batches = iter(loader)
+        queue = list(islice(batches, 2))
+        while queue:
+            queue += islice(batches, 1)
+            step(model, optimizer, queue.pop(0))
+
+
+@exact
+def fetching_ahead_while_gradients_accumulate(job):
+    model, loader, optimizer = begun(job, accumulate=2)
+    for _ in range(EPOCHS):
+        batches = iter(loader)
+        batch, number = next(batches), 0
+        while batch is not None:
+            number += 1
+            last = number % 2 == 0 or number == len(loader)
+            with job.no_sync(model, last):
+                loss = mse(model(batch[0]), batch[1]) / 2
+                batch = next(batches, None)
+                loss.backward()
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@exact
+def fetching_ahead_with_a_weighed_loss(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    balance, optimizer = job.attach(model, loader, weigh="loss"), job.sgd(model)
+    for _ in range(EPOCHS):
+        batches = iter(loader)
+        batch = next(batches)
+        while batch is not None:
+            outputs, targets = model(batch[0]), batch[1]
+            batch = next(batches, None)
+            optimizer.zero_grad()
+            balance.scale(mse(outputs, targets)).backward()
+            optimizer.step()
+
+
+@exact
+def two_forward_passes_and_then_their_backward_passes(job):
+    model, loader, optimizer = begun(job, accumulate=3)
+    for _ in range(EPOCHS):
+        batches = iter(loader)
+        while True:
+            first, second, third = next(batches, None), next(batches, None), next(batches, None)
+            if third is None:
+                break
+            with job.no_sync(model):
+                losses = [mse(model(inputs), targets) for inputs, targets, _ in (first, second)]
+                for loss in losses:
+                    loss.backward()
+            mse(model(third[0]), third[1]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@exact
+def a_look_at_a_batch_before_every_epoch(job):
+    model, loader, optimizer = begun(job)
+    for epoch in range(EPOCHS):
+        loader.set_epoch(epoch)
+        assert len(next(iter(loader))) == 3
+        loader.set_epoch(epoch)
+        for batch in loader:
+            step(model, optimizer, batch)
+
+
+@exact
+def a_look_at_a_batch_with_loading_processes(job):
+    model, loader, optimizer = begun(job, num_workers=2)
+    for epoch in range(EPOCHS):
+        loader.set_epoch(epoch)
+        assert len(next(iter(loader))) == 3
+        loader.set_epoch(epoch)
+        for batch in loader:
+            step(model, optimizer, batch)
+
+
+@exact
+def an_epoch_left_early(job):
+    model, loader, optimizer = begun(job)
+    for _ in range(2 * EPOCHS):
+        for number, batch in enumerate(loader):
+            if number == 3:
+                break
+            step(model, optimizer, batch)
+
+
+@exact
+def an_endless_iterator(job):
+    model, loader, optimizer = begun(job)
+    batches = iter(loader)
+    for _ in range(10):
+        try:
+            batch = next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            batch = next(batches)
+        step(model, optimizer, batch)
+
+
+@exact
+def batches_that_are_skipped(job):
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader):
+            if number % 3 == 1:
+                continue
+            step(model, optimizer, batch)
+
+
+@exact
+def evaluation_in_between(job):
+    model, loader, optimizer = begun(job)
+    held_out = Samples()
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader):
+            step(model, optimizer, batch)
+            if number % 2:
+                model.eval()
+                with torch.no_grad():
+                    job.all_reduce(mse(model(held_out.inputs), held_out.targets))
+                model.train()
+
+
+@exact
+def a_look_at_the_dataset_on_one_rank(job):
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        if job.rank == 0:
+            assert len(loader.dataset[0]) == 3
+        for batch in loader:
+            step(model, optimizer, batch)
+
+
+@refused("the ranks are not at the same place of the data")
+def a_look_at_a_batch_on_one_rank(job):
+    model, loader, optimizer = begun(job)
+    if job.rank == 0:
+        next(iter(loader))
+    for batch in loader:
+        step(model, optimizer, batch)
+
+
+@refused("loop")
+def loops_within_loops(job):
+    model, loader, optimizer = begun(job)
+    for batch in loader:
+        step(model, optimizer, batch)
+        for other in loader:
+            step(model, optimizer, other)
+            break
+
+
+@refused("thread")
+def batches_fetched_by_a_thread(job):
+    model, loader, optimizer = begun(job)
+    errors = []
+
+    def fetch():
+        try:
+            for _ in loader:
+                pass
+        except RuntimeError as error:
+            errors.append(error)
+
+    for batch in loader:
+        step(model, optimizer, batch)
+        break
+    fetching = threading.Thread(target=fetch)
+    fetching.start()
+    fetching.join()
+    raise errors[0]
+
+
+@exact
+def a_resume_within_the_process(job):
+    model, loader = job.ddp(job.network()), job.loader(num_workers=1)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
+    for number, batch in enumerate(loader):
+        step(model, optimizer, batch)
+        if number == 2:
+            break
+    if not job.alone:
+        balance.load_state_dict(balance.state_dict())
+    for batch in loader:
+        step(model, optimizer, batch)
+
+
+@warned("fetched but not computed")
+def a_checkpoint_while_a_batch_is_fetched_ahead(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
+    batches = iter(loader)
+    batch = next(batches)
+    while batch is not None:
+        following = next(batches, None)
+        step(model, optimizer, batch)
+        batch = following
+        if not job.alone:
+            balance.state_dict()

@@ -1,0 +1,53 @@
+"""Whatever a loop looks like, balancing it is exact, refused or warned about: never silently different."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import shapes  # noqa: E402, F401 (registers them)
+from verdicts import SHAPES  # noqa: E402
+
+CASES = [(shape, ranks) for shape in SHAPES for ranks in shape.ranks]
+TOLERANCE = 1e-12
+
+
+def run(ranks, out):
+    """Run all shapes of this many ranks under torchrun, and return what became of each."""
+    source = Path(sys.modules["paceline"].__file__).parent.parent
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run(
+        [*command, str(HERE / "run.py"), str(out)], capture_output=True, text=True, env=environment, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """What became of every shape, by the number of ranks."""
+    folder = tmp_path_factory.mktemp("loops")
+    return {ranks: run(ranks, folder / f"{ranks}.json") for ranks in {ranks for _, ranks in CASES}}
+
+
+@pytest.mark.parametrize(("shape", "ranks"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_a_loop_of_this_shape_gets_its_verdict(outcomes, shape, ranks):
+    outcome = outcomes[ranks][shape.run.__name__]
+    if shape.verdict == "refused":
+        assert all(shape.says in error for error in outcome["errors"]), outcome
+        return
+    assert not any(outcome["errors"]), outcome
+    assert outcome["uneven"] > 0.5, "sizes hardly differed, so nothing was tested"
+    if shape.verdict == "warned":
+        assert any(shape.says in sentence for sentence in outcome["warned"]), outcome
+        return
+    assert outcome["deviation"] is not None, outcome
+    assert outcome["deviation"] < TOLERANCE, outcome
+    assert not outcome["warned"], outcome
