@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +11,22 @@ from numpy.typing import NDArray
 
 Samples = NDArray[np.int64]
 
+AHEAD = 32
+"""Batches that a hand holds beyond the next one while the deck lasts: what a rank can load ahead. It shapes what is
+dealt, so it is the same everywhere, however far each rank really loads ahead. 16 processes with torch's default of two
+batches each are busy with it."""
+
+ROUNDS = 8
+"""Rounds drawn at once, at the least. A hand is copied when it grows, so it grows in one batch of eight."""
+
 
 class Dealer:
     """Deals samples like cards: every rank holds a hand, plays from its front, and draws from one common deck.
 
     Every rank runs the same dealer with the same sizes, and so knows all hands without asking anybody. What lies in
     its own hand it can load ahead; how much of it goes into the next batch is settled only when that is taken.
+    The deck is dealt out in rounds, a batch to each rank in turn: while sizes stay, the n-th batches of all ranks
+    together are the n-th global batch of the epoch's order.
 
     Parameters
     ----------
@@ -28,7 +39,12 @@ class Dealer:
     seed
         Seed of the orders; the same everywhere.
     ahead
-        How many batches a hand holds beyond the next one, so that they can be loaded ahead.
+        How many batches a hand holds beyond the next one, so that they can be loaded ahead; the same everywhere.
+
+    Attributes
+    ----------
+    digest
+        A checksum of the sizes of all batches of this epoch: dealers that dealt alike have the same one.
 
     Examples
     --------
@@ -36,29 +52,36 @@ class Dealer:
     >>> dealer.start(epoch=0)
     >>> dealer.deal(np.array([2, 4]))
     [array([0, 1]), array([2, 3, 4, 5])]
-    >>> dealer.deal(np.array([3, 1]))
-    [array([6, 7, 8]), array([9])]
+    >>> dealer.deal(np.array([1, 3]))
+    [array([6]), array([7, 8, 9])]
     >>> dealer.remaining
     0
     """
 
-    def __init__(self, samples: int, world_size: int, *, shuffle: bool = True, seed: int = 0, ahead: int = 0) -> None:
+    def __init__(
+        self, samples: int, world_size: int, *, shuffle: bool = True, seed: int = 0, ahead: int = AHEAD
+    ) -> None:
         self.samples = samples
         self.world_size = world_size
         self.shuffle = shuffle
         self.seed = seed
         self.ahead = ahead
         self.epoch = 0
-        self._deck = np.arange(0)
+        self.digest = 0
         self._redealt = False
-        self._drawn = 0
-        self._hands = [np.arange(0)] * world_size
+        self.end()
 
     def start(self, epoch: int) -> None:
         """Shuffle the deck for this epoch; all hands are empty."""
+        self.end()
         self.epoch = epoch
+        self.digest = 0
         self._deck = self._order(epoch)
         self._redealt = False
+
+    def end(self) -> None:
+        """Leave out the rest of the epoch: neither deck nor hands hold anything."""
+        self._deck = np.arange(0)
         self._drawn = 0
         self._hands = [np.arange(0)] * self.world_size
 
@@ -72,11 +95,15 @@ class Dealer:
         return self._hands[rank]
 
     def reserve(self, sizes_W: Samples) -> None:
-        """Let every rank hold enough for a batch of its size, and as many more such batches as are loaded ahead."""
-        for rank, size in enumerate(sizes_W):
-            self._draw(rank, int(size) * (1 + self.ahead) - len(self._hands[rank]))
-        while (short_W := sizes_W - np.array([len(hand) for hand in self._hands])).max() > 0:
-            self._hand_over(int(short_W.argmin()), int(short_W.argmax()), short_W)
+        """Let every rank hold enough for a batch of its size, and as much more as it may load ahead."""
+        if sizes_W.sum() > self.remaining:
+            raise ValueError(f"a batch of more samples than the {self.remaining} that remain of this epoch")
+        if self._drawn < len(self._deck):
+            wanted_W = (1 + self.ahead) * sizes_W - self._held()
+            if wanted_W.max() > 0:
+                self._draw(sizes_W, max(ROUNDS, int(np.max(-(-wanted_W // np.maximum(sizes_W, 1))))))
+        if self._drawn == len(self._deck):
+            self._even_out(sizes_W)
 
     def deal(self, sizes_W: Samples) -> list[Samples]:
         """Take the next batch of every rank.
@@ -89,6 +116,7 @@ class Dealer:
         self.reserve(sizes_W)
         batches = [hand[:size] for hand, size in zip(self._hands, sizes_W, strict=True)]
         self._hands = [hand[size:] for hand, size in zip(self._hands, sizes_W, strict=True)]
+        self.digest = zlib.crc32(np.asarray(sizes_W, dtype="<i8").tobytes(), self.digest)
         return batches
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -96,12 +124,30 @@ class Dealer:
         return {
             "samples": np.array(self.samples),
             "seed": np.array(self.seed),
+            "shuffle": np.array(self.shuffle),
             "epoch": np.array(self.epoch),
+            "remaining": np.array(self.remaining),
+            "digest": np.array(self.digest),
             "drawn": np.array(self._drawn),
             "held": np.concatenate(self._hands),
-            "hands": np.array([len(hand) for hand in self._hands]),
+            "hands": self._held(),
             "deck": self._deck if self._redealt else np.arange(0),
         }
+
+    def require_same(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse a state of other samples, or of another order of them.
+
+        Raises
+        ------
+        ValueError
+            If the epoch cannot go on from it.
+        """
+        for name in ("samples", "seed", "shuffle"):
+            if int(state[name]) != int(getattr(self, name)):
+                raise ValueError(
+                    f"the state was saved with {name}={state[name].item()}, but this loader has "
+                    f"{getattr(self, name)}: the epoch cannot go on with other {name}"
+                )
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume exactly; with another number of ranks, what the old ones held goes back on top of the deck.
@@ -109,21 +155,20 @@ class Dealer:
         Raises
         ------
         ValueError
-            If the state is that of other samples, or of another seed.
+            If the state is that of other samples, or of another order of them. Nothing has changed then.
         """
-        for name in ("samples", "seed"):
-            if int(state[name]) != getattr(self, name):
-                raise ValueError(
-                    f"the state was saved with {name}={int(state[name])}, but this loader has {getattr(self, name)}: "
-                    f"the epoch cannot go on with other {name}"
-                )
+        self.require_same(state)
         self.start(int(state["epoch"]))
+        self.digest = int(state["digest"])
+        if not int(state["remaining"]):  # before the first epoch, or after one: nothing is under way
+            self.end()
+            return
         if len(state["deck"]):
             self._deck, self._redealt = np.array(state["deck"]), True
         self._drawn = int(state["drawn"])
-        held, hands = np.array(state["held"]), np.array(state["hands"])
-        if len(hands) == self.world_size:
-            self._hands = np.split(held, np.cumsum(hands)[:-1])
+        held, hands_W = np.array(state["held"]), np.array(state["hands"])
+        if len(hands_W) == self.world_size:
+            self._hands = np.split(held, np.cumsum(hands_W)[:-1])
         else:
             self._deck, self._redealt = np.concatenate([held, self._deck[self._drawn :]]), True
             self._drawn = 0
@@ -135,17 +180,40 @@ class Dealer:
         keys = np.random.PCG64([self.seed, epoch]).random_raw(self.samples)
         return np.argsort(keys, kind="stable")
 
-    def _draw(self, rank: int, count: int) -> None:
-        drawn = self._deck[self._drawn : self._drawn + max(count, 0)]
-        if len(drawn):
-            self._drawn += len(drawn)
-            self._hands[rank] = np.concatenate([self._hands[rank], drawn])
+    def _held(self) -> Samples:
+        return np.array([len(hand) for hand in self._hands])
 
-    def _hand_over(self, giver: int, taker: int, short_W: Samples) -> None:
-        """Near the end of the epoch the deck is empty: the rank with most to spare gives from the end of its hand."""
-        count = min(-short_W[giver], short_W[taker])
-        if count <= 0:
-            raise ValueError(f"a batch of more samples than the {self.remaining} that remain of this epoch")
-        given = self._hands[giver][-count:]
-        self._hands[giver] = self._hands[giver][:-count]
-        self._hands[taker] = np.concatenate([self._hands[taker], given])
+    def _draw(self, sizes_W: Samples, rounds: int) -> None:
+        """Deal out so many rounds, a batch to each rank in turn; the deck's last round may be a part of one."""
+        total = int(sizes_W.sum())
+        drawn = self._deck[self._drawn : self._drawn + rounds * total]
+        self._drawn += len(drawn)
+        whole, rest = np.split(drawn, [len(drawn) // total * total])
+        borders_W1 = _borders(sizes_W)
+        whole_RX, rest_W1 = whole.reshape(-1, total), borders_W1 * len(rest) // total
+        for rank, hand in enumerate(self._hands):
+            mine = whole_RX[:, borders_W1[rank] : borders_W1[rank + 1]].ravel()
+            self._hands[rank] = np.concatenate([hand, mine, rest[rest_W1[rank] : rest_W1[rank + 1]]])
+
+    def _even_out(self, sizes_W: Samples) -> None:
+        """Near the end of the epoch, when the deck is empty: let all hands last equally long.
+
+        While sizes stay they do, and nothing moves. Who has more gives from the end of its hand, which is not loaded
+        yet but in the last few batches.
+        """
+        fair_W = np.diff(_borders(sizes_W) * self.remaining // int(sizes_W.sum()))
+        spare_W = self._held() - fair_W
+        for taker in np.flatnonzero(spare_W < 0):
+            while spare_W[taker] < 0:
+                giver = int(spare_W.argmax())
+                count = int(min(spare_W[giver], -spare_W[taker]))
+                given = self._hands[giver][-count:]
+                self._hands[giver] = self._hands[giver][:-count]
+                self._hands[taker] = np.concatenate([self._hands[taker], given])
+                spare_W[giver] -= count
+                spare_W[taker] += count
+
+
+def _borders(sizes_W: Samples) -> Samples:
+    """Return where each rank's part of a global batch begins, and where the last one ends, ``[W + 1]``."""
+    return np.concatenate([[0], np.cumsum(sizes_W)])

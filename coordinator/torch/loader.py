@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from paceline.coordinator.torch.ahead import AheadOfTime, OnDemand
 from paceline.coordinator.torch.dealer import Dealer
-from paceline.predictors import Curves
-from paceline.solver import split
+from paceline.coordinator.torch.loop import Loop
+from paceline.coordinator.torch.options import Loading, place, refuse, require_samples, whole
+from paceline.coordinator.torch.shares import Shares
+from paceline.coordinator.torch.source import source
 
 Sizes = NDArray[np.int64]
 
@@ -23,29 +25,39 @@ class BalancedLoader:
     Each epoch covers every sample exactly once, over all ranks, whatever the batch sizes did meanwhile. The epoch's
     last batch takes what is left; fewer samples than ranks are not worth a batch and join the one before.
 
+    A loop begins with its first batch, and ends any loop before it: an older iterator that is asked again raises a
+    ``RuntimeError``. Every rank has to loop alike.
+
     Parameters
     ----------
     dataset
         Any map-style dataset, the same on every rank.
     global_batch
-        Samples of all ranks together in one batch.
+        Samples of all ranks together in one batch; at least one for each rank.
     rank, world_size
         This process and how many there are; from ``torch.distributed`` where they are not given.
     shuffle, seed
-        Whether, and from which seed, every epoch has a new order. The seed must be the same on every rank.
+        Whether, and from which seed, every epoch has a new order. The same on every rank.
     drop_last
         Whether to leave out the samples at the end of an epoch that do not fill a global batch.
     accumulate
         Micro-batches of one optimiser step. Sizes change only between steps.
     num_workers
-        Processes that load ahead, kept alive between epochs; 0 loads in this process, when a batch is asked for.
+        Processes that load ahead, kept alive between epochs; 0 loads in this process, when a batch is asked for. May
+        differ from rank to rank, as all that follow: what is dealt does not depend on what is loaded ahead.
     prefetch_factor
-        Batches that each such process loads ahead.
+        Batches that each such process loads ahead, 2 by default; all together at most 32 are loaded ahead.
     collate_fn
         Makes a batch of a list of samples. Without it, samples are stacked as torch does, by the loading processes.
         With it, loading processes hand over single samples, and this process makes the batch when its size is known.
-    **options
-        Further options of ``torch.utils.data.DataLoader`` for the loading processes, such as ``worker_init_fn``.
+    pin_memory
+        Whether batches lie in memory from which a CUDA device copies without the processor.
+    worker_init_fn
+        Called in every loading process with its number, before it loads.
+    timeout
+        Seconds to wait for a loading process, after which the loop ends with an error; 0 waits as long as it takes.
+    multiprocessing_context
+        How loading processes start: ``"fork"``, ``"spawn"``, ``"forkserver"``, or such a context.
 
     Attributes
     ----------
@@ -55,9 +67,15 @@ class BalancedLoader:
         Samples of each rank in the batch handed out last, ``[W]`` int64.
     before_batch
         Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
+    after_batch
+        Called with ``batch_sizes`` and the batch just before that is handed out.
+    on_start
+        Called when batches no longer follow those handed out before: a loop begins, or the data stands elsewhere.
 
     Raises
     ------
+    TypeError
+        If the dataset is not map-style, a number is not whole, or there is no such option.
     ValueError
         If there are fewer samples than ranks, the global batch is smaller than the number of ranks, or a number is
         out of range.
@@ -69,7 +87,7 @@ class BalancedLoader:
     >>> loader = BalancedLoader(range(10), global_batch=6, rank=1, world_size=2, shuffle=False)
     >>> loader.sizes = np.array([4, 2])
     >>> [batch.tolist() for batch in loader]
-    [[4, 5], [9]]
+    [[4, 5], [8]]
     """
 
     def __init__(
@@ -84,52 +102,44 @@ class BalancedLoader:
         drop_last: bool = False,
         accumulate: int = 1,
         num_workers: int = 0,
-        prefetch_factor: int = 2,
+        prefetch_factor: int | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
-        **options: Any,
+        pin_memory: bool = False,
+        worker_init_fn: Callable[[int], None] | None = None,
+        timeout: float = 0,
+        multiprocessing_context: Any = None,
+        **unknown: Never,
     ) -> None:
-        self.rank = dist.get_rank() if rank is None else rank
-        self.world_size = dist.get_world_size() if world_size is None else world_size
-        if accumulate < 1:
-            raise ValueError(f"accumulate must be at least 1 micro-batch, got {accumulate}")
-        if len(dataset) < self.world_size:
-            raise ValueError(
-                f"{len(dataset)} samples are too few for {self.world_size} ranks, as none may go without: "
-                "give fewer ranks"
-            )
+        refuse(unknown, BalancedLoader)
+        self.rank, self.world_size = place(
+            dist.get_rank() if rank is None else rank, dist.get_world_size() if world_size is None else world_size
+        )
+        self.global_batch = whole("global_batch", global_batch, self.world_size, "samples, one for each rank,")
+        self._shares = Shares(self.global_batch, self.world_size, bool(drop_last))
+        require_samples(dataset, self.world_size, self._shares.least)
         self.dataset = dataset
-        self.global_batch = global_batch
-        self.drop_last = drop_last
-        self.accumulate = accumulate
-        self.sizes = self._shared(np.ones(self.world_size), global_batch)
+        self.accumulate = whole("accumulate", accumulate, 1, "micro-batch")
+        self.sizes = self._shares.equal()
         self.batch_sizes = self.sizes
         self.before_batch: Callable[[], None] | None = None
+        self.after_batch: Callable[[Sizes, Any], None] | None = None
+        self.on_start: Callable[[], None] | None = None
+        self._loops = 0
         self._batches = 0
         self._next_epoch = 0
         self._resumed = False
-        ahead = num_workers * prefetch_factor
-        self._dealer = Dealer(len(dataset), self.world_size, shuffle=shuffle, seed=seed, ahead=ahead)
-        options |= {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
-        self._source = (
-            AheadOfTime(dataset, self._dealer, self.rank, collate_fn, options)
-            if num_workers
-            else OnDemand(dataset, collate_fn)
-        )
+        self._dealer = Dealer(len(dataset), self.world_size, shuffle=bool(shuffle), seed=whole("seed", seed, 0))
+        loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
+        self._source = source(dataset, self._dealer, self.rank, collate_fn, loading)
 
     @property
     def sizes(self) -> Sizes:
-        """Samples of each rank in the next full batch, ``[W]``."""
+        """Samples of each rank in the next full batch, ``[W]``; to change some, set all."""
         return self._sizes
 
     @sizes.setter
     def sizes(self, sizes_W: Sizes) -> None:
-        sizes_W = np.asarray(sizes_W, dtype=np.int64)
-        if sizes_W.shape != (self.world_size,) or sizes_W.min() < 1 or sizes_W.sum() != self.global_batch:
-            raise ValueError(
-                f"sizes must be {self.world_size} numbers of at least 1 sample each (an empty batch has no mean loss) "
-                f"that sum to the global batch of {self.global_batch}, got {sizes_W.tolist()}"
-            )
-        self._sizes = sizes_W
+        self._sizes = self._shares.checked(sizes_W)
 
     @property
     def weight(self) -> float:
@@ -141,64 +151,125 @@ class BalancedLoader:
         """The epoch under way, or the one that ended last; the first is 0."""
         return self._dealer.epoch
 
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """Epoch, batches handed out in it, and a checksum of their sizes: ranks that loop alike have the same."""
+        return self.epoch, self._batches, self._dealer.digest
+
+    def settings(self) -> dict[str, object]:
+        """Return all that must be the same on every rank, by the names of the arguments."""
+        return {
+            "samples in the dataset": self._dealer.samples,
+            "global_batch": self.global_batch,
+            "world_size": self.world_size,
+            "shuffle": self._dealer.shuffle,
+            "seed": self._dealer.seed,
+            "drop_last": self._shares.drop_last,
+            "accumulate": self.accumulate,
+        }
+
     def set_epoch(self, epoch: int) -> None:
-        """Let the next epoch be this one. Without it, epochs count up from 0 by themselves."""
-        self._next_epoch = epoch
+        """Let the next epoch be this one. Without it, epochs count up from 0 by themselves, a peek's included."""
+        self._next_epoch = whole("epoch", epoch, 0)
+        if self._resumed and epoch != self.epoch:
+            warnings.warn(
+                f"set_epoch({epoch}) is without effect: the loader was resumed in epoch {self.epoch}, the rest of "
+                "which comes first. Begin with that epoch, or load_state_dict(state, skip_rest=True)",
+                stacklevel=2,
+            )
 
     def __len__(self) -> int:
-        """Return the batches of a whole epoch."""
-        whole, rest = divmod(self._dealer.samples, self.global_batch)
-        return whole if self.drop_last else max(whole + (rest >= self.world_size), 1)
+        """Return the batches of a whole epoch, also where the rest of one was resumed."""
+        return self._shares.batches(self._dealer.samples)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch; or the rest of one that was resumed."""
-        if not self._resumed:
-            self._dealer.start(self._next_epoch)
-            self._batches = 0
-        self._resumed = False
-        self._next_epoch = self._dealer.epoch + 1
-        while self._dealer.remaining >= (self.global_batch if self.drop_last else 1):
-            yield self._batch()
+        return Loop(self._loop())
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the data stands, for an exact resume: with as many ranks or more or fewer."""
         progress = {"sizes": self.sizes, "batches": np.array(self._batches), "next_epoch": np.array(self._next_epoch)}
         return {**self._dealer.state_dict(), **progress}
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, skip_rest: bool = False) -> None:
         """Resume: the next loop over this loader yields the rest of the epoch that was under way.
+
+        Parameters
+        ----------
+        state
+            What ``state_dict`` returned, on any rank.
+        skip_rest
+            Whether to leave the rest out instead, and go on with the next epoch; a warning says how many samples.
 
         Raises
         ------
         ValueError
-            If the state is that of other samples, or of another seed.
+            If the state is that of other samples, or of another order of them, or the rest of the epoch is too small
+            for so many ranks. Nothing has changed then.
         """
-        self._dealer.load_state_dict(state)
-        self._batches = int(state["batches"])
-        self._next_epoch = int(state["next_epoch"])
-        self._resumed = self._dealer.remaining > 0
-        if len(state["sizes"]) == self.world_size and state["sizes"].sum() == self.global_batch:
-            self.sizes = state["sizes"]
+        self._dealer.require_same(state)
+        left, epoch = int(state["remaining"]), int(state["epoch"])
+        if skip_rest and left >= self._shares.least:
+            warnings.warn(f"{left} samples of epoch {epoch} are left out, as skip_rest says", stacklevel=2)
+        elif self._shares.least <= left < self.world_size:
+            raise ValueError(
+                f"{left} samples are left of epoch {epoch}, too few for {self.world_size} ranks, as none may go "
+                f"without: resume with at most {left} ranks, or leave them out with "
+                "load_state_dict(state, skip_rest=True)"
+            )
+        self._stand(state)
+        if skip_rest:
+            self._dealer.end()
+        self._resumed = self._dealer.remaining >= self._shares.least
+        self._loops += 1
 
     def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on, in the middle of an epoch, from where another rank stands: the two had parted ways."""
+        self._stand(state)
+
+    def _stand(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over where the data stands."""
         self._dealer.load_state_dict(state)
-        self._source.forget()
+        self._batches = int(state["batches"])
+        self._next_epoch = int(state["next_epoch"])
+        if len(state["sizes"]) == self.world_size and state["sizes"].sum() == self.global_batch:
+            self.sizes = state["sizes"]
+        self._restart()
+
+    def _restart(self) -> None:
+        """Forget what was loaded ahead: another hand is played from now on."""
+        self._source.restart()
+        if self.on_start:
+            self.on_start()
+
+    def _loop(self) -> Iterator[Any]:
+        self._loops += 1
+        this = self._loops
+        if not self._resumed:
+            self._dealer.start(self._next_epoch)
+            self._batches = 0
+        self._resumed = False
+        self._next_epoch = self.epoch + 1
+        self._restart()
+        while True:
+            if self._loops != this:
+                raise RuntimeError(
+                    "this loop over the loader is over, as another one began, or load_state_dict was called, after "
+                    "it: begin a new one. Nested loops need a loader each"
+                )
+            if self._dealer.remaining < self._shares.least:
+                return
+            yield self._batch()
 
     def _batch(self) -> Any:
         if self.before_batch and self._batches % self.accumulate == 0:
             self.before_batch()
+        sizes_W = self._shares.next(self._dealer.remaining, self.sizes)
+        self._dealer.reserve(sizes_W)
+        batch = self._source.take(self._dealer.hand(self.rank)[: sizes_W[self.rank]])
+        self._dealer.deal(sizes_W)  # only now: a batch that could not be loaded has not been handed out
+        self.batch_sizes = sizes_W
         self._batches += 1
-        remaining = self._dealer.remaining
-        total = self.global_batch if remaining - self.global_batch >= self.world_size else remaining
-        if self.drop_last:
-            total = self.global_batch
-        self.batch_sizes = self.sizes if total == self.global_batch else self._shared(self.sizes, total)
-        self._dealer.reserve(self.batch_sizes)
-        batch = self._source.take(self._dealer.hand(self.rank)[: self.batch_sizes[self.rank]])
-        self._dealer.deal(self.batch_sizes)
+        if self.after_batch:
+            self.after_batch(sizes_W, batch)
         return batch
-
-    def _shared(self, shares_W: NDArray[Any], total: int) -> Sizes:
-        """Share a number of samples in these proportions, as evenly as whole samples allow, none left out."""
-        return split(Curves.from_speed(shares_W.astype(float)), total, lower=1).sizes

@@ -12,7 +12,28 @@ Sizes = NDArray[np.int64]
 
 
 class Loader(Protocol):
-    """What is asked of a loader; :class:`BalancedLoader` is one."""
+    """What is asked of a loader; :class:`BalancedLoader` is one.
+
+    Attributes
+    ----------
+    global_batch
+        Samples of all ranks together in one batch.
+    rank, world_size
+        This process and how many there are.
+    accumulate
+        Micro-batches of one optimiser step.
+    batch_sizes
+        Samples of each rank in the batch handed out last, ``[W]`` int64.
+    before_batch
+        Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
+    after_batch
+        Called with the sizes of a batch, ``[W]``, and this rank's part of it, collated, just before that is handed
+        out: the one place that knows which sizes belong to which batch, however early a loop fetches its batches.
+    on_start
+        Called when a new generation of batches begins: with the first batch of a loop, when a state is loaded, and
+        when another rank's is adopted (then inside ``before_batch``). Batches handed out before it may never be
+        trained on; what is known of them can be forgotten.
+    """
 
     global_batch: int
     rank: int
@@ -20,6 +41,8 @@ class Loader(Protocol):
     accumulate: int
     batch_sizes: Sizes
     before_batch: Callable[[], None] | None
+    after_batch: Callable[[Sizes, Any], None] | None
+    on_start: Callable[[], None] | None
 
     @property
     def sizes(self) -> Sizes:
@@ -34,14 +57,28 @@ class Loader(Protocol):
         """Weight of this rank in the mean gradient of the batch handed out last."""
         ...
 
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """Epoch, batches handed out in it, and a checksum below 2**32 of the sizes of all ranks in them.
+
+        Ranks that train together have the same position whenever they have handed out as many batches. If they have
+        not, one has looped alone (it peeked, or began a loop, when the others did not) or with other sizes, and
+        samples come twice or not at all.
+        """
+        ...
+
+    def settings(self) -> dict[str, object]:
+        """Return all that must be the same on every rank, by readable names."""
+        ...
+
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the data stands."""
         ...
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume where the data stood."""
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, skip_rest: bool = False) -> None:
+        """Resume where the data stood, or with the epoch after it; a loop that was under way is over."""
         ...
 
     def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on, in the middle of an epoch, from where another rank stands."""
+        """Go on, in the middle of an epoch and of a loop, from where another rank stands."""
         ...

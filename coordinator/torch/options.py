@@ -1,0 +1,119 @@
+"""What a loader can be asked for, and what to say of everything else."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from numbers import Integral
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
+
+INSTEAD = {
+    "batch_size": "give global_batch, the samples of all ranks together",
+    "sampler": DRAWS,
+    "batch_sampler": DRAWS,
+    "generator": DRAWS,
+    "persistent_workers": "loading processes live on from epoch to epoch anyway, so leave it out",
+    "in_order": "batches come in order, so leave it out",
+    "pin_memory_device": "memory is pinned for the current CUDA device, so give pin_memory= alone",
+    "num_replicas": "give world_size, the number of ranks",
+}
+"""Options of torch's loaders and samplers that this one has not, and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How one rank loads its samples; what it loads does not depend on it. Options as torch's ``DataLoader`` has them.
+
+    >>> Loading(num_workers=0, timeout=5)
+    Traceback (most recent call last):
+    ValueError: timeout is about loading processes: give num_workers above 0, or leave it out
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    worker_init_fn: Callable[[int], None] | None = None
+    timeout: float = 0
+    multiprocessing_context: Any = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        whole("num_workers", self.num_workers, 0)
+        if self.prefetch_factor is not None:
+            whole("prefetch_factor", self.prefetch_factor, 1, "batch")
+        if not self.timeout >= 0:
+            raise ValueError(f"timeout must be at least 0 seconds, got {self.timeout}")
+        for name in ("timeout", "multiprocessing_context"):
+            if getattr(self, name) and not self.num_workers:
+                raise ValueError(f"{name} is about loading processes: give num_workers above 0, or leave it out")
+
+
+def refuse(unknown: Iterable[str], callee: Callable[..., Any]) -> None:
+    """Raise an error that names the first option that is not known, and says what to use instead.
+
+    >>> refuse(["shufle"], lambda dataset, *, shuffle=True: None)
+    Traceback (most recent call last):
+    TypeError: BalancedLoader has no option shufle: did you mean shuffle?
+    >>> refuse(["batch_size"], lambda dataset: None)
+    Traceback (most recent call last):
+    TypeError: BalancedLoader has no option batch_size: give global_batch, the samples of all ranks together
+    """
+    for name in unknown:
+        known = list(inspect.signature(callee).parameters)
+        close = get_close_matches(name, known, n=1)
+        otherwise = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known[1:])}"
+        raise TypeError(f"BalancedLoader has no option {name}: {INSTEAD.get(name, otherwise)}")
+
+
+def whole(name: str, value: Any, least: int, unit: str = "") -> int:
+    """Return a whole number that is large enough, or refuse the argument of this name.
+
+    >>> whole("accumulate", True, 1, "micro-batch")
+    Traceback (most recent call last):
+    TypeError: accumulate must be a whole number, got True
+    >>> whole("accumulate", 0, 1, "micro-batch")
+    Traceback (most recent call last):
+    ValueError: accumulate must be at least 1 micro-batch, got 0
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least} {unit}".rstrip() + f", got {value}")
+    return int(value)
+
+
+def place(rank: int, world_size: int) -> tuple[int, int]:
+    """Return which rank this is, of how many.
+
+    >>> place(2, 2)
+    Traceback (most recent call last):
+    ValueError: rank must lie in [0, 2), as there are 2 ranks, got 2
+    """
+    rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1, "rank")
+    if rank >= world_size:
+        raise ValueError(f"rank must lie in [0, {world_size}), as there are {world_size} ranks, got {rank}")
+    return rank, world_size
+
+
+def require_samples(dataset: Any, world_size: int, least: int) -> None:
+    """Refuse a dataset that does not give any sample by its number, or has too few for a single batch."""
+    if isinstance(dataset, IterableDataset) or not all(hasattr(dataset, name) for name in ("__len__", "__getitem__")):
+        raise TypeError(
+            f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples are dealt "
+            "to ranks by their numbers, and a stream has none"
+        )
+    if len(dataset) < world_size:
+        raise ValueError(
+            f"{len(dataset)} samples are too few for {world_size} ranks, as none may go without: give fewer ranks"
+        )
+    if len(dataset) < least:
+        raise ValueError(
+            f"drop_last would leave out all {len(dataset)} samples, which do not fill a global batch of {least}: give "
+            "a smaller global_batch, or drop_last=False"
+        )
