@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,9 @@ MOST = 60
 FEWEST = 6
 """Steps before anything is said."""
 
-SURE = 4.0
-"""Standard errors by which the growth of gradients must lie on the wrong side."""
+SURE, CLEAR = 2.0, 0.15
+"""Standard errors by which the growth of gradients must lie on the wrong side of the border, and the largest such error
+with which anything is said: the right side begins a quarter beyond the border, so that 4 errors are between."""
 
 BORDERS = {"gradients": 0.25, "none": 0.25, "loss": 1.25}
 """How the norm of a rank's gradients grows with its samples n, as a power of n. Of a mean loss it falls, between
@@ -96,7 +97,7 @@ class LossKind:
         self._y.append(log_norm_W - log_norm_W.mean())
         power, error = self._growth()
         wrong = power - BORDERS[self.weigh] if self.weigh != "none" else BORDERS["none"] - power
-        if wrong > SURE * error:
+        if error < CLEAR and wrong > SURE * error:
             self._x = [x] * MOST  # once is enough
             return SENTENCES[self.weigh]
         return ""
@@ -126,6 +127,23 @@ def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
             f"synchronised batch normalisation ({mixing[0]}) carries gradients from rank to rank, so they cannot be "
             'weighed afterwards: use attach(..., weigh="loss") and balance.scale(loss).backward(), which is exact'
         )
+
+
+def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
+    """Return a hook of all optimisers that refuses one which evaluates the loss several times a step."""
+
+    def refuse(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+        known = balance()
+        if known is None or not isinstance(optimizer, torch.optim.LBFGS):
+            return
+        ours = {id(parameter) for model in known.models for parameter in model.parameters()}
+        if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+            raise RuntimeError(
+                "LBFGS chooses its step by the loss, which is that of each rank's own batch: the ranks part ways, with "
+                "equal batches too. Use an optimiser that evaluates the loss once a step"
+            )
+
+    return refuse
 
 
 def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[str]:

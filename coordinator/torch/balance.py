@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 import warnings
 import weakref
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.plan import Plan, seconds_of
@@ -23,7 +25,7 @@ from paceline.coordinator.record import Iteration
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.exchange import Exchange
-from paceline.coordinator.torch.handed import Handed, Turn, lengths
+from paceline.coordinator.torch.handed import Handed, Sight, Turn, lengths
 from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reports import COLUMNS, LEAST, Tally, columns_of
@@ -84,6 +86,7 @@ class Balance:
         self._pace = pace or Pace()
         self._losses = audit.LossKind(weigh)
         self._weightings: list[Weighting] = []
+        self._thread = threading.get_ident()
         self._index = -1
         self._unreported = 0
         self._micro_batches = 0
@@ -100,9 +103,10 @@ class Balance:
         self._warned: set[str] = set()
         self._take_order()
         self._take_sizes()
-        # Weakly, and ended with it: a job that drops its model and loader drops the balance too.
-        self._stop_listening = weakref.finalize(self, listen(weakref.proxy(self)))
-        weakref.finalize(self, exchange.close)
+        # Ended with it: a job that drops its model and loader drops the balance too.
+        stop_listening = listen(self)
+        refusal = register_optimizer_step_pre_hook(audit.refuse_for(weakref.ref(self)))
+        self._end = weakref.finalize(self, _call_all, stop_listening, refusal.remove, exchange.close)
 
     @property
     def plan(self) -> Plan:
@@ -122,7 +126,7 @@ class Balance:
     @property
     def closed(self) -> bool:
         """Whether it was taken off."""
-        return not self._stop_listening.alive
+        return not self._end.alive
 
     def add(self, model: torch.nn.Module) -> None:
         """Balance a further model that trains on the same batches; :func:`attach` calls it."""
@@ -160,19 +164,19 @@ class Balance:
         """
         if self.closed:
             return
-        self._stop_listening()
         for weighting in self._weightings:
             weighting.close()
         self._loader.before_batch = self._loader.after_batch = self._loader.on_start = None
-        self._exchange.close()
+        self._end()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
         self._receive()
         if self._handed.in_flight:
-            self._warn(
+            self.warn(
+                "state",
                 f"{self._handed.in_flight} batches have been fetched but not computed when this state was saved: a job "
-                "that resumes from it goes on after them. Save it where the loop has computed all that it fetched."
+                "that resumes from it goes on after them. Save it where the loop has computed all that it fetched.",
             )
         return {"balancer": to_torch(self.balancer.state_dict()), "loader": to_torch(self._loader.state_dict())}
 
@@ -204,6 +208,7 @@ class Balance:
 
     def start_step(self) -> None:
         """Take in what all ranks reported, and let the loader cut the next batch by the newest plan."""
+        self._require_same_thread()
         began = time.perf_counter()
         self._wall_seconds, self._started = began - self._started, began
         self._receive()
@@ -219,13 +224,13 @@ class Balance:
 
     # -- in the model's hooks ----------------------------------------------------------------------------------------
 
-    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Turn:
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
         """Find out which batch a model is given, and start the clock if it is a new one."""
         began = time.perf_counter()
-        rows, further = lengths(args, kwargs)
+        rows, second = lengths(args, kwargs)
         waiting = self._handed.in_flight
-        turn = self._handed.given(rows, further)
-        if turn.fresh and turn.known:
+        turn = self._handed.given(rows, second, sight)
+        if turn.fresh:
             self._require_scaled()
             self._fresh = self._unscaled = True
             self._micro_batches += 1
@@ -270,7 +275,7 @@ class Balance:
 
     def wait_begins(self) -> None:
         """Stop the clock: a collective waits for other ranks."""
-        if self.weigh == "gradients" and any(weighting.in_backward for weighting in self._weightings):
+        if self.weigh == "gradients" and self._fresh and torch._C._current_graph_task_id() != -1:
             raise RuntimeError(audit.COLLECTIVE_IN_BACKWARD)
         self._clock.wait_begins()
 
@@ -298,8 +303,8 @@ class Balance:
         report_WF = self._exchange.receive()[self._order]
         self._clock.wait_ends()
         columns, drivers_WD = columns_of(report_WF), report_WF[:, len(COLUMNS) :]
-        self._require_together(columns)
         agreed = bool((columns["checksum"] == columns["checksum"][0]).all())
+        self._require_together(columns, agreed=agreed)
         if not agreed:
             self._settle()
         used = self._plan
@@ -373,7 +378,7 @@ class Balance:
         if not (self._looked or np.array_equal(self._plan.sizes, self._first_sizes)):
             self._looked = True  # with equal batches nothing can be weighed wrongly, so this is soon enough
             for sentence in audit.of_the_process(self.models, self.weigh):
-                self._warn(sentence)
+                self.warn(sentence, sentence)
 
     def _take_order(self) -> None:
         """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
@@ -382,18 +387,29 @@ class Balance:
 
     # -- what would be silently wrong ------------------------------------------------------------------------------
 
-    def _require_together(self, columns: Mapping[str, Array]) -> None:
-        places = np.stack([columns[name] for name in ("epoch", "batches", "remaining")], axis=1)
+    def _require_together(self, columns: Mapping[str, Array], *, agreed: bool) -> None:
+        """Refuse to go on where ranks have looped differently; sizes that differ with their plans are settled."""
+        names = ("epoch", "batches", "dealt") if agreed else ("epoch", "batches")
+        places = np.stack([columns[name] for name in names], axis=1)
         if (places == places[0]).all():
             return
         said = [
-            f"{worker} is at batch {batches:.0f} of epoch {epoch:.0f} with {remaining:.0f} samples left"
-            for worker, (epoch, batches, remaining) in zip(self.balancer.workers, places, strict=True)
+            f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
+            for worker, place in zip(self.balancer.workers, places, strict=True)
         ]
         raise RuntimeError(
-            f"the ranks are not at the same place of the data: {'; '.join(said)}. Every rank must loop over the loader "
-            "alike: a look at a batch on one rank alone takes it away from the epoch; use loader.dataset[0] for that"
+            f"the ranks are not at the same place of the data: {', '.join(said)}, or had other batches on the way. Every "
+            "rank must loop over the loader alike. A look at a batch on one rank alone takes it out of the epoch: for "
+            "that, use loader.dataset[0]"
         )
+
+    def _require_same_thread(self) -> None:
+        """Refuse a thread of the loop's own: when it takes a batch is chance, and so would be the plan it gets."""
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(
+                "the balanced loader is read by another thread than the one that called attach(): fetch batches in the "
+                "thread that trains, and use num_workers= to load them ahead"
+            )
 
     def _require_scaled(self) -> None:
         if self.weigh == "loss" and self._unscaled:
@@ -403,25 +419,32 @@ class Balance:
             )
 
     def _say_what_is_unseen(self, turn: Turn, rows: Sequence[int], waiting: int) -> None:
-        if not turn.known and self.weigh != "none":
-            self._warn(
-                f"The model was given {turn.samples} rows in training, which the balanced loader did not hand out. "
+        if not turn.known and self.weigh == "gradients":
+            self.warn(
+                "rows",
+                f"The model was given {rows[0] if rows else 'unknown'} rows in training, which the balanced loader did not hand out. "
                 "Their gradients are weighed by the number of rows on each rank: right for the mean over all rows, and "
-                'for nothing else. With other losses use attach(..., weigh="loss") and balance.scale().'
+                'for nothing else. With other losses use attach(..., weigh="loss") and balance.scale().',
             )
         elif not rows and waiting > 1:
-            self._warn(
+            self.warn(
+                "order",
                 "The model is given data in which no sizes can be seen, and batches are fetched ahead: they are taken "
-                "to be computed in the order in which they were fetched."
+                "to be computed in the order in which they were fetched.",
             )
 
     def _listen_to_losses(self, columns: Mapping[str, Array]) -> None:
         sentence = self._losses.learn(columns["samples"], columns["log_norm"])
         if sentence:
-            self._warn(sentence)
+            self.warn(sentence, sentence)
 
-    def _warn(self, sentence: str) -> None:
-        about = sentence.split(":")[0] if sentence[0].isdigit() else sentence[:40]
+    def warn(self, about: str, sentence: str) -> None:
+        """Warn, once about each thing."""
         if about not in self._warned:
             self._warned.add(about)
             warnings.warn(sentence, BalanceWarning, stacklevel=3)
+
+
+def _call_all(*calls: Callable[[], object]) -> None:
+    for call in calls:
+        call()

@@ -44,7 +44,10 @@ class Exchange:
         ranks = dist.get_process_group_ranks(group)
         limit = None if timeout is None else timedelta(seconds=timeout)
         # gloo, whatever the gradients use: reports lie in main memory, and must not queue behind gradients.
-        made = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=True)
+        # Synchronised locally, torch names a group by its ranks and by how many groups there are: a name, and the
+        # addresses kept under it, comes again after a group was destroyed. So that is for parts of the world only.
+        part = len(ranks) < dist.get_world_size()
+        made = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=part)
         assert isinstance(made, dist.ProcessGroup), "this rank is one of the group"
         self.group = made
         self.rank = dist.get_rank(self.group)

@@ -31,11 +31,11 @@ class Turn:
     share
         Weight of this rank in the mean over all ranks, up to a factor that is the same on every rank.
     total
-        Samples of all ranks in the loader's batch; the global batch where the loader did not hand it out.
+        Samples of all ranks in the loader's batch.
     known
-        Whether the loader handed it out.
+        Whether the loader handed out what was given.
     fresh
-        Whether it is the first pass over that batch.
+        Whether it is the first pass over a batch of the loader.
     """
 
     samples: int
@@ -62,13 +62,14 @@ class Handed:
     >>> handed = Handed(rank=0, global_batch=12)
     >>> handed.add(np.array([8, 4]))
     >>> handed.add(np.array([3, 9]))
-    >>> handed.given([8]).share.__round__(3), handed.given([3]).share
+    >>> sight = Sight()
+    >>> handed.given([8], [], sight).share.__round__(3), handed.given([3], [], sight).share
     (0.667, 0.25)
 
     Data from elsewhere weighs by its rows:
 
-    >>> handed.given([5])
-    Turn(samples=5, share=0.4166666666666667, total=12, known=False, fresh=True)
+    >>> handed.given([5], [], sight)
+    Turn(samples=5, share=0.4166666666666667, total=12, known=False, fresh=False)
     """
 
     def __init__(self, rank: int, global_batch: int) -> None:
@@ -76,7 +77,6 @@ class Handed:
         self.global_batch = global_batch
         self._waiting: deque[Sizes] = deque(maxlen=FAR_AHEAD)
         self._current: Sizes | None = None
-        self._rows_per_sample: int | None = None
 
     @property
     def in_flight(self) -> int:
@@ -96,67 +96,83 @@ class Handed:
         """Forget what was handed out and not computed: its loop is over."""
         self._waiting.clear()
 
-    def given(self, rows: Sequence[int], further: Sequence[int] = ()) -> Turn:
-        """Return whose turn it is.
+    def given(self, rows: Sequence[int], second: Sequence[int], sight: Sight) -> Turn:
+        """Return whose turn it is: of the first batch that fits, or of the one computed last, once more.
 
         Parameters
         ----------
-        rows
-            Lengths of what the model is given, the likeliest first: see :func:`lengths`. Without any, batches are
-            taken in the order in which they were handed out.
-        further
-            Lengths of further dimensions, in case the first is time.
+        rows, second
+            Lengths of what a model is given, the likeliest first, and of second axes: see :func:`lengths`.
+        sight
+            What was learnt of how this model's batches can be seen.
         """
-        for fits in (lambda n: n in rows, lambda n: self._is_multiple(n, rows), lambda n: n in further):
-            if (turn := self._fitting(fits)) is not None:
-                return turn
-        if not rows and (turn := self._fitting(lambda n: True)) is not None:
-            return turn
-        samples = rows[0] if rows else 1
-        return Turn(samples, samples / self.global_batch, self.global_batch, known=False, fresh=True)
-
-    def _fitting(self, fits: Callable[[int], bool]) -> Turn | None:
-        """Return the turn of the first batch that fits: of those not yet computed, or else of the last computed."""
         for place, sizes_W in enumerate(self._waiting):
-            if fits(int(sizes_W[self.rank])):
-                return self._take(place)
-        if self._current is not None and fits(int(self._current[self.rank])):
+            if sight.fits(int(sizes_W[self.rank]), rows, second):
+                for _ in range(place):  # those handed out before it were skipped
+                    self._waiting.popleft()
+                self._current = self._waiting.popleft()
+                return self._turn(self._current, fresh=True)
+        if self._current is not None and sight.fits(int(self._current[self.rank]), rows, second):
             return self._turn(self._current, fresh=False)
-        return None
-
-    def _is_multiple(self, samples: int, rows: Sequence[int]) -> bool:
-        """Whether there are several rows a sample, such as its tokens or two views of it: always as many."""
-        if not rows or rows[0] % samples:
-            return False
-        if self._rows_per_sample is None:
-            self._rows_per_sample = rows[0] // samples
-        return rows[0] == samples * self._rows_per_sample
-
-    def _take(self, place: int) -> Turn:
-        """Take a batch; those handed out before it were skipped."""
-        for _ in range(place):
-            self._waiting.popleft()
-        self._current = self._waiting.popleft()
-        return self._turn(self._current, fresh=True)
+        return self._foreign(rows[0] if rows else 1)
 
     def _turn(self, sizes_W: Sizes, *, fresh: bool) -> Turn:
         samples, total = int(sizes_W[self.rank]), int(sizes_W.sum())
         return Turn(samples, samples / total, total, known=True, fresh=fresh)
 
+    def _foreign(self, rows: int) -> Turn:
+        """Data that the loader did not hand out, alone or together with its next batch, which is then computed.
+
+        Its unit is the batch computed last, as on a rank where it has as many rows as that and is taken for it.
+        """
+        samples, fresh = rows, bool(self._waiting)
+        if fresh:
+            self._current = self._waiting.popleft()
+            samples = int(self._current[self.rank])
+        total = self.global_batch if self._current is None else int(self._current.sum())
+        return Turn(samples, rows / total, total, known=False, fresh=fresh)
+
+
+class Sight:
+    """How the size of a batch can be seen in what one model is given: found out once, and then held to.
+
+    Examples
+    --------
+    A recurrent network, whose inputs have time first:
+
+    >>> sight = Sight()
+    >>> sight.fits(8, [50], [8]), sight.fits(25, [50], [8])
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._see: Callable[[int, Sequence[int], Sequence[int]], bool] | None = None
+
+    def fits(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
+        """Whether a batch of this many samples may be what the model is given."""
+        if self._see is not None:
+            return self._see(samples, rows, second)
+        if not rows:
+            self._see = lambda samples, rows, second: True  # in the order in which they are handed out
+        elif samples in rows:
+            self._see = lambda samples, rows, second: samples in rows
+        elif rows[0] % samples == 0:
+            each = rows[0] // samples  # tokens of a sample, or views of it
+            self._see = lambda samples, rows, second: bool(rows) and rows[0] == each * samples
+        elif samples in second:
+            self._see = lambda samples, rows, second: samples in second
+        return self._see is not None
+
 
 def lengths(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """Return the lengths of what a model is given: of its lists and of its tensors, and of the tensors' further axes.
+    """Return the lengths of what a model is given: of its lists and its tensors, and of the tensors' second axes.
 
     >>> import torch
     >>> lengths((torch.zeros(8, 3),), {"mask": torch.zeros(8)}), lengths(([torch.zeros(3, 5), torch.zeros(3, 6)],), {})
     (([8, 8], [3]), ([2, 3, 3], [5, 6]))
     """
-    rows: list[int] = []
-    further: list[int] = []
-    for shape in _shapes([*args, *kwargs.values()]):
-        rows.append(shape[0])
-        further.extend(shape[1:])
-    return rows, further
+    shapes = list(_shapes([*args, *kwargs.values()]))
+    return [shape[0] for shape in shapes], [shape[1] for shape in shapes if len(shape) > 1]
 
 
 def _shapes(values: Iterable[Any]) -> Iterator[tuple[int, ...]]:

@@ -24,7 +24,7 @@ COLUMNS = (
     "checksum",
     "epoch",
     "batches",
-    "remaining",
+    "dealt",
     "plan_seconds",
     "log_norm",
 )

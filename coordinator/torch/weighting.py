@@ -6,7 +6,6 @@ weight. The weights of all ranks are summed beside the gradients and divided out
 DistributedDataParallel compares the hook's annotations with its types, so this file keeps them as types, not as text.
 """
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator.torch.exchange import Exchange
-from paceline.coordinator.torch.handed import Turn
+from paceline.coordinator.torch.handed import Sight, Turn
 from paceline.datasets.adapters.waiting import unheard
 
 Weigh = Literal["gradients", "loss", "none"]
@@ -32,7 +31,7 @@ class Listener(Protocol):
 
     weigh: Weigh
 
-    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Turn:
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
         """A forward pass in training begins."""
         ...
 
@@ -50,6 +49,10 @@ class Listener(Protocol):
 
     def backward_ended(self) -> None:
         """A backward pass is over, of a model outside DistributedDataParallel."""
+        ...
+
+    def warn(self, about: str, sentence: str) -> None:
+        """Warn, once about each thing."""
         ...
 
 
@@ -71,13 +74,13 @@ class Weighting:
         self.listener = listener
         self.exchange = exchange
         self.in_backward = False
+        self._sight = Sight()
         self._turn: Turn | None = None
         self._last_turn: Turn | None = None
         self._reached: Turn | None = None
         self._unsummed = False
         self._share: torch.Tensor | None = None
         self._sharing: dist.Work | None = None
-        self._warned: set[str] = set()
         before = model.register_forward_pre_hook(Only(model, self._before_forward), with_kwargs=True)
         after = model.register_forward_hook(Only(model, self._after_forward))
         self._handles = [before, after]
@@ -98,15 +101,19 @@ class Weighting:
         self._turn = None
         if module.training and torch.is_grad_enabled():
             self.in_backward = False  # a backward pass that raised an error has not said that it ended
-            self._turn = self._last_turn = self.listener.given(args, kwargs)
+            self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
 
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
         turn = self._turn
         if turn is None:
             return
 
+        # Weakly: a model may keep its output, and Python cannot see the cycle that goes through torch's graph.
+        known = weakref.ref(self)
+
         def reached(gradient: torch.Tensor) -> None:
-            self._reach(turn)
+            if (alive := known()) is not None:
+                alive._reach(turn)
 
         for tensor in tensors_in(output):
             if tensor.requires_grad:
@@ -119,10 +126,11 @@ class Weighting:
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
             self._take_share(turn)
         elif self._weighs and self._reached is not None and turn.share != self._reached.share:
-            self._warn(
+            self.listener.warn(
+                "backward",
                 f"One backward pass covers batches of {self._reached.samples} and of {turn.samples} samples on this "
                 "rank. One weight cannot serve both: the gradients are not those of equal batches. Call backward() "
-                'for each, or use attach(..., weigh="loss") and balance.scale() for the loss of the balanced batch.'
+                'for each, or use attach(..., weigh="loss") and balance.scale() for the loss of the balanced batch.',
             )
 
     def _take_share(self, turn: Turn) -> None:
@@ -188,10 +196,6 @@ class Weighting:
             self._sharing = _all_reduce(self._share, group)
         return turn.share
 
-    def _warn(self, sentence: str) -> None:
-        if sentence.split(".")[0] not in self._warned:
-            self._warned.add(sentence.split(".")[0])
-            warnings.warn(sentence, BalanceWarning, stacklevel=2)
 
 
 def _all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> Any:
@@ -263,25 +267,25 @@ def tensors_in(output: Any) -> Iterator[torch.Tensor]:
 
 
 class _Slot:
-    """The one communication hook that DistributedDataParallel takes, which a model keeps for good."""
+    """What the one communication hook does that DistributedDataParallel takes, and that a model keeps for good."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group = group
-        self.weighting: Weighting | None = None
+    weighting: Weighting | None = None
 
+
+def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
+    # A function: copies of a model share its hooks, and a method would take the process group along.
     def hook(
-        self,
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        """Weigh and sum; average plainly when nothing is attached any more."""
-        if self.weighting is not None:
-            return self.weighting.hook(bucket, self.group)
-        total = bucket.buffer().div_(self.group.size())
-        result: torch.futures.Future[torch.Tensor] = (
-            _all_reduce(total, self.group).get_future().then(lambda arrived: arrived.value()[0])
-        )
+        if slot.weighting is not None:
+            return slot.weighting.hook(bucket, group)
+        average = bucket.buffer().div_(group.size())  # nothing is attached any more
+        future = _all_reduce(average, group).get_future()
+        result: torch.futures.Future[torch.Tensor] = future.then(lambda arrived: arrived.value()[0])
         return result
+
+    return hook
 
 
 _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()
@@ -290,13 +294,13 @@ _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.We
 def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
     slot = _slots.get(ddp)
     if slot is None:
-        slot = _Slot(ddp.process_group)
+        slot = _Slot()
         try:
-            ddp.register_comm_hook(None, slot.hook)
+            ddp.register_comm_hook(None, _hook_for(slot, ddp.process_group))
         except RuntimeError as error:
             raise ValueError(
-                "the model has a communication hook of its own, and DistributedDataParallel takes only one: leave it "
-                'out, or use attach(..., weigh="loss"), which needs none'
+                "the model has a communication hook already, and DistributedDataParallel takes only one, which "
+                "balancing needs: leave yours out"
             ) from error
         _slots[ddp] = slot
     elif slot.weighting is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -38,7 +39,7 @@ class Listener(Protocol):
 
 
 _lock = threading.Lock()
-_listeners: list[tuple[Listener, int]] = []
+_listeners: list[tuple[weakref.ref[Listener], int]] = []
 _originals: dict[tuple[str, str | None, str], Callable[..., Any]] = {}
 _inside = threading.local()
 
@@ -46,6 +47,7 @@ _inside = threading.local()
 def listen(listener: Listener) -> Callable[[], None]:
     """Tell a listener from now on when the thread that calls this waits, which trains; return what ends it.
 
+    The listener is held weakly: what measures a model must not outlive it.
     Waiting of other threads, such as one that writes checkpoints, is not told: it delays nobody.
 
     Examples
@@ -70,12 +72,12 @@ def listen(listener: Listener) -> Callable[[], None]:
     with _lock:
         if not _listeners:
             _replace()
-        known = (listener, threading.get_ident())
+        known = (weakref.ref(listener), threading.get_ident())
         _listeners.append(known)
 
     def stop() -> None:
         with _lock:
-            rest = [other for other in _listeners if other is not known]  # a dead listener must not be compared
+            rest = [other for other in _listeners if other is not known]
             if _listeners and not rest:
                 _restore()
             _listeners[:] = rest
@@ -137,8 +139,8 @@ def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
 def _told_here() -> list[Listener]:
     """Return those whose training this thread runs."""
     here = threading.get_ident()
-    listeners = [listener for listener, trains in _listeners if trains == here]
+    told = [known for known, trains in _listeners if trains == here]
     # The backward pass of a CUDA device runs in a thread of torch's own, of which Python knows no more than that.
-    if not listeners and isinstance(threading.current_thread(), threading._DummyThread) and torch.cuda.is_initialized():
-        listeners = [listener for listener, _ in _listeners]
-    return listeners
+    if not told and isinstance(threading.current_thread(), threading._DummyThread) and torch.cuda.is_initialized():
+        told = [known for known, _ in _listeners]
+    return [listener for known in told if (listener := known()) is not None]

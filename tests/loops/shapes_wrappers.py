@@ -1,6 +1,7 @@
 """What the model is wrapped in, and layers that see more than their rank's samples."""
 
 import pickle
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -118,15 +119,9 @@ def a_join_for_uneven_numbers_of_batches(job):
     job.attach(model, loader)
     optimizer = job.sgd(model)
     for _ in range(EPOCHS):
-        with torch.no_grad() if False else _joined(job, model):
+        with nullcontext() if job.alone else model.join():
             for batch in loader:
                 step(model, optimizer, batch)
-
-
-def _joined(job, model):
-    from contextlib import nullcontext
-
-    return nullcontext() if job.alone else model.join()
 
 
 def normalised(job, kind):
@@ -173,11 +168,6 @@ def batch_normalisation_over_all_ranks(job):
 @refused("a collective inside the backward pass")
 def batch_normalisation_over_all_ranks_whose_gradients_are_weighed(job):
     trained(job, synchronised(job))
-
-
-@refused("synchronised batch normalisation")
-def synchronised_batch_normalisation_of_torch(job):
-    job.attach(job.ddp(normalised(job, torch.nn.SyncBatchNorm)), job.loader())
 
 
 @exact(ranks=(2, 4))
