@@ -149,9 +149,9 @@ def _times(run: Run) -> Iterator[Text]:
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
     top, longest = bars_top(seconds, BARS), float(np.fmax.reduce(seconds))
     drawn = bars(seconds, BARS)
-    label = f"iteration time, bars from 0 to {time(top)}"
+    label = f"iteration time: bars end at {time(top)}"
     label += f", {ABOVE} is longer" if ABOVE in drawn else ""
-    yield Text(label + (f"; the longest took {time(longest)}" if longest > top else ""))
+    yield Text(label + (f"; longest {time(longest)}" if longest > top else ""))
     yield Text(drawn, style="cyan")
 
 
