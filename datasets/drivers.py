@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.datasets.control_group import ControlGroup, Whereabouts
-from paceline.datasets.drivers_followed import Followed, GroupDriver
+from paceline.datasets.drivers_followed import Followed
 from paceline.datasets.drivers_quota import CPUQuota, Throttled
 from paceline.datasets.kernel_files import NAN, File, Growth, field, number
 
@@ -65,11 +65,11 @@ def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> lis
     >>> [driver.name for driver in default_drivers()]
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
-    of_group = _of_group(group, root)
+    of_group = _OfGroup(group, root)
     return [
         of_group(CPUBusy),
         RunDelay(root),
-        of_group(Throttled),
+        of_group(Throttled, any_group=True),
         of_group(CPUPressure),
         of_group(Runnable),
         MemoryAvailable(root),
@@ -86,15 +86,19 @@ def all_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> list[Dr
     from paceline.datasets.drivers_nvml import nvml_drivers
 
     has_quota = (group or ControlGroup.of_this_process(root)) is not None
-    quota = [_of_group(group, root)(CPUQuota)] if has_quota else []
+    quota = [_OfGroup(group, root)(CPUQuota)] if has_quota else []
     return [*default_drivers(group, root), *quota, *nvml_drivers()]
 
 
-def _of_group(group: ControlGroup | None, root: Path) -> Callable[[GroupDriver], Driver]:
-    if group is not None:
-        return lambda kind: kind(group, root)
-    where = Whereabouts(root)
-    return lambda kind: Followed(kind, where, root)
+class _OfGroup:
+    # Makes drivers of the group that was named, or else of the one that the process is in, wherever it is moved.
+    def __init__(self, group: ControlGroup | None, root: Path) -> None:
+        self._group, self._root, self._where = group, root, Whereabouts(root)
+
+    def __call__(self, made: Callable[[ControlGroup | None, Path], Driver], *, any_group: bool = False) -> Driver:
+        if self._group is not None:
+            return made(self._group, self._root)
+        return Followed(made, self._where, self._root, any_group=any_group)
 
 
 class CPUBusy:
@@ -106,7 +110,6 @@ class CPUBusy:
     """
 
     name, unit = "cpu_busy", "share of the CPU allowance"
-    any_group = False
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
         group = group if group and group.usage.exists() else None
@@ -151,7 +154,6 @@ class RunDelay:
 class _Pressure:
     # Linux's pressure-stall "some": the time during which at least one task waited for the resource.
     resource, name, unit = "", "", "share of wall time"
-    any_group = False
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
         own = group.pressure / f"{self.resource}.pressure" if group else None
@@ -185,7 +187,6 @@ class Runnable:
     """
 
     name, unit = "runnable", "tasks; per core where there is no control group"
-    any_group = False
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
         self._root = root

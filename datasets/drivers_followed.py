@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from paceline.datasets.control_group import ControlGroup, Whereabouts
 
 if TYPE_CHECKING:
     from paceline.datasets.drivers import Driver
 
-
-class GroupDriver(Protocol):
-    """A class of drivers that are read in a control group, or for the whole machine where there is none."""
-
-    name: str
-    unit: str
-    any_group: bool
-    """Whether it is read in a group without a quota as well, and not for the machine."""
-
-    def __call__(self, group: ControlGroup | None, root: Path, /) -> Driver:
-        """Make the driver of a group."""
-        ...
+    Made = Callable[[ControlGroup | None, Path], Driver]
 
 
 class Followed:
@@ -29,30 +19,32 @@ class Followed:
 
     Parameters
     ----------
-    kind
-        The driver's class.
+    made
+        Makes the driver of a group, or that of the whole machine where there is none: the driver's class.
     where
         Where the process is; one for all drivers of a worker.
     root
         The folder under which ``proc`` and ``sys`` are looked for.
+    any_group
+        Whether a group without a quota is read as well, and not the whole machine instead.
     """
 
-    def __init__(self, kind: GroupDriver, where: Whereabouts, root: Path) -> None:
-        self.name, self.unit = kind.name, kind.unit
-        self._kind, self._where, self._root = kind, where, root
+    def __init__(self, made: Made, where: Whereabouts, root: Path, *, any_group: bool = False) -> None:
+        self._made, self._where, self._root, self._any_group = made, where, root, any_group
         self._group = where.group()
-        self._driver = self._made()
+        self._driver = self._anew()
+        self.name, self.unit = self._driver.name, self._driver.unit
 
     def sample(self) -> float:
         """Return the driver's value; one that tells of the time since the last boundary is NaN once after a move."""
         group = self._where.group()
         if group is not self._group:
             self._group = group
-            self._driver = self._made()
+            self._driver = self._anew()
         return self._driver.sample()
 
-    def _made(self) -> Driver:
+    def _anew(self) -> Driver:
         group = self._group
-        if group is not None and group.cores is None and not self._kind.any_group:
+        if group is not None and group.cores is None and not self._any_group:
             group = None
-        return self._kind(group, self._root)
+        return self._made(group, self._root)

@@ -23,7 +23,6 @@ class Throttled:
     """
 
     name, unit = "throttled", "s per s of wall time"
-    any_group = True
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
         files = [File(folder / "cpu.stat") for folder in group.lineage] if group else []
@@ -57,7 +56,6 @@ class CPUQuota:
     """
 
     name, unit = "cpu_quota", "cores"
-    any_group = False
 
     def __init__(self, group: ControlGroup | None, root: Path = ROOT) -> None:
         lineage = group.lineage if group else ()

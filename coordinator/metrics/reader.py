@@ -81,11 +81,8 @@ class RunReader:
         self._fleet: tuple[str, ...] | None = None
 
     def _take(self, text: bytes) -> None:
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            line = None
-        is_header = isinstance(line, dict) and "paceline_run" in line
+        line = _parsed(text)
+        is_header = "paceline_run" in line
         if is_header:
             self._fleet = self._fleet_of(line)
             self._begun = self._begun or self._fleet is not None
@@ -147,9 +144,18 @@ def newest(path: str | Path) -> Path:
     return files[-1]
 
 
-def _is_iteration(line: Any, workers: int) -> bool:
+def _parsed(text: bytes) -> dict[str, Any]:
+    """Return what a line holds; nothing if it is no JSON object."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return line if isinstance(line, dict) else {}
+
+
+def _is_iteration(line: dict[str, Any], workers: int) -> bool:
     """Say whether a line holds all that is told of an iteration, for as many workers."""
-    if not isinstance(line, dict) or not line.keys() >= {*OF_WORKERS, *OF_FLEET, *TRUTHS, "why"}:
+    if not line.keys() >= {*OF_WORKERS, *OF_FLEET, *TRUTHS, "why"}:
         return False
     rows = [line[key] for key in OF_WORKERS]
     return (
