@@ -12,17 +12,21 @@ A driver is a small named object with one job. To add one, write a class with a 
         def sample(self) -> float:
             return self._file.number() / 1000
 
-Counters are told as their growth per second since the last boundary. What cannot be read is NaN.
+Counters are told as their growth per second since the last boundary. What cannot be read is NaN. Those of a control
+group follow the process when it is moved to another: they begin anew there.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from paceline.datasets.control_group import ControlGroup
+from paceline.datasets.control_group import ControlGroup, Whereabouts
+from paceline.datasets.drivers_followed import Followed
+from paceline.datasets.drivers_quota import CPUQuota, Throttled
 from paceline.datasets.kernel_files import NAN, File, Growth, field, number
 
 ROOT = Path("/")
@@ -52,7 +56,7 @@ def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> lis
     Parameters
     ----------
     group
-        The worker's control group; by default that of the calling process, if it has a CPU quota.
+        The worker's control group, for good; by default that of the calling process, wherever it is moved.
     root
         The folder under which ``proc`` and ``sys`` are looked for.
 
@@ -61,41 +65,54 @@ def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> lis
     >>> [driver.name for driver in default_drivers()]
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
-    group = group or ControlGroup.of_this_process(root)
+    of_group = _OfGroup(group, root)
     return [
-        CPUBusy(group, root),
+        of_group(CPUBusy),
         RunDelay(root),
-        Throttled(group, root),
-        CPUPressure(group, root),
-        Runnable(group, root),
+        of_group(Throttled, any_group=True),
+        of_group(CPUPressure),
+        of_group(Runnable),
         MemoryAvailable(root),
-        MemoryPressure(group, root),
+        of_group(MemoryPressure),
     ]
 
 
 def all_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> list[Driver]:
     """Return every driver that has something to tell here, for the process that calls.
 
-    The seven of :func:`default_drivers`, the quota where there is one, and those of the GPU where NVML sees one.
+    The seven of :func:`default_drivers`, the quota where there is one now, and those of the GPU where NVML sees one.
     Nothing of psutil's is among them: on Linux the kernel's own files tell the same, sooner.
     """
     from paceline.datasets.drivers_nvml import nvml_drivers
 
-    group = group or ControlGroup.of_this_process(root)
-    quota: list[Driver] = [CPUQuota(group)] if group else []
+    has_quota = (group or ControlGroup.of_this_process(root)) is not None
+    quota = [_OfGroup(group, root)(CPUQuota)] if has_quota else []
     return [*default_drivers(group, root), *quota, *nvml_drivers()]
+
+
+class _OfGroup:
+    # Makes drivers of the group that was named, or else of the one that the process is in, wherever it is moved.
+    def __init__(self, group: ControlGroup | None, root: Path) -> None:
+        self._group, self._root, self._where = group, root, Whereabouts(root)
+
+    def __call__(self, made: Callable[[ControlGroup | None, Path], Driver], *, any_group: bool = False) -> Driver:
+        if self._group is not None:
+            return made(self._group, self._root)
+        return Followed(made, self._where, self._root, any_group=any_group)
 
 
 class CPUBusy:
     """CPU that *other* processes took from the worker's allowance since the last boundary.
 
-    The allowance is the control group's quota, read beside ``cpuacct.usage`` or ``usage_usec`` of ``cpu.stat``;
-    without a group it is the cores the process is pinned to, read in ``/proc/stat``, which counts in steps of 10 ms.
+    The allowance is the control group's quota, read beside ``cpuacct.usage`` or ``usage_usec`` of ``cpu.stat`` of the
+    group that has it; without a quota, or where nobody counts that group's CPU time (version 1 may not), it
+    is the cores the process is pinned to, read in ``/proc/stat``, which counts in steps of 10 ms.
     """
 
     name, unit = "cpu_busy", "share of the CPU allowance"
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        group = group if group and group.usage.exists() else None
         self._pinned = () if group else tuple(b"cpu%d " % core for core in os.sched_getaffinity(0))
         self._file = File(group.usage if group else root / "proc/stat")
         self._cores = (group.cores if group else None) or len(os.sched_getaffinity(0))
@@ -134,51 +151,6 @@ class RunDelay:
         return self._grown.by(int(fields[1]) * 1e-9 if len(fields) > 1 else NAN)
 
 
-class Throttled:
-    """Time that the control group had used up its quota: ``cpu.stat`` of the group, summed over cores.
-
-    0 where there is no quota to use up.
-    """
-
-    name, unit = "throttled", "s per s of wall time"
-
-    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
-        self._file = File(group.cpu / "cpu.stat") if group else None
-        self._grown = Growth()
-
-    def sample(self) -> float:
-        """Return throttled seconds per second since the last boundary."""
-        if self._file is None:
-            return 0.0
-        text = self._file.text()
-        in_microseconds = b"throttled_usec" in text
-        return self._grown.by(
-            field(text, b"throttled_usec") * 1e-6 if in_microseconds else field(text, b"throttled_time") * 1e-9
-        )
-
-
-class CPUQuota:
-    """CPU that the control group may use now: ``cpu.max``, or ``cpu.cfs_quota_us`` beside ``cpu.cfs_period_us``.
-
-    The number of the machine's cores where there is no quota.
-    """
-
-    name, unit = "cpu_quota", "cores"
-
-    def __init__(self, group: ControlGroup) -> None:
-        unified = (group.cpu / "cpu.max").exists()
-        names = ("cpu.max",) if unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        self._files = [File(group.cpu / name) for name in names]
-
-    def sample(self) -> float:
-        """Return how many cores the quota is worth."""
-        words = b" ".join(file.text() for file in self._files).split()
-        if len(words) < 2:
-            return NAN
-        unlimited = words[0] in (b"max", b"-1")
-        return float(os.cpu_count() or 1) if unlimited else int(words[0]) / int(words[1])
-
-
 class _Pressure:
     # Linux's pressure-stall "some": the time during which at least one task waited for the resource.
     resource, name, unit = "", "", "share of wall time"
@@ -209,8 +181,9 @@ class MemoryPressure(_Pressure):
 class Runnable:
     """Competing tasks that are ready to run at this moment.
 
-    In a control group: its processes in state R (``/proc/<pid>/stat``) without the worker. Without one: the running
-    tasks of the machine (``/proc/loadavg``) without the worker, per core.
+    In a control group: its own processes in state R (``/proc/<pid>/stat``), without the worker and without those of
+    groups inside it or beside it. Without one: the running tasks of the machine (``/proc/loadavg``) without the
+    worker, per core.
     """
 
     name, unit = "runnable", "tasks; per core where there is no control group"

@@ -133,7 +133,7 @@ def health(trace: Trace) -> Health:
     >>> print(health(noise))
     trace: 500 iterations of 2 workers; dropped in reading: nothing
     no clock
-    - nothing to predict in speed: it looks like white noise in all workers
+    - nothing to predict in speed beyond each worker's usual one: it looks like white noise in all workers
     - driver cores is constant in all workers
     """
     speed_TW = trace.speed
@@ -293,7 +293,11 @@ def _about_series(one: Series, name: str, workers: int) -> Iterator[str]:
         yield f"{name} has {one.outliers:.1%} outliers"
     if one.predictable < 0.5 and one.name == "speed":
         noisy = round((1.0 - one.predictable) * workers)
-        yield f"nothing to predict in {name}: it looks like white noise in {_of(noisy, workers)}"
+        # Of prediction alone: what a steady difference between workers is worth, `paceline.eval.worth` tells.
+        yield (
+            f"nothing to predict in {name} beyond each worker's usual one: it looks like white noise in "
+            f"{_of(noisy, workers)}"
+        )
 
 
 def _of(count: int, workers: int) -> str:

@@ -6,6 +6,7 @@ from paceline.eval.leaderboard import Leaderboard, leaderboard
 from paceline.eval.overhead import barrier_overhead
 from paceline.eval.replay import Iteration, Replay, Replays, iter_replay, replay, replay_all
 from paceline.eval.schemes import Balanced, Clairvoyant, EqualBatches, Scheme
+from paceline.eval.worth import Worth, worth
 
 __all__ = [
     "Backtest",
@@ -18,6 +19,7 @@ __all__ = [
     "Replays",
     "Scheme",
     "Step",
+    "Worth",
     "backtest",
     "barrier_overhead",
     "iter_backtest",
@@ -27,4 +29,5 @@ __all__ = [
     "replay",
     "replay_all",
     "replay_figure",
+    "worth",
 ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.datasets.printable import printable
 from paceline.datasets.whole import written_whole
 from paceline.eval.figures import BLACK, BLUE, GREEN, GREY, VERMILION
 from paceline.predictors.extras import require
@@ -76,7 +77,7 @@ def run_report(run: Run, path: str | Path) -> Path:
     ]
     path = Path(path)
     with written_whole(path) as temporary:
-        title = escape(f"Run {Path(run.name).stem}")
+        title = escape(printable(f"Run {Path(run.name).stem}"))
         temporary.write_text(PAGE.format(title=title, body="\n".join(body)), encoding="utf-8")
     return path
 
@@ -146,8 +147,9 @@ def _draw_shares(axes: Axes, run: Run) -> None:
 
     Shares, not samples: an epoch's last batch is smaller.
     """
-    shares_TW = 100 * run.sizes / np.nansum(run.sizes, axis=1, keepdims=True)
-    spread_W = [float(np.nanstd(share_T)) for share_T in shares_TW.T]
+    total_T = np.nansum(run.sizes, axis=1, keepdims=True)
+    shares_TW = 100 * run.sizes / np.where(total_T > 0, total_T, np.nan)
+    spread_W = [_spread(share_T) for share_T in shares_TW.T]
     named = np.argsort(spread_W, kind="stable")[::-1][: len(COLOURS)]
     for w in set(range(len(run.workers))) - set(named.tolist()):
         axes.plot(*_pieces(run, shares_TW[:, w]), color="#CCCCCC", linewidth=0.7)
@@ -166,7 +168,7 @@ def _pieces(run: Run, values_T: Array) -> tuple[Array, Array]:
 
 def _plain(name: str) -> str:
     """Return a name as matplotlib shows it as it is: no formulas, and not hidden for an underscore."""
-    return " " + name.replace("$", r"\$")
+    return " " + printable(name).replace("$", r"\$")
 
 
 def _overview(run: Run) -> list[tuple[Any, ...]]:
@@ -186,6 +188,7 @@ def _overview(run: Run) -> list[tuple[Any, ...]]:
         ("time that balancing took, an iteration", _ms(_mean(fleet["overhead_seconds"]))),
         ("changes of sizes", int(run.acted.sum())),
         ("times the workers had different plans", int((~run.agreed).sum())),
+        ("lines of the file that could not be read", run.skipped),
     ]
 
 
@@ -199,27 +202,29 @@ WORKER_COLUMNS = (
     "forecast off by, median",
     "waits",
     "slowest in",
+    "no report in",
 )
 
 
 def _workers(run: Run) -> list[tuple[Any, ...]]:
-    slowest = np.argmax(np.nan_to_num(run.seconds, nan=-1.0), axis=1)
     rows = []
     for w, worker in enumerate(run.workers):
         sizes, seconds = run.sizes[:, w], run.seconds[:, w]
+        there = np.isfinite(sizes)
         with np.errstate(divide="ignore", invalid="ignore"):
             speed, waits = sizes / seconds, run.wait_seconds[:, w] / run.makespan
         rows.append(
             (
                 worker,
-                f"{np.nanmean(sizes):.1f}",
-                f"{np.nanmin(sizes):.0f}",
-                f"{np.nanmax(sizes):.0f}",
+                _number(_mean(sizes), ".1f"),
+                _number(float(np.fmin.reduce(sizes)), ".0f"),
+                _number(float(np.fmax.reduce(sizes)), ".0f"),
                 _ms(_median(seconds)),
-                f"{_median(speed):,.1f}",
+                _number(_median(speed), ",.1f"),
                 _percent(_median(np.abs(run.forecast_error[:, w]))),
                 _percent(_mean(waits)),
-                _percent(float(np.mean(slowest == w))),
+                _percent(float(np.mean(run.slowest == w))),
+                _percent(_mean(np.isnan(seconds[there]).astype(np.float64))),
             )
         )
     return rows
@@ -232,7 +237,7 @@ def _changes(run: Run) -> list[tuple[Any, ...]]:
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, text: bool = False) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in columns) if any(columns) else ""
-    lines = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
+    lines = ["".join(f"<td>{escape(printable(str(cell)))}</td>" for cell in row) for row in rows]
     body = "\n".join(f"<tr>{line}</tr>" for line in ([head] if head else []) + lines)
     return f"<table{' class=text' if text else ''}>\n{body}\n</table>"
 
@@ -243,6 +248,15 @@ def _ms(seconds: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %" if np.isfinite(share) else "not known"
+
+
+def _number(value: float, how: str) -> str:
+    return format(value, how) if np.isfinite(value) else "not known"
+
+
+def _spread(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.std()) if len(known) else 0.0
 
 
 def _mean(values: Array) -> float:

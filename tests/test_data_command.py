@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline import cli
-from paceline.datasets import load, recorded
+from paceline.datasets import Trace, load, recorded
 from paceline.datasets.readers import FORMATS, TABLES
 from paceline.datasets.remote_sets import REMOTE_SETS
 
@@ -84,6 +84,49 @@ def test_check_reports_text_json_and_a_figure(tmp_path):
     picture = tmp_path / "health.png"
     assert "speed" in run("check", name, "--figure", picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def straggling(tmp_path):
+    """A job in which one of two workers is steadily at half the speed: white noise, and much to gain."""
+    rng = np.random.default_rng(1)
+    seconds = [0.1, 0.2] * rng.uniform(0.98, 1.02, (300, 2))
+    path = tmp_path / "straggling.parquet"
+    Trace(np.full((300, 2), 64), seconds, workers=["a", "b\x1b[2J"], meta={"job": "straggling"}).save(path)
+    return path
+
+
+def test_check_says_what_balancing_gains_where_there_is_nothing_to_predict(straggling):
+    said = run("check", straggling)
+    lines = said.splitlines()
+    nothing = lines.index(
+        "- nothing to predict in speed beyond each worker's usual one: it looks like white noise in all workers"
+    )
+    assert lines[nothing + 1 : nothing + 4] == [
+        "what balancing would gain:",
+        r"- Equal batches wait 25 % of the time, mostly for b\x1b[2J.",
+        "- A fixed split by each worker's usual speed would make iterations 1.49x as fast, without any forecast.",
+    ]
+    assert "\x1b" not in said
+
+
+def test_check_tells_machines_the_same_numbers(straggling):
+    (found,) = json.loads(run("check", straggling, "--json"))
+    gain = found["balancing"]
+    assert f"{gain['speedup_fixed']:.2f}x" in gain["sentences"][1]
+    assert f"{100 * gain['waiting_equal']:.0f} %" in gain["sentences"][0]
+    assert f"{gain['forecasts_add']:.2f}x" in gain["sentences"][2]
+    assert f"{gain['speedup_online']:.2f}x" in gain["sentences"][2]
+    (coarse,) = json.loads(run("check", straggling, "--json", "--global-batch", "3"))
+    assert coarse["balancing"]["speedup_fixed"] < gain["speedup_fixed"]
+
+
+def test_check_says_in_sentences_what_a_trace_does_not_tell(usage):
+    said = run("check", usage)
+    assert "- What balancing would gain is not known: no speed was measured." in said
+    assert "nan" not in said
+    (found,) = json.loads(run("check", usage, "--json"))
+    assert found["balancing"]["speedup_fixed"] is None
 
 
 def test_check_reads_usage_alone_and_draws_it(usage, tmp_path):

@@ -1,6 +1,8 @@
 """``paceline profile``: measuring a model's step over batch sizes."""
 
+import importlib
 import math
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from paceline import cli
 from paceline.datasets.profiles import load_profile
 from paceline.eval.curve_figure import curve_figure
+from paceline.training import make_step as finding
 from paceline.training import profile as profiling
 
 MODULE = """
@@ -21,6 +24,57 @@ def broken(batch_size, device):
     raise RuntimeError("expected 3 channels")
 
 constant = 3
+
+def one_parameter(batch_size):
+    return lambda: sum(range(2000))
+
+def three_parameters(batch_size, device, model):
+    return lambda: sum(range(2000))
+
+def only_by_name(*, batch_size, device):
+    return lambda: sum(range(2000))
+
+def returns_nothing(batch_size, device):
+    sum(range(2000 * batch_size))
+
+def returns_a_number(batch_size, device):
+    return 3.0
+
+def wants_a_batch(batch_size, device):
+    return lambda batch: sum(range(2000))
+
+def fails_inside(batch_size, device):
+    def step():
+        return {}["missing"]
+    return step
+
+def fails_at_once(batch_size, device):
+    return undefined_name
+
+def fails_with_the_wrong_type(batch_size, device):
+    return lambda: len(7)
+
+def exits(batch_size, device):
+    raise SystemExit(0)
+
+async def is_async(batch_size, device):
+    return lambda: None
+
+def awaits(batch_size, device):
+    async def step():
+        return sum(range(2000))
+    return step
+
+def yields(batch_size, device):
+    def step():
+        yield sum(range(2000))
+    return step
+
+def one_function_too_many(batch_size, device):
+    return lambda: lambda: sum(range(2000))
+
+def idle(batch_size, device):
+    return lambda: None
 """
 
 
@@ -56,6 +110,11 @@ def test_a_users_model_is_measured_written_and_drawn(module, tmp_path, monkeypat
     ("arguments", "sentence"),
     [
         (["absent:make_step"], "there is no module 'absent'"),
+        (["absent.deeper:make_step"], "there is no module 'absent.deeper'"),
+        (["{module}.py:make_step"], "a module is named, not its file: {module}"),
+        (["./{module}:make_step"], "must be named like package.module:make_step"),
+        (["{module}:"], "must be named like package.module:make_step"),
+        (["{module}:make_stp"], "has no function 'make_stp', but it has 'make_step'"),
         (["{module}:nothing"], "has no function 'nothing'"),
         (["{module}:constant"], "must be a function make_step"),
         (["{module}"], "must be named like package.module:make_step"),
@@ -68,26 +127,107 @@ def test_a_users_model_is_measured_written_and_drawn(module, tmp_path, monkeypat
 def test_a_mistake_ends_in_one_sentence_and_writes_nothing(module, tmp_path, monkeypatch, capsys, arguments, sentence):
     assert run(monkeypatch, *(text.replace("{module}", module) for text in arguments)) == 2
     error = capsys.readouterr().err
-    assert sentence in error
+    assert sentence.replace("{module}", module) in error
     assert "Traceback" not in error
     assert not list(tmp_path.glob("profile*"))
 
 
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        ("absent", "has no function 'absent'"),
+        ("constant", "must be a function make_step(batch_size, device), got a int"),
+        ("one_parameter", "one_parameter(batch_size) cannot be called with a batch size and a device: too many"),
+        ("three_parameters", "cannot be called with a batch size and a device: missing a required argument: 'model'"),
+        ("only_by_name", "only_by_name(*, batch_size, device) cannot be called with a batch size and a device"),
+        ("returns_nothing", "make_step(8, 'cpu') returned None, and must return a function"),
+        ("returns_a_number", "make_step(8, 'cpu') returned a float, and must return a function"),
+        ("wants_a_batch", "returned a function(batch), which cannot be called without: missing a required argument"),
+        ("is_async", "make_step(8, 'cpu') is async"),
+        ("awaits", "gives back a coroutine instead of doing its work"),
+        ("yields", "gives back a generator instead of doing its work"),
+        ("one_function_too_many", "gives back a function instead of doing its work"),
+        ("idle", "returned does no work"),
+    ],
+)
+@pytest.mark.parametrize("warmup", ["0", "3"])
+def test_a_function_that_is_no_make_step_ends_in_a_sentence_that_shows_what_is_expected(
+    module, tmp_path, monkeypatch, capsys, function, sentence, warmup
+):
+    assert run(monkeypatch, f"{module}:{function}", "--sizes", "8", "--warmup", warmup) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "expected is make_step(batch_size, device), which returns a function" in error
+    assert "    def make_step(batch_size, device):\n        return lambda: train_once(" in error
+    assert "Traceback" not in error
+    assert not list(tmp_path.glob("profile*"))
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        ("broken", "raised RuntimeError: expected 3 channels ({module}.py, line 8)"),
+        ("fails_inside", "raised KeyError: 'missing' ({module}.py, line"),
+        ("fails_at_once", "raised NameError: name 'undefined_name' is not defined ({module}.py, line"),
+        ("fails_with_the_wrong_type", "raised TypeError: object of type 'int' has no len() ({module}.py, line"),
+        ("exits", "raised SystemExit: 0 ({module}.py, line"),
+    ],
+)
+def test_an_error_of_the_model_itself_is_told_with_its_place(module, monkeypatch, capsys, function, sentence):
+    assert run(monkeypatch, f"{module}:{function}", "--sizes", "8") == 2
+    error = capsys.readouterr().err
+    assert "make_step(8, 'cpu'), or its step, " + sentence.replace("{module}", module) in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("import not_installed_here", "cannot be imported: No module named 'not_installed_here'"),
+        (
+            "x = undefined",
+            "cannot be imported, it raised NameError: name 'undefined' is not defined (spoilt.py, line 1)",
+        ),
+        ("def make_step(:", "cannot be imported, it raised SyntaxError: invalid syntax (spoilt.py, line 1)"),
+        ("import sys; sys.exit(3)", "cannot be imported, it raised SystemExit: 3 (spoilt.py, line 1)"),
+        ("raise AttributeError('of its own')", "it raised AttributeError: of its own (spoilt.py, line 1)"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_told_with_the_reason(tmp_path, monkeypatch, capsys, source, sentence):
+    (tmp_path / "spoilt.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "spoilt", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    importlib.invalidate_caches()
+    assert run(monkeypatch, "spoilt:make_step", "--sizes", "8") == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_a_module_named_like_the_beginning_of_another_is_not_taken_for_it(tmp_path, monkeypatch):
+    (tmp_path / "needing.py").write_text("import need")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="module 'needing' cannot be imported: No module named 'need'"):
+        finding.load_make_step("needing:make_step")
+
+
 def test_an_error_of_the_model_itself_is_not_taken_for_a_lack_of_memory(module):
     with pytest.raises(RuntimeError, match="expected 3 channels"):
-        profiling.profile(profiling.load_make_step(f"{module}:broken"), [1, 2])
+        profiling.profile(finding.load_make_step(f"{module}:broken"), [1, 2])
 
 
 def test_an_import_that_fails_inside_the_users_module_is_shown_as_it_is(tmp_path, monkeypatch):
     (tmp_path / "needy_model.py").write_text("import not_installed_here")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="not_installed_here"):
-        profiling.load_make_step("needy_model:make_step")
+        finding.load_make_step("needy_model:make_step")
 
 
 def test_the_median_time_of_a_step_is_measured_without_warm_up_and_building(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(profiling, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    for module in (profiling, finding):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def make_step(size, device):
         clock[0] += 100.0
@@ -111,6 +251,7 @@ def test_each_size_is_measured_once_in_rising_order_and_its_step_is_let_go():
 
         def __call__(self):
             assert alive == {self.size}, "the step before is still held, with its tensors"
+            sum(range(2000))
 
         def __del__(self):
             alive.discard(self.size)
@@ -123,6 +264,7 @@ def test_each_size_is_measured_once_in_rising_order_and_its_step_is_let_go():
 def test_out_of_memory_in_the_middle_of_a_step_counts_too():
     def make_step(size, device):
         def step():
+            sum(range(2000))
             if size >= 3:
                 raise MemoryError
 
@@ -151,7 +293,7 @@ def test_without_a_gpu_cuda_is_refused_in_a_sentence():
 def test_more_curves_than_a_figure_can_show_are_refused(tmp_path):
     import pandas as pd
 
-    part = profiling.profile(lambda size, device: lambda: None, [1, 2], repeats=1)
+    part = profiling.profile(lambda size, device: lambda: sum(range(2000)), [1, 2], repeats=1)
     frame = pd.concat([part.assign(device=f"gpu-{i}", seconds=np.array([1.0, 2.0])) for i in range(7)])
     with pytest.raises(ValueError, match="at most 6 curves to be drawn, got 7"):
         curve_figure(frame, tmp_path / "curves.png")

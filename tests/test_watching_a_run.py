@@ -9,12 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 from paceline import cli, cli_watch
-from paceline.coordinator.metrics import JsonLines, read_run
+from paceline.coordinator.metrics import JsonLines, RunReader, read_run
 from paceline.eval.run_report import kind_of, reasons, run_report
+from paceline.watch_bars import bars, bars_top
+from paceline.watch_view import view
 
 HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"], "global_batch": 60}
 
@@ -142,7 +147,7 @@ def test_a_growing_file_is_followed_on_a_terminal_until_interrupted(tmp_path):
         read_until(ours, "iteration 11")
         with path.open("a") as file:
             file.write(line(12, why="Moved back.", acted=True) + "\n")
-        assert "Moved back." in read_until(ours, "iteration 12") + read_until(ours, "nothing new")
+        assert "Moved back." in read_until(ours, "iteration 12") + read_until(ours, "No iteration has been")
         process.send_signal(signal.SIGINT)
         read_while(ours, lambda _: process.poll() is None)
         assert process.returncode == 0
@@ -151,6 +156,249 @@ def test_a_growing_file_is_followed_on_a_terminal_until_interrupted(tmp_path):
         process.wait()
         os.close(ours)
         os.close(theirs)
+
+
+def written(path, lines, workers=("gpu0", "gpu1")):
+    """Write a file of these lines after its header, and return the run."""
+    path.write_text("\n".join([json.dumps({**HEADER, "workers": list(workers)}), *lines]) + "\n")
+    return read_run(path)
+
+
+def looks(run, silent=0.0, width=80):
+    """Return how a run looks in a terminal so wide, in plain text without the frame."""
+    console = Console(file=StringIO(), width=width)
+    console.print(view(run, done=len(run), silent=silent))
+    return "\n".join(text.strip("│╭╮╰╯─ ") for text in console.file.getvalue().splitlines())
+
+
+# -- is it alive? --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_stands_still_is_told_first_with_how_long_and_who_was_slowest(tmp_path):
+    """As when a rank is stopped: all others wait for it, and no line comes."""
+    run = written(tmp_path / "run.jsonl", [line(index) for index in range(30)])
+    _, first, second, *_ = looks(run, silent=10.0).splitlines()
+    assert first == "No iteration has been reported for 10 s: one usually comes every 100 ms."
+    assert second == "The slowest until then was gpu1."
+    assert "No iteration" not in looks(run, silent=2.9), "less may be a checkpoint that is written"
+
+
+def test_silence_is_measured_by_the_usual_time_between_reports_and_not_by_that_of_an_iteration(tmp_path):
+    """Short iterations are recorded now and then; a pause for an evaluation among them does not count as usual."""
+    times = np.cumsum([2.0] * 20 + [300.0] + [2.0] * 5)
+    lines = [line(50 * k, time=1.7e9 + float(times[k])) for k in range(len(times))]
+    run = written(tmp_path / "run.jsonl", lines)
+    assert "No iteration" not in looks(run, silent=9.0)
+    assert "for 11 s: one usually comes every 2 s." in looks(run, silent=11.0)
+
+
+def test_silence_is_told_when_nothing_is_known_of_the_time_before(tmp_path):
+    unknown = {"seconds": [None, None], "wall_seconds": None}
+    run = written(tmp_path / "run.jsonl", [line(0, **unknown)])
+    assert "No iteration has been reported for 2.5 min." in looks(run, silent=150.0)
+
+
+def test_one_look_at_a_run_that_has_ended_says_for_how_long_nothing_came(tmp_path, monkeypatch, capsys):
+    path = run_file(tmp_path / "run.jsonl")
+    monkeypatch.setattr(cli_watch.time, "time", lambda: 1.7e9 + 1.1 + 3 * 86400)
+    assert not paceline(monkeypatch, "watch", path, "--once")
+    assert "No iteration has been reported for 3 days" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ahead", [-500.0, 500.0], ids=["the writer's clock is behind", "the writer's clock is ahead"])
+def test_another_hosts_clock_counts_only_until_a_line_was_seen_to_come(tmp_path, monkeypatch, ahead):
+    path, clock = run_file(tmp_path / "run.jsonl"), [0.0]
+    monkeypatch.setattr(cli_watch.time, "time", lambda: 1.7e9 + 1.1 + clock[0] - ahead)
+    monkeypatch.setattr(cli_watch.time, "monotonic", lambda: clock[0])
+    watched = cli_watch.Watched(path)
+
+    def told():
+        console = Console(file=StringIO(), width=80)
+        console.print(watched.picture())
+        return "No iteration has been reported" in console.file.getvalue()
+
+    assert told() == (ahead < 0)
+    with path.open("a") as file:
+        file.write(line(12) + "\n")
+    assert not told()
+    clock[0] = 10.0
+    assert told()
+
+
+# -- whose reports are missing? --------------------------------------------------------------------------------------
+
+
+def test_a_worker_whose_reports_are_missing_is_named_and_comes_first(tmp_path):
+    lines = [line(index, seconds=(None if index > 4 else 0.03, 0.06)) for index in range(12)]
+    shown = looks(written(tmp_path / "run.jsonl", lines))
+    assert "No report from gpu0 for 7 iterations." in shown
+    rows = [text for text in shown.splitlines() if text.startswith("gpu")]
+    assert rows[0].startswith("gpu0")
+    assert "missing" in rows[0]
+    assert "missing" not in rows[1]
+
+
+def test_many_missing_workers_are_counted_and_one_that_left_is_not_missing(tmp_path):
+    workers = [f"rank {w}" for w in range(6)]
+    rows = {key: [10] * 6 for key in ("sizes", "planned")} | {"comm_seconds": [None] * 6, "forecast_seconds": [0.1] * 6}
+    run = written(tmp_path / "run.jsonl", [line(0, **{**rows, "seconds": [0.1, *[None] * 5]})], workers)
+    assert "No report from rank 1 for 1 iteration, rank 2 for 1 iteration, rank 3 for 1 iteration and 2 others." in (
+        looks(run).replace("\n", " ")
+    )
+    with (tmp_path / "run.jsonl").open("a") as file:
+        file.write(json.dumps({**HEADER, "workers": ["rank 0", "rank 9"]}) + "\n" + line(1) + "\n")
+    assert "No report" not in looks(read_run(tmp_path / "run.jsonl"))
+
+
+def test_an_iteration_that_nobody_reported_blames_nobody(tmp_path):
+    run = written(tmp_path / "run.jsonl", [line(0), line(1, seconds=[None, None])])
+    assert run.slowest.tolist() == [1, -1]
+    shown = looks(run)
+    assert "No report from any worker for 1 iteration." in shown
+    assert [text.split()[-2] for text in shown.splitlines() if text.startswith("gpu")] == ["50", "0"]
+
+
+# -- how it is drawn -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outliers", [1, 2])
+def test_an_outlier_does_not_flatten_the_bars(outliers):
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0.9, 1.1, 12)
+    values[3 : 3 + outliers] = 60.0
+    drawn = bars(values)
+    assert drawn.count("█") == outliers
+    assert all(bar in "▃▄▅▆▇" for bar in drawn.replace("█", ""))
+    assert bars_top(values) < 5
+
+
+def test_a_lasting_change_is_drawn_to_scale():
+    drawn = bars(np.repeat([1.0, 3.0], [48, 12]))
+    assert "█" not in drawn
+    assert (drawn[0], drawn[-1]) == ("▃", "▇")
+
+
+@pytest.mark.parametrize("values", [[np.nan], [0.0, 0.0], [5.0], [np.nan, 2.0]])
+def test_the_shortest_runs_have_bars_too(values):
+    assert len(bars(np.array(values))) == len(values)
+
+
+def test_what_the_bars_mean_is_said(tmp_path):
+    lines = [line(index, wall_seconds=5.0 if index == 7 else 0.06) for index in range(20)]
+    shown = looks(written(tmp_path / "run.jsonl", lines))
+    assert "iteration time: bars end at 72 ms, █ is longer; longest 5 s" in shown
+
+
+def test_no_number_is_cut_at_80_columns(tmp_path):
+    """However long the names are, and however large the numbers."""
+    long = ["ip-10-0-129-77.eu-central-1.compute.internal:gpu0", "ip-10-0-129-78.eu-central-1.compute.internal:gpu1"]
+    large = {"sizes": [9_999_999, 9_999_999], "seconds": [0.111, 10.01], "forecast_seconds": [444.4, 888.8]}
+    run = written(tmp_path / "run.jsonl", [line(1_000_000 + k, **large) for k in range(5)], long)
+    shown = looks(run)
+    values = [" ".join(text.split()[1:]) for text in shown.splitlines() if "/s" in text]
+    assert values == [
+        "9999999 10 s 14.8 min >1000 % 999,001/s 0 % 100 %",
+        "9999999 111 ms 7.41 min >1000 % 90.1 M/s 99 % 0 %",
+    ]
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+# -- what a file may hold --------------------------------------------------------------------------------------------
+
+
+def spoilt(**others):
+    return json.dumps({**json.loads(line(5)), **others})
+
+
+SPOILT = {
+    "a missing key": json.dumps({key: value for key, value in json.loads(line(5)).items() if key != "gain"}),
+    "too few workers": spoilt(seconds=[0.1]),
+    "a text for a number": spoilt(sizes=["30", 30]),
+    "a number for a row": spoilt(planned=30),
+    "no index": spoilt(index=None),
+    "a time that is not finite": spoilt(time=float("inf")),
+    "a whole number beyond all bounds": spoilt(gain=10**400),
+    "a number for a reason": spoilt(why=7),
+    "a text for a truth": spoilt(acted="yes"),
+    "a list": "[1, 2]",
+    "nothing of JSON": "{oops",
+    "no text at all": "\udc80",
+    "nested without end": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("bad", SPOILT.values(), ids=SPOILT.keys())
+def test_a_line_that_cannot_be_read_is_skipped_counted_and_said(tmp_path, monkeypatch, capsys, bad):
+    path = run_file(tmp_path / "run.jsonl")
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([head, *lines[:5], bad, "", *lines[5:]]) + "\n", errors="surrogateescape")
+    assert not paceline(monkeypatch, "watch", path, "--once")
+    shown = capsys.readouterr().out
+    assert "1 line of the file could not be read and was skipped." in shown
+    assert "12 iterations recorded" in shown
+    assert not paceline(monkeypatch, "report", path, "--out", tmp_path / "report.html")
+    assert "12 iterations of 2 workers; 1 line could not be read" in capsys.readouterr().out
+    assert "<td>lines of the file that could not be read</td><td>1</td>" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "bad", [{}, {"workers": "gpu0"}, {"workers": ["a", 1]}, {"workers": []}, {"workers": ["a", "a"]}]
+)
+def test_after_a_spoilt_header_nobody_knows_whose_numbers_follow(tmp_path, bad):
+    header = json.dumps({"paceline_run": 1, **bad})
+    path = tmp_path / "run.jsonl"
+    path.write_text("\n".join([json.dumps(HEADER), line(0), header, line(1), json.dumps(HEADER), line(2)]) + "\n")
+    run = read_run(path)
+    assert run.of_fleet["index"].tolist() == [0, 2]
+    assert run.skipped == 2
+    path.write_text(header + "\n")
+    with pytest.raises(ValueError, match="its first line must be a JSON object with paceline_run"):
+        read_run(path)
+
+
+def test_a_file_of_nothing_but_lines_that_cannot_be_read_says_so(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "run.jsonl"
+    path.write_text(f"{json.dumps(HEADER)}\n{{oops\n")
+    assert not paceline(monkeypatch, "watch", path, "--once")
+    assert "holds no iteration yet; 1 line could not be read" in " ".join(capsys.readouterr().out.split())
+    assert paceline(monkeypatch, "report", path) == 2
+    assert "1 of its lines could not be read" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_that_is_written_anew_is_counted_anew(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text("\n".join([json.dumps(HEADER), *map(line, range(5)), "{oops"]) + "\n")
+    reader = RunReader(path)
+    assert (reader.poll(), reader.skipped) == (5, 1)
+    path.write_text("\n".join([json.dumps(HEADER), line(0)]) + "\n")
+    assert (reader.poll(), reader.skipped) == (1, 0)
+
+
+EVIL = "\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\r\u202e\ud800"
+
+
+@pytest.mark.parametrize("command", [("watch", "--once"), ("report",)], ids=["watch", "report"])
+def test_control_characters_of_a_file_reach_no_terminal(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    name = "evil\x1b]0;owned\x07.jsonl"
+    stopped = {"seconds": [None, 0.06]}
+    run_file(tmp_path / name, workers=(f"a{EVIL}", "b"), why=f"Because{EVIL}", acted=True, **stopped)
+    assert not paceline(monkeypatch, command[0], name, *command[1:])
+    shown = capsys.readouterr().out
+    assert not {char for char in shown if not char.isprintable()} - {"\n"}
+    page = tmp_path / "report.html"
+    for told in [shown] if command[0] == "watch" else [page.read_text()]:
+        assert r"\x1b]52;c;aGk=\x07" in told.replace("\n", "")
+        assert not {char for char in told if not char.isprintable()} - {"\n"}
+
+
+def test_control_characters_of_a_file_reach_no_terminal_in_an_error_either(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "later.jsonl"
+    path.write_text(json.dumps({"paceline_run": 99, "version": f"9{EVIL}"}) + "\n")
+    for command in (("watch", path, "--once"), ("report", path)):
+        assert paceline(monkeypatch, *command) == 2
+        assert not {char for char in capsys.readouterr().err if not char.isprintable()} - {"\n"}
 
 
 # -- the report ----------------------------------------------------------------------------------------------------

@@ -7,25 +7,20 @@ of that batch: :func:`example` is one.
 from __future__ import annotations
 
 import gc
-import importlib
 import logging
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.datasets.profiles import COLUMNS
 from paceline.predictors.extras import require
+from paceline.training.make_step import CheckedStep, MakeStep, Step, StepError, failure
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Step = Callable[[], object]
-MakeStep = Callable[[int, str], Step]
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +66,10 @@ def profile(
     Raises
     ------
     ValueError
-        If an argument is out of range, or not even the smallest size fits into memory.
+        If an argument is out of range, not even the smallest size fits into memory, ``make_step`` does not return a
+        function to be called without arguments, or that one does no work.
+    RuntimeError
+        If either raises an error of its own.
 
     Examples
     --------
@@ -96,38 +94,6 @@ def profile(
             break
     rows = [("measured", name or device_name(device), model, float(b), s, math.nan, "") for b, s in measured.items()]
     return pd.DataFrame(rows, columns=list(COLUMNS)).sort_values("batch", ignore_index=True)
-
-
-def load_make_step(text: str) -> MakeStep:
-    """Return the function that ``package.module:make_step`` names, looked for in the working folder too.
-
-    Raises
-    ------
-    ValueError
-        If the text is not of this form, or there is no such module or function.
-
-    Examples
-    --------
-    >>> load_make_step("paceline.training.profile:example").__name__
-    'example'
-    """
-    module_name, _, function = text.partition(":")
-    if not module_name or not function:
-        raise ValueError(f"the model must be named like package.module:make_step, got {text!r}")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        make_step: MakeStep = getattr(importlib.import_module(module_name), function)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise  # the module is there, and what it imports is not
-        raise ValueError(f"there is no module {module_name!r}, neither installed nor in {folder}") from error
-    except AttributeError as error:
-        raise ValueError(f"module {module_name!r} has no function {function!r}") from error
-    if not callable(make_step):
-        raise ValueError(f"{text} must be a function make_step(batch_size, device), got a {type(make_step).__name__}")
-    return make_step
 
 
 def example(batch_size: int, device: str) -> Step:
@@ -173,14 +139,19 @@ def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, re
     if device.startswith("cuda"):
         _require_cuda()
     try:
-        step = make_step(size, device)
+        step = CheckedStep(make_step, size, device)
         for _ in range(warmup):
             step()
         seconds = (_cuda_seconds if device.startswith("cuda") else _cpu_seconds)(step, device, repeats)
+        step.require_work()
         return statistics.median(seconds)
-    except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory errors are RuntimeErrors
+    except StepError:
+        raise
+    except (Exception, SystemExit) as error:
         if not _is_out_of_memory(error):
-            raise
+            raise RuntimeError(
+                failure(f"make_step({size}, {device!r}), or its step, raised", error, make_step)
+            ) from error
         logger.info("a batch of %d does not fit into memory: %s", size, error)
     finally:
         step = None  # type: ignore[assignment]  # its tensors must go before the next size is tried
@@ -214,6 +185,8 @@ def _cuda_seconds(step: Step, device: str, repeats: int) -> list[float]:
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
+    if not isinstance(error, RuntimeError):  # torch's own are
+        return False
     return any(words in str(error) for words in ("out of memory", "can't allocate memory", "not enough memory"))
 
 

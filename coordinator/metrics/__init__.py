@@ -2,7 +2,8 @@
 
 from paceline.coordinator.metrics.boards import Logging, Prometheus, TensorBoard
 from paceline.coordinator.metrics.json_lines import JsonLines
-from paceline.coordinator.metrics.run import Run, RunReader, newest, read_run
+from paceline.coordinator.metrics.reader import RunReader, newest, read_run
+from paceline.coordinator.metrics.run import Run
 from paceline.coordinator.metrics.sink import Sink, Target, sinks, summary
 
 __all__ = [

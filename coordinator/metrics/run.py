@@ -1,9 +1,8 @@
-"""A run read back from its JSON lines, while it grows or when it is over. Axes: T iterations, W workers."""
+"""A run as it was recorded: who took how long, who waited, what was planned and why. Axes: T iterations, W workers."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +11,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.coordinator.metrics.json_lines import SCHEMA
 from paceline.datasets import Trace
 
 Array = NDArray[np.float64]
+Line = tuple[tuple[str, ...], dict[str, Any]]
+"""The fleet, and what was written of an iteration of it."""
 
 OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
 OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
+TRUTHS = ("agreed", "acted")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,8 @@ class Run:
         Whether all workers had the same plan, and whether the next sizes differ, ``[T]`` of bool.
     why
         The balancer's reason, T sentences.
+    skipped
+        How many lines of the file could not be read; what they told is missing here.
     """
 
     name: str
@@ -48,10 +51,11 @@ class Run:
     agreed: NDArray[np.bool_]
     acted: NDArray[np.bool_]
     why: tuple[str, ...]
+    skipped: int = 0
 
     @classmethod
-    def of_lines(cls, name: str, lines: list[tuple[tuple[str, ...], dict[str, Any]]]) -> Self:
-        """Make a run of pairs of a fleet and the line of an iteration."""
+    def of_lines(cls, name: str, lines: Sequence[Line], skipped: int = 0) -> Self:
+        """Make a run of pairs of a fleet and the line of an iteration, which holds everything it must."""
         workers = tuple(dict.fromkeys(worker for fleet, _ in lines for worker in fleet))
         of_workers = {key: np.full((len(lines), len(workers)), np.nan) for key in OF_WORKERS}
         for t, (fleet, line) in enumerate(lines):
@@ -59,8 +63,9 @@ class Run:
             for key in OF_WORKERS:
                 of_workers[key][t, columns] = line[key]
         of_fleet = {key: np.array([line[key] for _, line in lines], dtype=np.float64) for key in OF_FLEET}
-        agreed, acted = (np.array([line[key] for _, line in lines], dtype=bool) for key in ("agreed", "acted"))
-        return cls(name, workers, of_workers, of_fleet, agreed, acted, tuple(line["why"] for _, line in lines))
+        agreed, acted = (np.array([line[key] for _, line in lines], dtype=bool) for key in TRUTHS)
+        why = tuple(line["why"] for _, line in lines)
+        return cls(name, workers, of_workers, of_fleet, agreed, acted, why, skipped)
 
     def __len__(self) -> int:
         """Return the number of iterations."""
@@ -100,6 +105,20 @@ class Run:
             return np.asarray(waited / (known.sum(axis=1) * self.makespan))
 
     @cached_property
+    def slowest(self) -> NDArray[np.int64]:
+        """Which worker the others waited for, ``[T]``: its column, -1 where nobody reported."""
+        known_TW = np.isfinite(self.seconds)
+        column_T = np.argmax(np.where(known_TW, self.seconds, -np.inf), axis=1)
+        return np.where(known_TW.any(axis=1), column_T, -1)
+
+    @property
+    def silent_workers(self) -> NDArray[np.int64]:
+        """For how many iterations up to the last each worker has been in the fleet without a report, ``[W]``."""
+        # Backwards from the last iteration, a worker is silent up to the first time that it reported or was not there.
+        ended_TW = np.isfinite(self.seconds[::-1]) | np.isnan(self.sizes[::-1])
+        return np.where(ended_TW.any(axis=0), np.argmax(ended_TW, axis=0), len(self))
+
+    @cached_property
     def forecast_error(self) -> Array:
         """How far the forecast was off, relative to the time measured, ``[T, W]``; above 0 it expected too much."""
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -125,112 +144,3 @@ class Run:
             workers=self.workers,
             meta={"job": Path(self.name).stem, "source": "live run"},
         )
-
-
-class RunReader:
-    """Reads a file of JSON lines as it grows.
-
-    A line that is cut short is left for later if it is the last one, and passed over if it is not: there the process
-    was killed and the run resumed.
-
-    Parameters
-    ----------
-    path
-        A file that :class:`JsonLines` writes.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        if not self.path.is_file():
-            raise FileNotFoundError(f"there is no file {self.path}")
-        self.header: dict[str, Any] = {}
-        self._restart()
-
-    def poll(self) -> int:
-        """Read what was added, and return the number of new iterations.
-
-        Raises
-        ------
-        ValueError
-            If the file is not the record of a run, or that of a later version.
-        """
-        before = len(self._lines)
-        if self.path.stat().st_size < self._offset:  # written anew
-            self._restart()
-            before = 0
-        with self.path.open("rb") as file:
-            file.seek(self._offset)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        for text in whole.splitlines():
-            self._take(text)
-        return len(self._lines) - before
-
-    def run(self, last: int | None = None) -> Run:
-        """Return the run so far, or its last iterations."""
-        return Run.of_lines(str(self.path), self._lines if last is None else self._lines[-last:])
-
-    def __len__(self) -> int:
-        """Return the number of iterations read so far."""
-        return len(self._lines)
-
-    def _restart(self) -> None:
-        self._offset = 0
-        self._lines: list[tuple[tuple[str, ...], dict[str, Any]]] = []
-
-    def _take(self, text: bytes) -> None:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            line = None
-        if isinstance(line, dict) and "paceline_run" in line:
-            if line["paceline_run"] > SCHEMA:
-                raise ValueError(
-                    f"{self.path} was written by paceline {line.get('version')}, whose lines this version does not "
-                    "know; read it with that version or a later one"
-                )
-            self.header = line
-        elif not self.header:
-            raise ValueError(
-                f"{self.path} is not the record of a run: its first line must be a JSON object with paceline_run"
-            )
-        elif isinstance(line, dict) and "seconds" in line:
-            self._lines.append((tuple(self.header["workers"]), line))
-
-
-def read_run(path: str | Path) -> Run:
-    """Read a file of JSON lines.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is not the record of a run, holds no iteration, or is that of a later version.
-    """
-    reader = RunReader(path)
-    if not reader.poll():
-        raise ValueError(f"{path} holds no iteration yet")
-    return reader.run()
-
-
-def newest(path: str | Path) -> Path:
-    """Return the file itself, or the one of a folder's ``.jsonl`` files that was written to last.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file or folder, or the folder holds none.
-    """
-    path = Path(path)
-    if not path.is_dir():
-        return path
-    files = sorted(path.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
-    if not files:
-        raise FileNotFoundError(f"there is no .jsonl file in the folder {path}")
-    return files[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+from paceline.datasets.printable import printable
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -61,7 +64,7 @@ def data_info(name: Source, file_format: FileFormat = None, options: Options = N
         return
     for one in about[:MOST_DESCRIBED]:
         for key, value in one.items():
-            out.print(f"[bold]{escape(key)}[/]  {escape(str(value))}")
+            out.print(f"[bold]{escape(printable(key))}[/]  {escape(printable(str(value)))}")
         out.print()
     if len(about) > MOST_DESCRIBED:
         out.print(f"... and more; the first {MOST_DESCRIBED} are described")
@@ -120,26 +123,36 @@ def data_check(
     file_format: FileFormat = None,
     options: Options = None,
     figure: Annotated[Path | None, typer.Option(help="A picture to write, of a single trace.")] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option("--global-batch", help="Samples per iteration, all workers. [default: the trace's own]"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at traces before learning from them: gaps, repeats, outliers, clocks, drivers, anything to predict.
+    """Look at traces before learning from them: what balancing would gain, gaps, outliers, anything to predict.
+
+    The gain is a replay of the last 1000 iterations that all workers reported: speeds are taken not to depend on the
+    batch size, and communication is left out. [cyan]paceline replay[/] compares predictors on the whole job.
 
     Of each series: the share of values missing, the same as the one before, and far from their neighbours; coefficient
     of variation; correlation with the value before; share of workers that are no white noise; correlation with speed.
     """
     from paceline.cli import print_rows
     from paceline.datasets.health import health
+    from paceline.eval import worth
 
     traces = _traces(name, file_format, options)
     first = list(islice(traces, 2))
     if figure is not None:
         _drawn(first, figure)
-    found = (health(trace) for trace in (*first, *traces))
+    found = ((health(trace), worth(trace, global_batch=batch)) for trace in (*first, *traces))
     if as_json:
-        print(json.dumps([one.to_dict() for one in found]))
+        print(json.dumps([{**one.to_dict(), "balancing": gain.to_dict()} for one, gain in found]))
         return
-    for one in found:
-        out.print(escape(str(one)), highlight=False, soft_wrap=True)
+    for one, gain in found:
+        lines = [*str(one).splitlines(), "what balancing would gain:", *(f"- {text}" for text in gain.sentences)]
+        for line in lines:
+            out.print(escape(printable(line)), highlight=False, soft_wrap=True)
         print_rows("", [_short(series) for series in one.series])
 
 
@@ -190,15 +203,19 @@ def _written(trace: Trace, path: Path) -> None:
 def _short(one: Series) -> dict[str, Any]:
     """Return a series as a row that fits into a terminal."""
     return {
-        "series": one.name,
-        "missing": f"{one.missing:.0%}",
-        "same": f"{one.repeated:.0%}",
-        "far": f"{one.outliers:.1%}",
-        "CV": f"{one.variation:.2f}",
-        "lag-1": f"{one.lag_one:.2f}",
-        "signal": f"{one.predictable:.0%}",
-        "~speed": f"{one.with_speed:.2f}",
+        "series": printable(one.name),
+        "missing": _known(one.missing, ".0%"),
+        "same": _known(one.repeated, ".0%"),
+        "far": _known(one.outliers, ".1%"),
+        "CV": _known(one.variation, ".2f"),
+        "lag-1": _known(one.lag_one, ".2f"),
+        "signal": _known(one.predictable, ".0%"),
+        "~speed": _known(one.with_speed, ".2f"),
     }
+
+
+def _known(value: float, how: str) -> str:
+    return format(value, how) if math.isfinite(value) else "-"
 
 
 def _drawn(first: list[Trace], figure: Path) -> None:

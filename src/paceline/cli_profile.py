@@ -29,14 +29,20 @@ def profile(
 ) -> None:
     """Measure a model's training step over batch sizes, and fit its batch time curve.
 
-    [cyan]make_step(batch_size, device)[/] returns a function that runs one training step of that batch. At
-    out-of-memory the limit is found by bisection. Writes the profile and, where matplotlib is there, a picture of it.
+    [cyan]make_step(batch_size, device)[/] returns a function that runs one training step of that batch when called:
+
+    [cyan]def make_step(batch_size, device):
+        return lambda: train_once(images[:batch_size].to(device))[/]
+
+    At out-of-memory the limit is found by bisection. Writes the profile and, where matplotlib is there, a picture
+    of it.
     """
     from paceline.datasets.profiles import save_profile
     from paceline.training import profile as profiling
+    from paceline.training.make_step import load_make_step
 
     chosen = _numbers(sizes)
-    make_step = profiling.load_make_step(model)
+    make_step = load_make_step(model)
     if target.suffix != ".csv":
         raise ValueError(f"--out must end in .csv, got {target}")
     with err.status("measuring ...") as status:

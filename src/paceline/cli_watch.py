@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.text import Text
+
+from paceline.coordinator import why
+from paceline.datasets.printable import printable
 
 if TYPE_CHECKING:
     from paceline.coordinator.metrics import RunReader
@@ -35,20 +39,19 @@ def watch(
     """
     if every <= 0:
         raise ValueError(f"--every must be above 0 seconds, got {every:g}")
+    watched = Watched(source)
     if once or not out.is_terminal:
-        out.print(_picture(_opened(source, None)))
+        out.print(watched.picture())
         return
     from rich.live import Live
 
-    reader: RunReader | None = None
     try:
         with Live(console=out, auto_refresh=False) as live:
             while True:
                 try:
-                    reader = _opened(source, reader)
-                    live.update(_picture(reader, now=time.time()), refresh=True)
+                    live.update(watched.picture(), refresh=True)
                 except FileNotFoundError:
-                    live.update(Text(f"waiting for {source} ..."), refresh=True)
+                    live.update(Text(f"waiting for {printable(str(source))} ..."), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
         return
@@ -64,23 +67,53 @@ def report(
 
     run = read_run(newest(source))
     run_report(run, target)
-    out.print(f"written to {target}: {len(run)} iterations of {len(run.workers)} workers", soft_wrap=True)
+    skipped = f"; {why.count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
+    out.print(
+        f"written to {escape(printable(str(target)))}: {len(run)} iterations of {len(run.workers)} workers{skipped}",
+        soft_wrap=True,
+    )
 
 
-def _opened(source: Path, reader: RunReader | None) -> RunReader:
-    """Return a reader of the file to be watched now, the one at hand where that is still the newest."""
-    from paceline.coordinator.metrics import RunReader, newest
+class Watched:
+    """The run that is watched: the file at hand, or the one of a folder that was written to last."""
 
-    path = newest(source)
-    return reader if reader is not None and reader.path == path else RunReader(path)
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._reader: RunReader | None = None
+        self._arrived: float | None = None
 
+    def picture(self) -> RenderableType:
+        """Return how the run looks now.
 
-def _picture(reader: RunReader, now: float | None = None) -> RenderableType:
-    from paceline.watch_view import view
+        Raises
+        ------
+        FileNotFoundError
+            If there is no file yet.
+        """
+        from paceline.watch_view import view
 
-    reader.poll()
-    if not len(reader):
-        return Text(f"{reader.path} holds no iteration yet")
-    run = reader.run(last=KEPT)
-    silent = 0.0 if now is None else now - run.of_fleet["time"][-1]
-    return view(run, done=len(reader), silent=silent)
+        reader = self._read()
+        if not len(reader):
+            skipped = f"; {why.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
+            return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
+        run = reader.run(last=KEPT)
+        return view(run, done=len(reader), silent=self._silent(run.of_fleet["time"][-1]))
+
+    def _read(self) -> RunReader:
+        from paceline.coordinator.metrics import RunReader, newest
+
+        path = newest(self._source)
+        if self._reader is None or self._reader.path != path:
+            self._reader, self._arrived = RunReader(path), None
+            self._reader.poll()
+        elif self._reader.poll():
+            self._arrived = time.monotonic()
+        return self._reader
+
+    def _silent(self, last: float) -> float:
+        """Return for how many seconds nothing has come.
+
+        Once a line was seen to come, this process's own clock tells it. Until then the writer's clock must do, which
+        on another host may be ahead or behind.
+        """
+        return max(time.time() - last, 0.0) if self._arrived is None else time.monotonic() - self._arrived

@@ -1,0 +1,174 @@
+"""A run read back from its JSON lines, while it grows or when it is over."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from paceline.coordinator.metrics.json_lines import SCHEMA
+from paceline.coordinator.metrics.run import OF_FLEET, OF_WORKERS, TRUTHS, Line, Run
+from paceline.datasets.printable import printable
+
+ALWAYS_KNOWN = ("index", "time")
+LARGEST = 10**300
+"""A whole number in JSON may have any number of digits; beyond this one it is none that was measured."""
+
+
+class RunReader:
+    """Reads a file of JSON lines as it grows.
+
+    A line that is cut short is left for later if it is the last one. Any other line that cannot be read is skipped and
+    counted: one cut short where the process was killed and the run resumed, one that lacks a number, one that is not
+    about an iteration of the fleet that was named last.
+
+    Parameters
+    ----------
+    path
+        A file that :class:`JsonLines` writes.
+
+    Attributes
+    ----------
+    skipped
+        How many lines were skipped.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise FileNotFoundError(f"there is no file {printable(str(self.path))}")
+        self._restart()
+
+    def poll(self) -> int:
+        """Read what was added, and return the number of new iterations.
+
+        Raises
+        ------
+        ValueError
+            If the file is not the record of a run, or that of a later version.
+        """
+        before = len(self._lines)
+        if self.path.stat().st_size < self._offset:  # written anew
+            self._restart()
+            before = 0
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        for text in whole.splitlines():
+            self._take(text)
+        return len(self._lines) - before
+
+    def run(self, last: int | None = None) -> Run:
+        """Return the run so far, or its last iterations."""
+        lines = self._lines if last is None else self._lines[-last:]
+        return Run.of_lines(str(self.path), lines, self.skipped)
+
+    def __len__(self) -> int:
+        """Return the number of iterations read so far."""
+        return len(self._lines)
+
+    def _restart(self) -> None:
+        self._offset = self.skipped = 0
+        self._lines: list[Line] = []
+        self._begun = False
+        self._fleet: tuple[str, ...] | None = None
+
+    def _take(self, text: bytes) -> None:
+        line = _parsed(text)
+        is_header = "paceline_run" in line
+        if is_header:
+            self._fleet = self._fleet_of(line)
+            self._begun = self._begun or self._fleet is not None
+        if not self._begun:
+            raise ValueError(
+                f"{printable(str(self.path))} is not the record of a run: its first line must be a JSON object with "
+                "paceline_run, the schema's number, and workers, their names"
+            )
+        if not is_header and self._fleet is not None and _is_iteration(line, len(self._fleet)):
+            self._lines.append((self._fleet, line))
+        elif text.strip() and not (is_header and self._fleet is not None):
+            self.skipped += 1
+
+    def _fleet_of(self, header: dict[str, Any]) -> tuple[str, ...] | None:
+        """Return the workers that a header names, ``None`` if it is spoilt: then nobody knows whose numbers follow."""
+        schema, workers = header["paceline_run"], header.get("workers")
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise ValueError(
+                f"{printable(str(self.path))} was written by paceline {printable(str(header.get('version')))}, whose "
+                "lines this version does not know; read it with that version or a later one"
+            )
+        if not isinstance(schema, int) or not isinstance(workers, list) or not workers:
+            return None
+        named = all(isinstance(worker, str) for worker in workers) and len(set(workers)) == len(workers)
+        return tuple(workers) if named else None
+
+
+def read_run(path: str | Path) -> Run:
+    """Read a file of JSON lines.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is not the record of a run, holds no iteration, or is that of a later version.
+    """
+    reader = RunReader(path)
+    if not reader.poll():
+        skipped = f"; {reader.skipped} of its lines could not be read" if reader.skipped else ""
+        raise ValueError(f"{printable(str(path))} holds no iteration yet{skipped}")
+    return reader.run()
+
+
+def newest(path: str | Path) -> Path:
+    """Return the file itself, or the one of a folder's ``.jsonl`` files that was written to last.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file or folder, or the folder holds none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    files = sorted(path.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        raise FileNotFoundError(f"there is no .jsonl file in the folder {printable(str(path))}")
+    return files[-1]
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    """Return what a line holds; nothing if it is no JSON object."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return line if isinstance(line, dict) else {}
+
+
+def _is_iteration(line: dict[str, Any], workers: int) -> bool:
+    """Say whether a line holds all that is told of an iteration, for as many workers."""
+    if not line.keys() >= {*OF_WORKERS, *OF_FLEET, *TRUTHS, "why"}:
+        return False
+    rows = [line[key] for key in OF_WORKERS]
+    return (
+        all(isinstance(row, list) and len(row) == workers and all(map(_is_number, row)) for row in rows)
+        and all(_is_number(line[key]) for key in OF_FLEET)
+        and all(line[key] is not None and math.isfinite(line[key]) for key in ALWAYS_KNOWN)
+        and all(isinstance(line[key], bool) for key in TRUTHS)
+        and isinstance(line["why"], str)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Say whether a value is a number that fits into a float, or null, which says that it is not known."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -LARGEST < value < LARGEST
+    return value is None or isinstance(value, float)

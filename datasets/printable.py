@@ -1,0 +1,19 @@
+"""Text that came from a file, made safe to show."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    r"""Return a text with every character that cannot be seen spelt out, so that a terminal shows it and obeys none.
+
+    A name in a file may hold escape sequences, which clear the screen, set the clipboard (OSC 52) or rename the
+    window; marks that turn the direction of writing; or half a character, which cannot be printed at all.
+
+    >>> print(printable("gpu0\x1b]52;c;aGk=\x07 on host\u202e7"))
+    gpu0\x1b]52;c;aGk=\x07 on host\u202e7
+    >>> printable("Zürich-7")
+    'Zürich-7'
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

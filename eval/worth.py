@@ -1,0 +1,250 @@
+"""What balancing is worth on a recorded job: by a fixed split, by forecasts, by hindsight.
+
+Axes: T iterations, W workers. The simplifications are those of :mod:`paceline.eval.replay`: speeds are taken not to
+depend on the batch size, and communication is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.datasets import Trace
+from paceline.datasets.health import SIGNIFICANT, ljung_box
+from paceline.datasets.printable import printable
+from paceline.eval.replay import CLAIRVOYANT, EQUAL, Replay, replay
+from paceline.eval.schemes import Balanced, Scheme
+from paceline.predictors import EWMA, Curves
+from paceline.solver import split
+
+Array = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+
+FEWEST = 20
+"""Of fewer iterations nothing is said, as of fewer values in :mod:`paceline.datasets.health`."""
+
+LONGEST = 1000
+"""So many of the last iterations are replayed: a thousand take some tenths of a second, and tell enough."""
+
+WARMUP = 50
+"""Iterations before those that count, a quarter of all at most: an average has to begin somewhere."""
+
+LITTLE = 1.02
+"""A smaller speed-up is lost in what balancing itself costs, and in the replay's simplifications."""
+
+UNEVEN = 0.05
+"""Recorded batches count as balanced if they deviate from equal ones by more than this share."""
+
+FIXED, ONLINE = "fixed split", "ewma"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """What :func:`worth` finds; ``str`` of it is to be read. NaN where the trace does not tell.
+
+    Parameters
+    ----------
+    iterations
+        How many were replayed: the last that all workers reported.
+    global_batch
+        Samples that were divided in each, 0 where nothing was.
+    waiting_recorded, waiting_equal
+        Mean share of an iteration that workers wait for the slowest: with the recorded sizes, and with equal ones.
+    speedup_fixed
+        Equal batches' time over that of one split for the whole job, by each worker's median speed.
+    speedup_online
+        The same for a split by a plain average of past speeds, asked before each iteration.
+    speedup_clairvoyant
+        The same for splits by the speeds that were about to come: no sizing is faster.
+    sentences
+        What this means, a sentence each; or what kept it from being found.
+    """
+
+    iterations: int = 0
+    global_batch: int = 0
+    waiting_recorded: float = float("nan")
+    waiting_equal: float = float("nan")
+    speedup_fixed: float = float("nan")
+    speedup_online: float = float("nan")
+    speedup_clairvoyant: float = float("nan")
+    sentences: tuple[str, ...] = ()
+
+    @property
+    def forecasts_add(self) -> float:
+        """How much faster than the fixed split forecasts could make the job at best, as a factor."""
+        return self.speedup_clairvoyant / self.speedup_fixed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; ``None`` where a number is not known."""
+        about = asdict(self) | {"forecasts_add": self.forecasts_add, "sentences": list(self.sentences)}
+        return {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in about.items()}
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def worth(trace: Trace, *, global_batch: int | None = None) -> Worth:
+    """Replay a job with equal batches, a fixed split, an average of past speeds and hindsight, and say what that means.
+
+    A trace that does not tell (no speeds, one worker, too few iterations, nothing to divide) is no error: the sentences
+    say what is missing.
+
+    Parameters
+    ----------
+    trace
+        The recorded job.
+    global_batch
+        Samples of an iteration over all workers; ``None`` takes the job's own, the median.
+
+    Examples
+    --------
+    One worker is half as fast as the other, always. There is nothing to predict, and much to gain:
+
+    >>> rng = np.random.default_rng(0)
+    >>> seconds = [0.1, 0.2] * rng.uniform(0.99, 1.01, (300, 2))
+    >>> print(worth(Trace(samples=np.full((300, 2), 64), seconds=seconds, workers=["gpu0", "gpu1"])))
+    Equal batches wait 25 % of the time, mostly for gpu1.
+    A fixed split by each worker's usual speed would make iterations 1.49x as fast, without any forecast.
+    Forecasts could add next to nothing to that (at most 1.00x); an average of past speeds (ewma) reaches 1.49x in all.
+    """
+    speed_TW = trace.speed
+    complete_T: NDArray[np.bool_] = np.asarray(np.isfinite(speed_TW).all(axis=1))
+    if obstacle := _obstacle(trace, speed_TW, complete_T):
+        return Worth(sentences=(obstacle,))
+    batch = round(float(np.median(trace.samples[complete_T].sum(axis=1)))) if global_batch is None else global_batch
+    if batch <= len(trace.workers):
+        return Worth(sentences=(_indivisible(batch, len(trace.workers)),))
+    job = Trace(trace.samples[complete_T], trace.seconds[complete_T], workers=trace.workers).select(
+        slice(-LONGEST - WARMUP, None)
+    )
+    schemes: dict[str, Scheme] = {FIXED: FixedSplit(np.median(job.speed, axis=0)), ONLINE: Balanced(EWMA())}
+    replayed = replay(schemes, job, global_batch=batch, warmup=min(WARMUP, len(job) // 4))
+    return _summed_up(replayed, job, batch)
+
+
+class FixedSplit:
+    """One split for the whole job, by speeds that are known beforehand.
+
+    Parameters
+    ----------
+    speed
+        Each worker's, ``[W]``, in samples/s.
+    """
+
+    driver_names: tuple[str, ...] = ()
+
+    def __init__(self, speed: Array) -> None:
+        self.speed = speed
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job."""
+        self._sizes = split(Curves.from_speed(self.speed), global_batch, lower=1).sizes
+
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+        """Return the same sizes every time."""
+        return self._sizes
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Learn nothing."""
+
+
+# -- what keeps it from being found ------------------------------------------------------------------------------
+
+
+def _obstacle(trace: Trace, speed_TW: Array, complete_T: NDArray[np.bool_]) -> str:
+    if not np.isfinite(speed_TW).any():
+        return "What balancing would gain is not known: no speed was measured."
+    if len(trace.workers) == 1:
+        return "There is nothing to balance: the job has one worker."
+    if complete_T.sum() >= FEWEST:
+        return ""
+    told = "What balancing would gain is not known: "
+    if len(trace) < FEWEST:
+        return f"{told}the trace has {len(trace)} iterations, and it takes {FEWEST} that all workers reported."
+    missing_W = np.isnan(speed_TW).sum(axis=0)
+    w = int(np.argmax(missing_W))
+    return (
+        f"{told}all workers reported a speed in {complete_T.sum()} of {len(trace)} iterations, and it takes {FEWEST}; "
+        f"{_named(trace.workers[w])} is missing in {missing_W[w]}."
+    )
+
+
+def _indivisible(batch: int, workers: int) -> str:
+    return (
+        f"There is nothing to divide: a global batch of {batch} is at most one sample for each of the {workers} "
+        "workers; give a larger one (--global-batch) to see what balancing would gain with it."
+    )
+
+
+# -- what was found ----------------------------------------------------------------------------------------------
+
+
+def _summed_up(replayed: Replay, job: Trace, batch: int) -> Worth:
+    scored = slice(-len(replayed.iterations[EQUAL]), None)
+    table = replayed.table.set_index("scheme")
+    speedup, waiting = table["speed-up"], float(table.loc[EQUAL, "waiting"])  # type: ignore[arg-type]
+    found = Worth(
+        iterations=len(replayed.iterations[EQUAL]),
+        global_batch=batch,
+        waiting_recorded=_waiting(job.seconds[scored]),
+        waiting_equal=waiting,
+        speedup_fixed=float(speedup[FIXED]),
+        speedup_online=float(speedup[ONLINE]),
+        speedup_clairvoyant=float(speedup[CLAIRVOYANT]),
+    )
+    sentences = (_on_waiting(found, job.select(scored)), _on_fixed(found), _on_forecasts(found, job))
+    return Worth(**{**asdict(found), "sentences": sentences})
+
+
+def _waiting(seconds_TW: Array) -> float:
+    return float(np.mean(1.0 - seconds_TW.mean(axis=1) / seconds_TW.max(axis=1)))
+
+
+def _on_waiting(found: Worth, job: Trace) -> str:
+    shares_W = (job.samples / job.samples.sum(axis=1, keepdims=True)).mean(axis=0) * len(job.workers)
+    sentence = f"Equal batches wait {100 * found.waiting_equal:.0f} % of the time"
+    slowest = np.bincount(np.argmin(job.speed, axis=1), minlength=len(job.workers))
+    if slowest.max() > len(job) / 2 and found.speedup_clairvoyant >= LITTLE:
+        sentence += f", mostly for {_named(job.workers[int(slowest.argmax())])}"
+    if np.abs(shares_W - 1.0).max() > UNEVEN:
+        sentence += f"; with the sizes as they were recorded workers wait {100 * found.waiting_recorded:.0f} %"
+    return f"{sentence}."
+
+
+def _on_fixed(found: Worth) -> str:
+    fixed = found.speedup_fixed
+    if fixed >= LITTLE:
+        return (
+            f"A fixed split by each worker's usual speed would make iterations {_times(fixed)} as fast, without any "
+            "forecast."
+        )
+    if fixed > 2.0 - LITTLE:
+        return f"A fixed split by each worker's usual speed would gain next to nothing ({_times(fixed)})."
+    return f"A fixed split by each worker's usual speed would make iterations slower ({_times(fixed)} as fast)."
+
+
+def _on_forecasts(found: Worth, job: Trace) -> str:
+    if found.speedup_clairvoyant < LITTLE:
+        return (
+            f"Even the speeds to come, known beforehand, would gain no more than {_times(found.speedup_clairvoyant)}."
+        )
+    add, reached = _times(found.forecasts_add), f"an average of past speeds ({ONLINE}) reaches"
+    reached += f" {_times(found.speedup_online)} in all."
+    if found.forecasts_add < LITTLE:
+        return f"Forecasts could add next to nothing to that (at most {add}); {reached}"
+    noise_W = ljung_box(job.speed)
+    if np.mean(noise_W >= SIGNIFICANT) > 0.5:
+        return f"Hindsight would add {add} to that, but no forecast can: the speeds look like white noise; {reached}"
+    return f"Forecasts could add at most {add} to that; {reached}"
+
+
+def _named(worker: str) -> str:
+    return f"worker {worker}" if worker.isdigit() else printable(worker)
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.2f}x"

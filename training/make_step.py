@@ -1,0 +1,179 @@
+"""The function that ``paceline profile`` is given: found by its name, and held to what is expected of it.
+
+``make_step(batch_size, device)`` builds a model and a batch, and returns a function that runs one training step of it:
+:func:`paceline.training.profile.example` is one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import statistics
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+Step = Callable[[], object]
+MakeStep = Callable[[int, str], Step]
+
+EXPECTED = """expected is make_step(batch_size, device), which returns a function that runs a training step when called:
+    def make_step(batch_size, device):
+        return lambda: train_once(images[:batch_size].to(device))"""
+
+NO_WORK = 1e-6
+"""A step that is done sooner, in seconds, did nothing: calling an empty function takes .1 us, and adding two numbers of
+torch's, or starting a kernel, takes more than 1 us."""
+
+UNFINISHED: tuple[type, ...] = (
+    types.FunctionType,
+    types.MethodType,
+    types.GeneratorType,
+    types.CoroutineType,
+    types.AsyncGeneratorType,
+)
+"""What a step returns that has not run yet: a function to call, a generator to exhaust, a coroutine to await."""
+
+
+class StepError(ValueError):
+    """What was named is no ``make_step``; the sentence says why not, and what is expected."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(f"{sentence}; {EXPECTED}")
+
+
+def load_make_step(text: str) -> MakeStep:
+    """Return the function that ``package.module:make_step`` names, looked for in the working folder too.
+
+    Raises
+    ------
+    ValueError
+        If the text is not of this form, there is no such module or function, the module fails when it is imported,
+        or the function does not take a batch size and a device.
+    ModuleNotFoundError
+        If the module is there, and one that it imports is not.
+
+    Examples
+    --------
+    >>> load_make_step("paceline.training.profile:example").__name__
+    'example'
+    """
+    module_name, _, function = text.partition(":")
+    if not module_name or not function or module_name.startswith("."):
+        raise StepError(f"the model must be named like package.module:make_step, got {text!r}")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = _imported(module_name, folder)
+    if not hasattr(module, function):
+        close = difflib.get_close_matches(function, vars(module), n=1)
+        hint = f", but it has {close[0]!r}" if close else ""
+        raise StepError(f"module {module_name!r} has no function {function!r}{hint}")
+    make_step: MakeStep = getattr(module, function)
+    if not callable(make_step):
+        raise StepError(f"{text} must be a function make_step(batch_size, device), got a {type(make_step).__name__}")
+    if wrong := _refused(make_step, 8, "cpu"):
+        raise StepError(f"{text}{wrong[0]} cannot be called with a batch size and a device: {wrong[1]}")
+    return make_step
+
+
+class CheckedStep:
+    """The step that ``make_step`` returns, which notices if it does nothing.
+
+    Its own share of the time, .3 us, lies far below what a training step takes.
+
+    Parameters
+    ----------
+    make_step, batch_size, device
+        What is called, and with what.
+
+    Raises
+    ------
+    ValueError
+        If what is returned is no function, or one that wants to be given something.
+    """
+
+    def __init__(self, make_step: MakeStep, batch_size: int, device: str) -> None:
+        self._call = f"make_step({batch_size}, {device!r})"
+        step: Any = make_step(batch_size, device)
+        if inspect.iscoroutine(step):
+            step.close()  # or Python warns that nobody awaited it
+            raise StepError(f"{self._call} is async, and must be a plain function")
+        if not callable(step):
+            returned = "None" if step is None else f"a {type(step).__name__}"
+            raise StepError(f"{self._call} returned {returned}, and must return a function")
+        if wrong := _refused(step):
+            raise StepError(f"{self._call} returned a function{wrong[0]}, which cannot be called without: {wrong[1]}")
+        self._step: Step = step
+        self._seconds: list[float] = []
+
+    def __call__(self) -> None:
+        """Run the step."""
+        begin = time.perf_counter()
+        result: Any = self._step()
+        self._seconds.append(time.perf_counter() - begin)
+        if isinstance(result, UNFINISHED):
+            if inspect.iscoroutine(result):
+                result.close()
+            kind = type(result).__name__.replace("_", " ")
+            raise StepError(f"the step that {self._call} returned gives back a {kind} instead of doing its work")
+
+    def require_work(self) -> None:
+        """Raise an error if most steps were over at once.
+
+        Raises
+        ------
+        ValueError
+            If so.
+        """
+        usual = statistics.median(self._seconds)
+        if usual < NO_WORK:
+            raise StepError(
+                f"the step that {self._call} returned does no work: it is over after {1e6 * usual:.2f} us, like "
+                "an empty function"
+            )
+
+
+def failure(what: str, error: BaseException, make_step: object = None) -> str:
+    """Return what failed with which error, and where: in the file of ``make_step``, if it is known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(getattr(make_step, "__code__", None), "co_filename", None)
+    own = [frame for frame in frames if frame.filename == file] or list(frames)
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    if isinstance(error, SyntaxError):  # it says itself where it is
+        place = ""
+    told = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"{what} {told}{place}"
+
+
+def _imported(name: str, folder: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            hint = (
+                f"; a module is named, not its file: {Path(name).stem}" if name.endswith(".py") or "/" in name else ""
+            )
+            raise StepError(f"there is no module {name!r}, neither installed nor in {folder}{hint}") from error
+        sentence = f"module {name!r} cannot be imported: {error}"  # the module is there, and what it imports is not
+        raise ModuleNotFoundError(sentence, name=error.name) from error
+    except (Exception, SystemExit) as error:  # a script that parses its arguments exits when it is imported
+        raise StepError(failure(f"module {name!r} cannot be imported, it raised", error)) from error
+
+
+def _refused(function: Callable[..., object], *arguments: object) -> tuple[str, str] | None:
+    """Return a function's signature and why it does not take these arguments, ``None`` if it does or does not tell."""
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # some that are written in C do not tell
+        return None
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        return str(signature), str(error)
+    return None
