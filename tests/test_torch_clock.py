@@ -3,18 +3,34 @@
 import contextlib
 import multiprocessing
 import os
+import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.coordinator.torch.clock import EventClock, WallClock
+from paceline.coordinator.torch.clock import Clock
+from paceline.datasets.adapters.marks import CPUMarks
+from paceline.datasets.adapters.waiting import WAITS, listen, unheard
 from paceline.predictors import EWMA
+
+
+class Ticking(CPUMarks):
+    """A CPU whose time is set by hand."""
+
+    time = 0.0
+
+    def mark(self):
+        return self.time
 
 
 class Device:
@@ -23,78 +39,171 @@ class Device:
     def __init__(self):
         self.time = 0.0
         self.reached = 0
-        self.marks = []
+        self.made = 0
 
     def mark(self):
-        self.marks.append(Mark(self, len(self.marks), self.time))
-        return self.marks[-1]
+        self.made += 1
+        return self.made - 1, self.time
+
+    def passed(self, mark):
+        return mark[0] < self.reached
+
+    def seconds(self, start, stop):
+        assert self.passed(stop), "the time of a mark that was not reached must not be asked for"
+        return stop[1] - start[1]
 
 
-class Mark:
-    def __init__(self, device, place, time):
-        self.device, self.place, self.time = device, place, time
-
-    def query(self):
-        return self.place < self.device.reached
-
-    def elapsed_time(self, later):
-        assert later.query(), "the time of a mark that was not reached must not be asked for"
-        return 1e3 * (later.time - self.time)
-
-
-def one_iteration(device, clock, seconds, comm, samples):
-    clock.begin()
+def one_step(device, clock, seconds, comm, samples, between=0.0):
+    device.time += between
+    clock.forward(samples)
     device.time += seconds
-    measure = clock.ready(samples, 1)
+    waiting = clock.ready()
+    measure = clock.report()
     device.time += comm
-    clock.summed()
+    clock.summed(waiting)
     return measure
 
 
 def test_a_device_is_asked_one_iteration_later_and_never_waited_for():
     device = Device()
-    clock = EventClock(device.mark)
-    assert np.isnan(one_iteration(device, clock, 0.5, 0.25, 64).seconds)
+    clock = Clock(device)
+    assert np.isnan(one_step(device, clock, 0.5, 0.25, 64).seconds)
     device.reached = 3
-    assert one_iteration(device, clock, 0.25, 0.25, 32) == (64, 1, 0.5, 0.25)
+    assert one_step(device, clock, 0.25, 0.25, 32) == (64, 1, 1, 0.5, 0.25)
 
 
-def test_a_device_that_lags_behind_reports_its_newest_finished_iteration_once():
+def test_what_a_device_has_finished_meanwhile_is_reported_together_and_once():
     device = Device()
-    clock = EventClock(device.mark)
+    clock = Clock(device)
     for seconds in (0.5, 0.25, 0.125):
-        assert np.isnan(one_iteration(device, clock, seconds, 0.0, 8).seconds)
+        assert np.isnan(one_step(device, clock, seconds, 0.0, 8).seconds)
     device.reached = 6
-    assert one_iteration(device, clock, 1.0, 0.0, 8).seconds == 0.25
-    assert np.isnan(one_iteration(device, clock, 1.0, 0.0, 8).seconds)
+    assert one_step(device, clock, 1.0, 0.0, 8)[:4] == (16, 2, 2, 0.75)
+    assert np.isnan(one_step(device, clock, 1.0, 0.0, 8).seconds)
 
 
 def test_a_sum_that_has_not_arrived_leaves_communication_unknown():
     device = Device()
-    clock = EventClock(device.mark)
-    one_iteration(device, clock, 0.5, 0.25, 64)
+    clock = Clock(device)
+    one_step(device, clock, 0.5, 0.25, 64)
     device.reached = 2
-    measure = one_iteration(device, clock, 0.5, 0.25, 64)
+    measure = one_step(device, clock, 0.5, 0.25, 64)
     assert measure.seconds == 0.5
     assert np.isnan(measure.comm_seconds)
 
 
-def test_an_iteration_without_gradients_is_not_measured():
-    device = Device()
-    clock = EventClock(device.mark)
-    clock.begin()
-    device.time, device.reached = 9.0, 99
-    assert np.isnan(one_iteration(device, clock, 0.5, 0.0, 8).seconds)
-    assert one_iteration(device, clock, 0.5, 0.0, 8).seconds == 0.5
+def test_time_in_collectives_is_left_out():
+    cpu = Ticking()
+    clock = Clock(cpu)
+    clock.forward(8)
+    cpu.time = 0.5
+    clock.wait_begins()
+    cpu.time = 1.5
+    clock.wait_ends()
+    cpu.time = 2.0
+    clock.ready()
+    assert clock.report().seconds == 1.0
 
 
-def test_time_in_collectives_is_left_out_on_a_cpu():
-    now = iter([10.0, 10.5, 11.5, 12.0])
-    clock = WallClock(now=lambda: next(now))
-    clock.begin()
-    with clock.waiting():
+def test_time_between_steps_counts_and_waiting_for_gradients_does_not():
+    cpu = Ticking()
+    clock = Clock(cpu)
+    seconds = [one_step(cpu, clock, 0.5, 0.25, 8, between=0.125).seconds for _ in range(4)]
+    assert seconds == [0.5, 0.625, 0.625, 0.625], "before the first step there is no step"
+
+
+def test_an_evaluation_now_and_then_says_nothing_about_steps_but_a_lasting_change_does():
+    cpu = Ticking()
+    clock = Clock(cpu)
+    between = [0.0] * 6 + [60.0] + [0.0] * 3 + [0.125] * 12
+    seconds = [one_step(cpu, clock, 0.5, 0.0, 8, between=each).seconds for each in between]
+    assert seconds[:10] == [0.5] * 10
+    assert seconds[-1] == 0.625
+
+
+def test_a_second_loss_of_the_same_batch_counts_for_the_next_step():
+    cpu = Ticking()
+    clock = Clock(cpu)
+    for _ in range(3):
+        measure = one_step(cpu, clock, 0.5, 0.25, 8)
+        cpu.time += 0.125  # a second backward pass, without a new batch
+        waiting = clock.ready()
+        cpu.time += 0.25
+        clock.summed(waiting)
+    assert measure[:4] == (8, 1, 1, 0.625)
+
+
+def test_a_step_of_the_last_few_samples_is_left_out():
+    cpu = Ticking()
+    clock = Clock(cpu)
+    clock.forward(1, counts=False)
+    cpu.time = 0.5
+    clock.ready()
+    assert np.isnan(clock.report().samples)
+
+
+@pytest.mark.parametrize("place", WAITS, ids=lambda place: place[2])
+def test_the_places_where_torch_waits_are_where_they_are_looked_for(place):
+    module, holder, name = place
+    found = sys.modules.get(module) or __import__(module, fromlist=["_"])
+    assert callable(getattr(getattr(found, holder) if holder else found, name))
+
+
+class Counting:
+    def __init__(self):
+        self.waits = 0
+
+    def wait_begins(self):
+        self.waits += 1
+
+    def wait_ends(self):
         pass
-    assert clock.ready(8).seconds == 1.0
+
+
+def waits(rank):
+    """How many waits each of the ways to wait is heard as, and then how many when nobody listens any more."""
+    counting = Counting()
+    stop = listen(counting)
+    heard = {}
+    tensor = torch.ones(2)
+    ways = {
+        "all_reduce": lambda: dist.all_reduce(tensor),
+        "all_gather": lambda: dist.all_gather([torch.zeros(2), torch.zeros(2)], tensor),
+        "broadcast": lambda: dist.broadcast(tensor, 0),
+        "barrier": dist.barrier,
+        "send and receive": lambda: dist.recv(tensor, 1) if rank == 0 else dist.send(tensor, 0),
+        "asynchronous": lambda: dist.all_reduce(tensor, async_op=True).wait(),
+        "buffers": lambda: dist._broadcast_coalesced(dist.group.WORLD, [tensor], 1000, 0),
+        "functional": lambda: functional.all_reduce(tensor, "sum", dist.group.WORLD) + 1,
+        "unheard": lambda: unheard_barrier(),
+        "of a thread": lambda: of_a_thread(dist.barrier),
+    }
+    for name, way in ways.items():
+        before = counting.waits
+        way()
+        heard[name] = counting.waits - before
+    stop()
+    before = counting.waits
+    dist.barrier()
+    heard["after the end"] = counting.waits - before
+    return heard
+
+
+def unheard_barrier():
+    with unheard():
+        dist.barrier()
+
+
+def of_a_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_every_way_to_wait_for_others_is_heard_once_and_nothing_else():
+    for heard in run_ranks(2, waits):
+        silent = {"unheard", "of a thread", "after the end"}
+        assert heard == {name: 0 if name in silent else 1 for name in heard}
 
 
 # -- a rank that is really slowed down ---------------------------------------------------------------------------
@@ -143,32 +252,47 @@ def slowed():
                 rival.join()
 
 
-def with_a_slow_rank(rank, way):
+def slow_rank(rank, way):
+    """Train with equal batches while rank 1 is slowed down; return the median own seconds of both, and the wall's."""
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512))
-    model, weigh = DistributedDataParallel(net), "gradients"
+    layers = [torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512)]
+    if way == "buffers":  # DistributedDataParallel waits for the others in forward, to broadcast them
+        layers.insert(1, torch.nn.BatchNorm1d(512))
+    net = torch.nn.Sequential(*layers)
+    weigh = "gradients"
     if way == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
-        net = torch.nn.Sequential(*(fully_shard(layer) for layer in net))
-        model, weigh = fully_shard(net), "loss"
+        model, weigh = fully_shard(torch.nn.Sequential(*(fully_shard(layer) for layer in net))), "loss"
+    else:
+        model = DistributedDataParallel(net)
     data = torch.utils.data.TensorDataset(torch.randn(5120, 256))
     loader = BalancedLoader(data, 256)
     balance = attach(model, loader, predictor=EWMA(), policy=Policy(warmup=1000), weigh=weigh, timeout=30, every=1)
     own, wall = [], []
     balance.on_iteration.append(lambda one: (own.append(one.seconds), wall.append(one.wall_seconds)))
-    with slowed() if rank == 1 else contextlib.nullcontext():
+    with slowed() if rank == 1 and way != "between" else contextlib.nullcontext():
         for (inputs,) in loader:
             loss = model(inputs).square().mean()
-            (loss if way == "ddp" else balance.scale(loss)).backward()
+            if way == "gathered":
+                dist.all_reduce(loss.detach())
+            (loss if weigh == "gradients" else balance.scale(loss)).backward()
             model.zero_grad()
+            if rank == 1 and way == "between":
+                burn_for(0.02)
     return np.median(own, axis=0), np.median(wall)
 
 
+def burn_for(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="both ranks would be slowed down")
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_a_slow_rank_is_told_by_its_own_time_while_the_wall_time_of_a_step_is_blind(way):
-    (own, wall), (own_too, other_wall) = run_ranks(2, with_a_slow_rank, way)
+@pytest.mark.parametrize("way", ["plain", "buffers", "gathered", "between", "fsdp"])
+def test_a_slow_rank_is_known_by_its_own_time_while_the_wall_time_of_a_step_is_blind(way):
+    (own, wall), (own_too, other_wall) = run_ranks(2, slow_rank, way)
     assert own.tolist() == own_too.tolist()
     assert own[1] > 1.5 * own[0]
     assert 0.8 < other_wall / wall < 1.25

@@ -179,7 +179,7 @@ def refused(rank):
     loader = BalancedLoader(range(100), GLOBAL_BATCH)
     ddp = DistributedDataParallel(model)
     fewer = BalancedLoader(range(100), GLOBAL_BATCH, rank=0, world_size=1)
-    module = sys.modules["paceline.coordinator.torch.attach"]
+    module = sys.modules["paceline.coordinator.torch.agreement"]
     errors = []
 
     def refuse(call):
@@ -199,6 +199,8 @@ def refused(rank):
     module.__version__ = f"1.{rank}"
     refuse(lambda: attach(ddp, loader))
     module.__version__ = version
+    refuse(lambda: attach(ddp, loader, workers=["a", "b"] if rank else None))
+    refuse(lambda: attach(ddp, torch.utils.data.DataLoader(range(100))))
     balance = attach(ddp, loader)
     refuse(lambda: balance.scale(torch.ones(())))
     return errors
@@ -281,7 +283,7 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
     assert first[:7] == [
         "model must be in DistributedDataParallel, got Linear: wrap it, or use "
         'attach(..., weigh="loss") and balance.scale(loss)',
-        'weigh must be "gradients" or "loss", got \'both\'',
+        'weigh must be "gradients", "loss" or "none", got \'both\'',
         "timeout must be above 0 seconds, got 0",
         "the loader deals to 1 ranks, but 2 train together: give the loader their rank and world_size",
         "workers must be 2 different names, one for each rank, got ['a', 'a']",
@@ -291,4 +293,6 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
     ]
     assert first[7].startswith("the ranks must agree on the policy, got Policy(warmup=0")
     assert first[8] == "the ranks must agree on the version of paceline, got 1.0 on rank 0, 1.1 on rank 1"
-    assert first[9] == 'the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")'
+    assert first[9] == "the ranks must agree on the names of the workers, got None on rank 0, ['a', 'b'] on rank 1"
+    assert first[10].startswith("loader must be a BalancedLoader, got a DataLoader, whose batch size is fixed")
+    assert first[11] == 'the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")'

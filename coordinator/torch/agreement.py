@@ -47,11 +47,6 @@ def agree(
     ValueError
         On every rank, if they do not agree, or the names are not one for each rank.
     """
-    if loader.world_size != exchange.world_size:
-        raise ValueError(
-            f"the loader deals to {loader.world_size} ranks, but {exchange.world_size} train together: give the loader "
-            "their rank and world_size"
-        )
     local = os.environ.get("LOCAL_RANK", str(exchange.rank))
     own = {
         "facts": {**facts, "names of the workers": str(None if workers is None else [str(one) for one in workers])},
@@ -59,6 +54,11 @@ def agree(
         "rank": loader.rank,
     }
     told_W = exchange.gather(own)
+    if loader.world_size != exchange.world_size:
+        raise ValueError(
+            f"the loader deals to {loader.world_size} ranks, but {exchange.world_size} train together: give the loader "
+            "their rank and world_size"
+        )
     for name in own["facts"]:  # type: ignore[attr-defined]
         said = [str(other["facts"].get(name)) for other in told_W]
         if len(set(said)) > 1:

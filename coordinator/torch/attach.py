@@ -30,7 +30,7 @@ STEPS = 30
 """A rank's share of the batch is at least this many steps of the default quantum."""
 
 _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
-"""The balance of each loader: a loader is balanced once, for all models that train on it. Hooks of the models hold it."""
+"""The balance of each loader, which is balanced once for all models that train on it; hooks of the models hold it."""
 
 
 def attach(
@@ -125,19 +125,15 @@ def attach(
     ddp = ddp_of(model)
     group: dist.ProcessGroup = dist.group.WORLD if ddp is None else ddp.process_group  # type: ignore[assignment]
     exchange = Exchange(group, timeout)
-    try:
-        names = agree(exchange, loader, facts_of(loader, predictor, policy, weigh, timeout, every), workers)
-        clock = Clock(marks_of(model))
-        balancer = LoadBalancer(
-            predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
-        )
-        balance = Balance(
-            balancer, loader, exchange, clock, workers=names, drivers=sampled, weigh=weigh, pace=Pace(every)
-        )
-        balance.add(model)
-    except BaseException:
-        exchange.close()
-        raise
+    # Not closed where the ranks disagree: another may still be about to hear of it.
+    names = agree(exchange, loader, facts_of(loader, predictor, policy, weigh, timeout, every), workers)
+    clock = Clock(marks_of(model))
+    balancer = LoadBalancer(
+        predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
+    )
+    pace = Pace(every)
+    balance = Balance(balancer, loader, exchange, clock, workers=names, drivers=sampled, weigh=weigh, pace=pace)
+    balance.add(model)
     if timeout is not None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
     _listen(loader, balance)

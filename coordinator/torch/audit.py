@@ -103,7 +103,7 @@ class LossKind:
         return ""
 
     def _growth(self) -> tuple[float, float]:
-        """Return the power of n with which gradients grow, and its standard error; infinite while too little is known."""
+        """Return the power of n with which gradients grow, and its standard error: infinite as long as too few are seen."""
         x, y = np.concatenate(self._x), np.concatenate(self._y)
         known = len(x) - len(self._x)  # each step has one mean taken off
         if len(self._x) < FEWEST or not (spread := float(x @ x)):
@@ -152,16 +152,16 @@ def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[
     others = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced and _trains(ddp)]
     if others and weigh != "none":
         yield (
-            f"{len(others)} further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this "
-            "process and is not balanced: if its batches are those of the balanced loader, its gradients are averaged "
-            "with wrong weights. Attach it to the same loader too: attach(model, loader)."
+            f"A further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this process and "
+            "is not balanced: if its batches are those of the balanced loader, its gradients are averaged with wrong "
+            "weights. Attach it to the same loader too: attach(model, loader)."
         )
     scheduler = getattr(sys.modules.get("accelerate.scheduler"), "AcceleratedScheduler", None)
     if scheduler is not None and any(not one.split_batches for one in _living(scheduler)):
         yield (
-            "Accelerate steps a prepared scheduler once for every process, as it takes the loader for that of one rank. "
-            "A balanced loader counts batches of all ranks: use Accelerator(split_batches=True), or do not prepare the "
-            "scheduler."
+            "Accelerate steps a prepared scheduler once for every process, as it takes the loader for that of one "
+            "rank. A balanced loader counts batches of all ranks: use Accelerator(split_batches=True), or do not "
+            "prepare the scheduler."
         )
 
 

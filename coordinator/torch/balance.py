@@ -107,6 +107,7 @@ class Balance:
         stop_listening = listen(self)
         refusal = register_optimizer_step_pre_hook(audit.refuse_for(weakref.ref(self)))
         self._end = weakref.finalize(self, _call_all, stop_listening, refusal.remove, exchange.close)
+        self._end.atexit = False  # when the interpreter ends, torch has taken its groups down
 
     @property
     def plan(self) -> Plan:
@@ -398,9 +399,9 @@ class Balance:
             for worker, place in zip(self.balancer.workers, places, strict=True)
         ]
         raise RuntimeError(
-            f"the ranks are not at the same place of the data: {', '.join(said)}, or had other batches on the way. Every "
-            "rank must loop over the loader alike. A look at a batch on one rank alone takes it out of the epoch: for "
-            "that, use loader.dataset[0]"
+            f"the ranks are not at the same place of the data: {', '.join(said)}, or had other batches on the way. "
+            "Every rank must loop over the loader alike. A look at a batch on one rank alone takes it out of the "
+            "epoch: for that, use loader.dataset[0]"
         )
 
     def _require_same_thread(self) -> None:
@@ -422,9 +423,9 @@ class Balance:
         if not turn.known and self.weigh == "gradients":
             self.warn(
                 "rows",
-                f"The model was given {rows[0] if rows else 'unknown'} rows in training, which the balanced loader did not hand out. "
-                "Their gradients are weighed by the number of rows on each rank: right for the mean over all rows, and "
-                'for nothing else. With other losses use attach(..., weigh="loss") and balance.scale().',
+                f"The model was given {rows[0] if rows else 'unknown'} rows in training, which the balanced loader did "
+                "not hand out. Their gradients are weighed by the number of rows on each rank: right for the mean over "
+                'all rows, and for nothing else. With other losses use attach(..., weigh="loss") and balance.scale().',
             )
         elif not rows and waiting > 1:
             self.warn(

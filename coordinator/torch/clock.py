@@ -25,8 +25,11 @@ LATEST = 16
 
 
 class Measure(NamedTuple):
-    """What was measured since the last report: samples, their micro-batches, steps, own seconds for all of them, and
-    seconds from the last gradients ready to their sum, of the step before."""
+    """What was measured since the last report.
+
+    That is: samples, their micro-batches, steps, own seconds for all of them, and the seconds from the last gradients
+    ready to their sum, of the step before.
+    """
 
     samples: float = NAN
     micro_batches: float = NAN

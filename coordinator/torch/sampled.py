@@ -1,4 +1,4 @@
-"""Which drivers a rank samples for its predictor. (Drivers are what drives a worker's speed, such as competing tasks.)"""
+"""Which drivers a rank samples for its predictor: what drives a worker's speed, such as competing tasks."""
 
 from __future__ import annotations
 

@@ -189,13 +189,12 @@ class Weighting:
         turn = self._reached if self._unsummed else self._last_turn  # an output of a kind that cannot be followed
         if turn is None:
             raise RuntimeError(
-                "gradients are summed for a model whose forward pass was not seen: attach the module that the loop calls"
+                "gradients are summed for a model whose forward pass was not seen: attach the module that is called"
             )
         if self._share is None:
             self._share = torch.full((1,), turn.share, dtype=torch.float64, device=gradients.device)
             self._sharing = _all_reduce(self._share, group)
         return turn.share
-
 
 
 def _all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> Any:

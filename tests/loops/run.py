@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import shapes  # noqa: E402, F401 (registers them)
-from job import Job, told  # noqa: E402
-from verdicts import SHAPES  # noqa: E402
+import shapes  # noqa: F401 (registers them)
+from job import Job, told
+from verdicts import SHAPES
 
 
 def outcome_of(shape):

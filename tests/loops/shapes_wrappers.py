@@ -126,9 +126,7 @@ def a_join_for_uneven_numbers_of_batches(job):
 
 def normalised(job, kind):
     torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Linear(6, 8), kind(8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
-    ).double()
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), kind(8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
 
 
 @exact

@@ -1,7 +1,7 @@
 """What becomes of a loop when it is balanced: each shape of a loop is registered with its verdict."""
 
-from dataclasses import dataclass
 from collections.abc import Callable
+from dataclasses import dataclass
 
 SHAPES: list["Shape"] = []
 
