@@ -103,7 +103,7 @@ class LossKind:
         return ""
 
     def _growth(self) -> tuple[float, float]:
-        """Return the power of n with which gradients grow, and its standard error: infinite as long as too few are seen."""
+        """Return the power of n with which gradients grow, and its standard error: infinite while few are seen."""
         x, y = np.concatenate(self._x), np.concatenate(self._y)
         known = len(x) - len(self._x)  # each step has one mean taken off
         if len(self._x) < FEWEST or not (spread := float(x @ x)):
@@ -129,6 +129,16 @@ def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
         )
 
 
+def apart(workers: Sequence[str], places: Array) -> str:
+    """Return what to say when ranks are at different epochs and batches, ``[W, 2 or more]``."""
+    said = [f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}" for worker, place in zip(workers, places, strict=True)]
+    return (
+        f"the ranks are not at the same place of the data: {', '.join(said)}, or had other batches on the way. Every "
+        "rank must loop over the loader alike. A look at a batch on one rank alone takes it out of the epoch: for "
+        "that, use loader.dataset[0]"
+    )
+
+
 def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
     """Return a hook of all optimisers that refuses one which evaluates the loss several times a step."""
 
@@ -152,9 +162,9 @@ def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[
     others = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced and _trains(ddp)]
     if others and weigh != "none":
         yield (
-            f"A further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this process and "
-            "is not balanced: if its batches are those of the balanced loader, its gradients are averaged with wrong "
-            "weights. Attach it to the same loader too: attach(model, loader)."
+            f"A further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this process "
+            "and is not balanced: if its batches are those of the balanced loader, its gradients are averaged with "
+            "wrong weights. Attach it to the same loader too: attach(model, loader)."
         )
     scheduler = getattr(sys.modules.get("accelerate.scheduler"), "AcceleratedScheduler", None)
     if scheduler is not None and any(not one.split_batches for one in _living(scheduler)):

@@ -28,7 +28,7 @@ from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.handed import Handed, Sight, Turn, lengths
 from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import Loader
-from paceline.coordinator.torch.reports import COLUMNS, LEAST, Tally, columns_of
+from paceline.coordinator.torch.reports import LEAST, PLACE, Rows, Tally
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.torch.weighting import BalanceWarning, Weigh, Weighting
 from paceline.datasets.adapters.waiting import listen
@@ -82,7 +82,7 @@ class Balance:
         self._drivers = tuple(drivers)
         self._drivers_before = np.full((len(workers), len(drivers)), np.nan)
         self._handed = Handed(loader.rank, loader.global_batch)
-        self._tally = Tally(len(workers))
+        self._tally = Tally()
         self._pace = pace or Pace()
         self._losses = audit.LossKind(weigh)
         self._weightings: list[Weighting] = []
@@ -201,7 +201,7 @@ class Balance:
             if worker not in self._workers:
                 self.balancer.leave(worker)
         self._drivers_before = np.full_like(self._drivers_before, np.nan)
-        self._tally = Tally(len(self._workers))
+        self._tally = Tally()
         self._take_order()
         self._take_sizes()
 
@@ -288,11 +288,9 @@ class Balance:
 
     def _send(self) -> None:
         position = self._loader.position
-        drivers = [driver.sample() for driver in self._drivers]
+        drivers = [driver.sample() if self._pace.alert else math.nan for driver in self._drivers]
         own = [self._plan_seconds, self._log_norm]
-        self._exchange.send(
-            [*self._clock.report(), self._out_of_memory, self.balancer.plan.checksum, *position, *own, *drivers]
-        )
+        self._exchange.send([*self._clock.report(), self._out_of_memory, self._checksum, *position, *own, *drivers])
         self._out_of_memory, self._log_norm = False, math.nan
 
     def _receive(self) -> None:
@@ -301,60 +299,54 @@ class Balance:
             return
         began = time.perf_counter()
         self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
-        report_WF = self._exchange.receive()[self._order]
+        report_WF = self._exchange.receive()
         self._clock.wait_ends()
-        columns, drivers_WD = columns_of(report_WF), report_WF[:, len(COLUMNS) :]
-        agreed = bool((columns["checksum"] == columns["checksum"][0]).all())
-        self._require_together(columns, agreed=agreed)
-        if not agreed:
-            self._settle()
-        used = self._plan
-        self._learn(columns, drivers_WD)
-        self._listen_to_losses(columns)
-        self._take_sizes()
+        rows, used, agreed = Rows(report_WF[self._order]), self._plan, True
+        if not rows.together:
+            agreed = self._settle(rows)
+        self._learn(rows)
         if not agreed:
             self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
         self.overhead_seconds = (self._spent + time.perf_counter() - began) / self._unreported
-        self._tell(columns, used, agreed)
         self._spent, self._unreported = 0.0, 0
+        if self.on_iteration:
+            self._tell(rows, used, agreed)
 
-    def _learn(self, columns: Mapping[str, Array], drivers_WD: Array) -> None:
+    def _learn(self, rows: Rows) -> None:
         """Take the reports to account, and plan if waiting has cost enough since the plan before."""
-        before_WD, now_WD = (self._drivers_before, drivers_WD) if self._drivers else (None, None)
-        steps_W = columns["steps"]
-        seconds_W = columns["seconds"] / steps_W
-        steps = float(np.nanmax(steps_W)) if np.isfinite(steps_W).any() else 0.0
-        plans = self._pace.wants_plan(seconds_W, steps=steps, plan_seconds=float(columns["plan_seconds"].max()))
-        if plans and self._tally.holds_any:
+        log_norm_W = rows["log_norm"]
+        if log_norm_W[0] == log_norm_W[0] and (sentence := self._losses.learn(rows["samples"], log_norm_W)):
+            self.warn(sentence, sentence)
+        if not self._pace.wants_plan(rows["seconds"], rows["steps"], float(rows["plan_seconds"].max())):
+            self._tally.add(rows)
+            return
+        began = time.perf_counter()
+        before_WD, now_WD = (self._drivers_before, rows.drivers_WD) if self._drivers else (None, None)
+        if len(self._tally):
             # What was quiet, and the change that ended it, are two observations: their mean is neither.
             self.balancer.observe(self._tally.take(before_WD))
             before_WD = None if before_WD is None else np.full_like(before_WD, np.nan)
-        self._tally.add(columns)
-        if not plans:
-            return
-        began = time.perf_counter()
+        self._tally.add(rows)
         self.balancer.step(self._tally.take(before_WD), now_WD)
+        self._drivers_before = rows.drivers_WD
+        self._take_sizes()
         self._plan_seconds += PLAN_SMOOTHING * (time.perf_counter() - began - self._plan_seconds)
-        self._drivers_before = drivers_WD
 
-    def _tell(self, columns: Mapping[str, Array], used: Plan, agreed: bool) -> None:
+    def _tell(self, rows: Rows, used: Plan, agreed: bool) -> None:
         """Tell the observers of the iteration that is over."""
-        if not self.on_iteration:
-            return
-        steps_W, known_W = columns["steps"], np.isfinite(columns["samples"])  # a device may not have finished yet
+        steps_W, known_W = rows["steps"], np.isfinite(rows["samples"])  # a device may not have finished yet
         handed_W = self._handed.sizes
         planned_W = used.sizes if handed_W is None else handed_W[self._order]
-        with np.errstate(invalid="ignore"):
-            sizes_W = np.where(known_W, columns["samples"] / steps_W, planned_W)
-            parts_W = np.where(known_W, columns["micro_batches"] / steps_W, self._loader.accumulate)
+        sizes_W = np.where(known_W, rows["samples"] / steps_W, planned_W)
+        parts_W = np.where(known_W, rows["micro_batches"] / steps_W, self._loader.accumulate)
         iteration = Iteration(
             index=self._index,
             time=time.time(),
             worker=self._workers[self._loader.rank],
             sizes=np.rint(sizes_W).astype(np.int64),
-            seconds=columns["seconds"] / steps_W,
+            seconds=rows["seconds"] / steps_W,
             forecast_seconds=seconds_of(used.forecast.curves, sizes_W / parts_W) * parts_W,
-            comm_seconds=columns["comm_seconds"],
+            comm_seconds=rows["comm_seconds"],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,
             agreed=agreed,
@@ -363,18 +355,32 @@ class Balance:
         for observe in self.on_iteration:
             observe(iteration)
 
-    def _settle(self) -> None:
-        """Let all ranks go on from what the first has learnt, and so with its sizes."""
+    def _settle(self, rows: Rows) -> bool:
+        """Let all ranks go on from what the first has learnt where their plans differ; return whether they agreed.
+
+        Raises
+        ------
+        RuntimeError
+            If ranks have looped differently: samples are lost and repeated, and no plan can mend that.
+        """
+        names = PLACE[1:] if rows.agreed else ("epoch", "batches")  # other plans deal other batches
+        places = rows.places(names)
+        if not (places == places[0]).all():
+            raise RuntimeError(audit.apart(self.balancer.workers, places))
+        if rows.agreed:
+            return True
         logger.warning(
             "The ranks did not agree on the sizes of iteration %d: all go on with those of the first. A few samples of "
             "that iteration came twice or not at all. Do the ranks run on different hardware or libraries?",
             self._index,
         )
         self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
+        return False
 
     def _take_sizes(self) -> None:
         """Hand the plan to the loader."""
         self._plan = self.balancer.plan
+        self._checksum = self._plan.checksum
         self._loader.sizes = self._plan.sizes[self._rank_order]
         if not (self._looked or np.array_equal(self._plan.sizes, self._first_sizes)):
             self._looked = True  # with equal batches nothing can be weighed wrongly, so this is soon enough
@@ -387,22 +393,6 @@ class Balance:
         self._rank_order = np.argsort(self._order)
 
     # -- what would be silently wrong ------------------------------------------------------------------------------
-
-    def _require_together(self, columns: Mapping[str, Array], *, agreed: bool) -> None:
-        """Refuse to go on where ranks have looped differently; sizes that differ with their plans are settled."""
-        names = ("epoch", "batches", "dealt") if agreed else ("epoch", "batches")
-        places = np.stack([columns[name] for name in names], axis=1)
-        if (places == places[0]).all():
-            return
-        said = [
-            f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
-            for worker, place in zip(self.balancer.workers, places, strict=True)
-        ]
-        raise RuntimeError(
-            f"the ranks are not at the same place of the data: {', '.join(said)}, or had other batches on the way. "
-            "Every rank must loop over the loader alike. A look at a batch on one rank alone takes it out of the "
-            "epoch: for that, use loader.dataset[0]"
-        )
 
     def _require_same_thread(self) -> None:
         """Refuse a thread of the loop's own: when it takes a batch is chance, and so would be the plan it gets."""
@@ -433,11 +423,6 @@ class Balance:
                 "The model is given data in which no sizes can be seen, and batches are fetched ahead: they are taken "
                 "to be computed in the order in which they were fetched.",
             )
-
-    def _listen_to_losses(self, columns: Mapping[str, Array]) -> None:
-        sentence = self._losses.learn(columns["samples"], columns["log_norm"])
-        if sentence:
-            self.warn(sentence, sentence)
 
     def warn(self, about: str, sentence: str) -> None:
         """Warn, once about each thing."""

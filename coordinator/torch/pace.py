@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +17,9 @@ WORTH = 10.0
 """Plan when waiting since the last plan has cost this many times what planning costs. The rule of a ski rental, made
 ten times more patient since a plan does not take all waiting away: planning takes at most a tenth of what it fights."""
 
+ALERT = 0.2
+"""From this share of that on a plan is near, and what it needs besides reports is worth sampling."""
+
 WARM_UP = 6
 """The first reports, each of which is planned with: what comes first teaches most."""
 
@@ -24,6 +29,13 @@ SMOOTHING = 0.1
 
 class Pace:
     """Decides, from what all ranks reported and thus alike on all, what is worth its time.
+
+    Attributes
+    ----------
+    every
+        Iterations from one exchange to the next.
+    alert
+        Whether a plan is near.
 
     Parameters
     ----------
@@ -39,9 +51,9 @@ class Pace:
     --------
     Balanced workers are left alone, and a slow one is answered at once:
 
-    >>> pace = Pace()
-    >>> plans = [pace.wants_plan(np.array([0.1, 0.1001]), steps=1, plan_seconds=0.001) for _ in range(20)]
-    >>> plans.count(True), pace.wants_plan(np.array([0.1, 0.2]), steps=1, plan_seconds=0.001)
+    >>> pace, one = Pace(), np.ones(2)
+    >>> plans = [pace.wants_plan(np.array([0.1, 0.1001]), one, plan_seconds=0.001) for _ in range(20)]
+    >>> plans.count(True), pace.wants_plan(np.array([0.1, 0.2]), one, plan_seconds=0.001)
     (6, True)
     """
 
@@ -53,31 +65,34 @@ class Pace:
         self._reports = 0
         self._step_seconds = 0.0
         self._lost = 0.0
+        self.alert = True
 
-    def wants_plan(self, seconds_W: Array, *, steps: float, plan_seconds: float) -> bool:
+    def wants_plan(self, seconds_W: Array, steps_W: Array, plan_seconds: float) -> bool:
         """Return whether to plan now.
 
         Parameters
         ----------
-        seconds_W
-            Own seconds of an iteration of each worker since the last exchange, ``[W]``; NaN where not known.
-        steps
-            Iterations since then.
+        seconds_W, steps_W
+            Own seconds of each worker since the last exchange, and for how many iterations, ``[W]``; NaN where they
+            are not known.
         plan_seconds
             What a plan costs the rank that takes longest for it.
         """
         if not self._chooses:
             return True
-        known = seconds_W[np.isfinite(seconds_W) & (seconds_W > 0)]
-        if not len(known):
+        # Plain numbers: this runs after every exchange, and a call of numpy costs more than a fleet of them.
+        own = [(seconds / steps, steps) for seconds, steps in zip(seconds_W.tolist(), steps_W.tolist(), strict=True) if seconds > 0]
+        known = [seconds for seconds, _ in own if seconds < math.inf]
+        if not known:
             return False
         self._reports += 1
-        slowest = float(known.max())
+        slowest = max(known)
         weight = SMOOTHING if self._step_seconds else 1.0
         self._step_seconds += weight * (slowest - self._step_seconds)
-        self._lost += (slowest - float(known.mean())) * steps
+        self._lost += (slowest - sum(known) / len(known)) * max(steps for _, steps in own)
         if self._reports > WARM_UP:
             self.every = max(int(EXCHANGE_SECONDS / self._step_seconds), 1)
+            self.alert = self._lost > ALERT * WORTH * plan_seconds
             if self._lost < WORTH * plan_seconds:
                 return False
         self._lost = 0.0

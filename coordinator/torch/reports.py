@@ -1,11 +1,11 @@
 """What the ranks report of their iterations, as rows of numbers, and what the balancer learns from them.
 
-Axes: W workers, F numbers in a row, D drivers.
+Axes: K exchanges, W workers, F numbers in a row, D drivers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,50 @@ LEAST = 0.5
 """A batch smaller than this share of a full one, at an epoch's end, says too little about full ones to learn from."""
 
 
-def columns_of(report_WF: Array) -> dict[str, Array]:
-    """Return the columns of all ranks' rows by name, ``[W]`` each."""
-    return dict(zip(COLUMNS, report_WF.T, strict=False))
+PLACE = ("checksum", "epoch", "batches", "dealt")
+"""What all ranks must have in common: the plan in use, and the place in the data."""
+
+_SUMMED = ("samples", "micro_batches", "seconds", "comm_seconds")
+_AT = {name: place for place, name in enumerate(COLUMNS)}
+_PLACES = [_AT[name] for name in PLACE]
+
+
+class Rows:
+    """What all ranks reported in one exchange, ``[W, F]``, in the order of the plan's workers.
+
+    Most exchanges are only looked at, in every iteration of the job: so this takes apart what is asked for, no more.
+    """
+
+    def __init__(self, report_WF: Array) -> None:
+        self.report_WF = report_WF
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a column, ``[W]``."""
+        column: Array = self.report_WF[:, _AT[name]]
+        return column
+
+    @property
+    def drivers_WD(self) -> Array:  # noqa: N802 - axes are part of an array's name
+        """The drivers, sampled when the report was sent."""
+        drivers: Array = self.report_WF[:, len(COLUMNS) :]
+        return drivers
+
+    @property
+    def together(self) -> bool:
+        """Whether all ranks used the same plan, at the same place of the data."""
+        places = self.report_WF[:, _PLACES]
+        return bool((places == places[0]).all())
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all ranks used the same plan."""
+        checksums = self["checksum"]
+        return bool((checksums == checksums[0]).all())
+
+    def places(self, names: Sequence[str]) -> Array:
+        """Return where each rank is, ``[W, len(names)]``."""
+        places: Array = self.report_WF[:, [_AT[name] for name in names]]
+        return places
 
 
 class Tally:
@@ -44,48 +85,38 @@ class Tally:
 
     Examples
     --------
-    Two exchanges, of one step with two micro-batches each:
+    Two exchanges, of one step with two micro-batches each, in which the second worker took .5 and .7 s:
 
-    >>> tally = Tally(workers=2)
-    >>> row = {"samples": [64, 32], "micro_batches": [2, 2], "comm_seconds": [0, 0], "out_of_memory": [0, 0]}
-    >>> for seconds in ([0.5, 0.5], [0.5, 0.7]):
-    ...     tally.add({name: np.array(values, dtype=float) for name, values in {**row, "seconds": seconds}.items()})
+    >>> tally = Tally()
+    >>> for seconds in (0.5, 0.7):
+    ...     first = [64, 2, 1, 0.5, 0, 0, 1, 0, 1, 1, 0, 0]
+    ...     tally.add(Rows(np.array([first, [32, 2, 1, seconds, 0, 0, 1, 0, 1, 1, 0, 0]])))
     >>> report = tally.take(None)
     >>> report.samples, report.seconds
     (array([32., 16.]), array([0.25, 0.3 ]))
     """
 
-    SUMMED = ("samples", "micro_batches", "seconds", "comm_seconds")
+    def __init__(self) -> None:
+        self._rows: list[Rows] = []
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._clear()
+    def __len__(self) -> int:
+        """Return how many exchanges were added since the last report was taken."""
+        return len(self._rows)
 
-    @property
-    def holds_any(self) -> bool:
-        """Whether anything was added since the last report was taken."""
-        return self._count > 0
-
-    def add(self, columns: Mapping[str, Array]) -> None:
-        """Add what one exchange brought; a worker without a measure in it adds nothing."""
-        known = np.isfinite(columns["samples"]) & np.isfinite(columns["seconds"]) & (columns["seconds"] > 0)
-        for name in self.SUMMED:
-            self._sums[name] += np.where(known, np.nan_to_num(columns[name]), 0.0)
-        self._out_of_memory |= columns["out_of_memory"] > 0
-        self._count += 1
+    def add(self, rows: Rows) -> None:
+        """Add what one exchange brought."""
+        self._rows.append(rows)
 
     def take(self, drivers_WD: Array | None) -> Report:
-        """Return the mean micro-batch since the last report, NaN for workers without one, and begin anew."""
-        sums, parts_W = self._sums, self._sums["micro_batches"]
+        """Return the mean micro-batch since the last report, NaN for workers without a measure, and begin anew."""
+        report_KWF = np.stack([rows.report_WF for rows in self._rows])
+        self._rows = []
+        samples_KW, seconds_KW = report_KWF[..., _AT["samples"]], report_KWF[..., _AT["seconds"]]
+        known_KW = np.isfinite(samples_KW) & np.isfinite(seconds_KW) & (seconds_KW > 0)
+        sums = {
+            name: np.where(known_KW, np.nan_to_num(report_KWF[..., _AT[name]]), 0.0).sum(axis=0) for name in _SUMMED
+        }
         with np.errstate(invalid="ignore", divide="ignore"):
-            means = {name: np.where(parts_W > 0, sums[name] / parts_W, np.nan) for name in self.SUMMED}
-        report = Report(
-            means["samples"], means["seconds"], means["comm_seconds"], drivers_WD, out_of_memory=self._out_of_memory
-        )
-        self._clear()
-        return report
-
-    def _clear(self) -> None:
-        self._sums = {name: np.zeros(self._workers) for name in self.SUMMED}
-        self._out_of_memory = np.zeros(self._workers, dtype=bool)
-        self._count = 0
+            means = {name: sums[name] / sums["micro_batches"] for name in _SUMMED}  # 0 / 0 is NaN: nothing is known
+        ran_out_W = (report_KWF[..., _AT["out_of_memory"]] > 0).any(axis=0)
+        return Report(means["samples"], means["seconds"], means["comm_seconds"], drivers_WD, out_of_memory=ran_out_W)

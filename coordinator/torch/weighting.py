@@ -80,7 +80,7 @@ class Weighting:
         self._reached: Turn | None = None
         self._unsummed = False
         self._share: torch.Tensor | None = None
-        self._sharing: dist.Work | None = None
+        self._sharing: Any = None  # the work under way
         before = model.register_forward_pre_hook(Only(model, self._before_forward), with_kwargs=True)
         after = model.register_forward_hook(Only(model, self._after_forward))
         self._handles = [before, after]
@@ -166,7 +166,7 @@ class Weighting:
         share, sharing = self._share, self._sharing
         future = _all_reduce(gradients, group).get_future()
         if last:
-            self._unsummed, self._share = False, None
+            self._unsummed, self._sharing = False, None
 
         def summed(arrived: torch.futures.Future[Any]) -> torch.Tensor:
             try:
@@ -191,9 +191,10 @@ class Weighting:
             raise RuntimeError(
                 "gradients are summed for a model whose forward pass was not seen: attach the module that is called"
             )
-        if self._share is None:
-            self._share = torch.full((1,), turn.share, dtype=torch.float64, device=gradients.device)
-            self._sharing = _all_reduce(self._share, group)
+        if self._sharing is None:
+            if self._share is None:
+                self._share = torch.empty(1, dtype=torch.float64, device=gradients.device)
+            self._sharing = _all_reduce(self._share.fill_(turn.share), group)
         return turn.share
 
 
