@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from paceline.coordinator.experiment.setting import CONTROL, EQUAL, Setting
+from paceline.coordinator.experiment.tasks import live_task
 from paceline.coordinator.policy import Policy
 from paceline.coordinator.record import Iteration
 from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.datasets.collect import MODELS
 from paceline.predictors import LastValue, named
 
 NEVER = 2**40
@@ -34,20 +34,25 @@ class Contestant:
 
     def __init__(self, scheme: str, setting: Setting) -> None:
         torch.manual_seed(setting.seed)
-        task = MODELS[setting.model]()
+        chosen = live_task(setting.model)
+        task = chosen.task
         whole = len(task.inputs) // setting.global_batch * setting.global_batch
         data = TensorDataset(task.inputs[:whole], task.targets[:whole])
         self.loss_of = task.loss
         self.model = DistributedDataParallel(task.model)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=2e-3)
         self.loader = BalancedLoader(data, setting.global_batch, seed=setting.seed)
+        self._scale: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss
         self.losses: list[float] = []
         self.weights: list[float] = []
         self.records: list[Iteration] = []
         if scheme != EQUAL:
             predictor = LastValue() if scheme == CONTROL else named(scheme)
             policy = Policy(warmup=NEVER) if scheme == CONTROL else None
-            attach(self.model, self.loader, predictor=predictor, policy=policy).on_iteration.append(self.records.append)
+            balance = attach(self.model, self.loader, predictor=predictor, policy=policy, weigh=chosen.weigh)
+            balance.on_iteration.append(self.records.append)
+            if chosen.weigh == "loss":
+                self._scale = balance.scale
         self._steps = self._train()
 
     def step(self) -> None:
@@ -59,7 +64,7 @@ class Contestant:
             for inputs, targets in self.loader:
                 self.optimiser.zero_grad()
                 loss = self.loss_of(self.model(inputs), targets)
-                loss.backward()
+                self._scale(loss).backward()
                 self.optimiser.step()
                 self.losses.append(loss.item())
                 self.weights.append(self.loader.weight)

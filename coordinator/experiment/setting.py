@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.datasets.collect import MODELS
+from paceline.coordinator.experiment.tasks import TASKS
 from paceline.predictors import named
 
 EQUAL = "equal"
@@ -23,18 +23,24 @@ class Contention:
         Cores that rank 1 may use while it is disturbed; None for no quota.
     hogs
         Processes that compete for the core of rank 1 while it is disturbed.
+    between
+        Seconds of other work that rank 1 does between two iterations while it is disturbed, as reading data or writing
+        logs would be.
     bursts
         Mean seconds that the disturbance lasts, and that the calm between two lasts; None if it never ends.
     """
 
     quota: float | None = None
     hogs: int = 0
+    between: float = 0.0
     bursts: float | None = None
 
     def __str__(self) -> str:
         """Say what happens, in a phrase."""
         what = f"a quota of {self.quota:.0%} of a core" if self.quota else f"{self.hogs} competing processes"
-        if not self.quota and not self.hogs:
+        if self.between:
+            what = f"{self.between * 1e3:g} ms of other work after each iteration"
+        elif not self.quota and not self.hogs:
             return "nobody is disturbed"
         when = "all the time" if self.bursts is None else f"on and off at random, {self.bursts:g} s each in the mean"
         return f"rank 1 has {what}, {when}"
@@ -45,6 +51,7 @@ CONTENTIONS = {
     "quota": Contention(quota=0.5),
     "hogs": Contention(hogs=3),
     "bursty": Contention(quota=0.25, bursts=2.0),
+    "between": Contention(between=0.04),
     "bursty-hogs": Contention(hogs=3, bursts=2.0),
 }
 """The kinds of contention, by name. Quotas need control groups that can be written."""
@@ -61,7 +68,7 @@ class Setting:
     schemes
         Predictors by name, such as ``"auto"`` or ``"ewma:smoothing=0.5"``, or ``"control"``.
     model
-        What is trained: a key of ``paceline.datasets.collect.MODELS``.
+        What is trained: one of ``paceline.coordinator.experiment.TASKS``.
     global_batch
         Samples of all ranks in an iteration.
     rounds
@@ -88,8 +95,8 @@ class Setting:
     def __post_init__(self) -> None:
         if self.contention not in CONTENTIONS:
             raise ValueError(f"contention must be one of {list(CONTENTIONS)}, got {self.contention!r}")
-        if self.model not in MODELS:
-            raise ValueError(f"model must be one of {list(MODELS)}, got {self.model!r}")
+        if self.model not in TASKS:
+            raise ValueError(f"model must be one of {list(TASKS)}, got {self.model!r}")
         for scheme in self.schemes:
             if scheme != CONTROL:
                 named(scheme)  # here, not in the ranks: says which predictors there are

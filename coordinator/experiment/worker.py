@@ -60,14 +60,15 @@ class Finish:
         self._shared[:] = struct.pack("q", value)
 
 
-def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None) -> dict[str, Any]:
+def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None, disturbed: bool) -> dict[str, Any]:
     """Train for every scheme in its turns, and return what this rank saw."""
+    between = CONTENTIONS[setting.contention].between if disturbed else 0.0
     contestants = {scheme: Contestant(scheme, setting) for scheme in (EQUAL, *setting.schemes)}
     for contestant in contestants.values():
         for _ in range(WARM_UP):
             contestant.step()
     turns = [
-        take_turn(contestants[scheme], scheme, seed, setting.seconds, rank, finish, bursts)
+        take_turn(contestants[scheme], scheme, seed, setting.seconds, rank, finish, bursts, between)
         for scheme, seed in setting.turns
     ]
     return {
@@ -79,7 +80,14 @@ def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None) -> d
 
 
 def take_turn(
-    contestant: Contestant, scheme: str, seed: int, seconds: float, rank: int, finish: Finish, bursts: Bursts | None
+    contestant: Contestant,
+    scheme: str,
+    seed: int,
+    seconds: float,
+    rank: int,
+    finish: Finish,
+    bursts: Bursts | None,
+    between: float = 0.0,
 ) -> Turn:
     """Train for so many seconds by the clock of the first rank."""
     distributed.barrier()  # all have ended the turn before
@@ -94,6 +102,7 @@ def take_turn(
     begin = now = time.perf_counter()
     while len(contestant.losses) < finish.iteration:
         contestant.step()
+        work_for(between)
         before_step, now = now, time.perf_counter()
         walls.append(now - before_step)
         if rank == 0 and now - begin > seconds and finish.iteration == NOT_YET:
@@ -101,6 +110,13 @@ def take_turn(
     if bursts:
         bursts.stop()
     return Turn(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - own)
+
+
+def work_for(seconds: float) -> None:
+    """Compute something else for so long."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
 
 
 def plain(record: Iteration) -> dict[str, Any]:
@@ -138,7 +154,7 @@ def main() -> None:
     )
     if told["place"]:
         Place(**told["place"]).enter()
-    result = run(setting, rank, Finish(folder / "finish"), disturbed(told, setting))
+    result = run(setting, rank, Finish(folder / "finish"), disturbed(told, setting), told["disturbed"])
     (folder / f"result{rank}.json").write_text(json.dumps(result))
     distributed.destroy_process_group()
 
@@ -146,7 +162,7 @@ def main() -> None:
 def disturbed(told: dict[str, Any], setting: Setting) -> Bursts | None:
     """Begin a lasting disturbance of this rank, or return what turns it on and off."""
     contention = CONTENTIONS[setting.contention]
-    if not told["disturbed"] or contention == CONTENTIONS["none"]:
+    if not told["disturbed"] or not (contention.quota or contention.hogs):
         return None
     switch: Switch = Hogs(told["hogs"])
     if contention.quota:

@@ -131,7 +131,10 @@ def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
 
 def apart(workers: Sequence[str], places: Array) -> str:
     """Return what to say when ranks are at different epochs and batches, ``[W, 2 or more]``."""
-    said = [f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}" for worker, place in zip(workers, places, strict=True)]
+    said = [
+        f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
+        for worker, place in zip(workers, places, strict=True)
+    ]
     return (
         f"the ranks are not at the same place of the data: {', '.join(said)}, or had other batches on the way. Every "
         "rank must loop over the loader alike. A look at a batch on one rank alone takes it out of the epoch: for "

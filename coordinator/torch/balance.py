@@ -330,6 +330,7 @@ class Balance:
         self.balancer.step(self._tally.take(before_WD), now_WD)
         self._drivers_before = rows.drivers_WD
         self._take_sizes()
+        self._pace.planned(acted=self._plan.acted)
         self._plan_seconds += PLAN_SMOOTHING * (time.perf_counter() - began - self._plan_seconds)
 
     def _tell(self, rows: Rows, used: Plan, agreed: bool) -> None:

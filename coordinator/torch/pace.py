@@ -17,6 +17,10 @@ WORTH = 10.0
 """Plan when waiting since the last plan has cost this many times what planning costs. The rule of a ski rental, made
 ten times more patient since a plan does not take all waiting away: planning takes at most a tenth of what it fights."""
 
+MOST_PATIENT = 8.0
+"""A plan that changed nothing has shown that planning does not help against this waiting: wait for twice as much before
+the next, up to this factor. At 1 ms a plan that is 80 ms of waiting, an iteration or two after a change that matters."""
+
 ALERT = 0.2
 """From this share of that on a plan is near, and what it needs besides reports is worth sampling."""
 
@@ -65,6 +69,7 @@ class Pace:
         self._reports = 0
         self._step_seconds = 0.0
         self._lost = 0.0
+        self._patience = 1.0
         self.alert = True
 
     def wants_plan(self, seconds_W: Array, steps_W: Array, plan_seconds: float) -> bool:
@@ -81,7 +86,11 @@ class Pace:
         if not self._chooses:
             return True
         # Plain numbers: this runs after every exchange, and a call of numpy costs more than a fleet of them.
-        own = [(seconds / steps, steps) for seconds, steps in zip(seconds_W.tolist(), steps_W.tolist(), strict=True) if seconds > 0]
+        own = [
+            (seconds / steps, steps)
+            for seconds, steps in zip(seconds_W.tolist(), steps_W.tolist(), strict=True)
+            if seconds > 0
+        ]
         known = [seconds for seconds, _ in own if seconds < math.inf]
         if not known:
             return False
@@ -92,8 +101,13 @@ class Pace:
         self._lost += (slowest - sum(known) / len(known)) * max(steps for _, steps in own)
         if self._reports > WARM_UP:
             self.every = max(int(EXCHANGE_SECONDS / self._step_seconds), 1)
-            self.alert = self._lost > ALERT * WORTH * plan_seconds
-            if self._lost < WORTH * plan_seconds:
+            price = WORTH * self._patience * plan_seconds
+            self.alert = self._lost > ALERT * price
+            if self._lost < price:
                 return False
         self._lost = 0.0
         return True
+
+    def planned(self, *, acted: bool) -> None:
+        """Take in whether a plan changed anything."""
+        self._patience = 1.0 if acted else min(2 * self._patience, MOST_PATIENT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ class Task:
     model: torch.nn.Module
     inputs: torch.Tensor
     targets: torch.Tensor
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    loss: Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 def digits_mlp() -> Task:
