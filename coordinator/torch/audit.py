@@ -34,8 +34,10 @@ SURE, CLEAR = 2.0, 0.15
 with which anything is said: the right side begins a quarter beyond the border, so that 4 errors are between."""
 
 BORDERS = {"gradients": 0.25, "none": 0.25, "loss": 1.25}
-"""How the norm of a rank's gradients grows with its samples n, as a power of n. Of a mean loss it falls, between
-n ** -0.5 (all noise) and n ** 0 (all signal); a sum has one power more. ``scale()`` puts one power on top."""
+"""How a rank's gradients grow with its samples n, as a power of n. Summed over the rows of the model's output they stay
+as large for a mean loss, and grow with n for a sum. Where a model shows no rows, the norm of its parameters' gradients
+is taken: of a mean loss it falls, between n ** -0.5 (all noise) and n ** 0 (all signal), and a sum has one power more.
+``scale()`` puts one power on top."""
 
 SENTENCES = {
     "gradients": (

@@ -39,6 +39,9 @@ Sizes = NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
 
+TINY = 1e-300
+"""A gradient of which even the logarithm is finite."""
+
 PLAN_SMOOTHING = 0.3
 """Weight of the newest plan in what a plan costs: one that met a busy machine says little about the next."""
 
@@ -242,12 +245,20 @@ class Balance:
         self._spent += time.perf_counter() - began
         return turn
 
+    def look(self, gradient: torch.Tensor, turn: Turn) -> None:
+        """Note how large the gradients of the rank's rows are, all together."""
+        if self._wants_look() and gradient.dim() and gradient.shape[0] % turn.samples == 0:
+            self._log_norm = math.log(max(float(gradient.abs().mean()) * turn.samples, TINY))
+
+    def _wants_look(self) -> bool:
+        return self._fresh and math.isnan(self._log_norm) and self._losses.wants(self._handed.sizes)
+
     def ready(self, gradients: torch.Tensor | None) -> Any:
         """Stop the clock: this rank's last gradients are ready."""
         began = time.perf_counter()
         waiting = self._clock.ready()
-        if gradients is not None and self._fresh and self._losses.wants(self._handed.sizes):
-            self._log_norm = math.log(max(float(gradients.norm()), 1e-300))
+        if gradients is not None and self._wants_look():  # a model that returns its loss shows no rows
+            self._log_norm = math.log(max(float(gradients.norm()), TINY))
         self._spent += time.perf_counter() - began
         return waiting
 

@@ -35,6 +35,10 @@ class Listener(Protocol):
         """A forward pass in training begins."""
         ...
 
+    def look(self, gradient: torch.Tensor, turn: Turn) -> None:
+        """Gradients of the loss by an output of the model: they tell what kind of loss it is."""
+        ...
+
     def ready(self, gradients: torch.Tensor) -> Any:
         """All gradients are ready, the last of them these; return what to tell ``summed``."""
         ...
@@ -114,6 +118,7 @@ class Weighting:
         def reached(gradient: torch.Tensor) -> None:
             if (alive := known()) is not None:
                 alive._reach(turn)
+                alive.listener.look(gradient, turn)
 
         for tensor in tensors_in(output):
             if tensor.requires_grad:

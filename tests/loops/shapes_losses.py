@@ -48,7 +48,7 @@ def a_mean_of_losses_that_are_not_reduced(job):
 
 @warned("grow with its number of samples")
 def a_summed_loss(job):
-    trained(job, summed(job), epochs=12)
+    trained(job, summed(job), epochs=4)
 
 
 @exact
@@ -58,7 +58,7 @@ def a_summed_loss_averaged_plainly(job):
 
 @warned("grow with its number of samples")
 def tokens_normalised_over_all_ranks(job):
-    trained(job, per_token(job), epochs=12)
+    trained(job, per_token(job), epochs=4)
 
 
 @exact
@@ -68,12 +68,12 @@ def tokens_normalised_over_all_ranks_averaged_plainly(job):
 
 @warned("do not grow with its number of samples")
 def a_mean_loss_averaged_plainly(job):
-    trained(job, lambda model, inputs, targets: mse(model(inputs), targets), weigh="none", epochs=12)
+    trained(job, lambda model, inputs, targets: mse(model(inputs), targets), weigh="none", epochs=4)
 
 
 @warned("grow faster than its number of samples")
 def a_summed_loss_that_is_scaled(job):
-    trained(job, summed(job), weigh="loss", epochs=12)
+    trained(job, summed(job), weigh="loss", epochs=4)
 
 
 @exact(ranks=(2, 4))

@@ -214,7 +214,44 @@ def a_look_at_a_batch_on_one_rank(job):
         step(model, optimizer, batch)
 
 
-@refused("loop")
+@exact
+def ranks_with_other_numbers_of_loading_processes(job):
+    model, loader, optimizer = begun(job, num_workers=job.rank)
+    for _ in range(EPOCHS):
+        for batch in loader:
+            step(model, optimizer, batch)
+
+
+@refused("the ranks must agree on the shuffle of the loader")
+def ranks_that_shuffle_differently(job):
+    begun(job, shuffle=job.rank == 0)
+
+
+@refused("the ranks must agree on the drop_last of the loader")
+def ranks_that_treat_the_last_batch_differently(job):
+    begun(job, drop_last=job.rank == 0)
+
+
+@refused("sampler")
+def a_sampler_of_the_users_own(job):
+    begun(job, sampler=torch.utils.data.SequentialSampler(range(100)))
+
+
+@refused("shuffle")
+def an_option_that_is_misspelt(job):
+    begun(job, shufle=True)
+
+
+@refused("map-style")
+def a_stream_of_samples(job):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(range(100))
+
+    begun(job, dataset=Stream())
+
+
+@refused("this loop over the loader is over")
 def loops_within_loops(job):
     model, loader, optimizer = begun(job)
     for batch in loader:
@@ -224,7 +261,7 @@ def loops_within_loops(job):
             break
 
 
-@refused("thread")
+@refused("read by another thread")
 def batches_fetched_by_a_thread(job):
     model, loader, optimizer = begun(job)
     errors = []

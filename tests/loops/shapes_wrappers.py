@@ -180,6 +180,23 @@ def fully_sharded(job):
     trained(job, network, weigh="loss")
 
 
+@exact
+def fully_sharded_with_tokens_normalised_over_all_ranks(job):
+    from torch.distributed.fsdp import fully_shard
+
+    model, loader = job.keep(job.network()), job.loader()
+    if not job.alone:
+        fully_shard(model)
+    job.attach(model, loader, weigh="none")
+    optimizer = job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            optimizer.zero_grad()
+            tokens = job.all_reduce(torch.tensor(float(targets.numel())))
+            ((model(inputs) - targets).square().sum() * job.world_size / tokens).backward()
+            optimizer.step()
+
+
 @refused("needs balance.scale(loss)")
 def fully_sharded_without_scaling_the_loss(job):
     from torch.distributed.fsdp import fully_shard

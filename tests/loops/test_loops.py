@@ -12,10 +12,17 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import shapes  # noqa: E402, F401 (registers them)
-from verdicts import SHAPES  # noqa: E402
+from verdicts import SHAPES, TABLE_BEGINS, table  # noqa: E402
 
 CASES = [(shape, ranks) for shape in SHAPES for ranks in shape.ranks]
 TOLERANCE = 1e-12
+
+
+@pytest.mark.checkout
+def test_the_documented_table_is_that_of_these_shapes():
+    """Renewed by python tests/loops/renew.py."""
+    page = HERE.parent.parent / "docs" / "loops.md"
+    assert page.read_text().split(TABLE_BEGINS)[1].strip() == table().strip()
 
 
 def run(ranks, out):

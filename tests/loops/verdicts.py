@@ -1,9 +1,12 @@
 """What becomes of a loop when it is balanced: each shape of a loop is registered with its verdict."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 SHAPES: list["Shape"] = []
+
+TABLE_BEGINS = "<!-- the table of the tests: python tests/loops/renew.py -->"
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,11 @@ class Shape:
     @property
     def name(self):
         return self.run.__name__.replace("_", " ")
+
+    @property
+    def sentence(self):
+        ranks = f", {' and '.join(map(str, self.ranks))} ranks" if len(self.ranks) > 1 else ""
+        return f"{self.verdict}{ranks}" if not self.says else f'{self.verdict}: "... {self.says} ..."'
 
 
 def exact(run=None, *, ranks=(2,)):
@@ -48,3 +56,14 @@ def warned(says):
         return run
 
     return register
+
+
+def table():
+    """Return the table of all shapes, as it stands in the documentation."""
+    lines = []
+    for module in dict.fromkeys(shape.run.__module__ for shape in SHAPES):
+        heading = sys.modules[module].__doc__.strip().rstrip(".")
+        lines += [f"### {heading}", "", "| loop | verdict |", "| --- | --- |"]
+        lines += [f"| {shape.name} | {shape.sentence} |" for shape in SHAPES if shape.run.__module__ == module]
+        lines.append("")
+    return "\n".join(lines)
