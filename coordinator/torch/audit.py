@@ -29,9 +29,9 @@ MOST = 60
 FEWEST = 6
 """Steps before anything is said."""
 
-SURE, CLEAR = 2.0, 0.15
+SURE, CLEAR = 3.0, 0.15
 """Standard errors by which the growth of gradients must lie on the wrong side of the border, and the largest such error
-with which anything is said: the right side begins a quarter beyond the border, so that 4 errors are between."""
+with which anything is said: what is right lies a quarter beyond the border, and so nearly 5 errors away."""
 
 BORDERS = {"gradients": 0.25, "none": 0.25, "loss": 1.25}
 """How a rank's gradients grow with its samples n, as a power of n. Summed over the rows of the model's output they stay

@@ -18,8 +18,8 @@ WORTH = 10.0
 ten times more patient since a plan does not take all waiting away: planning takes at most a tenth of what it fights."""
 
 MOST_PATIENT = 8.0
-"""A plan that changed nothing has shown that planning does not help against this waiting: wait for twice as much before
-the next, up to this factor. At 1 ms a plan that is 80 ms of waiting, an iteration or two after a change that matters."""
+"""A plan that changed nothing has shown that planning does not help against this waiting: be twice as patient before
+the next, up to this factor. At 1 ms a plan that is 80 ms of waiting: an iteration or two after a change that matters."""
 
 ALERT = 0.2
 """From this share of that on a plan is near, and what it needs besides reports is worth sampling."""

@@ -272,9 +272,23 @@ def tensors_in(output: Any) -> Iterator[torch.Tensor]:
 
 
 class _Slot:
-    """What the one communication hook does that DistributedDataParallel takes, and that a model keeps for good."""
+    """What the one communication hook does that DistributedDataParallel takes, and that a model keeps for good.
 
-    weighting: Weighting | None = None
+    It knows the weighting weakly, which other hooks of the model hold: Python cannot see the cycle of a model whose
+    hook, held by torch, holds the model.
+    """
+
+    def __init__(self) -> None:
+        self._weighting: Callable[[], Weighting | None] = lambda: None
+
+    @property
+    def weighting(self) -> Weighting | None:
+        """Who weighs this model's gradients, if anybody does."""
+        return self._weighting()
+
+    @weighting.setter
+    def weighting(self, weighting: Weighting | None) -> None:
+        self._weighting = (lambda: None) if weighting is None else weakref.ref(weighting)
 
 
 def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
@@ -283,8 +297,8 @@ def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        if slot.weighting is not None:
-            return slot.weighting.hook(bucket, group)
+        if (weighting := slot.weighting) is not None:
+            return weighting.hook(bucket, group)
         average = bucket.buffer().div_(group.size())  # nothing is attached any more
         future = _all_reduce(average, group).get_future()
         result: torch.futures.Future[torch.Tensor] = future.then(lambda arrived: arrived.value()[0])

@@ -1,0 +1,110 @@
+"""Losses of the wrong kind are noticed, those of the right kind are not; nothing is left behind by a balance."""
+
+import gc
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.coordinator.torch.audit import MOST, LossKind, refuse_mixing_layers
+
+
+def sentences(weigh, power, noise, seed, ranks=2):
+    """What is said of gradients that grow with this power of the samples."""
+    rng, kind = np.random.default_rng(seed), LossKind(weigh)
+    said = []
+    for _ in range(MOST):
+        sizes = rng.integers(4, 40, ranks).astype(float)
+        if kind.wants(sizes):
+            said.append(kind.learn(sizes, power * np.log(sizes) + noise * rng.standard_normal(ranks) - 0.1))
+    return [sentence for sentence in said if sentence]
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("noise", [0.02, 0.2])
+@pytest.mark.parametrize(
+    ("weigh", "power", "wrong"),
+    [
+        ("gradients", 0.0, False),
+        ("gradients", -0.5, False),
+        ("gradients", 1.0, True),
+        ("none", 1.0, False),
+        ("none", 0.0, True),
+        ("loss", 1.0, False),
+        ("loss", 0.5, False),
+        ("loss", 2.0, True),
+    ],
+)
+def test_a_loss_of_the_wrong_kind_is_said_once_and_of_the_right_kind_never(weigh, power, wrong, noise, ranks):
+    said = [len(sentences(weigh, power, noise, seed, ranks)) for seed in range(50)]
+    assert said == [int(wrong)] * 50
+
+
+def test_nothing_is_said_without_unequal_batches_or_of_nonsense():
+    kind = LossKind("gradients")
+    assert not kind.wants(np.array([10, 11]))
+    assert not kind.wants(None)
+    assert not any(kind.learn(np.array([10.0, np.nan]), np.array([1.0, 2.0])) for _ in range(100))
+
+
+def test_layers_that_mix_the_samples_of_all_ranks_need_a_weighed_loss():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SyncBatchNorm(4))
+    with pytest.raises(ValueError, match=r'synchronised batch normalisation \(1\).*weigh="loss"'):
+        refuse_mixing_layers(model, "gradients")
+    refuse_mixing_layers(model, "loss")
+
+
+def held():
+    """Open descriptors, threads and balances of this process."""
+    gc.collect()
+    return (
+        len(list(Path("/proc/self/fd").iterdir())),
+        threading.active_count(),
+        len(list(Path("/proc/self/task").iterdir())),
+    )
+
+
+def attached_and_closed(rank, close):
+    counts = []
+    for turn in range(6):
+        model = DistributedDataParallel(torch.nn.Linear(4, 2))
+        loader = BalancedLoader(torch.randn(48, 4), 12)
+        balance = attach(model, loader, every=1)
+        for inputs in loader:
+            model(inputs).mean().backward()
+        if close:
+            balance.close()
+            balance.close()  # twice is once
+            for inputs in loader:  # the job may go on without
+                model(inputs).mean().backward()
+        del model, loader, balance
+        torch.distributed.barrier()
+        if turn:
+            counts.append(held())
+    return counts
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "dropped"])
+def test_a_balance_that_is_closed_or_dropped_leaves_no_descriptor_and_no_thread_behind(close):
+    for counts in run_ranks(2, attached_and_closed, close):
+        assert max(counts[1:]) <= counts[0]
+
+
+def attached_anew(rank):
+    model = DistributedDataParallel(torch.nn.Linear(4, 2))
+    loader = BalancedLoader(torch.randn(48, 4), 12)
+    first = attach(model, loader)
+    assert attach(DistributedDataParallel(torch.nn.Linear(4, 2)), loader) is first
+    first.close()
+    second = attach(model, loader)
+    return second is not first and first.closed and not second.closed
+
+
+def test_a_model_can_be_attached_anew_after_its_balance_was_closed():
+    assert run_ranks(2, attached_anew) == [True, True]

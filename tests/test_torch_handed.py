@@ -1,0 +1,78 @@
+"""Which batch a model was given is found out from sizes, whatever the loop fetches, skips or mixes in."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.coordinator.torch.handed import Handed, Sight, lengths
+
+GLOBAL_BATCH = 12
+
+
+def handed_out(*own, total=GLOBAL_BATCH):
+    handed = Handed(rank=0, global_batch=GLOBAL_BATCH)
+    for samples in own:
+        handed.add(np.array([samples, total - samples]))
+    return handed
+
+
+@given(st.data(), st.lists(st.integers(1, 11), min_size=1, max_size=30), st.integers(1, 5))
+def test_batches_computed_in_the_order_in_which_they_were_fetched_keep_their_shares(data, own, ahead):
+    handed, sight, fetched = handed_out(), Sight(), 0
+    for number, samples in enumerate(own):
+        while fetched <= number or (fetched < len(own) and fetched <= number + ahead and data.draw(st.booleans())):
+            handed.add(np.array([own[fetched], GLOBAL_BATCH - own[fetched]]))
+            fetched += 1
+        turn = handed.given([samples, samples], [6], sight)
+        assert turn.known
+        assert turn.share == samples / GLOBAL_BATCH
+
+
+def test_batches_that_are_skipped_are_over():
+    handed, sight = handed_out(4, 7, 9), Sight()
+    assert handed.given([9], [], sight).fresh
+    assert handed.in_flight == 0
+
+
+def test_a_second_pass_over_a_batch_is_not_fresh():
+    handed, sight = handed_out(4), Sight()
+    assert [handed.given([4], [], sight).fresh for _ in range(3)] == [True, False, False]
+
+
+def test_a_batch_of_the_last_few_samples_weighs_by_its_own_total():
+    handed = handed_out(2, total=5)
+    assert handed.given([2], [], Sight()).share == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("per_sample", [2, 50])
+def test_tokens_or_views_of_samples_are_as_many_for_each(per_sample):
+    handed, sight = handed_out(4, 7), Sight()
+    assert handed.given([4 * per_sample], [], sight).samples == 4
+    assert handed.given([7 * per_sample], [], sight).samples == 7
+    assert not handed.given([7 * per_sample + 1], [], sight).known
+
+
+def test_what_the_loader_did_not_hand_out_weighs_by_its_rows_on_every_rank_alike():
+    shares = []
+    for rank in range(2):
+        handed, sight = Handed(rank, GLOBAL_BATCH), Sight()
+        handed.add(np.array([5, 2]))
+        assert handed.given([[5, 2][rank]], [], sight).known
+        shares.append(handed.given([5], [], sight).share)  # five rows from elsewhere, as many as rank 0 had
+    assert shares[0] == shares[1]
+
+
+def test_two_models_see_the_same_batch_in_their_own_ways():
+    handed, critic, generator = handed_out(4, 6), Sight(), Sight()
+    assert handed.given([4], [3], critic).fresh
+    assert handed.given([100], [4], generator).known  # noise, with time first
+    assert handed.given([6], [3], critic).fresh
+
+
+def test_lengths_are_found_in_whatever_a_model_is_given():
+    images = [torch.zeros(3, 5, 5), torch.zeros(3, 6, 6)]
+    assert lengths((images,), {"mask": None, "flag": 3})[0][0] == 2
+    assert lengths((), {"inputs": {"ids": torch.zeros(7, 9)}}) == ([7], [9])
+    assert lengths((object(),), {}) == ([], [])

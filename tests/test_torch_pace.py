@@ -1,0 +1,71 @@
+"""Planning takes little beside the waiting that it fights, and comes at once where it matters."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.coordinator.torch.pace import MOST_PATIENT, WARM_UP, WORTH, Pace
+
+ONE = np.ones(2)
+
+
+def settled():
+    pace = Pace()
+    for _ in range(WARM_UP):
+        assert pace.wants_plan(np.array([0.1, 0.1]), ONE, plan_seconds=0.001)
+    return pace
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), min_size=10, max_size=200), st.floats(1e-4, 1e-2))
+def test_plans_take_at_most_a_tenth_of_the_waiting(seconds, plan_seconds):
+    pace, plans, waited = settled(), 0, 0.0
+    for pair in seconds:
+        waited += max(pair) - sum(pair) / 2
+        if pace.wants_plan(np.array(pair), ONE, plan_seconds):
+            plans += 1
+            pace.planned(acted=True)
+    assert plans * plan_seconds * WORTH <= waited + 1e-9
+
+
+def test_balanced_ranks_are_left_alone():
+    pace = settled()
+    assert not any(pace.wants_plan(np.array([0.1, 0.1]), ONE, 0.001) for _ in range(1000))
+
+
+def test_a_rank_that_turns_slow_is_answered_in_the_same_iteration():
+    assert settled().wants_plan(np.array([0.1, 0.2]), ONE, plan_seconds=0.001)
+
+
+def test_plans_that_change_nothing_become_rarer_up_to_a_limit():
+    pace, gaps, gap = settled(), [], 0
+    for _ in range(4000):
+        gap += 1
+        if pace.wants_plan(np.array([0.125, 0.125 + 2**-9]), ONE, plan_seconds=2**-10):
+            pace.planned(acted=False)
+            gaps.append(gap)
+            gap = 0
+    assert gaps[:4] == [10, 20, 40, 80]
+    assert set(gaps[4:]) == {int(10 * MOST_PATIENT)}
+
+
+def test_short_iterations_are_reported_together():
+    pace = Pace()
+    for _ in range(WARM_UP + 1):
+        pace.wants_plan(np.array([0.004, 0.005]), ONE, plan_seconds=0.001)
+    assert pace.every == 10
+
+
+@pytest.mark.parametrize("seconds", [np.nan, 0.0, -1.0, np.inf])
+def test_nonsense_is_not_counted(seconds):
+    pace = settled()
+    assert not pace.wants_plan(np.array([seconds, seconds]), ONE, plan_seconds=0.001)
+    assert not pace.wants_plan(np.array([0.1, seconds]), ONE, plan_seconds=0.001)
+
+
+def test_every_exchange_is_planned_where_the_user_says_how_often():
+    pace = Pace(every=3)
+    assert pace.every == 3
+    assert all(pace.wants_plan(np.array([0.1, 0.1]), ONE, plan_seconds=1.0) for _ in range(20))
+    with pytest.raises(ValueError, match="every must be at least 1 iteration, got 0"):
+        Pace(every=0)
