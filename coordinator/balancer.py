@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline.coordinator import why
+from paceline.coordinator.chance import Chance
 from paceline.coordinator.decision import Situation, decide
-from paceline.coordinator.limits import Limits, require_fleet
+from paceline.coordinator.limits import Limits, require_drivers, require_fleet
 from paceline.coordinator.plan import Plan, seconds_of
-from paceline.coordinator.policy import Policy, gain_of, wiggled
+from paceline.coordinator.policy import Policy, excited, gain_of
 from paceline.predictors import Forecast, Predictor, Report
 
 Sizes = NDArray[np.int64]
@@ -88,8 +89,10 @@ class LoadBalancer:
         limits = Limits.of(self.policy, names, global_batch)
         predictor.reset(names)
         self._iterations = 0
+        self._chance = Chance()
         now = self._start(limits)
-        self.plan = self._planned(self._sizes, now, "Equal batches: no iteration has been reported yet.")
+        reason = "Equal batches: no iteration has been reported yet."
+        self.plan = self._planned(self._sizes, now, reason, acted=False)
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -110,19 +113,27 @@ class LoadBalancer:
         Raises
         ------
         ValueError
-            If the report or the drivers are not those of a fleet of this size.
+            If the report or the drivers are not those of a fleet of this size. Nothing is learnt then.
         """
-        require_fleet(report, len(self.workers))
-        self.predictor.observe(report)
+        require_drivers("drivers_now", drivers_now, self.predictor)
+        self.observe(report)
         self._iterations += 1
         forecast = self._forecast(drivers_now)
+        self._chance.learn(report.speed, forecast.speed)
         self._limits = self._limits.after(report, self._sizes, forecast)
         self.plan = self._next(self._situation(forecast))
         return self.plan
 
     def observe(self, report: Report) -> None:
-        """Learn from an iteration without planning the next."""
+        """Learn from an iteration without planning the next.
+
+        Raises
+        ------
+        ValueError
+            If the report is not that of a fleet of this size. Nothing is learnt then.
+        """
         require_fleet(report, len(self.workers))
+        require_drivers("the report's drivers", report.drivers, self.predictor)
         self.predictor.observe(report)
 
     def join(self, worker: object) -> Plan:
@@ -168,6 +179,7 @@ class LoadBalancer:
             "direction": self._direction.copy(),
             "changed_at": self._changed_at.copy(),
             "learnt_limits": self._limits.learnt.copy(),
+            **{f"chance/{name}": value for name, value in self._chance.state_dict().items()},
             **predictor,
         }
 
@@ -186,15 +198,21 @@ class LoadBalancer:
             )
         workers = [str(worker) for worker in state["workers"]]
         limits = Limits.of(self.policy, workers, self.global_batch, np.array(state["learnt_limits"]))
-        self.predictor.load_state_dict({name[10:]: v for name, v in state.items() if name.startswith("predictor/")})
+        before = self.predictor.state_dict()
+        try:
+            self.predictor.load_state_dict({name[10:]: v for name, v in state.items() if name.startswith("predictor/")})
+        except BaseException:
+            self.predictor.load_state_dict(before)  # a state that is refused changes nothing
+            raise
         self._limits = limits
+        self._chance.load_state_dict({name[7:]: v for name, v in state.items() if name.startswith("chance/")})
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
         self._direction = np.array(state["direction"])
         self._changed_at = np.array(state["changed_at"])
         after = why.count(self._iterations, "iteration")
         now = self._situation(self._forecast())
-        self.plan = self._planned(np.array(state["planned"]), now, f"Resumed after {after}.")
+        self.plan = self._planned(np.array(state["planned"]), now, f"Resumed after {after}.", acted=False)
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
@@ -206,11 +224,14 @@ class LoadBalancer:
             reason = f"Equal batches: {self._iterations} of {of} done"
         else:
             sizes, reason = decide(now)
+        before = why.moved_samples(self._sizes, self.plan.sizes)
         gain = self._change(sizes, now)
-        tried, remark = self._tried(now)
+        tried = self._tried(now)
+        reason = why.with_excitation(reason, before, why.moved_samples(self._sizes, tried))
         if not now.bounds[2]:
-            remark += "; the memory limits leave no room for the global batch and are ignored"
-        return self._planned(tried, now, f"{reason}{remark}.", gain)
+            reason += "; the memory limits leave no room for the global batch and are ignored"
+        acted = not np.array_equal(tried, self.plan.sizes)
+        return self._planned(tried, now, f"{reason}.", acted=acted, gain=gain)
 
     def _change(self, sizes: Sizes, now: Situation) -> float:
         """Use these sizes, remember who changed which way, and return the gain."""
@@ -223,19 +244,17 @@ class LoadBalancer:
         self._sizes = sizes
         return gain_of(kept, made)
 
-    def _tried(self, now: Situation) -> tuple[Sizes, str]:
-        """Return the sizes with a wiggle for those whose curve the predictor cannot tell; a change tells as much."""
+    def _tried(self, now: Situation) -> Sizes:
+        """Return the sizes, excited for those whose curve the predictor cannot tell; a change tells as much."""
         wanted = getattr(self.predictor, "wants_excitation", None)
         policy = self.policy
         silent = wanted is None or not np.any(wanted) or not policy.excitation
         if silent or self._iterations < policy.warmup or self._iterations == self._changed_at.max():
-            return self._sizes, ""
+            return self._sizes
         low, high, _ = now.bounds
         seed = (policy.seed, self._iterations)
         quantum, amount = policy.quantum, policy.excitation
-        sizes = wiggled(self._sizes, np.asarray(wanted), low, high, amount=amount, quantum=quantum, seed=seed)
-        samples = why.count(int(np.abs(sizes - self._sizes).sum()) // 2, "sample")
-        return sizes, f"; wiggled {samples} to tell fixed time from time per sample"
+        return excited(self._sizes, np.asarray(wanted), low, high, amount=amount, quantum=quantum, seed=seed)
 
     def _forecast(self, drivers_now: ArrayLike | None = None) -> Forecast:
         return self.predictor.predict(drivers_now, horizon=self.horizon)
@@ -250,6 +269,7 @@ class LoadBalancer:
             sizes=self._sizes,
             direction=self._direction,
             changed_ago=self._iterations - self._changed_at,
+            chance=self._chance.gain(),
         )
 
     def _start(self, limits: Limits) -> Situation:
@@ -267,10 +287,9 @@ class LoadBalancer:
             self._sizes = limits.split(now.curves, low, high)
         fleet = why.count(len(self.workers), "worker")
         reason = f"{event}: {why.count(self.global_batch, 'sample')} split anew over {fleet}."
-        self.plan = self._planned(self._sizes, now, reason)
+        self.plan = self._planned(self._sizes, now, reason, acted=True)
         return self.plan
 
-    def _planned(self, sizes: Sizes, now: Situation, reason: str, gain: float = 0.0) -> Plan:
-        acted = hasattr(self, "plan") and not np.array_equal(sizes, self.plan.sizes)
+    def _planned(self, sizes: Sizes, now: Situation, reason: str, *, acted: bool, gain: float = 0.0) -> Plan:
         seconds = seconds_of(now.plain_curves, sizes)
         return Plan(self.workers, sizes, now.forecast, seconds, gain, acted, reason, self._iterations)

@@ -35,6 +35,8 @@ class Situation:
         Which way each size went when it last changed, ``[W]``: 1, -1, or 0 if it never did.
     changed_ago
         How many iterations ago that was, ``[W]``.
+    chance
+        The gain that noise alone may promise.
     """
 
     policy: Policy
@@ -45,6 +47,7 @@ class Situation:
     sizes: Sizes
     direction: Sizes
     changed_ago: Sizes
+    chance: float = 0.0
 
     @cached_property
     def plain_curves(self) -> Curves:
@@ -65,6 +68,11 @@ class Situation:
         """Fewest and most samples of each worker, ``[W]``, and whether the memory limits leave room for the batch."""
         return self.limits.bounds(self.curves.limit)
 
+    @property
+    def least_gain(self) -> float:
+        """The gain from which on a change is worth it: beyond the dead-band, and beyond chance."""
+        return max(self.policy.dead_band, self.chance) if self.policy.dead_band else 0.0
+
     def makespan(self, sizes: Sizes) -> float:
         """Return the seconds until the last worker is planned to be done."""
         return float(seconds_of(self.curves, sizes).max())
@@ -81,8 +89,8 @@ def decide(now: Situation) -> tuple[Sizes, str]:
         return best, f"{_moved(now, best)}: {why.broken_bounds(now.workers, now.sizes, high)}"
     kept = now.makespan(now.sizes)
     at_most = largest_gain(now.curves, now.limits.global_batch, kept)
-    if at_most < now.policy.dead_band:
-        return now.sizes, _too_little(now, f"at most {why.percent(max(at_most, 0.0))}")
+    if at_most < now.least_gain:
+        return now.sizes, _too_little(now, f"at most {why.percent(max(at_most, 0.0))}", at_most)
     best = now.limits.split(now.curves, low, high)
     gain = gain_of(kept, now.makespan(best))
     if reason := _reason_to_keep(now, gain):
@@ -95,23 +103,25 @@ def decide(now: Situation) -> tuple[Sizes, str]:
 
 
 def _reason_to_keep(now: Situation, gain: float) -> str:
-    dead_band, cooldown = now.policy.dead_band, now.policy.cooldown
+    cooldown = now.policy.cooldown
     if gain <= 0:
         return "Kept the sizes: no split is expected to be faster"
-    if gain < dead_band:
-        return _too_little(now, why.percent(gain))
+    if gain < now.least_gain:
+        return _too_little(now, why.percent(gain), gain)
     ago = int(now.changed_ago.min())
     if ago <= cooldown and gain < now.policy.urgent:
         return (
-            f"Kept the sizes: the best split would gain {why.percent(gain)}, "
-            f"but the last change is {why.count(ago, 'iteration')} ago and the cool-down is {cooldown}"
+            f"Kept the sizes: the best split would gain {why.percent(gain)}, but sizes changed "
+            f"{why.count(ago, 'iteration')} ago and rest for {why.count(cooldown, 'iteration')} after a change"
         )
     return ""
 
 
-def _too_little(now: Situation, gain: str) -> str:
-    dead_band = why.percent(now.policy.dead_band)
-    return f"Kept the sizes: the best split would gain {gain}, less than the dead-band of {dead_band}"
+def _too_little(now: Situation, gain: str, value: float) -> str:
+    words = f"Kept the sizes: the best split would gain {gain}"
+    if value < now.policy.dead_band:
+        return f"{words}, less than the dead-band of {why.percent(now.policy.dead_band)}"
+    return f"{words}, which may be chance: forecasts are that uncertain ({why.percent(now.chance)})"
 
 
 def _shortened(now: Situation, best: Sizes, low: Array, high: Array) -> tuple[Sizes, str]:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from paceline.coordinator.policy import Policy
-from paceline.predictors import Curves, Forecast, Report
+from paceline.predictors import Curves, Forecast, Predictor, Report
 from paceline.solver import split
 
 Array = NDArray[np.float64]
@@ -81,13 +81,30 @@ class Limits:
         return self.split(Curves.from_speed(np.ones(len(low))), low, high)
 
 
+def require_drivers(name: str, drivers: ArrayLike | None, predictor: Predictor) -> None:
+    """Refuse drivers that are not one number for each worker and each driver that the predictor reads."""
+    if drivers is None or not predictor.driver_names:
+        return
+    expected = (len(predictor.workers), len(predictor.driver_names))
+    if np.asarray(drivers, dtype=np.float64).shape != expected:
+        raise ValueError(
+            f"{name} must have the shape [workers, drivers] {expected}, in the order {list(predictor.driver_names)}, "
+            f"got {np.shape(drivers)}"
+        )
+
+
 def require_fleet(report: Report, count: int) -> None:
-    """Refuse a report that does not have one entry for each worker."""
-    shapes = np.shape(report.samples), np.shape(report.seconds)
+    """Refuse a report that does not have one number for each worker."""
+    shapes = tuple(np.asarray(each, dtype=np.float64).shape for each in (report.samples, report.seconds))
     if shapes != ((count,), (count,)):
         raise ValueError(
             f"the report must hold samples and seconds for each of the {count} workers, got the shapes {shapes[0]} and "
             f"{shapes[1]}; call join or leave when the fleet changes"
+        )
+    if report.comm_seconds is not None and np.asarray(report.comm_seconds, dtype=np.float64).shape != (count,):
+        raise ValueError(
+            f"comm_seconds must hold one number for each of the {count} workers, got the shape "
+            f"{np.shape(report.comm_seconds)}"
         )
     if report.out_of_memory is not None:
         _flags(report.out_of_memory, count)

@@ -40,10 +40,10 @@ class Policy:
         A worker whose size turns round within this many iterations of its last change takes half the step; 0
         switches the rule off, 3 suits a fleet whose sizes swing.
     excitation
-        Size of the wiggle, relative to a worker's size, for workers whose fixed time and time per sample the
+        Size of the excitation, relative to a worker's size, for workers whose fixed time and time per sample the
         predictor cannot tell apart (those it marks in ``wants_excitation``); 0 switches it off.
     seed
-        Seed of the wiggle, so that every rank wiggles alike.
+        Seed of the excitation, so that every rank excites alike.
     quantum
         Every size is a multiple of this many samples.
     lower, upper
@@ -154,13 +154,13 @@ def within_half_step(current: Sizes, proposed: Sizes, turns: Mask, quantum: int)
     return fewest, most
 
 
-def wiggled(
+def excited(
     sizes: Sizes, wanted: Mask, low: Array, high: Array, *, amount: float, quantum: int, seed: tuple[int, int]
 ) -> Sizes:
     """Return sizes in which workers of random pairs hand each other a few samples: sum and bounds are kept.
 
     >>> sizes, no_limit = np.array([100, 100, 100]), np.full(3, np.inf)
-    >>> wiggled(sizes, np.array([True, True, False]), np.ones(3), no_limit, amount=0.05, quantum=1, seed=(0, 9))
+    >>> excited(sizes, np.array([True, True, False]), np.ones(3), no_limit, amount=0.05, quantum=1, seed=(0, 9))
     array([ 95, 105, 100])
     """
     chance = np.random.default_rng(seed)

@@ -72,7 +72,7 @@ class LeaderSearch:
     >>> plan.sizes
     array([72, 56])
     >>> print(plan.why)
-    Moved 8 samples from gpu1 (44 % slower than the median) to gpu0: they took 900 ms and 500 ms over 1 iteration.
+    Moved 8 samples from gpu1 (44 % slower than gpu0) to gpu0: they took 900 ms and 500 ms over 1 iteration.
     """
 
     workers: tuple[str, ...]

@@ -12,7 +12,10 @@ Sizes = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 SHOWN = 3
-"""So many workers are named; the others are counted."""
+"""This many workers are named; the others are counted."""
+
+WORTH_NAMING = 0.01
+"""A worker that is slower by less than this is no reason for anything."""
 
 
 def percent(share: float) -> str:
@@ -67,13 +70,49 @@ def moved(workers: Sequence[str], before: Sizes, after: Sizes, speed: Array) -> 
     givers, more_givers = _largest(-change)
     takers, more_takers = _largest(change)
     names = [workers[i] for i in givers]
-    middle = len(speed) // 2
-    slower = 1 - float(speed[givers[0]] / np.partition(speed, middle)[middle])
-    if slower > 0:
-        names[0] += f" ({percent(slower)} slower than the median)"
+    other, than = _usual(workers, speed, givers[0])
+    slower = 1 - float(speed[givers[0]]) / other
+    if slower >= WORTH_NAMING:
+        names[0] += f" ({percent(slower)} slower than {than})"
     samples = count(int(change[change > 0].sum()), "sample")
     to = listed([workers[i] for i in takers], more_takers)
     return f"Moved {samples} from {listed(names, more_givers)} to {to}"
+
+
+def _usual(workers: Sequence[str], speed: Array, one: int) -> tuple[float, str]:
+    """Return the speed with which a worker's is compared, and whose it is."""
+    if len(workers) == 2:
+        return float(speed[1 - one]), workers[1 - one]
+    return float(np.median(speed)), "the median"
+
+
+def moved_samples(before: Sizes, after: Sizes) -> int:
+    """Return how many samples went from one worker to another.
+
+    >>> moved_samples(np.array([64, 64]), np.array([60, 68]))
+    4
+    """
+    return int(np.abs(after - before).sum()) // 2
+
+
+def with_excitation(reason: str, before: int, now: int) -> str:
+    """Return the reason, and what becomes of samples that are moved for a while to learn from it.
+
+    >>> with_excitation("Kept the sizes: no split is expected to be faster", before=0, now=6)
+    'Moved 6 samples for a while, to tell fixed time from time per sample; otherwise kept the sizes: no split is
+    expected to be faster'
+    """
+    done = []
+    if before:
+        done.append(f"took {count(before, 'sample')} back that had been moved for a while")
+    if now:
+        done.append(f"moved {count(now, 'sample')} for a while, to tell fixed time from time per sample")
+    if not done:
+        return reason
+    if reason.startswith("Kept the sizes"):
+        first = " and ".join(done)
+        return f"{first[0].upper()}{first[1:]}; otherwise kept{reason.removeprefix('Kept')}"
+    return f"{reason}; {' and '.join(done)}"
 
 
 def expected(made: float, kept: float, horizon: int, risk: float) -> str:

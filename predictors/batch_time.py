@@ -40,8 +40,9 @@ LARGEST_SURPRISE = 2.0
 TELLING = 0.5
 """A move below this share of the noise is only the balancer's answer to it, and would be learnt as a slope."""
 
-HOPELESS = 0.1
-"""Under noise from here on a wiggle of a few per cent tells nothing, and none is asked for."""
+HOPELESS = 0.05
+"""Under noise from here on an excitation of a few per cent tells next to nothing: it would take hundreds, and sizes
+would never rest. None is asked for."""
 
 LEAST_NOISE, TOLERATED = 0.02, 0.1
 """Relative error of a time at the least, and of a slope up to which a curve counts as known."""
@@ -116,7 +117,7 @@ class BatchTime(FleetPredictor):
 
     @property
     def wants_excitation(self) -> NDArray[np.bool_]:
-        """Whose batch has moved too little to tell slope and intercept apart, and would with a wiggle, ``[W]``."""
+        """Whose batch has moved too little to tell slope and intercept apart, and would with an excitation, ``[W]``."""
         noise_W = np.maximum(np.sqrt(self._rows["noise"]), LEAST_NOISE)
         wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self._rows["information"])) & (noise_W < HOPELESS)
         return wanted

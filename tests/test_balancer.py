@@ -367,7 +367,7 @@ REASONS = {
     "cool-down": (
         lambda: why_after(EQUAL, STRAGGLER, EQUAL, cooldown=2, urgent=0.2),
         "Kept the sizes: the best split would gain 13 %, "
-        "but the last change is 1 iteration ago and the cool-down is 2.",
+        "but sizes changed 1 iteration ago and rest for 2 iterations after a change.",
     ),
     "largest change": (
         lambda: why_after([1280, 1280, 1280, 128], largest_change=0.25),
@@ -390,8 +390,8 @@ REASONS = {
     ),
     "excitation": (
         lambda: why_after(EQUAL, predictor=Curious(), excitation=0.05, dead_band=0.02),
-        "Kept the sizes: the best split would gain at most 0 %, less than the dead-band of 2 %; "
-        "wiggled 6 samples to tell fixed time from time per sample.",
+        "Moved 6 samples for a while, to tell fixed time from time per sample; otherwise kept the sizes: "
+        "the best split would gain at most 0 %, less than the dead-band of 2 %.",
     ),
     "a worker joins": (lambda: balancer().join("gpu4").why, "gpu4 joined: 512 samples split anew over 5 workers."),
     "a worker leaves": (lambda: balancer().leave("gpu1").why, "gpu1 left: 512 samples split anew over 3 workers."),

@@ -3,7 +3,7 @@ import pytest
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.plan import seconds_of
-from paceline.coordinator.policy import largest_gain, turning, wiggled, within_half_step, within_largest_change
+from paceline.coordinator.policy import excited, largest_gain, turning, within_half_step, within_largest_change
 from paceline.predictors import BatchTime, Curves, LastValue, Report
 from paceline.solver import split
 
@@ -138,36 +138,39 @@ class Curious(LastValue):
         return np.array(self.wants)
 
 
-def excited(wants, iterations=30, **rules):
+def plans_with_excitation(wants, iterations=30, **rules):
     policy = Policy(**{**FREE, "dead_band": 0.02, "excitation": 0.05, **rules})
     balancer = LoadBalancer(Curious(wants), workers=FLEET, global_batch=600, policy=policy)
     plans = [balancer.step(Report(balancer.plan.sizes, balancer.plan.sizes / 100)) for _ in range(iterations)]
     return np.array([plan.sizes for plan in plans]), plans
 
 
-def test_excitation_wiggles_those_whom_the_predictor_asks_for_around_their_sizes():
-    sizes_KW, _ = excited((True, True, False))
+def test_excitation_moves_samples_of_those_whom_the_predictor_asks_for_around_their_sizes():
+    sizes_KW, _ = plans_with_excitation((True, True, False))
     assert (sizes_KW[:, 2] == 200).all()
     assert set(sizes_KW[:, 0]) == {190, 210}
     assert set(sizes_KW[:, 1]) == {190, 210}
 
 
-def test_a_single_worker_is_wiggled_with_a_partner():
-    sizes_KW, _ = excited((False, True, False))
+def test_a_single_worker_is_excited_with_a_partner():
+    sizes_KW, _ = plans_with_excitation((False, True, False))
     assert set(sizes_KW[:, 1]) == {190, 210}
     assert set(sizes_KW[:, 0]) == set(sizes_KW[:, 2]) == {190, 200, 210}
 
 
 def test_excitation_is_seeded_and_off_where_nobody_asks_or_the_policy_says_no():
-    once, again, other = (excited((True, True, True), seed=seed)[0] for seed in (1, 1, 2))
+    once, again, other = (plans_with_excitation((True, True, True), seed=seed)[0] for seed in (1, 1, 2))
     np.testing.assert_array_equal(once, again)
     assert (once != other).any()
-    for still in (excited((False, False, False)), excited((True, True, True), excitation=0.0)):
+    for still in (
+        plans_with_excitation((False, False, False)),
+        plans_with_excitation((True, True, True), excitation=0.0),
+    ):
         assert (still[0] == 200).all()
 
 
 def test_excitation_keeps_sum_quantum_and_bounds():
-    sizes_KW, _ = excited((True, True, True), quantum=4, lower=196, upper=204)
+    sizes_KW, _ = plans_with_excitation((True, True, True), quantum=4, lower=196, upper=204)
     assert (sizes_KW.sum(axis=1) == 600).all()
     assert (sizes_KW % 4 == 0).all()
     assert set(sizes_KW.ravel()) == {196, 200, 204}
@@ -202,9 +205,9 @@ def test_devices_with_fixed_times_are_balanced_in_two_changes_by_curves_and_not_
     assert ratio_after_two_changes(LastValue()) > 1.1
 
 
-def test_a_fleet_of_one_is_not_wiggled():
+def test_a_fleet_of_one_is_not_excited():
     one = np.array([64])
-    assert wiggled(one, one > 0, one, one, amount=0.5, quantum=1, seed=(0, 1)).tolist() == [64]
+    assert excited(one, one > 0, one, one, amount=0.5, quantum=1, seed=(0, 1)).tolist() == [64]
 
 
 @pytest.mark.parametrize(

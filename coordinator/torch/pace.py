@@ -19,7 +19,7 @@ ten times more patient since a plan does not take all waiting away: planning tak
 
 MOST_PATIENT = 8.0
 """A plan that changed nothing has shown that planning does not help against this waiting: be twice as patient before
-the next, up to this factor. At 1 ms a plan that is 80 ms of waiting: an iteration or two after a change that matters."""
+the next, up to this factor. With 1 ms a plan, that is 80 ms of waiting: an iteration or two after a change."""
 
 ALERT = 0.2
 """From this share of that on a plan is near, and what it needs besides reports is worth sampling."""

@@ -1,0 +1,152 @@
+"""What a plan says of itself is true: checked against the plans before and after, over many varied runs."""
+
+import re
+
+import numpy as np
+import pytest
+
+from paceline.coordinator import LoadBalancer, Policy
+from paceline.predictors import EWMA, BatchTime, LastValue, Report
+
+STEPS = 400
+
+
+class Curious(EWMA):
+    """Asks for excitation of every other worker, always."""
+
+    @property
+    def wants_excitation(self):
+        return np.arange(len(self.workers)) % 2 == 0
+
+
+def varied(seed):
+    """A load balancer with rules drawn at random."""
+    rng = np.random.default_rng(seed)
+    workers = [f"w{number}" for number in range(rng.integers(2, 7))]
+    policy = Policy(
+        warmup=int(rng.integers(0, 4)),
+        dead_band=float(rng.choice([0.0, 0.02, 0.05])),
+        cooldown=int(rng.integers(0, 3)),
+        largest_change=float(rng.choice([0.25, 1.0, np.inf])),
+        reversal_memory=int(rng.choice([0, 3])),
+        excitation=float(rng.choice([0.0, 0.05])),
+        quantum=int(rng.choice([1, 4])),
+        risk=float(rng.choice([0.0, 0.5])),
+    )
+    predictor = [LastValue(), EWMA(0.3), BatchTime(), Curious(0.3)][rng.integers(4)]
+    return LoadBalancer(predictor, workers=workers, global_batch=64 * 12, policy=policy), rng
+
+
+def moments(balancer, rng):
+    """Yield, after each event, the plan before, the sizes without excitation before, and the plan."""
+    usual = {worker: rng.lognormal(5, 0.4) for worker in balancer.workers}
+    for step in range(STEPS):
+        before, base = balancer.plan, balancer._sizes.copy()
+        if step % 50 == 30:
+            usual[rng.choice(balancer.workers)] *= rng.choice([0.4, 2.0])
+        if step % 97 == 60:
+            name = f"new{step}"
+            usual[name] = 150.0
+            balancer.join(name)
+        elif step % 97 == 90 and len(balancer.workers) > 2:
+            balancer.leave(balancer.workers[0])
+        else:
+            speed = np.array([usual[worker] for worker in balancer.workers]) * rng.lognormal(0, 0.05, len(before.sizes))
+            seconds = np.where(rng.random(len(speed)) < 0.03, np.nan, before.sizes / speed)
+            balancer.step(Report(before.sizes, seconds, out_of_memory=rng.random(len(speed)) < 0.002))
+        yield before, base, balancer.plan
+
+
+def untrue(before, base, plan, balancer):
+    """Return what is not true of a plan's sentence; nothing if all is."""
+    same_fleet = before.workers == plan.workers
+    changed = not (same_fleet and np.array_equal(before.sizes, plan.sizes))
+    if plan.acted != changed:
+        return "acted"
+    if " joined: " in plan.why or " left: " in plan.why:
+        return "" if not same_fleet else "the fleet"
+    if plan.why.startswith("Kept the sizes") and changed:
+        return "kept"
+    if plan.why.startswith("Equal batches") and np.ptp(plan.sizes) > balancer.policy.quantum * 2 + 1:
+        bounded = np.isfinite(balancer._limits.learnt).any() or np.isfinite(plan.forecast.curves.limit).any()
+        return "" if bounded else "equal"
+    return untrue_move(base, balancer, plan) or untrue_excitation(before, base, balancer, plan)
+
+
+def untrue_move(base, balancer, plan):
+    moved = re.match(r"Moved (\d+) samples? from (\S+)(?: \((.+?) % slower than (the median|\S+?)\))?", plan.why)
+    change = balancer._sizes - base
+    if moved is None or "for a while" in plan.why.split(";")[0]:
+        return "" if not change.any() else "a move that is not said"
+    samples, giver, slower, than = moved.groups()
+    place = plan.workers.index(giver.rstrip(","))
+    if int(samples) != np.abs(change).sum() // 2 or change[place] >= 0:
+        return "who moved how much"
+    if slower is not None:
+        speed = plan.forecast.speed
+        other = np.median(speed) if than == "the median" else speed[plan.workers.index(than)]
+        if abs(100 * (1 - speed[place] / other) - float(slower)) > 0.6 or float(slower) < 0.9:
+            return "how much slower"
+    if "expected to take" in plan.why and plan.gain <= 0:
+        return "the gain"
+    return ""
+
+
+def untrue_excitation(before, base, balancer, plan):
+    now, then = np.abs(plan.sizes - balancer._sizes).sum() // 2, np.abs(before.sizes - base).sum() // 2
+    said_now = re.search(r"oved (\d+) samples? for a while", plan.why)
+    said_then = re.search(r"ook (\d+) samples? back", plan.why)
+    if now != (int(said_now.group(1)) if said_now else 0):
+        return "what is tried"
+    if then != (int(said_then.group(1)) if said_then else 0):
+        return "what is taken back"
+    return ""
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_every_sentence_is_true(seed):
+    balancer, rng = varied(seed)
+    wrong = []
+    for before, base, plan in moments(balancer, rng):
+        if reason := untrue(before, base, plan, balancer):
+            wrong.append((reason, before.sizes.tolist(), plan.sizes.tolist(), plan.why))
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("report", "drivers"),
+    [
+        (Report([64, 64], [0.1, 0.1]), np.ones((3, 1))),
+        (Report([64, 64], [0.1, 0.1]), "warm"),
+        (Report([64, 64], [0.1, 0.1], drivers=np.ones((2, 5))), np.ones((2, 1))),
+        (Report([64, 64, 64], [0.1, 0.1, 0.1]), np.ones((2, 1))),
+        (Report([64, 64], [0.1, 0.1], comm_seconds=[0.1]), np.ones((2, 1))),
+        (Report([64, 64], [0.1, 0.1], out_of_memory=[True]), np.ones((2, 1))),
+        (Report(["a", "b"], [0.1, 0.1]), np.ones((2, 1))),
+    ],
+    ids=["drivers now", "no numbers", "drivers then", "fleet", "communication", "memory", "samples"],
+)
+def test_a_step_that_is_refused_changes_nothing(report, drivers):
+    from paceline.predictors import RLS
+
+    balancer = LoadBalancer(RLS(drivers=("load",)), workers="ab", global_batch=128)
+    balancer.step(Report([64, 64], [0.1, 0.2]), np.ones((2, 1)))
+    before, plan = balancer.state_dict(), balancer.plan
+    with pytest.raises((ValueError, TypeError)):
+        balancer.step(report, drivers)
+    after = balancer.state_dict()
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name], equal_nan=before[name].dtype.kind == "f") for name in before)
+    assert balancer.plan is plan
+
+
+def test_a_state_that_is_refused_changes_nothing():
+    balancer = LoadBalancer(EWMA(0.5), workers="ab", global_batch=128)
+    balancer.step(Report([64, 64], [0.1, 0.2]))
+    before = balancer.state_dict()
+    broken = {**before, "predictor/rows/level": np.zeros(7)}
+    broken["workers"] = np.array(["c", "d"])
+    with pytest.raises(ValueError, match=r"."):
+        balancer.load_state_dict(broken)
+    after = balancer.state_dict()
+    assert all(np.array_equal(before[name], after[name], equal_nan=before[name].dtype.kind == "f") for name in before)
