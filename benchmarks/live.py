@@ -1,6 +1,6 @@
 """What balancing gains in a real training on this machine, and what it costs where there is nothing to gain.
 
-python benchmarks/live.py            # about 14 minutes on a machine that does nothing else; writes live.md, live.png
+python benchmarks/live.py            # about 25 minutes on a machine that does nothing else; writes live.md, live.png
 python benchmarks/live.py --quick    # a minute; prints only
 """
 
@@ -16,15 +16,20 @@ from machine import machine
 from paceline.coordinator.experiment import CONTENTIONS, Outcome, Setting, can_set_quotas, experiment
 from paceline.coordinator.experiment.figure import loss_figure
 
-EVERY = ("control", "last-value", "ewma", "gated-narx:pretrained=True", "auto", "barrier-head:pretrained=True")
+BOTH = ("ewma", "auto")
 TARGETS = {"none": 0.99, "quota": 1.6, "hogs": 1.3, "bursty": 1.2}
 SETTINGS = [
-    Setting(contention="none", schemes=("control", "auto"), rounds=10, seconds=3.0),
-    Setting(contention="quota", schemes=EVERY, rounds=4, seconds=3.0),
-    Setting(contention="hogs", schemes=EVERY, rounds=4, seconds=3.0),
-    Setting(contention="bursty", schemes=EVERY, rounds=4, seconds=6.0),
+    Setting(contention="none", schemes=("control", *BOTH), rounds=10, seconds=3.0),
+    Setting(contention="quota", schemes=("control", *BOTH), rounds=8, seconds=3.0),
+    Setting(contention="hogs", schemes=BOTH, rounds=8, seconds=3.0),
+    Setting(contention="bursty", schemes=BOTH, rounds=8, seconds=6.0),
+    Setting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=6.0),
+    Setting(contention="between", schemes=BOTH, rounds=8, seconds=3.0),
+    Setting(contention="quota", model="digits-batch-norm", schemes=BOTH, rounds=4, seconds=3.0),
+    Setting(contention="quota", model="digits-sync-batch-norm", schemes=BOTH, rounds=4, seconds=3.0),
+    Setting(contention="quota", model="digits-contrastive", schemes=BOTH, rounds=4, seconds=5.0),
 ]
-SHOWN = "quota"
+SHOWN = SETTINGS[1]
 
 
 def section(outcome: Outcome) -> str:
@@ -49,7 +54,11 @@ def section(outcome: Outcome) -> str:
         + (", the competing processes among them" if CONTENTIONS[name].hogs else "")
     )
     table = "\n".join(lines)
-    return f"## `{name}`: {CONTENTIONS[name]}\n\nTarget {TARGETS[name]:g}x. {about[0].upper()}{about[1:]}.\n\n{table}\n"
+    model = "" if outcome.setting.model == Setting.model else f", training `{outcome.setting.model}`"
+    target = f"Target {TARGETS[name]:g}x. " if name in TARGETS and not model else ""
+    ratio, half_width = outcome.paired("auto", "ewma")
+    versus = f"`auto` over `ewma` in the same rounds: {ratio:.3f} ± {half_width:.3f}."
+    return f"## `{name}`{model}: {CONTENTIONS[name]}\n\n{target}{about[0].upper()}{about[1:]}.\n\n{table}\n\n{versus}\n"
 
 
 HEADINGS = (
@@ -66,7 +75,7 @@ def main() -> None:
     if not can_set_quotas():
         settings = [setting for setting in settings if CONTENTIONS[setting.contention].quota is None]
     if asked.quick:
-        settings = [replace(setting, rounds=2, seconds=1.5, schemes=("control", "auto")) for setting in settings]
+        settings = [replace(setting, rounds=2, seconds=1.5, schemes=("control", *BOTH)) for setting in settings]
     outcomes = []
     for setting in settings:
         outcomes.append(experiment(setting))
@@ -76,7 +85,7 @@ def main() -> None:
         here.with_suffix(".md").write_text(
             PAGE.format(machine=machine("torch"), sections="\n".join(map(section, outcomes)), notes=NOTES)
         )
-        shown = next(outcome for outcome in outcomes if outcome.setting.contention == SHOWN)
+        shown = next(outcome for outcome in outcomes if outcome.setting == SHOWN)
         loss_figure(shown, here.with_suffix(".png"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.coordinator.experiment.setting import EQUAL, Setting
+from paceline.coordinator.experiment.setting import CONTENTIONS, DISTURBED, EQUAL, Setting
 from paceline.predictors import Curves
 from paceline.solver import split
 
@@ -111,11 +111,12 @@ class Outcome:
         logs = np.log(self.pairs(scheme))
         speed_up = float(np.exp(logs.mean()))
         walls_K, sizes_KW, own_KW = self._measured(scheme)
-        speed_KW = sizes_KW / own_KW
+        fixed_W = self._fixed_seconds(own_KW.shape[1])
+        slope_KW = np.maximum(own_KW - fixed_W, 1e-6) / sizes_KW
         total = int(sizes_KW[0].sum())
         rest_K = np.maximum(walls_K - own_KW.max(axis=1), 0.0)
-        equal = (total / sizes_KW.shape[1] / speed_KW).max(axis=1) + rest_K
-        best = np.array([split(Curves.from_speed(speed_W), total, lower=1).makespan for speed_W in speed_KW]) + rest_K
+        equal = (fixed_W + total / sizes_KW.shape[1] * slope_KW).max(axis=1) + rest_K
+        best = np.array([split(_lines(fixed_W, slope_W), total, lower=1).makespan for slope_W in slope_KW]) + rest_K
         records = self.results[0]["records"][scheme]
         ours, theirs = self.losses(scheme), self.losses(EQUAL)
         count = min(len(ours), len(theirs))
@@ -131,6 +132,18 @@ class Outcome:
             float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
         )
 
+    def paired(self, scheme: str, other: str) -> tuple[float, float]:
+        """Return how much faster one scheme was than another in the same rounds, and the half-width of that."""
+        logs = np.log(self.pairs(scheme) / self.pairs(other))
+        ratio = float(np.exp(logs.mean()))
+        return ratio, _half_width(logs) * ratio
+
+    def _fixed_seconds(self, ranks: int) -> Array:
+        """Return the part of each rank's own time that no split moves, ``[W]``."""
+        fixed_W = np.zeros(ranks)
+        fixed_W[DISTURBED] = CONTENTIONS[self.setting.contention].between
+        return fixed_W
+
     def _measured(self, scheme: str) -> tuple[Array, Array, Array]:
         """Return wall seconds ``[K]``, sizes and own seconds ``[K, W]`` of the recorded iterations that count."""
         begun = [(turn["first"], turn["seconds"]) for turn in self.turns if turn["scheme"] == scheme]
@@ -139,6 +152,10 @@ class Outcome:
         walls_K = np.array([walls[record["index"]] for record in chosen])
         sizes, own = (np.array([record[name] for record in chosen], dtype=float) for name in ("sizes", "seconds"))
         return walls_K, sizes, own
+
+
+def _lines(fixed_W: Array, slope_W: Array) -> Curves:
+    return Curves(np.zeros_like(slope_W), slope_W, fixed_W, np.full(len(slope_W), np.inf))
 
 
 def _rate(seconds: list[float]) -> float:

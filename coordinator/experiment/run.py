@@ -13,12 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from paceline.coordinator.experiment.outcome import Outcome
-from paceline.coordinator.experiment.setting import CONTENTIONS, Setting
+from paceline.coordinator.experiment.setting import CONTENTIONS, DISTURBED, Setting
 from paceline.datasets.collect import Place, places
 from paceline.datasets.collect.process import POLL_SECONDS, Process, require_alive
 
 RANKS = 2
-DISTURBED = 1
 WORKER = "paceline.coordinator.experiment.worker"
 COMPETITOR = "paceline.datasets.collect.competitor"
 

@@ -13,6 +13,10 @@ CONTROL = "control"
 """Equal batches too, but reported and forecast as if they were to be changed: shows what looking costs."""
 
 
+DISTURBED = 1
+"""The rank that is disturbed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contention:
     """How rank 1 is disturbed.

@@ -1,8 +1,9 @@
 """The stopwatch of a training step: what the adapters tell it becomes iterations, recorded once their times are known.
 
 Under DistributedDataParallel a communication hook marks when the last bucket of gradients is ready and when it is
-exchanged. What lies between is communication and waiting; the rest is the worker's own work. No other clock sees a
-straggler: the wall time of a step is the same for all, and a fast worker waits inside its backward pass.
+exchanged. What lies between is communication and waiting, as is every other collective inside the step; the rest is the
+worker's own work. No other clock sees a straggler: the wall time of a step is the same for all, and a fast worker waits
+inside its backward pass.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class _Iteration:
     samples: float = 0.0
     forward: list[tuple[Any, Any]] = field(default_factory=list)
     exchanges: list[list[Any]] = field(default_factory=list)
+    waits_forward: list[list[Any]] = field(default_factory=list)
+    waits_after: list[list[Any]] = field(default_factory=list)
     stepping: Any = None
     end: Any = None
 
@@ -58,7 +61,11 @@ class Stopwatch:
         self._ended: Any = None
         self._pending: deque[tuple[_Iteration, Any]] = deque()
         self._exchange: list[Any] | None = None
+        self._wait: list[Any] | None = None
         self.times_exchanges = False
+        from paceline.datasets.adapters.waiting import listen  # it needs torch, as the model does
+
+        self._stop_listening = listen(self)
 
     def forward(self, samples: float) -> None:
         """A forward pass of so many samples begins; the first one after an optimiser's step begins an iteration."""
@@ -73,6 +80,18 @@ class Stopwatch:
         if self._now is not None and self._forward is not None:
             self._now.forward.append((self._forward, self._marks.mark()))
             self._forward = None
+
+    def wait_begins(self) -> None:
+        """A collective begins to wait for other workers."""
+        if self._now is not None:
+            self._wait = [self._marks.mark()]
+            (self._now.waits_after if self._forward is None else self._now.waits_forward).append(self._wait)
+
+    def wait_ends(self) -> None:
+        """It is over."""
+        if self._wait is not None:
+            self._wait.append(self._marks.mark())
+            self._wait = None
 
     def stepping(self) -> None:
         """The gradients are there and the optimiser begins its step."""
@@ -92,6 +111,7 @@ class Stopwatch:
 
     def close(self) -> None:
         """Write the iterations that are complete, waiting for the device to end them."""
+        self._stop_listening()
         if self._pending:
             self._marks.wait(self._pending[-1][0].end)
         while self._pending:
@@ -138,11 +158,16 @@ class Stopwatch:
     def _write(self, iteration: _Iteration, ended_before: Any) -> None:
         seconds, step = self._marks.seconds, iteration.step
         stepping = iteration.end if iteration.stepping is None else iteration.stepping
-        step.comm_seconds = sum(
+        in_forward, after = (
+            sum(seconds(*wait) for wait in waits if len(wait) == 2)
+            for waits in (iteration.waits_forward, iteration.waits_after)
+        )
+        exchanged = sum(
             max(0.0, *(seconds(ready, each) for each in done)) for ready, *done in iteration.exchanges if done and ready
         )
+        step.comm_seconds = exchanged + in_forward + after
         step.seconds = max(0.0, seconds(iteration.begin, iteration.end) - step.comm_seconds)
-        forward = sum(seconds(start, stop) for start, stop in iteration.forward)
+        forward = sum(seconds(start, stop) for start, stop in iteration.forward) - in_forward
         backward = max(0.0, seconds(iteration.begin, stepping) - step.comm_seconds - forward)
         between = float("nan") if ended_before is None else seconds(ended_before, iteration.begin)
         step.phases = dict(zip(PHASES, (between, forward, backward, seconds(stepping, iteration.end)), strict=True))
