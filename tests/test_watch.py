@@ -405,3 +405,45 @@ def test_a_hugging_face_trainer_is_recorded_by_a_callback(tmp_path, monkeypatch)
     trace = merge([tmp_path / "0.jsonl"])
     np.testing.assert_array_equal(trace.samples[:, 0], [16, 16, 16])
     assert (trace.seconds > 0).all()
+
+
+class Ticking:
+    """A clock of which each look takes a second."""
+
+    now = 0.0
+
+    def mark(self):
+        self.now += 1.0
+        return self.now
+
+    def passed(self, mark):
+        return True
+
+    def wait(self, mark):
+        pass
+
+    def seconds(self, start, stop):
+        return stop - start
+
+
+def test_waiting_in_a_collective_inside_the_step_is_no_own_work(tmp_path):
+    model, _ = linear()
+    with Recorder(tmp_path / "rank0.jsonl", worker="0") as recorder:
+        stopwatch = Stopwatch(model, recorder)
+        stopwatch._marks = Ticking()
+        for _ in range(3):
+            stopwatch.forward(8)
+            stopwatch.wait_begins()  # gathers features, in forward
+            stopwatch.wait_ends()
+            stopwatch.backward()
+            stopwatch.wait_begins()  # sums what was normalised, in backward
+            stopwatch.wait_ends()
+            stopwatch.stepping()
+            stopwatch.stepped()
+        stopwatch.close()
+    trace = merge([tmp_path / "rank0.jsonl"])
+    # Nine looks at the clock make eight seconds, of which one lies in each of the two waits.
+    assert trace.seconds[:, 0].tolist() == [6.0] * 3
+    assert trace.comm_seconds[:, 0].tolist() == [2.0] * 3
+    phases = phase_table([tmp_path / "rank0.jsonl"])
+    assert (phases["forward_seconds"] == 2.0).all()
