@@ -129,8 +129,8 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
 
     def _columns(self) -> tuple[Any, Any]:
         """Return the data set and what makes batches of it, without columns that the model does not take."""
-        datasets = sys.modules.get("datasets")
-        if datasets is not None and isinstance(self.train_dataset, datasets.Dataset):  # columns are not even loaded
+        table = getattr(sys.modules.get("datasets"), "Dataset", None)
+        if table is not None and isinstance(self.train_dataset, table):  # such columns are not even loaded
             return self._remove_unused_columns(self.train_dataset, description="training"), self.data_collator
         collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
         return self.train_dataset, collate

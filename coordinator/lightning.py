@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator.metrics import Target, sinks
 from paceline.coordinator.torch import Balance, BalancedLoader, attach
@@ -71,6 +72,11 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
             if self.balance is not None:
                 trainer.train_dataloader.set_epoch(trainer.current_epoch)
 
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            """Say that this is training: validation leaves what is around the module in evaluation mode."""
+            if self.balance is not None:
+                trainer.strategy.model.training = True
+
         def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
             """Weigh the loss, by its gradient: Lightning logs the loss itself, and has scaled it for half precision."""
             if self.balance is not None and self.balance.weigh == "loss":
@@ -91,22 +97,26 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
 
         def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
             """Take the balancer off, as Lightning unwraps the model; its state can still be saved."""
-            if self.balance is not None and stage == "fit":
+            if self.balance is not None:
                 self.balance.close()
-                self.saved = None
+                self.saved = None  # of the checkpoint that this training began with
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            """Take it off likewise: a script may go on after an error."""
+            self.teardown(trainer, pl_module, "fit")
 
     return BalanceCallback()
 
 
-def _model_of(trainer: Any) -> torch.nn.Module:
-    """Return what Lightning calls, if gradients are averaged over all ranks plainly and often enough."""
-    strategy = type(trainer.strategy).__name__
-    if strategy != "DDPStrategy":
+def _model_of(trainer: Any) -> DistributedDataParallel:
+    """Return what Lightning calls, if it averages gradients over all ranks."""
+    model = trainer.strategy.model
+    if not isinstance(model, DistributedDataParallel):
         raise ValueError(
-            f"strategy must be one of ddp, in which each rank has the whole model, got {strategy}: use strategy='ddp', "
-            'or for fully_shard a loop of your own with attach(..., weigh="loss")'
+            "strategy must be one of ddp, in which each rank has the whole model, got "
+            f"{type(trainer.strategy).__name__}: use strategy='ddp', or for fully_shard a loop of your own with "
+            'attach(..., weigh="loss")'
         )
-    model: torch.nn.Module = trainer.strategy.model
     return model
 
 

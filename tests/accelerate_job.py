@@ -147,7 +147,11 @@ def resumed(folder):
     loader.balance.close()
     seen = [number for part in network.seen for number in part]
     both_R = trainers.seen_by_all(rest + seen)
-    return {"batches": len(network.seen), "skipped": skipped, "numbers": sorted(sum(both_R, []))}
+    return {
+        "batches": len(network.seen),
+        "skipped": skipped,
+        "numbers": sorted(number for both in both_R for number in both),
+    }
 
 
 def gathered():

@@ -7,13 +7,13 @@ from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
-import torch  # noqa: E402 (the environment comes first)
-import trainers  # noqa: E402
-from torch.utils.data import Dataset, IterableDataset, SequentialSampler, default_collate  # noqa: E402
-from trainers import GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, TokenNet  # noqa: E402
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+import torch
+import trainers
+from torch.utils.data import Dataset, IterableDataset, SequentialSampler
+from trainers import GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, TokenNet
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from paceline.coordinator.huggingface import BalancedTrainerMixin  # noqa: E402
+from paceline.coordinator.huggingface import BalancedTrainerMixin
 
 
 class Balanced(BalancedTrainerMixin, Trainer):
@@ -73,11 +73,12 @@ def resumed(folder, net):
     stopped, seen = trained(folder, net, stop=2, compare=False, **options)
     checkpoint = str(folder / "checkpoint-2")
     found, seen = trained(folder, net, resume=checkpoint, before=seen, alone={"accumulate": 3}, **options)
-    return {**found, "stopped": stopped["steps"], "missing": missing(folder, net, checkpoint)}
+    return {**found, "stopped": stopped["steps"]}
 
 
-def missing(folder, net, checkpoint):
+def missing(folder, net):
     """Return what is said of a checkpoint that was not saved by a balanced Trainer."""
+    checkpoint = str(folder / "checkpoint-2")
     torch.distributed.barrier()
     (Path(checkpoint) / "paceline.pt").unlink(missing_ok=True)
     torch.distributed.barrier()
@@ -103,7 +104,7 @@ def ordered(folder):
     trainer.train()
     first_R = trainers.seen_by_all(network.seen[0])
     trainer.balance.close()
-    return sum(first_R, [])
+    return [number for part in first_R for number in part]
 
 
 class Scaled(Balanced):
@@ -127,10 +128,15 @@ class Texts(Dataset):
 
     def __getitem__(self, index):
         chance = torch.Generator().manual_seed(int(index))
-        labels = torch.randint(self.classes, (), generator=chance) if self.classes > 1 else torch.randn(
-            (), generator=chance, dtype=torch.float64
+        labels = (
+            torch.randint(self.classes, (), generator=chance)
+            if self.classes > 1
+            else torch.randn((), generator=chance, dtype=torch.float64)
         )
-        return {"input_ids": torch.cat([torch.tensor([index]), torch.randint(100, (11,), generator=chance)]), "labels": labels}
+        return {
+            "input_ids": torch.cat([torch.tensor([index]), torch.randint(100, (11,), generator=chance)]),
+            "labels": labels,
+        }
 
 
 def bert(classes):
@@ -152,7 +158,7 @@ def classified(folder, classes):
     network.register_forward_pre_hook(remember, with_kwargs=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer = trainer_of(folder, network, dataset=dataset, max_grad_norm=0.0)
+        trainer = trainer_of(folder, network, dataset=dataset, max_grad_norm=0.0, neftune_noise_alpha=1e-30)
         trainer.train()
     seen_R = trainers.seen_by_all(seen)
     expected = bert(classes)
@@ -224,8 +230,8 @@ def refusals(folder):
                 setattr(holder, name, value)
 
     found = {
-        f"{name}={value}": told(holder, **{name: value})
-        for holder, name, value in (
+        f"{name}={shown[0] if shown else value}": told(holder, **{name: value})
+        for holder, name, value, *shown in (
             (trainer.args, "train_sampling_strategy", "group_by_length"),
             (trainer.args, "train_sampling_strategy", "batch_rebalance"),
             (trainer.args, "auto_find_batch_size", True),
@@ -233,10 +239,10 @@ def refusals(folder):
             (trainer.args.accelerator_config, "split_batches", True),
             (trainer.args.accelerator_config, "dispatch_batches", True),
             (trainer.args.accelerator_config, "use_seedable_sampler", False),
-            (trainer, "train_dataset", Stream()),
+            (trainer, "train_dataset", Stream(), "stream"),
             (trainer, "is_fsdp_enabled", True),
             (trainer, "is_deepspeed_enabled", True),
-            (trainer.accelerator.state, "parallelism_config", "two ways"),
+            (trainer.accelerator.state, "parallelism_config", object(), "any"),
         )
     }
     return found | {
@@ -245,6 +251,7 @@ def refusals(folder):
         "a loader above": refused(folder, kind=PlainLoading),
         "a collective": refused(folder, SynchronisedNet),
         "no scale": refused(folder, balancing={"weigh": "loss"}),
+        "a checkpoint": missing(folder.parent / "resumed", MeanNet),
     }
 
 
@@ -262,6 +269,15 @@ def warned(folder, net, **options):
         warnings.simplefilter("always")
         trained(folder, net, max_steps=1, compare=False, **options)
     return [str(one.message) for one in caught if one.category.__name__ == "BalanceWarning"]
+
+
+def warned_of_repeating(folder):
+    trainer = trainer_of(folder, MeanNet())
+    trainer.args.full_determinism = True  # set late: it would slow all other cases down
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.get_train_dataloader()
+    return [str(one.message) for one in caught]
 
 
 def main(folder):
@@ -287,8 +303,11 @@ def main(folder):
         "classes": classified(folder / "classes", 3),
         "numbers": classified(folder / "numbers", 1),
         "refusals": refusals(folder / "refused"),
-        "own tokens": warned(folder / "own-tokens", TokenNet, average_tokens_across_devices=False),
-        "routed": warned(folder / "routed", RoutedNet),
+        "warned": {
+            "own tokens": warned(folder / "own-tokens", TokenNet, average_tokens_across_devices=False),
+            "routed": warned(folder / "routed", RoutedNet),
+            "repeated": warned_of_repeating(folder / "repeated"),
+        },
     }
 
 

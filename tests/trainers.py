@@ -167,7 +167,9 @@ alone.running = False
 def unions_of(seen_R, dataset=None):
     """Return the global batches of which every rank has seen its part."""
     dataset = dataset or Samples()
-    return [default_collate([dataset[number] for part in parts for number in part]) for parts in zip(*seen_R, strict=True)]
+    return [
+        default_collate([dataset[number] for part in parts for number in part]) for parts in zip(*seen_R, strict=True)
+    ]
 
 
 def steps_of(unions, accumulate, batches=BATCHES):
