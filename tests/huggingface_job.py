@@ -1,201 +1,316 @@
-"""A job of the Trainer and of Accelerate for ``test_huggingface.py``, run by torchrun: huggingface_job.py FOLDER."""
+"""A job of the Trainer for ``test_huggingface.py``: huggingface_job.py FOLDER."""
 
-import json
+import os
 import sys
-from dataclasses import dataclass
+import warnings
 from pathlib import Path
 
-import numpy as np
+os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
 import torch
-from torch.nn.functional import cross_entropy
+import trainers
+from torch.utils.data import Dataset, IterableDataset, SequentialSampler
+from trainers import GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, TokenNet
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from paceline.coordinator import Policy
-from paceline.predictors import Forecast
-
-SAMPLES, GLOBAL_BATCH, EPOCHS, SEED, RATE, NORM = 90, 12, 2, 7, 0.1, 0.5
-
-
-@dataclass
-class Restless:
-    """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
-
-    driver_names = ()
-    workers = ()
-    seen = 0
-
-    def reset(self, workers):
-        self.workers, self.seen = tuple(workers), 0
-
-    def observe(self, report):
-        self.seen += 1
-
-    def state_dict(self):
-        return {"seen": np.array(self.seen), "workers": np.array(self.workers, dtype=np.str_)}
-
-    def load_state_dict(self, state):
-        self.seen, self.workers = int(state["seen"]), tuple(map(str, state["workers"]))
-
-    def predict(self, drivers=None, *, horizon=1):
-        speed = np.random.default_rng(self.seen).uniform(1, 9, len(self.workers))
-        return Forecast(speed, np.full(len(self.workers), 0.1))
+from paceline.coordinator.huggingface import BalancedTrainerMixin
 
 
-def restless():
-    """Options of ``attach`` with which sizes differ in every iteration."""
-    policy = Policy(warmup=0, dead_band=0, cooldown=0, largest_change=np.inf)
-    return {"predictor": Restless(), "policy": policy, "timeout": 20, "every": 1}
+class Balanced(BalancedTrainerMixin, Trainer):
+    """As a user writes it."""
 
 
-class Samples(torch.utils.data.Dataset):
-    """Samples of 2 to 5 tokens, padded to 5."""
+class Stop(TrainerCallback):
+    """Saves and stops after so many steps."""
 
-    def __len__(self):
-        return SAMPLES
+    def __init__(self, after):
+        self.after = after
 
-    def __getitem__(self, index):
-        chance = torch.Generator().manual_seed(index)
-        labels = torch.randint(0, 4, (5,), generator=chance)
-        labels[: index % 4] = -100
-        return {"x": torch.randn(5, 6, generator=chance, dtype=torch.float64), "labels": labels}
+    def on_step_end(self, args, state, control, **rest):
+        control.should_training_stop = control.should_save = state.global_step == self.after
 
 
-class MeanNet(torch.nn.Module):
-    """A model whose loss is the mean over the samples of its batch."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)).double()
-
-    def losses(self, x, labels):
-        return cross_entropy(self.layers(x).flatten(0, 1), labels.flatten(), reduction="none")
-
-    def forward(self, x, labels):
-        return {"loss": self.losses(x, labels).sum() / len(x)}
-
-
-class TokenNet(MeanNet):
-    """A model whose loss is divided by a number of tokens that the Trainer counts on all ranks."""
-
-    accepts_loss_kwargs = True
-
-    def forward(self, x, labels, num_items_in_batch=None):
-        return {"loss": self.losses(x, labels).sum() / num_items_in_batch}
-
-
-def weights_of(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
-
-
-def alone(net, *, by_tokens=False, accumulate=1, of_whole_steps=False):
-    """Train in one process, in a plain loop over the same global batches; return weights and the losses of steps.
-
-    An epoch's last step may have fewer micro-batches: its loss is their mean, unless a whole step's share is wanted.
-    """
-    from paceline.coordinator.torch import BalancedLoader
-
-    loader = BalancedLoader(
-        Samples(),
-        GLOBAL_BATCH,
-        rank=0,
-        world_size=1,
-        seed=SEED,
-        collate_fn=torch.utils.data.default_collate,
-    )
-    model = net()
-    optimizer, losses = torch.optim.SGD(model.parameters(), RATE), []
-    for _ in range(EPOCHS):
-        batches = list(loader)
-        for first in range(0, len(batches), accumulate):
-            step = batches[first : first + accumulate]
-            parts = accumulate if of_whole_steps else len(step)
-            tokens = sum(int((batch["labels"] != -100).sum()) for batch in step)
-            shares = [
-                model.losses(**batch).sum() / (tokens if by_tokens else len(batch["x"]) * parts) for batch in step
-            ]
-            sum(shares).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), NORM)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(float(sum(shares).detach()))
-    return weights_of(model), losses
-
-
-def trained(folder, net, *, stop=None, resume=None, **options):
-    """Train with the Trainer and return what came out."""
-    from transformers import Trainer, TrainerCallback, TrainingArguments
-
-    from paceline.coordinator.huggingface import BalancedTrainerMixin
-
-    class Balanced(BalancedTrainerMixin, Trainer):
-        pass
-
-    class Stop(TrainerCallback):
-        def on_step_end(self, args, state, control, **rest):
-            control.should_training_stop = control.should_save = state.global_step == stop
-
+def trainer_of(folder, network, *, kind=Balanced, dataset=None, balancing=None, epochs=trainers.EPOCHS, **options):
+    """Return a Trainer of this kind."""
     fixed = {"lr_scheduler_type": "constant", "optim": "sgd", "report_to": [], "disable_tqdm": True, "use_cpu": True}
-    arguments = TrainingArguments(
-        str(folder),
-        per_device_train_batch_size=GLOBAL_BATCH // 2,
-        num_train_epochs=EPOCHS,
-        learning_rate=RATE,
-        max_grad_norm=NORM,
-        logging_steps=1,
-        seed=SEED,
-        ddp_timeout=30,
-        save_strategy="no",
+    settings = {
+        "per_device_train_batch_size": GLOBAL_BATCH // 2,
+        "num_train_epochs": epochs,
+        "learning_rate": RATE,
+        "max_grad_norm": NORM,
+        "logging_steps": 1,
+        "seed": SEED,
+        "save_strategy": "no",
         **fixed,
         **options,
-    )
-    metrics = str(folder / "run.jsonl")
-    trainer = Balanced(net(), arguments, train_dataset=Samples(), metrics=metrics, balancing=restless())
+    }
+    arguments = TrainingArguments(str(folder), **settings)
+    dataset = Samples() if dataset is None else dataset
+    rest = {"eval_dataset": Samples()} if "eval_steps" in options else {}
+    rest |= {"metrics": str(folder / "run.jsonl"), "balancing": trainers.restless(**balancing or {})}
+    return kind(network, arguments, train_dataset=dataset, **rest)
+
+
+def trained(folder, net, *, stop=None, resume=None, before=(), alone=None, compare=True, **options):
+    """Train with the Trainer and return what came out."""
+    network = net()
+    trainer = trainer_of(folder, network, **options)
     if stop:
-        trainer.add_callback(Stop())
+        trainer.add_callback(Stop(stop))
     trainer.train(resume_from_checkpoint=resume)
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return {"weights": weights_of(trainer.model), "losses": losses, "steps": trainer.state.global_step}
+    found = {"steps": trainer.state.global_step, "weighed": trainer.balance.weigh}
+    found["logged"] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    network.seen = [*before, *network.seen]
+    if compare:
+        found |= trainers.compared(network, network.seen, net, **alone or {})
+    trainer.balance.close()
+    return found, network.seen
 
 
-def accelerated():
-    """Train with Accelerate, in a loop of one's own, and return what came out."""
-    from accelerate import Accelerator
+def resumed(folder, net):
+    """Train with a stop in the middle of an epoch, whose last step has fewer micro-batches than the others."""
+    options = {"gradient_accumulation_steps": 3}
+    stopped, seen = trained(folder, net, stop=2, compare=False, **options)
+    checkpoint = str(folder / "checkpoint-2")
+    found, seen = trained(folder, net, resume=checkpoint, before=seen, alone={"accumulate": 3}, **options)
+    return {**found, "stopped": stopped["steps"]}
 
-    from paceline.coordinator.torch import BalancedLoader, attach
 
-    accelerator, model = Accelerator(cpu=True), MeanNet()
-    optimizer = torch.optim.SGD(model.parameters(), RATE)
-    loader = BalancedLoader(Samples(), GLOBAL_BATCH, seed=SEED, collate_fn=torch.utils.data.default_collate)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    attach(model, loader, **restless())
-    sizes = []
-    for _ in range(EPOCHS):
-        for batch in loader:
-            sizes.append(len(batch["x"]))
-            accelerator.backward(model(**batch)["loss"])
-            accelerator.clip_grad_norm_(model.parameters(), NORM)
-            optimizer.step()
-            optimizer.zero_grad()
-    return {"weights": weights_of(model), "sizes": sizes}
+def missing(folder, net):
+    """Return what is said of a checkpoint that was not saved by a balanced Trainer."""
+    checkpoint = str(folder / "checkpoint-2")
+    torch.distributed.barrier()
+    (Path(checkpoint) / "paceline.pt").unlink(missing_ok=True)
+    torch.distributed.barrier()
+    return trainers.refusal(lambda: trainer_of(folder, net()).train(resume_from_checkpoint=checkpoint))
+
+
+def twice(folder):
+    """Look at a batch, train, and train once more with the same Trainer; return how far that is from one run."""
+    network = MeanNet()
+    trainer = trainer_of(folder, network, epochs=1)
+    peeked = len(next(iter(trainer.get_train_dataloader()))["x"])
+    trainer.train()
+    trainer.train()
+    found = trainers.compared(network, network.seen, MeanNet)
+    trainer.balance.close()
+    return {**found, "peeked": peeked}
+
+
+def ordered(folder):
+    """Return which samples the first batches hold when they are to come in order."""
+    network = MeanNet()
+    trainer = trainer_of(folder, network, train_sampling_strategy="sequential", max_steps=2, dataloader_num_workers=1)
+    trainer.train()
+    first_R = trainers.seen_by_all(network.seen[0])
+    trainer.balance.close()
+    return [number for part in first_R for number in part]
+
+
+class Scaled(Balanced):
+    """Weighs the loss itself."""
+
+    def compute_loss(self, model, inputs, *arguments, **options):
+        return self.balance.scale(super().compute_loss(model, inputs, *arguments, **options))
+
+
+# -- models of the library -------------------------------------------------------------------------------------------
+
+
+class Texts(Dataset):
+    """Twelve tokens, and a class or a number."""
+
+    def __init__(self, classes):
+        self.classes = classes
+
+    def __len__(self):
+        return 72
+
+    def __getitem__(self, index):
+        chance = torch.Generator().manual_seed(int(index))
+        labels = (
+            torch.randint(self.classes, (), generator=chance)
+            if self.classes > 1
+            else torch.randn((), generator=chance, dtype=torch.float64)
+        )
+        return {
+            "input_ids": torch.cat([torch.tensor([index]), torch.randint(100, (11,), generator=chance)]),
+            "labels": labels,
+        }
+
+
+def bert(classes):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = BertConfig(vocab_size=100, num_labels=classes, max_position_embeddings=16, **sizes)
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    return BertForSequenceClassification(config).double()
+
+
+def classified(folder, classes):
+    """Train BERT; return how far it is from one process, and what was warned about."""
+    network, seen, dataset = bert(classes), [], Texts(classes)
+
+    def remember(module, args, options):
+        if module.training:
+            seen.append(options["input_ids"][:, 0].tolist())  # the first token is the sample's number
+
+    network.register_forward_pre_hook(remember, with_kwargs=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer = trainer_of(folder, network, dataset=dataset, max_grad_norm=0.0, neftune_noise_alpha=1e-30)
+        trainer.train()
+    seen_R = trainers.seen_by_all(seen)
+    expected = bert(classes)
+    optimizer = torch.optim.SGD(expected.parameters(), RATE)
+    # Where the model leaves the number of tokens unused, the Trainer multiplies a mean by the number of ranks.
+    times = 2
+    for batch in trainers.unions_of(seen_R, dataset):
+        (expected(**batch).loss * times).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    told = sorted({str(one.message) for one in caught if one.category.__name__ == "BalanceWarning"})
+    found = {"distance": trainers.distance(network, expected), "weighed": trainer.balance.weigh, "warned": told}
+    trainer.balance.close()
+    return found
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+class Stream(IterableDataset):
+    """Samples without numbers."""
+
+    def __iter__(self):
+        return iter(Samples())
+
+
+class Sampling(Trainer):
+    def _get_train_sampler(self, dataset=None):
+        return SequentialSampler(self.train_dataset)
+
+
+class Loading(Trainer):
+    def get_train_dataloader(self):
+        return super().get_train_dataloader()
+
+
+class BalancedSampling(BalancedTrainerMixin, Sampling):
+    """A sampler of one's own below the mixin."""
+
+
+class BalancedLoading(BalancedTrainerMixin, Loading):
+    """A loader of one's own below the mixin."""
+
+
+class PlainLoading(Balanced):
+    """A loader of one's own above the mixin."""
+
+    def get_train_dataloader(self):
+        return Trainer.get_train_dataloader(self)
+
+
+def refused(folder, net=MeanNet, **options):
+    """Return what training is refused with."""
+    return trainers.refusal(lambda: trainer_of(folder, net(), **options).train())
+
+
+def refusals(folder):
+    """Return what is refused, by what it is about; the Trainer is told of its loader's options one after the other."""
+    trainer = trainer_of(folder, MeanNet())
+
+    def told(holder, **options):
+        before = {name: getattr(holder, name) for name in options}
+        for name, value in options.items():
+            setattr(holder, name, value)
+        try:
+            return trainers.refusal(trainer.get_train_dataloader)
+        finally:
+            for name, value in before.items():
+                setattr(holder, name, value)
+
+    found = {
+        f"{name}={shown[0] if shown else value}": told(holder, **{name: value})
+        for holder, name, value, *shown in (
+            (trainer.args, "train_sampling_strategy", "group_by_length"),
+            (trainer.args, "train_sampling_strategy", "batch_rebalance"),
+            (trainer.args, "auto_find_batch_size", True),
+            (trainer.args, "dataloader_in_order", False),
+            (trainer.args.accelerator_config, "split_batches", True),
+            (trainer.args.accelerator_config, "dispatch_batches", True),
+            (trainer.args.accelerator_config, "use_seedable_sampler", False),
+            (trainer, "train_dataset", Stream(), "stream"),
+            (trainer, "is_fsdp_enabled", True),
+            (trainer, "is_deepspeed_enabled", True),
+            (trainer.accelerator.state, "parallelism_config", object(), "any"),
+        )
+    }
+    return found | {
+        "a sampler": refused(folder, kind=BalancedSampling),
+        "a loader": refused(folder, kind=BalancedLoading),
+        "a loader above": refused(folder, kind=PlainLoading),
+        "a collective": refused(folder, SynchronisedNet),
+        "no scale": refused(folder, balancing={"weigh": "loss"}),
+        "a checkpoint": missing(folder.parent / "resumed", MeanNet),
+    }
+
+
+class RoutedNet(TokenNet):
+    """A loss with a part that is not divided by tokens."""
+
+    def forward(self, x, labels, number=None, num_items_in_batch=None):
+        loss = super().forward(x, labels, number, num_items_in_batch)["loss"]
+        return {"loss": loss + self.layers(x).square().mean()}
+
+
+def warned(folder, net, **options):
+    """Return what one step warns about."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trained(folder, net, max_steps=1, compare=False, **options)
+    return [str(one.message) for one in caught if one.category.__name__ == "BalanceWarning"]
+
+
+def warned_of_repeating(folder):
+    trainer = trainer_of(folder, MeanNet())
+    trainer.args.full_determinism = True  # set late: it would slow all other cases down
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.get_train_dataloader()
+    return [str(one.message) for one in caught]
 
 
 def main(folder):
-    """Run every case on this rank; the first rank writes what came out."""
-    torch.set_num_threads(1)
-    resumed = folder / "stopped" / "checkpoint-5"
-    outcomes = {
-        "mean": trained(folder / "mean", MeanNet),
-        "tokens": trained(folder / "tokens", TokenNet),
-        "mean, accumulated": trained(folder / "accumulated", MeanNet, gradient_accumulation_steps=3),
-        "tokens, accumulated": trained(folder / "accumulated-tokens", TokenNet, gradient_accumulation_steps=3),
-        "stopped": trained(folder / "stopped", MeanNet, stop=5),
-        "resumed": trained(folder / "resumed", MeanNet, resume=str(resumed)),
-        "accelerated": accelerated(),
+    """Run every case on this rank."""
+    evaluated = {"eval_strategy": "steps", "eval_steps": 3}
+    by_tokens = {"by_tokens": True}
+
+    def case(name, net, alone=None, **options):
+        return trained(folder / name, net, alone=alone, **options)[0]
+
+    return {
+        "mean": case("mean", MeanNet, **evaluated),
+        "tokens": case("tokens", TokenNet, by_tokens),
+        "mean, accumulated": case("accumulated", MeanNet, {"accumulate": 3}, gradient_accumulation_steps=3),
+        "tokens, accumulated": case(
+            "accumulated-tokens", TokenNet, {**by_tokens, "accumulate": 3}, gradient_accumulation_steps=3
+        ),
+        "compiled": case("compiled", MeanNet, torch_compile_backend="eager", max_steps=4),
+        "scaled": case("scaled", SynchronisedNet, kind=Scaled, balancing={"weigh": "loss"}),
+        "resumed": resumed(folder / "resumed", MeanNet),
+        "twice": twice(folder / "twice"),
+        "ordered": ordered(folder / "ordered"),
+        "classes": classified(folder / "classes", 3),
+        "numbers": classified(folder / "numbers", 1),
+        "refusals": refusals(folder / "refused"),
+        "warned": {
+            "own tokens": warned(folder / "own-tokens", TokenNet, average_tokens_across_devices=False),
+            "routed": warned(folder / "routed", RoutedNet),
+            "repeated": warned_of_repeating(folder / "repeated"),
+        },
     }
-    if torch.distributed.get_rank() == 0:
-        (folder / "outcomes.json").write_text(json.dumps(outcomes))
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    warnings.filterwarnings("ignore", module="transformers|torch")
+    trainers.fork(main, Path(sys.argv[1]))

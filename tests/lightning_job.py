@@ -1,16 +1,22 @@
-"""A job of Lightning for ``test_lightning.py``, run by torchrun: lightning_job.py FOLDER."""
+"""A job of Lightning and of Fabric for ``test_lightning.py``: lightning_job.py FOLDER."""
 
-import json
 import logging
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
+import fabric_cases
 import lightning.pytorch as pl
 import torch
-from huggingface_job import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, restless, weights_of
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.strategies import DDPStrategy
+import trainers
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
+from lightning.pytorch.plugins import TorchSyncBatchNorm
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
+from torch.utils.data import DataLoader, default_collate
+from trainers import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, restless
 
 from paceline.coordinator.lightning import balance_callback
 from paceline.coordinator.torch import BalancedLoader
@@ -21,63 +27,261 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 class Module(pl.LightningModule):
     """The model, as Lightning takes it: nothing in it knows of balancing."""
 
-    def __init__(self, accumulate=1):
+    def __init__(self, net=MeanNet, **options):
         super().__init__()
-        self.accumulate, self.net, self.sizes = accumulate, MeanNet(), []
+        self.net, self.options, self.validated = net(), options, 0
 
     def training_step(self, batch, _):
-        self.sizes.append(len(batch["x"]))
+        return self.net(**batch)["loss"]
+
+    def validation_step(self, batch, _):
+        self.validated += 1
         return self.net(**batch)["loss"]
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), RATE)
 
     def train_dataloader(self):
-        collate = torch.utils.data.default_collate
-        return BalancedLoader(Samples(), GLOBAL_BATCH, seed=SEED, accumulate=self.accumulate, collate_fn=collate)
+        return BalancedLoader(
+            Samples(),
+            GLOBAL_BATCH,
+            rank=self.trainer.global_rank,
+            world_size=self.trainer.world_size,
+            seed=SEED,
+            collate_fn=default_collate,
+            **self.options,
+        )
+
+    def val_dataloader(self):
+        return DataLoader(Samples(), batch_size=45)
 
 
-def trained(folder, *, accumulate=1, told=None, resume=None):
+class WithUnused(Module):
+    """Parameters that no loss depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.spare = torch.nn.Linear(2, 2).double()
+
+
+class Manual(Module):
+    """Accumulates gradients by hand, without summing them, over micro-batches of other sizes each."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch, number):
+        optimizer, last = self.optimizers(), number % 3 == 2 or number == trainers.BATCHES - 1
+        with self.trainer.strategy.block_backward_sync() if not last else warnings.catch_warnings():
+            self.manual_backward(self.net(**batch)["loss"] / 3)
+        if last:
+            self.clip_gradients(optimizer, NORM, "norm")
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class Adversaries(Module):
+    """A generator and its critic, each with an optimiser of its own."""
+
+    automatic_optimization = False
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.generator, self.critic = torch.nn.Linear(6, 6).double(), torch.nn.Linear(6, 1).double()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(net.parameters(), 0.05) for net in (self.generator, self.critic)]
+
+    def training_step(self, batch, _):
+        self.net.remember(batch["number"])
+        generator, critic = self.optimizers()
+        self.toggle_optimizer(critic)
+        critic.zero_grad()
+        self.manual_backward(critic_loss(self.generator, self.critic, batch["x"]))
+        critic.step()
+        self.untoggle_optimizer(critic)
+        self.toggle_optimizer(generator)
+        generator.zero_grad()
+        self.manual_backward(generator_loss(self.generator, self.critic, batch["x"]))
+        generator.step()
+        self.untoggle_optimizer(generator)
+
+
+def critic_loss(generator, critic, x):
+    real, rejected = critic(x), critic(generator(x).detach())
+    return bce(real, torch.ones_like(real)) + bce(rejected, torch.zeros_like(rejected))
+
+
+def generator_loss(generator, critic, x):
+    fooled = critic(generator(x))
+    return bce(fooled, torch.ones_like(fooled))
+
+
+def trainer_of(folder, *callbacks, options=None, clip=NORM, **settings):
+    """Return a Trainer and the callback that balances."""
+    balance = balance_callback(metrics=str(folder / "run.jsonl"), **restless(**options or {}))
+    fixed = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 1}
+    settings = {
+        "strategy": DDPStrategy(process_group_backend="gloo"),
+        "max_epochs": EPOCHS,
+        "gradient_clip_val": clip,
+        "enable_checkpointing": any(isinstance(one, ModelCheckpoint) for one in callbacks),
+        **settings,
+    }
+    trainer = pl.Trainer(accelerator="cpu", devices=2, callbacks=[balance, *callbacks], **fixed, **settings)
+    return trainer, balance
+
+
+def trained(folder, module=None, *callbacks, resume=None, before=(), alone=None, **settings):
     """Train with Lightning and return what came out."""
-    module = Module(accumulate if told is None else told)
-    callback = balance_callback(metrics=str(folder / "run.jsonl"), **restless())
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy=DDPStrategy(process_group_backend="gloo"),
-        callbacks=[callback, ModelCheckpoint(folder, every_n_train_steps=5, save_top_k=-1)],
-        gradient_clip_val=NORM,
-        accumulate_grad_batches=accumulate,
-        max_epochs=EPOCHS,
-        **quiet,
-    )
+    module = module or Module()
+    trainer, balance = trainer_of(folder, *callbacks, **settings)
     trainer.fit(module, ckpt_path=resume)
-    return {"weights": weights_of(module), "sizes": module.sizes, "steps": trainer.global_step}
+    seen = module.net.seen = [*before, *module.net.seen]
+    net = type(module.net)
+    found = trainers.compared(module.net, seen, net, **alone or {})
+    return {
+        **found,
+        "steps": trainer.global_step,
+        "closed": balance.balance.closed,
+        "validated": module.validated,
+    }, seen
 
 
-def refused(folder):
-    """Return what is said where the loader does not know of gradient accumulation."""
-    try:
-        trained(folder, accumulate=3, told=1)
-    except ValueError as error:
-        return str(error)
+def resumed(folder):
+    """Train, and train on from a checkpoint in the middle of an epoch."""
+    every = ModelCheckpoint(folder, every_n_train_steps=5, save_top_k=-1)
+    plain, seen = trained(folder, Module(), every)
+    checkpoint = str(folder / "epoch=0-step=5.ckpt")
+    return {**plain, "resumed": trained(folder, Module(), resume=checkpoint, before=seen[:5])[0]}
+
+
+def adversaries(folder):
+    """Return how far a generator and its critic are from those of one process."""
+    module = Adversaries()
+    trainer_of(folder, clip=None, strategy="ddp_find_unused_parameters_true")[0].fit(module)
+    seen_R = trainers.seen_by_all(module.net.seen)
+    alone = Adversaries()
+    generator, critic = alone.configure_optimizers()
+    for batch in trainers.unions_of(seen_R):
+        for optimizer, loss_of in ((critic, critic_loss), (generator, generator_loss)):
+            alone.zero_grad()
+            loss_of(alone.generator, alone.critic, batch["x"]).backward()
+            optimizer.step()
+    apart = [trainers.distance(getattr(module, name), getattr(alone, name)) for name in ("generator", "critic")]
+    return {"distance": max(apart), "uneven": trainers.uneven(seen_R)}
+
+
+class Layers(TorchSyncBatchNorm):
+    """Puts layers that see all ranks' samples in place of others, as ``sync_batchnorm=True`` does on a GPU."""
+
+    def apply(self, model):
+        model.net.layers.insert(1, trainers.Synchronised())
+        return model
+
+    def revert(self, model):
+        return model
+
+
+def synchronised(folder):
+    """Train with a Trainer that puts synchronised layers into the module."""
+    module = Module()
+    trainer_of(folder, sync_batchnorm=True, plugins=[Layers()])[0].fit(module)
+    return trainers.compared(module.net, module.net.seen, SynchronisedNet)
+
+
+def twice(folder):
+    """Fit for one epoch, and then for another."""
+    module = Module()
+    trainer_of(folder, max_epochs=1)[0].fit(module)
+    trainer = trainer_of(folder, max_epochs=1)[0]
+    trainer.fit(module)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module)
+    orders = [trainers.seen_by_all(module.net.seen[begin : begin + 8]) for begin in (0, 8, 16)]
+    return {**trainers.compared(module.net, module.net.seen, MeanNet), "orders": orders}
+
+
+class Sharded(Module):
+    """A model whose parameters are shared among the ranks."""
+
+    def configure_model(self):
+        fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+
+
+class Unscaled(Module):
+    """Runs its backward pass past Lightning."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch, _):
+        self.net(**batch)["loss"].backward()
+        self.optimizers().step()
+
+
+class PlainLoader(Module):
+    def train_dataloader(self):
+        return DataLoader(Samples(), batch_size=6)
+
+
+def refusals(folder):
+    def refused(module=None, **settings):
+        module = module or Module()
+        settings = {"clip": NORM if module.automatic_optimization else None, **settings}
+        return trainers.refusal(lambda: trainer_of(folder, **settings)[0].fit(module))
+
+    return {
+        "a plain loader": refused(PlainLoader()),
+        "a sharded model": refused(Sharded(), clip=None, strategy=ModelParallelStrategy(2, 1, True, "gloo")),
+        "overfit_batches": refused(overfit_batches=2),
+        "reload_dataloaders_every_n_epochs": refused(reload_dataloaders_every_n_epochs=1),
+        "accumulate": refused(Module(accumulate=2), accumulate_grad_batches=3),
+        "a backward pass of one's own": refused(Unscaled()),
+        "a collective": refused(Module(SynchronisedNet), options={"weigh": "gradients"}),
+    }
+
+
+def alone_in_the_world():
+    """Return what the callback does where there are no other ranks."""
+    callback, module = balance_callback(), torch.nn.Linear(1, 1).eval()
+    trainer = SimpleNamespace(world_size=1, strategy=SimpleNamespace(model=module))
+    loss = module(torch.ones(1)).sum()
+    callback.on_train_start(trainer, module)
+    callback.on_train_epoch_start(trainer, module)
+    callback.on_train_batch_start(trainer, module, None, 0)
+    callback.on_before_backward(trainer, module, loss)
+    loss.backward()
+    callback.teardown(trainer, module, "fit")
+    return [callback.balance, callback.state_dict(), module.training, float(module.weight.grad)]
 
 
 def main(folder):
-    """Run every case on this rank; the first rank writes what came out."""
-    torch.set_num_threads(1)
+    """Run every case on this rank."""
     warnings.simplefilter("ignore")
-    outcomes = {
-        "plain": trained(folder / "plain"),
-        "accumulated": trained(folder / "accumulated", accumulate=3),
-        "resumed": trained(folder / "resumed", resume=str(folder / "plain" / "epoch=0-step=5.ckpt")),
-        "refused": refused(folder / "refused"),
+    thirds = {"accumulate": 3, "of_whole_steps": True}
+    return {
+        "plain": resumed(folder / "plain"),
+        "accumulated": trained(folder / "accumulated", alone=thirds, accumulate_grad_batches=3)[0],
+        "scheduled": trained(folder, None, GradientAccumulationScheduler({0: 3}), alone=thirds)[0],
+        "options": trained(
+            folder,
+            WithUnused(),
+            precision="64-true",
+            strategy="ddp_find_unused_parameters_true",
+            use_distributed_sampler=True,
+            val_check_interval=3,
+        )[0],
+        "limited": trained(folder, alone={"batches": 5}, limit_train_batches=5)[0],
+        "by gradients": trained(folder, options={"weigh": "gradients"})[0],
+        "manual": trained(folder, Manual(), alone=thirds, clip=None)[0],
+        "adversaries": adversaries(folder),
+        "synchronised": synchronised(folder),
+        "twice": twice(folder),
+        "refusals": refusals(folder),
+        "one rank": alone_in_the_world(),
+        "fabric": fabric_cases.cases(folder),
     }
-    if torch.distributed.get_rank() == 0:
-        (folder / "outcomes.json").write_text(json.dumps(outcomes))
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    trainers.fork(main, Path(sys.argv[1]))

@@ -1,81 +1,111 @@
-"""Balanced training with the real Trainer and with Accelerate: as one process on the global batch would train."""
+"""Balanced training with the real Trainer: as one process on the global batch would train."""
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import trainer_runs as runs
 
-pytest.importorskip("torch")
-for library in ("transformers", "accelerate"):
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed", allow_module_level=True)
-
-import huggingface_job as job  # noqa: E402 (needs torch)
-
-pytestmark = pytest.mark.timeout(120)
-
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": ":".join(sys.path),
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-}
+runs.require("transformers", "accelerate")
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """Run every case once, on two ranks joined by gloo, and return what came out and where."""
-    folder = tmp_path_factory.mktemp("huggingface")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, job.__file__, str(folder)], env=ENVIRONMENT, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    return json.loads((folder / "outcomes.json").read_text()), folder
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("huggingface")
+
+
+@pytest.fixture(scope="module")
+def outcomes(folder):
+    """Run every case once and return what came out."""
+    return runs.run("huggingface_job", folder)
 
 
 @pytest.mark.parametrize(
-    ("case", "net", "options"),
+    ("case", "weighed", "steps"),
     [
-        ("mean", job.MeanNet, {}),
-        ("tokens", job.TokenNet, {"by_tokens": True}),
-        ("mean, accumulated", job.MeanNet, {"accumulate": 3}),
-        ("tokens, accumulated", job.TokenNet, {"by_tokens": True, "accumulate": 3}),
+        ("mean", "gradients", 16),
+        ("tokens", "none", 16),
+        ("mean, accumulated", "gradients", 6),
+        ("tokens, accumulated", "none", 6),
+        ("scaled", "loss", 16),
+        ("compiled", "gradients", 4),
+        ("resumed", "gradients", 6),
     ],
 )
-def test_a_balanced_trainer_trains_as_one_process_does_on_the_global_batch(outcomes, case, net, options):
-    found = outcomes[0][case]
-    weights, losses = job.alone(net, **options)
-    assert found["steps"] == len(losses)
-    assert found["weights"] == pytest.approx(weights, abs=1e-12)
-    assert found["losses"] == pytest.approx(losses, rel=1e-4), "what is logged is not the loss of the global batch"
+def test_a_balanced_trainer_trains_as_one_process_does_on_the_global_batch(outcomes, case, weighed, steps):
+    found = outcomes[case]
+    runs.assert_exact(found)
+    assert (found["weighed"], found["steps"]) == (weighed, steps)
+    assert found["logged"] == pytest.approx(found["losses"], rel=1e-4), "what is logged is not the global batch's loss"
 
 
-def test_sizes_differ_between_ranks_and_change_and_all_of_it_is_written(outcomes):
-    lines = (outcomes[1] / "mean" / "run.jsonl").read_text().splitlines()
+def test_the_step_at_the_end_of_an_epoch_is_taken_after_resuming_in_the_middle_of_it(outcomes):
+    """Its last step has two micro-batches and not three."""
+    found = outcomes["resumed"]
+    assert (found["stopped"], found["steps"], found["batches"]) == (2, 6, 16)
+
+
+@pytest.mark.parametrize("case", ["classes", "numbers"])
+def test_a_model_that_takes_a_number_of_tokens_and_leaves_it_unused_is_weighed_by_samples(outcomes, case):
+    found = outcomes[case]
+    assert found["weighed"] == "gradients"
+    assert found["distance"] < runs.EXACT
+
+
+def test_a_look_at_a_batch_and_a_second_training_change_nothing(outcomes):
+    found = outcomes["twice"]
+    assert (found["peeked"], found["batches"]) == (6, 16)
+    runs.assert_exact(found)
+
+
+def test_samples_come_in_order_where_the_trainer_is_told_so(outcomes):
+    assert outcomes["ordered"] == list(range(12))
+
+
+def test_sizes_differ_between_ranks_and_change_and_all_of_it_is_written(outcomes, folder):
+    lines = (folder / "mean" / "run.jsonl").read_text().splitlines()
     sizes = [tuple(json.loads(line)["sizes"]) for line in lines[1:]]
     assert len(sizes) == 15, "the last of 16 iterations is reported at the start of one that never is"
     assert len(set(sizes)) > 5
     assert {sum(pair) for pair in sizes} == {12, 6}
 
 
-def test_a_checkpoint_resumes_in_the_middle_of_an_epoch_as_if_there_had_been_no_stop(outcomes):
-    found, _ = outcomes
-    assert found["stopped"]["steps"] == 5
-    assert found["resumed"]["steps"] == found["mean"]["steps"] == 16
-    assert found["resumed"]["weights"] == pytest.approx(found["mean"]["weights"], abs=1e-12)
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("train_sampling_strategy=group_by_length", "train_sampling_strategy must be one of"),
+        ("train_sampling_strategy=batch_rebalance", "train_sampling_strategy must be one of"),
+        ("auto_find_batch_size=True", "auto_find_batch_size must be False"),
+        ("dataloader_in_order=False", "dataloader_in_order must be True"),
+        ("split_batches=True", "split_batches must be False"),
+        ("dispatch_batches=True", "dispatch_batches must be False"),
+        ("use_seedable_sampler=False", "use_seedable_sampler must be True"),
+        ("train_dataset=stream", "dataset must be map-style"),
+        ("is_fsdp_enabled=True", "told to use FSDP"),
+        ("is_deepspeed_enabled=True", "told to use DeepSpeed"),
+        ("parallelism_config=any", "told to use a ParallelismConfig"),
+        ("a sampler", "Sampling._get_train_sampler chooses the samples"),
+        ("a loader", "Loading.get_train_dataloader chooses the samples"),
+        ("a loader above", "PlainLoading trains on batches that are not balanced"),
+        ("a collective", "a collective inside the backward pass"),
+        ("no scale", "needs balance.scale(loss)"),
+        ("a checkpoint", "holds no paceline.pt"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(outcomes, option, says):
+    assert says in outcomes["refusals"][option]
 
 
-def test_accelerate_leaves_the_loader_alone_and_the_model_is_trained_as_by_one_process(outcomes):
-    found = outcomes[0]["accelerated"]
-    assert len(found["sizes"]) == 16
-    assert len(set(found["sizes"])) > 3
-    assert found["weights"] == pytest.approx(job.alone(job.MeanNet)[0], abs=1e-12)
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("own tokens", "average_tokens_across_devices=False"),
+        ("routed", "A part of the loss is divided by the number of tokens of all ranks"),
+        ("repeated", "full_determinism cannot make runs repeat"),
+    ],
+)
+def test_what_cannot_be_exact_is_warned_about(outcomes, case, says):
+    assert any(says in sentence for sentence in outcomes["warned"][case])
 
 
 def test_without_other_ranks_the_trainer_is_as_it_was():
@@ -92,6 +122,9 @@ def test_without_other_ranks_the_trainer_is_as_it_was():
         def training_step(self, model, inputs, num_items_in_batch):
             return 2.5
 
+        def _run_epoch(self, **options):
+            return options
+
     class Balanced(BalancedTrainerMixin, Plain):
         pass
 
@@ -101,17 +134,25 @@ def test_without_other_ranks_the_trainer_is_as_it_was():
     assert trainer.balance is None
 
 
-def test_a_checkpoint_of_an_unbalanced_run_is_refused_by_name(tmp_path):
-    from paceline.coordinator.huggingface import BalancedTrainerMixin, Feed
+def test_columns_that_the_model_does_not_take_are_not_loaded(monkeypatch):
+    import sys
+    from types import ModuleType
+
+    from paceline.coordinator.huggingface import BalancedTrainerMixin
+
+    class Table:
+        """A dataset of the library ``datasets``."""
 
     class Plain:
-        def _load_optimizer_and_scheduler(self, checkpoint):
-            pass
+        train_dataset, data_collator = Table(), "the collator"
+
+        def _remove_unused_columns(self, dataset, description):
+            return f"{type(dataset).__name__} without columns"
 
     class Balanced(BalancedTrainerMixin, Plain):
         pass
 
-    trainer = Balanced()
-    trainer._feed = Feed([], lambda: None)
-    with pytest.raises(FileNotFoundError, match=r"holds no paceline\.pt"):
-        trainer._load_optimizer_and_scheduler(str(Path(tmp_path)))
+    library = ModuleType("datasets")
+    library.Dataset = Table
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    assert Balanced()._columns() == ("Table without columns", "the collator")

@@ -1,59 +1,105 @@
-"""Balanced training with the real Lightning: as one process on the global batch would train."""
+"""Balanced training with the real Lightning and Fabric: as one process on the global batch would train."""
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import trainer_runs as runs
 
-pytest.importorskip("torch")
-if importlib.util.find_spec("lightning") is None:
-    pytest.skip("lightning is not installed", allow_module_level=True)
-
-import huggingface_job as job
-
-pytestmark = pytest.mark.timeout(120)
+runs.require("lightning")
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """Run every case once, on two ranks joined by gloo, and return what came out and where."""
-    folder = tmp_path_factory.mktemp("lightning")
-    script = Path(__file__).with_name("lightning_job.py")
-    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*torchrun, str(script), str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr[-6000:]
-    return json.loads((folder / "outcomes.json").read_text()), folder
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("lightning")
+
+
+@pytest.fixture(scope="module")
+def outcomes(folder):
+    """Run every case once and return what came out."""
+    return runs.run("lightning_job", folder)
 
 
 @pytest.mark.parametrize(
-    ("case", "options"), [("plain", {}), ("accumulated", {"accumulate": 3, "of_whole_steps": True})]
+    ("case", "steps"),
+    [
+        ("plain", 16),
+        ("accumulated", 6),
+        ("scheduled", 6),
+        ("options", 16),
+        ("limited", 10),
+        ("by gradients", 16),
+        ("manual", 6),
+    ],
 )
-def test_balanced_lightning_trains_as_one_process_does_on_the_global_batch(outcomes, case, options):
-    found = outcomes[0][case]
-    weights, losses = job.alone(job.MeanNet, **options)
-    assert found["steps"] == len(losses)
-    assert found["weights"] == pytest.approx(weights, abs=1e-12)
-    assert len(set(found["sizes"])) > 3, "sizes did not change"
+def test_balanced_lightning_trains_as_one_process_does_on_the_global_batch(outcomes, case, steps):
+    found = outcomes[case]
+    runs.assert_exact(found)
+    assert found["steps"] == steps
+    assert found["validated"], "there was no validation in between"
+    assert found["closed"], "the balancer stays on a model that Lightning has unwrapped"
+
+
+def test_a_generator_and_its_critic_with_an_optimiser_each_are_exact(outcomes):
+    runs.assert_exact(outcomes["adversaries"])
+
+
+def test_layers_that_see_the_samples_of_all_ranks_are_exact(outcomes):
+    runs.assert_exact(outcomes["synchronised"])
 
 
 def test_a_checkpoint_resumes_in_the_middle_of_an_epoch_as_if_there_had_been_no_stop(outcomes):
-    plain, resumed = outcomes[0]["plain"], outcomes[0]["resumed"]
-    assert len(plain["sizes"]) == 16
-    assert len(resumed["sizes"]) == 11, "five of 16 batches had been trained"
-    assert resumed["weights"] == pytest.approx(plain["weights"], abs=1e-12)
+    resumed = outcomes["plain"]["resumed"]
+    runs.assert_exact(resumed)
+    assert (resumed["batches"], resumed["steps"]) == (16, 16)
+    assert resumed["losses"] == outcomes["plain"]["losses"]
 
 
-def test_metrics_are_written_by_the_first_rank(outcomes):
-    header, *lines = (outcomes[1] / "plain" / "run.jsonl").read_text().splitlines()
-    assert json.loads(header)["global_batch"] == job.GLOBAL_BATCH
-    assert len(lines) == 15, "the last of 16 iterations is reported at the start of one that never is"
+def test_a_module_can_be_fitted_again_and_its_epochs_count_on(outcomes):
+    found = outcomes["twice"]
+    runs.assert_exact(found)
+    new, anew, on = found["orders"]
+    assert new == anew, "a new Trainer begins with the first epoch"
+    assert new != on, "the same Trainer goes on with the second epoch"
 
 
-def test_a_loader_that_does_not_know_of_gradient_accumulation_is_refused(outcomes):
-    assert "give BalancedLoader(accumulate=3), got 1" in outcomes[0]["refused"]
+def test_metrics_are_written_by_the_first_rank(outcomes, folder):
+    header, *lines = (folder / "accumulated" / "run.jsonl").read_text().splitlines()
+    assert json.loads(header)["global_batch"] == 12
+    assert len(lines) == 5, "the last of 6 steps is reported at the start of one that never is"
+
+
+def test_without_other_ranks_the_callback_does_nothing(outcomes):
+    assert outcomes["one rank"] == [None, {}, False, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("a plain loader", "must return a BalancedLoader, got DataLoader"),
+        ("a sharded model", "got ModelParallelStrategy"),
+        ("overfit_batches", "overfit_batches wants the same batches in every epoch"),
+        ("reload_dataloaders_every_n_epochs", "would replace the loader that is balanced"),
+        ("accumulate", "accumulate_grad_batches=3, but the loader accumulate=2"),
+        ("a backward pass of one's own", "needs balance.scale(loss)"),
+        ("a collective", "a collective inside the backward pass"),
+    ],
+)
+def test_what_cannot_be_balanced_is_refused(outcomes, case, says):
+    assert says in outcomes["refusals"][case]
+
+
+@pytest.mark.parametrize("case", ["plain", "accumulated", "compiled", "resumed", "sharded"])
+def test_balanced_fabric_trains_as_one_process_does_on_the_global_batch(outcomes, case):
+    runs.assert_exact(outcomes["fabric"][case])
+
+
+def test_fabric_does_not_take_the_loader_and_so_cannot_deal_it_anew(outcomes):
+    assert "Only PyTorch DataLoader" in outcomes["fabric"]["set up"]
+
+
+@pytest.mark.parametrize(
+    ("case", "says"), [("gradients", "must be in DistributedDataParallel"), ("no scale", "needs balance.scale(loss)")]
+)
+def test_a_model_sharded_by_fabric_needs_weighed_losses(outcomes, case, says):
+    assert says in outcomes["fabric"]["sharded"]["refused"][case]

@@ -1,0 +1,58 @@
+"""Balanced training with Fabric: ``attach`` for a model that Fabric set up."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.coordinator.torch import Balance, BalancedLoader
+from paceline.coordinator.torch import attach as attach_module
+
+
+def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Balance:
+    """Let every rank's batch size follow its speed: :func:`paceline.coordinator.torch.attach`, for a Fabric model.
+
+    The loop stays as it is, ``fabric.backward(loss)`` included. The loader is not set up by Fabric, which takes
+    nothing but a ``DataLoader``: it deals to ranks by itself, and ``fabric.to_device(batch)`` moves what it yields.
+
+    Parameters
+    ----------
+    model
+        What ``fabric.setup`` or ``fabric.setup_module`` returned; any model that Fabric did not wrap is attached as
+        it is.
+    loader
+        A :class:`BalancedLoader`, made after ``fabric.launch()``.
+    **options
+        Those of :func:`paceline.coordinator.torch.attach`. For a strategy that shards the model by ``fully_shard``,
+        ``weigh="loss"``, and ``fabric.backward(balance.scale(loss))`` in the loop.
+
+    Returns
+    -------
+    Balance
+        The handle. ``fabric.save(path, {"balance": balance, ...})`` and ``fabric.load`` keep its state.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`paceline.coordinator.torch.attach` does.
+
+    Examples
+    --------
+    >>> model, optimizer = fabric.setup(model, optimizer)  # doctest: +SKIP
+    >>> loader = BalancedLoader(dataset, global_batch=256, seed=0)  # doctest: +SKIP
+    >>> balance = attach(model, loader)  # doctest: +SKIP
+    >>> for batch in loader:  # doctest: +SKIP
+    ...     loss = model(fabric.to_device(batch))
+    ...     fabric.backward(loss)
+    """
+    return attach_module(_wrapped(model), loader, **options)
+
+
+def _wrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """Return what Fabric's own wrapper calls: where gradients are summed, if the strategy wrapped the model."""
+    if type(model).__name__ != "_FabricModule":
+        return model
+    inside = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+    return inside[0] if inside else cast(torch.nn.Module, model.module)

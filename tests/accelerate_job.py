@@ -1,0 +1,203 @@
+"""A job of Accelerate for ``test_accelerate.py``: accelerate_job.py FOLDER."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import trainers
+from accelerate import Accelerator, skip_first_batches
+from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
+from torch.utils.data import DataLoader, Subset, default_collate
+from trainers import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, restless
+
+from paceline.coordinator.accelerate import prepare
+from paceline.coordinator.torch import BalancedLoader, attach, gather_rows
+
+
+def loader_of(dataset=None, **options):
+    dataset = dataset or Samples()
+    return BalancedLoader(dataset, GLOBAL_BATCH, seed=SEED, collate_fn=default_collate, **options)
+
+
+def train(accelerator, model, optimizer, loader, *, scheduler=None, stop=None, loss_of=lambda loss: loss):
+    """The loop of Accelerate's own examples; return the learning rate of every step."""
+    rates = []
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader, 1):
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_of(model(**batch)["loss"]))
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), NORM)
+                    rates.append(optimizer.param_groups[0]["lr"])
+                optimizer.step()
+                if scheduler:
+                    scheduler.step()
+                optimizer.zero_grad()
+            if number == stop:
+                return rates
+    return rates
+
+
+def trained(net=MeanNet, *, accumulate=1, folder=None, options=None, **settings):
+    """Train with ``prepare``; return what came out."""
+    accelerator = Accelerator(
+        cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=accumulate), **settings
+    )
+    network = net()
+    optimizer = torch.optim.SGD(network.parameters(), RATE)
+    metrics = str(folder / "run.jsonl") if folder else ()
+    model, optimizer, loader = prepare(
+        accelerator, network, optimizer, loader_of(), metrics=metrics, **restless(**options or {})
+    )
+    scales = loader.balance.weigh == "loss"
+    rates = train(accelerator, model, optimizer, loader, loss_of=loader.balance.scale if scales else lambda loss: loss)
+    found = trainers.compared(network, network.seen, net, accumulate=accumulate, of_whole_steps=True)
+    loader.balance.close()
+    return {**found, "steps": len(rates)}
+
+
+def two_models():
+    """Two models that train on the same batches; return how far the second is from what it would be alone."""
+    accelerator, networks = Accelerator(cpu=True), (MeanNet(), MeanNet())
+    optimizers = [torch.optim.SGD(network.parameters(), RATE) for network in networks]
+    first, second, *optimizers, loader = prepare(accelerator, *networks, *optimizers, loader_of(), **restless())
+    for _ in range(EPOCHS):
+        for batch in loader:
+            for model, optimizer in zip((first, second), optimizers, strict=True):
+                accelerator.backward(model(**batch)["loss"])
+                accelerator.clip_grad_norm_(model.parameters(), NORM)
+                optimizer.step()
+                optimizer.zero_grad()
+    loader.balance.close()
+    return trainers.compared(networks[1], networks[1].seen, MeanNet)
+
+
+def rates_of(begin, *, accumulate=1):
+    """Return the learning rates of a schedule that ``begin(accelerator, network, optimizer, dataset)`` prepares."""
+    plugin = GradientAccumulationPlugin(num_steps=accumulate)
+    accelerator, network = Accelerator(cpu=True, gradient_accumulation_plugin=plugin), MeanNet()
+    optimizer = torch.optim.SGD(network.parameters(), RATE)
+    dataset = Subset(Samples(), range(7 * GLOBAL_BATCH))  # whole batches only, as Accelerate repeats samples otherwise
+    model, optimizer, loader, scheduler = begin(accelerator, network, optimizer, dataset)
+    return train(accelerator, model, optimizer, loader, scheduler=scheduler)
+
+
+def falling(optimizer, loader):
+    """A schedule as long as the loader says; half of it is a warm-up, which shows a wrong pace early."""
+    total = EPOCHS * len(loader)
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(2 * step / total, 2 - 2 * step / total))
+
+
+def equal_batches(accelerator, network, optimizer, dataset):
+    loader = DataLoader(dataset, batch_size=GLOBAL_BATCH // 2, shuffle=True)
+    return accelerator.prepare(network, optimizer, loader, falling(optimizer, loader))
+
+
+def balanced(accelerator, network, optimizer, dataset):
+    loader = loader_of(dataset)
+    return prepare(accelerator, network, optimizer, loader, falling(optimizer, loader), **restless())
+
+
+def by_hand(accelerator, network, optimizer, dataset):
+    """Without the adapter."""
+    loader = loader_of(dataset)
+    model, optimizer, loader, scheduler = accelerator.prepare(network, optimizer, loader, falling(optimizer, loader))
+    attach(model, loader, **restless())
+    return model, optimizer, loader, scheduler
+
+
+def without_the_adapter():
+    """Return how exact it is without the adapter, and what is warned about."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        networks = []
+
+        def begin(accelerator, network, optimizer, dataset):
+            networks.append(network)
+            return by_hand(accelerator, network, optimizer, dataset)
+
+        rates = rates_of(begin)
+    scheduled = [str(one.message) for one in caught if "scheduler" in str(one.message)]
+    return {"warned": scheduled, "rates": rates, "seen": len(networks[0].seen)}
+
+
+def resumed(folder):
+    """Train five batches, save, and go on from there in a new job; return how far that is from no stop at all."""
+
+    def begun():
+        accelerator, network = Accelerator(cpu=True), MeanNet()
+        optimizer = torch.optim.SGD(network.parameters(), RATE, momentum=0.9)
+        return accelerator, network, *prepare(accelerator, network, optimizer, loader_of(), **restless())
+
+    accelerator, network, model, optimizer, loader = begun()
+    train(accelerator, model, optimizer, loader, stop=5)
+    accelerator.save_state(str(folder))
+    rest = [number for part in network.seen for number in part]
+    for batch in loader.loader:  # to be forgotten
+        del batch
+        break
+    loader.balance.close()
+
+    accelerator, network, model, optimizer, loader = begun()
+    accelerator.load_state(str(folder))
+    skipped = trainers.refusal(lambda: skip_first_batches(loader, 5))
+    for batch in loader:
+        accelerator.backward(model(**batch)["loss"])
+    loader.balance.close()
+    seen = [number for part in network.seen for number in part]
+    both_R = trainers.seen_by_all(rest + seen)
+    return {
+        "batches": len(network.seen),
+        "skipped": skipped,
+        "numbers": sorted(number for both in both_R for number in both),
+    }
+
+
+def gathered():
+    """Return whether rows of all ranks can be had in training, and evaluation beside it is as it was."""
+    accelerator, network = Accelerator(cpu=True), MeanNet()
+    optimizer, evaluation = torch.optim.SGD(network.parameters(), RATE), DataLoader(Samples(), batch_size=7)
+    model, optimizer, loader, evaluation = prepare(
+        accelerator, network, optimizer, loader_of(), evaluation, **restless()
+    )
+    rows = []
+    for batch in loader:
+        accelerator.backward(model(**batch)["loss"])
+        rows += gather_rows(batch["number"]).tolist()
+    numbers = [number for batch in evaluation for number in accelerator.gather_for_metrics(batch["number"]).tolist()]
+    loader.balance.close()
+    return {"rows": sorted(rows), "evaluated": sorted(numbers)}
+
+
+def refusals():
+    accelerator, network = Accelerator(cpu=True, gradient_accumulation_steps=3), MeanNet()
+    return {
+        "no loader": trainers.refusal(lambda: prepare(accelerator, network)),
+        "micro-batches": trainers.refusal(lambda: prepare(accelerator, network, loader_of(accumulate=2))),
+        "no model": trainers.refusal(lambda: prepare(accelerator, loader_of())),
+        "collective": trainers.refusal(lambda: trained(SynchronisedNet)),
+    }
+
+
+def main(folder):
+    """Run every case on this rank."""
+    dealing = DataLoaderConfiguration(dispatch_batches=True, even_batches=False)
+    return {
+        "plain": trained(folder=folder),
+        "accumulated": trained(accumulate=3, dataloader_config=dealing),
+        "loss": trained(SynchronisedNet, accumulate=3, options={"weigh": "loss"}),
+        "two models": two_models(),
+        "rates": {
+            "equal": [rates_of(equal_batches), rates_of(equal_batches, accumulate=3)],
+            "balanced": [rates_of(balanced), rates_of(balanced, accumulate=3)],
+        },
+        "without": without_the_adapter(),
+        "resumed": resumed(folder / "state"),
+        "gathered": gathered(),
+        "refusals": refusals(),
+    }
+
+
+if __name__ == "__main__":
+    trainers.fork(main, Path(sys.argv[1]))

@@ -1,0 +1,90 @@
+"""Balanced training with the real Accelerate: as one process on the global batch would train."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import trainer_runs as runs
+
+runs.require("accelerate")
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("accelerate")
+
+
+@pytest.fixture(scope="module")
+def outcomes(folder):
+    """Run every case once and return what came out."""
+    return runs.run("accelerate_job", folder)
+
+
+@pytest.mark.parametrize(("case", "steps"), [("plain", 16), ("accumulated", 6), ("loss", 6)])
+def test_a_prepared_job_trains_as_one_process_does_on_the_global_batch(outcomes, case, steps):
+    found = outcomes[case]
+    runs.assert_exact(found)
+    assert (found["batches"], found["steps"]) == (16, steps), "the step at an epoch's end was not taken"
+
+
+def test_two_models_that_train_on_the_same_batches_are_both_exact(outcomes):
+    runs.assert_exact(outcomes["two models"])
+
+
+@pytest.mark.parametrize("accumulated", [False, True])
+def test_the_learning_rate_falls_as_it_does_with_equal_batches(outcomes, accumulated):
+    rates = outcomes["rates"]
+    assert len(rates["equal"][accumulated]) == (6 if accumulated else 14)
+    assert rates["balanced"][accumulated] == pytest.approx(rates["equal"][accumulated], abs=1e-15)
+
+
+def test_without_the_adapter_a_prepared_scheduler_is_warned_about(outcomes):
+    found = outcomes["without"]
+    assert found["seen"] == 14
+    assert min(found["rates"]) < 0, "the schedule is as long as it should be: nothing to warn about"
+    assert any("Accelerate steps a prepared scheduler once for every process" in said for said in found["warned"])
+
+
+def test_a_saved_state_resumes_in_the_middle_of_an_epoch(outcomes):
+    found = outcomes["resumed"]
+    assert found["batches"] == 3, "five of eight batches had been trained"
+    assert found["numbers"] == list(range(90))
+
+
+def test_skipping_batches_is_refused_as_the_loader_resumes_by_itself(outcomes):
+    assert "goes on with the rest of the epoch by itself" in outcomes["resumed"]["skipped"]
+
+
+def test_rows_of_all_ranks_can_be_gathered_and_evaluation_is_as_it_was(outcomes):
+    assert outcomes["gathered"] == {"rows": list(range(90)), "evaluated": list(range(90))}
+
+
+def test_metrics_are_written(outcomes, folder):
+    header, *lines = (folder / "run.jsonl").read_text().splitlines()
+    assert json.loads(header)["global_batch"] == 12
+    assert len(lines) == 15, "the last of 16 iterations is reported at the start of one that never is"
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("no loader", "exactly one BalancedLoader, got 0"),
+        ("micro-batches", "gradient_accumulation_steps=3, but the loader accumulate=2"),
+        ("no model", "needs the model beside the BalancedLoader"),
+        ("collective", "a collective inside the backward pass"),
+    ],
+)
+def test_what_cannot_be_balanced_is_refused(outcomes, case, says):
+    assert says in outcomes["refusals"][case]
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"])
+def test_ways_to_share_a_model_among_processes_are_refused(kind):
+    from paceline.coordinator.accelerate import prepare
+    from paceline.coordinator.torch import BalancedLoader
+
+    loader = BalancedLoader(range(10), 4, rank=0, world_size=1)
+    accelerator = SimpleNamespace(distributed_type=SimpleNamespace(name=kind), parallelism_config=None)
+    with pytest.raises(ValueError, match=f"trains with {kind}"):
+        prepare(accelerator, loader)
