@@ -90,7 +90,7 @@ class AheadOfTime:
         if generation != self.generation:
             return
         if isinstance(chunk, ExceptionWrapper):
-            chunk.reraise()
+            raise_in(chunk)
         self._stock.update((sample, (chunk, row)) for row, sample in enumerate(samples.tolist()))
 
     def _next_request(self) -> Request:
@@ -116,6 +116,18 @@ class Requests:
             request = ask()
             del ask
             yield request
+
+
+def raise_in(failed: ExceptionWrapper) -> None:
+    """Raise what another process could not do.
+
+    The frame that raises it first holds the error, which holds the frame: a cycle that would keep the loader, and so
+    its processes, until some later collection of garbage.
+    """
+    try:
+        failed.reraise()
+    except Exception as error:
+        raise error.with_traceback(None)  # noqa: B904 - it is the same error
 
 
 def _unchanged(arrival: Any) -> Any:

@@ -96,17 +96,17 @@ class Dealer:
 
     def reserve(self, sizes_W: Samples) -> None:
         """Let every rank hold enough for a batch of its size, and as much more as it may load ahead."""
-        if sizes_W.sum() > self.remaining:
+        held_W, in_deck = self._held(), len(self._deck) - self._drawn
+        if sizes_W.sum() > held_W.sum() + in_deck:
             raise ValueError(f"a batch of more samples than the {self.remaining} that remain of this epoch")
-        if self._drawn < len(self._deck):
-            wanted_W = (1 + self.ahead) * sizes_W - self._held()
-            if wanted_W.max() > 0:
-                self._draw(sizes_W, max(ROUNDS, int(np.max(-(-wanted_W // np.maximum(sizes_W, 1))))))
+        short_W = (1 + self.ahead) * sizes_W - held_W
+        if in_deck and short_W.max() > 0:
+            self._draw(sizes_W, max(ROUNDS, int(np.max(-(-short_W // np.maximum(sizes_W, 1))))))
         if self._drawn == len(self._deck):
             self._even_out(sizes_W)
 
     def deal(self, sizes_W: Samples) -> list[Samples]:
-        """Take the next batch of every rank.
+        """Return the next batch of every rank.
 
         Parameters
         ----------
@@ -115,9 +115,13 @@ class Dealer:
         """
         self.reserve(sizes_W)
         batches = [hand[:size] for hand, size in zip(self._hands, sizes_W, strict=True)]
-        self._hands = [hand[size:] for hand, size in zip(self._hands, sizes_W, strict=True)]
-        self.digest = zlib.crc32(np.asarray(sizes_W, dtype="<i8").tobytes(), self.digest)
+        self.play(sizes_W)
         return batches
+
+    def play(self, sizes_W: Samples) -> None:
+        """Let every rank's next batch leave its hand, in which it has been reserved."""
+        self._hands = [hand[size:] for hand, size in zip(self._hands, sizes_W.tolist(), strict=True)]
+        self.digest = zlib.crc32(sizes_W.astype("<i8").tobytes(), self.digest)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the epoch stands; the order itself follows from the seed."""
@@ -201,8 +205,9 @@ class Dealer:
         While sizes stay they do, and nothing moves. Who has more gives from the end of its hand, which is not loaded
         yet but in the last few batches.
         """
-        fair_W = np.diff(_borders(sizes_W) * self.remaining // int(sizes_W.sum()))
-        spare_W = self._held() - fair_W
+        held_W, borders_W1 = self._held(), _borders(sizes_W)
+        fair_W1 = borders_W1 * held_W.sum() // borders_W1[-1]
+        spare_W = held_W - (fair_W1[1:] - fair_W1[:-1])
         for taker in np.flatnonzero(spare_W < 0):
             while spare_W[taker] < 0:
                 giver = int(spare_W.argmax())
@@ -216,4 +221,6 @@ class Dealer:
 
 def _borders(sizes_W: Samples) -> Samples:
     """Return where each rank's part of a global batch begins, and where the last one ends, ``[W + 1]``."""
-    return np.concatenate([[0], np.cumsum(sizes_W)])
+    borders_W1 = np.zeros(len(sizes_W) + 1, dtype=np.int64)
+    sizes_W.cumsum(out=borders_W1[1:])
+    return borders_W1

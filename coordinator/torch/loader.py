@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Never
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from paceline.coordinator.torch.dealer import Dealer
 from paceline.coordinator.torch.loop import Loop
 from paceline.coordinator.torch.options import Loading, place, refuse, require_samples, whole
+from paceline.coordinator.torch.progress import Progress
 from paceline.coordinator.torch.shares import Shares
 from paceline.coordinator.torch.source import source
 
@@ -125,10 +125,8 @@ class BalancedLoader:
         self.after_batch: Callable[[Sizes, Any], None] | None = None
         self.on_start: Callable[[], None] | None = None
         self._loops = 0
-        self._batches = 0
-        self._next_epoch = 0
-        self._resumed = False
         self._dealer = Dealer(len(dataset), self.world_size, shuffle=bool(shuffle), seed=whole("seed", seed, 0))
+        self._progress = Progress(self._dealer, self._shares.least)
         loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
         self._source = source(dataset, self._dealer, self.rank, collate_fn, loading)
 
@@ -154,7 +152,7 @@ class BalancedLoader:
     @property
     def position(self) -> tuple[int, int, int]:
         """Epoch, batches handed out in it, and a checksum of their sizes: ranks that loop alike have the same."""
-        return self.epoch, self._batches, self._dealer.digest
+        return self.epoch, self._progress.batches, self._dealer.digest
 
     def settings(self) -> dict[str, object]:
         """Return all that must be the same on every rank, by the names of the arguments."""
@@ -170,13 +168,7 @@ class BalancedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next epoch be this one. Without it, epochs count up from 0 by themselves, a peek's included."""
-        self._next_epoch = whole("epoch", epoch, 0)
-        if self._resumed and epoch != self.epoch:
-            warnings.warn(
-                f"set_epoch({epoch}) is without effect: the loader was resumed in epoch {self.epoch}, the rest of "
-                "which comes first. Begin with that epoch, or load_state_dict(state, skip_rest=True)",
-                stacklevel=2,
-            )
+        self._progress.next_epoch = whole("epoch", epoch, 0)
 
     def __len__(self) -> int:
         """Return the batches of a whole epoch, also where the rest of one was resumed."""
@@ -188,8 +180,7 @@ class BalancedLoader:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the data stands, for an exact resume: with as many ranks or more or fewer."""
-        progress = {"sizes": self.sizes, "batches": np.array(self._batches), "next_epoch": np.array(self._next_epoch)}
-        return {**self._dealer.state_dict(), **progress}
+        return {**self._progress.state_dict(), "sizes": self.sizes}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, skip_rest: bool = False) -> None:
         """Resume: the next loop over this loader yields the rest of the epoch that was under way.
@@ -207,34 +198,20 @@ class BalancedLoader:
             If the state is that of other samples, or of another order of them, or the rest of the epoch is too small
             for so many ranks. Nothing has changed then.
         """
-        self._dealer.require_same(state)
-        left, epoch = int(state["remaining"]), int(state["epoch"])
-        if skip_rest and left >= self._shares.least:
-            warnings.warn(f"{left} samples of epoch {epoch} are left out, as skip_rest says", stacklevel=2)
-        elif self._shares.least <= left < self.world_size:
-            raise ValueError(
-                f"{left} samples are left of epoch {epoch}, too few for {self.world_size} ranks, as none may go "
-                f"without: resume with at most {left} ranks, or leave them out with "
-                "load_state_dict(state, skip_rest=True)"
-            )
-        self._stand(state)
-        if skip_rest:
-            self._dealer.end()
-        self._resumed = self._dealer.remaining >= self._shares.least
+        self._progress.resume(state, skip_rest=skip_rest)
         self._loops += 1
+        self._take_sizes(state)
+        self._restart()
 
     def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on, in the middle of an epoch, from where another rank stands: the two had parted ways."""
-        self._stand(state)
+        self._progress.adopt(state)
+        self._take_sizes(state)
+        self._restart()
 
-    def _stand(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over where the data stands."""
-        self._dealer.load_state_dict(state)
-        self._batches = int(state["batches"])
-        self._next_epoch = int(state["next_epoch"])
+    def _take_sizes(self, state: Mapping[str, NDArray[Any]]) -> None:
         if len(state["sizes"]) == self.world_size and state["sizes"].sum() == self.global_batch:
             self.sizes = state["sizes"]
-        self._restart()
 
     def _restart(self) -> None:
         """Forget what was loaded ahead: another hand is played from now on."""
@@ -245,31 +222,31 @@ class BalancedLoader:
     def _loop(self) -> Iterator[Any]:
         self._loops += 1
         this = self._loops
-        if not self._resumed:
-            self._dealer.start(self._next_epoch)
-            self._batches = 0
-        self._resumed = False
-        self._next_epoch = self.epoch + 1
+        self._progress.start()
         self._restart()
         while True:
-            if self._loops != this:
-                raise RuntimeError(
-                    "this loop over the loader is over, as another one began, or load_state_dict was called, after "
-                    "it: begin a new one. Nested loops need a loader each"
-                )
-            if self._dealer.remaining < self._shares.least:
-                return
+            self._require_latest(this)
+            if not self._progress.more:
+                break
             yield self._batch()
+        self._progress.finish()
+
+    def _require_latest(self, loop: int) -> None:
+        if loop != self._loops:
+            raise RuntimeError(
+                "this loop over the loader is over, as another one began, or load_state_dict was called, after it: "
+                "begin a new one. Nested loops need a loader each"
+            )
 
     def _batch(self) -> Any:
-        if self.before_batch and self._batches % self.accumulate == 0:
+        if self.before_batch and self._progress.batches % self.accumulate == 0:
             self.before_batch()
         sizes_W = self._shares.next(self._dealer.remaining, self.sizes)
         self._dealer.reserve(sizes_W)
         batch = self._source.take(self._dealer.hand(self.rank)[: sizes_W[self.rank]])
-        self._dealer.deal(sizes_W)  # only now: a batch that could not be loaded has not been handed out
+        self._dealer.play(sizes_W)  # only now: a batch that could not be loaded has not been handed out
+        self._progress.batches += 1
         self.batch_sizes = sizes_W
-        self._batches += 1
         if self.after_batch:
             self.after_batch(sizes_W, batch)
         return batch
