@@ -114,7 +114,7 @@ class BalancedLoader:
         self.rank, self.world_size = place(
             dist.get_rank() if rank is None else rank, dist.get_world_size() if world_size is None else world_size
         )
-        self.global_batch = whole("global_batch", global_batch, self.world_size, "samples, one for each rank,")
+        self.global_batch = whole("global_batch", global_batch, self.world_size, "samples, one for each rank")
         self._shares = Shares(self.global_batch, self.world_size, bool(drop_last))
         require_samples(dataset, self.world_size, self._shares.least)
         self.dataset = dataset
