@@ -18,7 +18,7 @@ def settled():
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), min_size=10, max_size=200), st.floats(1e-4, 1e-2))
-def test_plans_take_at_most_a_tenth_of_the_waiting(seconds, plan_seconds):
+def test_plans_take_at_most_a_fifth_of_the_waiting(seconds, plan_seconds):
     pace, plans, waited = settled(), 0, 0.0
     for pair in seconds:
         waited += max(pair) - sum(pair) / 2
@@ -45,15 +45,23 @@ def test_plans_that_change_nothing_become_rarer_up_to_a_limit():
             pace.planned(acted=False)
             gaps.append(gap)
             gap = 0
-    assert gaps[:4] == [10, 20, 40, 80]
-    assert set(gaps[4:]) == {int(10 * MOST_PATIENT)}
+    assert gaps[:3] == [5, 10, 20]
+    assert set(gaps[3:]) == {int(WORTH * MOST_PATIENT)}
 
 
 def test_short_iterations_are_reported_together():
     pace = Pace()
     for _ in range(WARM_UP + 1):
-        pace.wants_plan(np.array([0.004, 0.005]), ONE, plan_seconds=0.001)
+        pace.wants_plan(np.array([0.002, 0.005]), ONE, plan_seconds=0.001)
     assert pace.every == 10
+
+
+def test_ranks_that_hardly_wait_report_less_often_until_one_turns_slow():
+    pace = settled()
+    pace.wants_plan(np.array([0.04, 0.041]), ONE, plan_seconds=1.0)
+    quiet = pace.every
+    pace.wants_plan(np.array([0.04, 0.08]), ONE, plan_seconds=1.0)
+    assert (quiet, pace.every) == (2, 1)
 
 
 @pytest.mark.parametrize("seconds", [np.nan, 0.0, -1.0, np.inf])

@@ -6,6 +6,7 @@ Axes: K iterations, W ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ class Outcome:
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
             float(np.median([record["overhead"] for record in records])),
-            100 * sum(record["acted"] for record in records) / len(ours),
+            100 * sum(now["sizes"] != before["sizes"] for before, now in pairwise(records)) / len(ours),
             float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
         )
 

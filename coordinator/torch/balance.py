@@ -39,6 +39,9 @@ Sizes = NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
 
+TRUSTED = 3
+"""Exchanges in which every rank trained on the loader's batches alone, before weights are taken to sum to one."""
+
 TINY = 1e-300
 """A gradient of which even the logarithm is finite."""
 
@@ -78,6 +81,7 @@ class Balance:
         self.on_iteration: list[Callable[[Iteration], None]] = []
         self.overhead_seconds = 0.0
         self.weigh: Weigh = weigh
+        self.sums_shares = weigh == "gradients"
         self._loader = loader
         self._exchange = exchange
         self._clock = clock
@@ -93,6 +97,8 @@ class Balance:
         self._index = -1
         self._unreported = 0
         self._micro_batches = 0
+        self._foreign = False
+        self._trusted = 0
         self._fresh = False
         self._unscaled = False
         self._batch_turn: Turn | None = None
@@ -241,6 +247,8 @@ class Balance:
             self._clock.forward(turn.samples, counts=turn.total >= LEAST * self._loader.global_batch)
         if turn.known:
             self._batch_turn = turn
+        else:
+            self._foreign = True
         self._say_what_is_unseen(turn, rows, waiting)
         self._spent += time.perf_counter() - began
         return turn
@@ -300,9 +308,11 @@ class Balance:
     def _send(self) -> None:
         position = self._loader.position
         drivers = [driver.sample() if self._pace.alert else math.nan for driver in self._drivers]
-        own = [self._plan_seconds, self._log_norm]
+        computed = self._handed.sizes
+        total = 0 if computed is None else int(computed.sum())
+        own = [self._plan_seconds, self._log_norm, total, self._foreign]
         self._exchange.send([*self._clock.report(), self._out_of_memory, self._checksum, *position, *own, *drivers])
-        self._out_of_memory, self._log_norm = False, math.nan
+        self._out_of_memory, self._foreign, self._log_norm = False, False, math.nan
 
     def _receive(self) -> None:
         """Take in the reports that are under way, if there are any, plan if it is worth it, and set the sizes."""
@@ -315,6 +325,7 @@ class Balance:
         rows, used, agreed = Rows(report_WF[self._order]), self._plan, True
         if not rows.together:
             agreed = self._settle(rows)
+        self._trust(rows)
         self._learn(rows)
         if not agreed:
             self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
@@ -322,6 +333,20 @@ class Balance:
         self._spent, self._unreported = 0.0, 0
         if self.on_iteration:
             self._tell(rows, used, agreed)
+
+    def _trust(self, rows: Rows) -> None:
+        """Stop to sum the weights of all ranks once it shows that the loop trains on the loader's batches alone.
+
+        Then they sum to one by the plan, and a collective less in every step is a millisecond for small models. A loop
+        that takes up other data later has been warned, and its weights are summed from then on.
+        """
+        if self.weigh != "gradients":
+            return
+        if rows.any_foreign:
+            self.sums_shares, self._trusted = True, -(10**9)
+        self._trusted += 1
+        if self._trusted == TRUSTED:
+            self.sums_shares = False
 
     def _learn(self, rows: Rows) -> None:
         """Take the reports to account, and plan if waiting has cost enough since the plan before."""

@@ -9,17 +9,21 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-EXCHANGE_SECONDS = 0.05
-"""Reports are exchanged this often, or once an iteration where iterations are longer: an exchange takes some 0.1 ms of
-every rank, so that it stays well below one percent."""
+EXCHANGE_SECONDS, QUIET_SECONDS = 0.05, 0.2
+"""Reports are exchanged this often while ranks wait for each other, and this often while they hardly do; once an
+iteration where iterations are longer. An exchange takes about half a millisecond of every rank: one percent of an
+iteration while there is something to gain, a quarter of that otherwise."""
 
-WORTH = 10.0
+QUIET = 0.1
+"""Ranks hardly wait where they spend less than this share of the time waiting: noise alone makes some percent."""
+
+WORTH = 5.0
 """Plan when waiting since the last plan has cost this many times what planning costs. The rule of a ski rental, made
-ten times more patient since a plan does not take all waiting away: planning takes at most a tenth of what it fights."""
+more patient since a plan does not take all waiting away: planning takes at most a fifth of what it fights."""
 
-MOST_PATIENT = 8.0
+MOST_PATIENT = 4.0
 """A plan that changed nothing has shown that planning does not help against this waiting: be twice as patient before
-the next, up to this factor. With 1 ms a plan, that is 80 ms of waiting: an iteration or two after a change."""
+the next, up to this factor. With 2 ms a plan, that is 40 ms of waiting: a few iterations after a change."""
 
 ALERT = 0.2
 """From this share of that on a plan is near, and what it needs besides reports is worth sampling."""
@@ -68,7 +72,7 @@ class Pace:
         self._chooses = every is None
         self._reports = 0
         self._step_seconds = 0.0
-        self._lost = 0.0
+        self._waiting = self._lost = 0.0
         self._patience = 1.0
         self.alert = True
 
@@ -98,9 +102,12 @@ class Pace:
         slowest = max(known)
         weight = SMOOTHING if self._step_seconds else 1.0
         self._step_seconds += weight * (slowest - self._step_seconds)
-        self._lost += (slowest - sum(known) / len(known)) * max(steps for _, steps in own)
+        waited = slowest - sum(known) / len(known)
+        self._waiting += SMOOTHING * (waited / slowest - self._waiting)
+        self._lost += waited * max(steps for _, steps in own)
         if self._reports > WARM_UP:
-            self.every = max(int(EXCHANGE_SECONDS / self._step_seconds), 1)
+            interval = QUIET_SECONDS if max(self._waiting, waited / slowest) < QUIET else EXCHANGE_SECONDS
+            self.every = max(int(interval / self._step_seconds), 1)
             price = WORTH * self._patience * plan_seconds
             self.alert = self._lost > ALERT * price
             if self._lost < price:

@@ -27,6 +27,8 @@ COLUMNS = (
     "dealt",
     "plan_seconds",
     "log_norm",
+    "total",
+    "foreign",
 )
 """What a row holds; the drivers follow."""
 
@@ -69,6 +71,12 @@ class Rows:
         return bool((places == places[0]).all())
 
     @property
+    def any_foreign(self) -> bool:
+        """Whether a rank trained on data that are not the loader's, or ranks took other batches for the same."""
+        totals = self["total"]
+        return bool(self["foreign"].any() or (totals != totals[0]).any())
+
+    @property
     def agreed(self) -> bool:
         """Whether all ranks used the same plan."""
         checksums = self["checksum"]
@@ -89,8 +97,8 @@ class Tally:
 
     >>> tally = Tally()
     >>> for seconds in (0.5, 0.7):
-    ...     first = [64, 2, 1, 0.5, 0, 0, 1, 0, 1, 1, 0, 0]
-    ...     tally.add(Rows(np.array([first, [32, 2, 1, seconds, 0, 0, 1, 0, 1, 1, 0, 0]])))
+    ...     rest = [0, 0, 1, 0, 1, 1, 0, 0, 96, 0]
+    ...     tally.add(Rows(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, seconds, *rest]])))
     >>> report = tally.take(None)
     >>> report.samples, report.seconds
     (array([32., 16.]), array([0.25, 0.3 ]))

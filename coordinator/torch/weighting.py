@@ -1,7 +1,8 @@
 """Weighs one model's gradients by the samples behind them, whatever the loop fetched or skipped in between.
 
 A forward pass notes which batch it was given; the gradients that come back through its output carry that batch's
-weight. The weights of all ranks are summed beside the gradients and divided out, so that they need not sum to one.
+weight. As long as a loop trains on the loader's batches alone, the weights of all ranks sum to one by the plan. Where
+it does not, they are summed beside the gradients and divided out.
 
 DistributedDataParallel compares the hook's annotations with its types, so this file keeps them as types, not as text.
 """
@@ -30,6 +31,8 @@ class Listener(Protocol):
     """Who follows the passes of a model: the balance."""
 
     weigh: Weigh
+    sums_shares: bool
+    """Whether weights are summed over the ranks: the same on all of them, and during a backward pass."""
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
         """A forward pass in training begins."""
@@ -167,7 +170,7 @@ class Weighting:
         last, gradients = bucket.is_last(), bucket.buffer()
         waiting = self.listener.ready(gradients) if last else None
         weighs = self._weighs
-        gradients.mul_(self._send_share(gradients, group) if weighs else 1 / group.size())
+        gradients.mul_(self._weight(gradients, group) if weighs else 1 / group.size())
         share, sharing = self._share, self._sharing
         future = _all_reduce(gradients, group).get_future()
         if last:
@@ -176,7 +179,7 @@ class Weighting:
         def summed(arrived: torch.futures.Future[Any]) -> torch.Tensor:
             try:
                 total: torch.Tensor = arrived.value()[0]
-                if weighs:
+                if sharing is not None:
                     _divide(total, share, sharing)
             except RuntimeError as error:
                 raise self.exchange.lost(error) from error
@@ -189,14 +192,14 @@ class Weighting:
             self.listener.sent()
         return result
 
-    def _send_share(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> float:
-        """Return the weight of this rank; before the first bucket, start to sum the weights of all ranks."""
+    def _weight(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> float:
+        """Return the weight of this rank; before the first bucket, start to sum the weights of all if need be."""
         turn = self._reached if self._unsummed else self._last_turn  # an output of a kind that cannot be followed
         if turn is None:
             raise RuntimeError(
                 "gradients are summed for a model whose forward pass was not seen: attach the module that is called"
             )
-        if self._sharing is None:
+        if self.listener.sums_shares and self._sharing is None:
             if self._share is None:
                 self._share = torch.empty(1, dtype=torch.float64, device=gradients.device)
             self._sharing = _all_reduce(self._share.fill_(turn.share), group)
