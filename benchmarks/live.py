@@ -1,6 +1,6 @@
 """What balancing gains in a real training on this machine, and what it costs where there is nothing to gain.
 
-python benchmarks/live.py            # about 17 minutes on a machine that does nothing else; writes live.md, live.png
+python benchmarks/live.py            # about 13 minutes on a machine that does nothing else; writes live.md, live.png
 python benchmarks/live.py --quick    # a minute; prints only
 """
 
@@ -19,15 +19,15 @@ from paceline.coordinator.experiment.figure import loss_figure
 BOTH = ("ewma", "auto")
 TARGETS = {"none": 0.99, "quota": 1.6, "hogs": 1.3, "bursty": 1.2}
 SETTINGS = [
-    Setting(contention="none", schemes=("control", "auto"), rounds=10, seconds=3.0),
-    Setting(contention="quota", schemes=BOTH, rounds=8, seconds=3.0),
-    Setting(contention="hogs", schemes=BOTH, rounds=8, seconds=3.0),
-    Setting(contention="bursty", schemes=BOTH, rounds=8, seconds=4.0),
-    Setting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=4.0),
-    Setting(contention="between", schemes=BOTH, rounds=4, seconds=3.0),
-    Setting(contention="quota", model="digits-batch-norm", schemes=BOTH, rounds=4, seconds=3.0),
-    Setting(contention="quota", model="digits-sync-batch-norm", schemes=BOTH, rounds=4, seconds=3.0),
-    Setting(contention="quota", model="digits-contrastive", schemes=BOTH, rounds=4, seconds=3.0),
+    Setting(contention="none", schemes=("control", "auto"), rounds=10, seconds=2.0),
+    Setting(contention="quota", schemes=BOTH, rounds=8, seconds=2.0),
+    Setting(contention="hogs", schemes=BOTH, rounds=8, seconds=2.0),
+    Setting(contention="bursty", schemes=BOTH, rounds=8, seconds=3.0),
+    Setting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=3.0),
+    Setting(contention="between", schemes=BOTH, rounds=4, seconds=2.0),
+    Setting(contention="quota", model="digits-batch-norm", schemes=BOTH, rounds=4, seconds=2.0),
+    Setting(contention="quota", model="digits-sync-batch-norm", schemes=BOTH, rounds=4, seconds=2.0),
+    Setting(contention="quota", model="digits-contrastive", schemes=BOTH, rounds=4, seconds=2.0),
 ]
 SHOWN = SETTINGS[1]
 

@@ -5,6 +5,7 @@ Every rank that is given the same reports reaches the same plan, bit for bit, so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from paceline.coordinator import why
 from paceline.coordinator.chance import Chance
 from paceline.coordinator.decision import Situation, decide
 from paceline.coordinator.limits import Limits, require_drivers, require_fleet
+from paceline.coordinator.payoff import Payoff
 from paceline.coordinator.plan import Plan, seconds_of
 from paceline.coordinator.policy import Policy, excited, gain_of
 from paceline.predictors import Forecast, Predictor, Report
@@ -90,6 +92,7 @@ class LoadBalancer:
         predictor.reset(names)
         self._iterations = 0
         self._chance = Chance()
+        self._payoff = Payoff()
         now = self._start(limits)
         reason = "Equal batches: no iteration has been reported yet."
         self.plan = self._planned(self._sizes, now, reason, acted=False)
@@ -117,6 +120,7 @@ class LoadBalancer:
         """
         require_drivers("drivers_now", drivers_now, self.predictor)
         self.observe(report)
+        self._payoff.learn(report, self._limits.equal(), self.plan.forecast.curves)
         self._iterations += 1
         forecast = self._forecast(drivers_now)
         self._chance.learn(report.speed, forecast.speed)
@@ -179,6 +183,7 @@ class LoadBalancer:
             "direction": self._direction.copy(),
             "changed_at": self._changed_at.copy(),
             "learnt_limits": self._limits.learnt.copy(),
+            "payoff": np.array([self._payoff.gain, self._payoff.doubt]),
             **{f"chance/{name}": value for name, value in self._chance.state_dict().items()},
             **predictor,
         }
@@ -206,6 +211,7 @@ class LoadBalancer:
             raise
         self._limits = limits
         self._chance.load_state_dict({name[7:]: v for name, v in state.items() if name.startswith("chance/")})
+        self._payoff.gain, self._payoff.doubt = map(float, state.get("payoff", (0.0, 0.0)))
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
         self._direction = np.array(state["direction"])
@@ -222,6 +228,8 @@ class LoadBalancer:
             sizes = self._limits.equal(now.curves.limit)
             of = why.count(self.policy.warmup, "warm-up iteration")
             reason = f"Equal batches: {self._iterations} of {of} done"
+        elif self._payoff.has_lost and self.policy.dead_band:
+            sizes, reason = self._given_up(now)
         else:
             sizes, reason = decide(now)
         before = why.moved_samples(self._sizes, self.plan.sizes)
@@ -232,6 +240,13 @@ class LoadBalancer:
             reason += "; the memory limits leave no room for the global batch and are ignored"
         acted = not np.array_equal(tried, self.plan.sizes)
         return self._planned(tried, now, f"{reason}.", acted=acted, gain=gain)
+
+    def _given_up(self, now: Situation) -> tuple[Sizes, str]:
+        """Return equal sizes, where these have lately been faster."""
+        sizes = self._limits.equal(now.curves.limit)
+        lost = why.percent(-math.expm1(self._payoff.gain))
+        self._payoff.begin_anew()
+        return sizes, f"Back to equal batches, which would lately have been {lost} faster"
 
     def _change(self, sizes: Sizes, now: Situation) -> float:
         """Use these sizes, remember who changed which way, and return the gain."""
@@ -269,12 +284,13 @@ class LoadBalancer:
             sizes=self._sizes,
             direction=self._direction,
             changed_ago=self._iterations - self._changed_at,
-            chance=self._chance.gain(),
+            chance=max(self._chance.gain(), self._payoff.doubt),
         )
 
     def _start(self, limits: Limits) -> Situation:
         """Take equal sizes, with no memory of any change."""
         self._limits = limits
+        self._payoff.begin_anew()
         self._sizes = limits.equal()
         self._direction = np.zeros(len(self._sizes), dtype=np.int64)
         self._changed_at = np.full(len(self._sizes), NEVER)

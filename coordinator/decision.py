@@ -121,7 +121,7 @@ def _too_little(now: Situation, gain: str, value: float) -> str:
     words = f"Kept the sizes: the best split would gain {gain}"
     if value < now.policy.dead_band:
         return f"{words}, less than the dead-band of {why.percent(now.policy.dead_band)}"
-    return f"{words}, which may be chance: forecasts are that uncertain ({why.percent(now.chance)})"
+    return f"{words}, which may be chance: so far gains below {why.percent(now.chance)} are not trusted"
 
 
 def _shortened(now: Situation, best: Sizes, low: Array, high: Array) -> tuple[Sizes, str]:

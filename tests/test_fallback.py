@@ -60,7 +60,7 @@ def test_a_device_that_no_line_describes_is_searched_for_and_ends_sooner():
     plans, makespans = run(planner, pages, 800)
     assert any("The curves do not hold: the times of gpu1 are typically" in plan.why for plan in plans)
     assert any(plan.why.startswith("Searching, as the curves do not hold. Moved") for plan in plans)
-    assert makespans[400:].mean() < 0.8 * run(bare(), pages, 800)[1][400:].mean()
+    assert makespans[400:].mean() < 0.85 * run(bare(), pages, 800)[1][400:].mean()
     assert all(plan.sizes.sum() == 300 for plan in plans)
 
 

@@ -74,6 +74,8 @@ def untrue(before, base, plan, balancer):
 
 
 def untrue_move(base, balancer, plan):
+    if plan.why.startswith("Back to equal batches"):
+        return "" if np.array_equal(balancer._sizes, balancer._limits.equal(plan.forecast.curves.limit)) else "equal"
     moved = re.match(r"Moved (\d+) samples? from (\S+)(?: \((.+?) % slower than (the median|\S+?)\))?", plan.why)
     change = balancer._sizes - base
     if moved is None or "for a while" in plan.why.split(";")[0]:
