@@ -16,6 +16,7 @@ from paceline.coordinator.huggingface_loss import has_labels, takes_count, weigh
 from paceline.coordinator.huggingface_options import loading, refuse_ignored, shuffles
 from paceline.coordinator.metrics import Target, sinks
 from paceline.coordinator.torch import Balance, BalancedLoader, attach
+from paceline.coordinator.torch.handed import Sight, lengths
 from paceline.coordinator.torch.weighting import Weigh
 
 FILE = "paceline.pt"
@@ -263,6 +264,7 @@ class Feed:
         self.begin()
         self._shares.clear()
         for batch in self.loader:
+            self._require_seen(batch)
             self._shares.append(self.loader.weight * self.loader.world_size)
             yield self.send(batch)
 
@@ -273,3 +275,12 @@ class Feed:
     def next_share(self) -> float:
         """Return the weight of the batch that is computed next, relative to equal weights."""
         return self._shares.popleft()
+
+    def _require_seen(self, batch: Any) -> None:
+        """Refuse a batch that the balancer would not know again when the model is given it."""
+        samples = int(self.loader.batch_sizes[self.loader.rank])
+        if not Sight().fits(samples, *lengths((batch,), {})):
+            raise ValueError(
+                f"a batch of {samples} samples has no axis of this length, as where a collator packs them into one "
+                "row: the balancer finds by it which batch the model was given. Pad samples instead"
+            )

@@ -30,12 +30,12 @@ class Stop(TrainerCallback):
         control.should_training_stop = control.should_save = state.global_step == self.after
 
 
-def trainer_of(folder, network, *, kind=Balanced, dataset=None, balancing=None, epochs=trainers.EPOCHS, **options):
+def trainer_of(folder, network, *, kind=Balanced, dataset=None, balancing=None, collate=None, **options):
     """Return a Trainer of this kind."""
     fixed = {"lr_scheduler_type": "constant", "optim": "sgd", "report_to": [], "disable_tqdm": True, "use_cpu": True}
     settings = {
         "per_device_train_batch_size": GLOBAL_BATCH // 2,
-        "num_train_epochs": epochs,
+        "num_train_epochs": trainers.EPOCHS,
         "learning_rate": RATE,
         "max_grad_norm": NORM,
         "logging_steps": 1,
@@ -48,7 +48,7 @@ def trainer_of(folder, network, *, kind=Balanced, dataset=None, balancing=None, 
     dataset = Samples() if dataset is None else dataset
     rest = {"eval_dataset": Samples()} if "eval_steps" in options else {}
     rest |= {"metrics": str(folder / "run.jsonl"), "balancing": trainers.restless(**balancing or {})}
-    return kind(network, arguments, train_dataset=dataset, **rest)
+    return kind(network, arguments, collate, dataset, **rest)
 
 
 def trained(folder, net, *, stop=None, resume=None, before=(), alone=None, compare=True, **options):
@@ -88,7 +88,7 @@ def missing(folder, net):
 def twice(folder):
     """Look at a batch, train, and train once more with the same Trainer; return how far that is from one run."""
     network = MeanNet()
-    trainer = trainer_of(folder, network, epochs=1)
+    trainer = trainer_of(folder, network, num_train_epochs=1)
     peeked = len(next(iter(trainer.get_train_dataloader()))["x"])
     trainer.train()
     trainer.train()
@@ -178,6 +178,12 @@ def classified(folder, classes):
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
+def packed(samples):
+    """Make a batch of one row of samples without padding."""
+    joined = {name: torch.cat([sample[name] for sample in samples])[None] for name in ("x", "labels")}
+    return {**joined, "number": torch.zeros(1)}
+
+
 class Stream(IterableDataset):
     """Samples without numbers."""
 
@@ -251,6 +257,7 @@ def refusals(folder):
         "a loader above": refused(folder, kind=PlainLoading),
         "a collective": refused(folder, SynchronisedNet),
         "no scale": refused(folder, balancing={"weigh": "loss"}),
+        "a packed batch": refused(folder, collate=packed),
         "a checkpoint": missing(folder.parent / "resumed", MeanNet),
     }
 

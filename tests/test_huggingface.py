@@ -89,6 +89,7 @@ def test_sizes_differ_between_ranks_and_change_and_all_of_it_is_written(outcomes
         ("a loader above", "PlainLoading trains on batches that are not balanced"),
         ("a collective", "a collective inside the backward pass"),
         ("no scale", "needs balance.scale(loss)"),
+        ("a packed batch", "has no axis of this length"),
         ("a checkpoint", "holds no paceline.pt"),
     ],
 )
