@@ -79,8 +79,8 @@ def attach(
         What to sample for a predictor that reads drivers; by default those of its names that
         :func:`paceline.datasets.drivers.default_drivers` knows. What nobody samples is NaN.
     every
-        Iterations from one exchange of reports to the next, with a plan after each. By default reports are exchanged
-        some twenty times a second, and a plan is made when waiting has cost ten times what a plan costs.
+        Iterations from one exchange of reports to the next, with a plan after each. By default reports are exchanged up
+        to twenty times a second, and a plan is made when waiting has cost five times what a plan costs.
 
     Returns
     -------
