@@ -318,7 +318,8 @@ def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
     if slot is None:
         slot = _Slot()
         try:
-            ddp.register_comm_hook(None, _hook_for(slot, ddp.process_group))
+            group: Any = ddp.process_group
+            ddp.register_comm_hook(None, _hook_for(slot, group))
         except RuntimeError as error:
             raise ValueError(
                 "the model has a communication hook already, and DistributedDataParallel takes only one, which "
