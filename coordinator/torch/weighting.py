@@ -106,7 +106,9 @@ class Weighting:
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._turn = None
-        if module.training and torch.is_grad_enabled():
+        # Validation may leave the wrapper in evaluation mode while what it wraps trains on.
+        inside = module if self._ddp is None else self._ddp.module
+        if (module.training or inside.training) and torch.is_grad_enabled():
             self.in_backward = False  # a backward pass that raised an error has not said that it ended
             self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
 
@@ -118,10 +120,11 @@ class Weighting:
         # Weakly: a model may keep its output, and Python cannot see the cycle that goes through torch's graph.
         known = weakref.ref(self)
 
-        def reached(gradient: torch.Tensor) -> None:
+        def reached(gradient: torch.Tensor | None) -> None:
             if (alive := known()) is not None:
                 alive._reach(turn)
-                alive.listener.look(gradient, turn)
+                if gradient is not None:  # an output that the loss does not depend on has none
+                    alive.listener.look(gradient, turn)
 
         for tensor in tensors_in(output):
             if tensor.requires_grad:
