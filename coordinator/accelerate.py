@@ -12,9 +12,6 @@ from paceline.coordinator.metrics import Target, sinks
 from paceline.coordinator.torch import Balance, BalancedLoader, attach
 from paceline.predictors.extras import require
 
-KINDS = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "MULTI_HPU")
-"""Ways of Accelerate to train in which each process has the whole model and its own samples."""
-
 
 def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
     """Prepare models, optimisers, schedulers and loaders as the accelerator does, and let batches follow speeds.
@@ -90,6 +87,8 @@ class PreparedLoader:
 
     Attributes
     ----------
+    loader
+        The loader that was given.
     balance
         The handle that ``attach`` returned; None without other processes.
     end_of_dataloader
@@ -129,17 +128,21 @@ class PreparedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of an epoch, on the accelerator's device."""
-        send: Any = import_module("accelerate.utils").send_to_device
-        device = self.accelerator.device if self.accelerator.device_placement else None
         state = self.accelerator.gradient_state
         self.end_of_dataloader = False
         state._add_dataloader(self)  # what Accelerate's own loaders call
         try:
             for batch in self.loader:
                 self.end_of_dataloader = self.loader.position[1] >= len(self.loader)
-                yield batch if device is None else send(batch, device, non_blocking=self.accelerator.non_blocking)
+                yield self._sent(batch)
         finally:
             state._remove_dataloader(self)
+
+    def _sent(self, batch: Any) -> Any:
+        if not self.accelerator.device_placement:
+            return batch
+        send: Any = import_module("accelerate.utils").send_to_device
+        return send(batch, self.accelerator.device, non_blocking=self.accelerator.non_blocking)
 
 
 def _loader_among(things: Iterable[Any]) -> BalancedLoader:
@@ -156,7 +159,8 @@ def _require_plain(accelerator: Any) -> None:
     """Refuse ways to train in which gradients are not summed by DistributedDataParallel."""
     kind = accelerator.distributed_type.name
     parallelism = getattr(accelerator, "parallelism_config", None)
-    if kind not in KINDS or parallelism is not None:
+    whole = kind == "NO" or kind.startswith("MULTI_")  # Accelerate's words for processes with the whole model each
+    if not whole or parallelism is not None:
         said = "a ParallelismConfig" if parallelism is not None else kind
         raise ValueError(
             f"the accelerator trains with {said}, but batches can be balanced only where each process has the whole "

@@ -30,7 +30,9 @@ class Stop(TrainerCallback):
         control.should_training_stop = control.should_save = state.global_step == self.after
 
 
-def trainer_of(folder, network, *, kind=Balanced, dataset=None, balancing=None, collate=None, **options):
+def trainer_of(
+    folder, network, *, kind=Balanced, dataset=None, balancing=None, collate=None, model_init=None, **options
+):
     """Return a Trainer of this kind."""
     fixed = {"lr_scheduler_type": "constant", "optim": "sgd", "report_to": [], "disable_tqdm": True, "use_cpu": True}
     settings = {
@@ -47,7 +49,11 @@ def trainer_of(folder, network, *, kind=Balanced, dataset=None, balancing=None, 
     arguments = TrainingArguments(str(folder), **settings)
     dataset = Samples() if dataset is None else dataset
     rest = {"eval_dataset": Samples()} if "eval_steps" in options else {}
-    rest |= {"metrics": str(folder / "run.jsonl"), "balancing": trainers.restless(**balancing or {})}
+    rest |= {
+        "model_init": model_init,
+        "metrics": str(folder / "run.jsonl"),
+        "balancing": trainers.restless(**balancing or {}),
+    }
     return kind(network, arguments, collate, dataset, **rest)
 
 
@@ -95,6 +101,23 @@ def twice(folder):
     found = trainers.compared(network, network.seen, MeanNet)
     trainer.balance.close()
     return {**found, "peeked": peeked}
+
+
+def anew(folder):
+    """Train two models one after the other, as a search does; return how far the second is from one process."""
+    networks = []
+
+    def begin():
+        networks.append(MeanNet())
+        return networks[-1]
+
+    trainer = trainer_of(folder, None, model_init=begin, num_train_epochs=1)
+    trainer.train()
+    trainer.args.per_device_train_batch_size = 4
+    trainer.train()
+    found = trainers.compared(networks[-1], networks[-1].seen, MeanNet)
+    trainer.balance.close()
+    return {**found, "global_batch": sum(len(first) for first in trainers.seen_by_all(networks[-1].seen[0]))}
 
 
 def ordered(folder):
@@ -291,6 +314,21 @@ def main(folder):
     """Run every case on this rank."""
     evaluated = {"eval_strategy": "steps", "eval_steps": 3}
     by_tokens = {"by_tokens": True}
+    kept = {
+        "dataloader_drop_last": True,
+        "dataloader_num_workers": 1,
+        "dataloader_prefetch_factor": 3,
+        "dataloader_persistent_workers": True,
+        "dataloader_multiprocessing_context": "fork",
+        "data_seed": 3,
+        "accelerator_config": {
+            "even_batches": False,
+            "non_blocking": True,
+            "gradient_accumulation_kwargs": {"sync_each_batch": True},
+        },
+        "ddp_find_unused_parameters": False,
+        "ddp_bucket_cap_mb": 1,
+    }
 
     def case(name, net, alone=None, **options):
         return trained(folder / name, net, alone=alone, **options)[0]
@@ -305,7 +343,9 @@ def main(folder):
         "compiled": case("compiled", MeanNet, torch_compile_backend="eager", max_steps=4),
         "scaled": case("scaled", SynchronisedNet, kind=Scaled, balancing={"weigh": "loss"}),
         "resumed": resumed(folder / "resumed", MeanNet),
+        "options": case("options", MeanNet, {"accumulate": 2, "batches": 7}, gradient_accumulation_steps=2, **kept),
         "twice": twice(folder / "twice"),
+        "anew": anew(folder / "anew"),
         "ordered": ordered(folder / "ordered"),
         "classes": classified(folder / "classes", 3),
         "numbers": classified(folder / "numbers", 1),

@@ -64,6 +64,15 @@ class WithUnused(Module):
         self.spare = torch.nn.Linear(2, 2).double()
 
 
+class Tokens(Module):
+    """A loss divided by the tokens of all ranks."""
+
+    def training_step(self, batch, _):
+        tokens = (batch["labels"] != -100).sum()
+        torch.distributed.all_reduce(tokens)
+        return self.net.losses(**batch).sum() * self.trainer.world_size / tokens
+
+
 class Manual(Module):
     """Accumulates gradients by hand, without summing them, over micro-batches of other sizes each."""
 
@@ -273,6 +282,7 @@ def main(folder):
         )[0],
         "limited": trained(folder, alone={"batches": 5}, limit_train_batches=5)[0],
         "by gradients": trained(folder, options={"weigh": "gradients"})[0],
+        "tokens": trained(folder, Tokens(), alone={"by_tokens": True}, options={"weigh": "none"})[0],
         "manual": trained(folder, Manual(), alone=thirds, clip=None)[0],
         "adversaries": adversaries(folder),
         "synchronised": synchronised(folder),

@@ -79,12 +79,35 @@ def test_what_cannot_be_balanced_is_refused(outcomes, case, says):
     assert says in outcomes["refusals"][case]
 
 
+def alone(**options):
+    """An accelerator of one process."""
+    loops = []
+    state = SimpleNamespace(loops=loops, _add_dataloader=loops.append, _remove_dataloader=loops.remove)
+    options = {"distributed_type": SimpleNamespace(name="NO"), "parallelism_config": None, **options}
+    options |= {"gradient_accumulation_steps": 2, "num_processes": 1, "device_placement": False}
+    return SimpleNamespace(**options, gradient_state=state, prepare=lambda thing: thing)
+
+
+def test_without_other_processes_the_loader_tells_of_its_end_and_nothing_is_attached():
+    from paceline.coordinator.accelerate import prepare
+    from paceline.coordinator.torch import BalancedLoader
+
+    accelerator = alone()
+    loader = prepare(accelerator, BalancedLoader(range(10), 4, rank=0, world_size=1))
+    for _ in range(2):
+        ends = [(loader.end_of_dataloader, len(accelerator.gradient_state.loops)) for _ in loader]
+        assert ends == [(False, 1), (False, 1), (True, 1)]
+        assert not accelerator.gradient_state.loops
+    assert loader.balance is None
+    assert loader.loader.accumulate == 2
+
+
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"])
 def test_ways_to_share_a_model_among_processes_are_refused(kind):
     from paceline.coordinator.accelerate import prepare
     from paceline.coordinator.torch import BalancedLoader
 
     loader = BalancedLoader(range(10), 4, rank=0, world_size=1)
-    accelerator = SimpleNamespace(distributed_type=SimpleNamespace(name=kind), parallelism_config=None)
+    accelerator = alone(distributed_type=SimpleNamespace(name=kind))
     with pytest.raises(ValueError, match=f"trains with {kind}"):
         prepare(accelerator, loader)

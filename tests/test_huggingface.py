@@ -30,6 +30,7 @@ def outcomes(folder):
         ("scaled", "loss", 16),
         ("compiled", "gradients", 4),
         ("resumed", "gradients", 6),
+        ("options", "gradients", 8),
     ],
 )
 def test_a_balanced_trainer_trains_as_one_process_does_on_the_global_batch(outcomes, case, weighed, steps):
@@ -55,6 +56,12 @@ def test_a_model_that_takes_a_number_of_tokens_and_leaves_it_unused_is_weighed_b
 def test_a_look_at_a_batch_and_a_second_training_change_nothing(outcomes):
     found = outcomes["twice"]
     assert (found["peeked"], found["batches"]) == (6, 16)
+    runs.assert_exact(found)
+
+
+def test_a_new_model_and_a_new_batch_size_are_balanced_anew(outcomes):
+    found = outcomes["anew"]
+    assert found["global_batch"] == 8
     runs.assert_exact(found)
 
 

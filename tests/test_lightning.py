@@ -29,6 +29,7 @@ def outcomes(folder):
         ("options", 16),
         ("limited", 10),
         ("by gradients", 16),
+        ("tokens", 16),
         ("manual", 6),
     ],
 )
