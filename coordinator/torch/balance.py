@@ -98,7 +98,8 @@ class Balance:
         self._unreported = 0
         self._micro_batches = 0
         self._foreign = False
-        self._trusted = 0
+        self._mixes = False
+        self._exchanges = 0
         self._fresh = False
         self._unscaled = False
         self._batch_turn: Turn | None = None
@@ -235,7 +236,10 @@ class Balance:
     # -- in the model's hooks ----------------------------------------------------------------------------------------
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
-        """Find out which batch a model is given, and start the clock if it is a new one."""
+        """Find out which batch a model is given, and start the clock if it is a new one.
+
+        ``sight`` is how this model's batches can be seen, found out at its first.
+        """
         began = time.perf_counter()
         rows, second = lengths(args, kwargs)
         waiting = self._handed.in_flight
@@ -342,11 +346,9 @@ class Balance:
         """
         if self.weigh != "gradients":
             return
-        if rows.any_foreign:
-            self.sums_shares, self._trusted = True, -(10**9)
-        self._trusted += 1
-        if self._trusted == TRUSTED:
-            self.sums_shares = False
+        self._mixes = self._mixes or rows.any_foreign
+        self._exchanges += 1
+        self.sums_shares = self._mixes or self._exchanges < TRUSTED
 
     def _learn(self, rows: Rows) -> None:
         """Take the reports to account, and plan if waiting has cost enough since the plan before."""

@@ -3,6 +3,7 @@
 import faulthandler
 import gc
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -82,3 +83,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # threads of torch may outlive the interpreter and abort a process whose work is done
