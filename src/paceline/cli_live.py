@@ -27,12 +27,15 @@ def live(
         typer.Option(
             "--contention",
             "-c",
-            help="none, quota, hogs, bursty or bursty-hogs; repeat for several. "
+            help="none, quota, hogs, bursty, bursty-hogs or between; repeat for several. "
             "[default: quota where this machine lets us set one, else hogs]",
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="What to train: a model of [cyan]paceline collect --list[/].")
+        str,
+        typer.Option(
+            help="What to train: a model of [cyan]paceline collect --list[/], or one whose ranks wait for each other inside it."
+        ),
     ] = "digits-cnn",
     global_batch: Annotated[int, typer.Option(help="Samples of both ranks in an iteration.")] = 896,
     rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,
