@@ -34,7 +34,7 @@ def live(
     model: Annotated[
         str,
         typer.Option(
-            help="What to train: a model of [cyan]paceline collect --list[/], or one whose ranks wait for each other inside it."
+            help="What to train: a model of [cyan]paceline collect --list[/], or one of ranks that wait inside."
         ),
     ] = "digits-cnn",
     global_batch: Annotated[int, typer.Option(help="Samples of both ranks in an iteration.")] = 896,
