@@ -244,3 +244,22 @@ def test_an_error_in_the_dataset_reaches_the_loop():
         loader = BalancedLoader(Broken(), 4, rank=0, world_size=1, num_workers=workers)
         with pytest.raises(OSError, match="a file is missing"):
             next(iter(loader))
+
+
+def test_what_is_loaded_on_demand_is_the_epochs_order_slice_by_slice_whatever_the_sizes():
+    """So a balanced job sees the very batches of one process."""
+    loaders = fleet(range(103), 3, global_batch=20, seed=7)
+    change_sizes(loaders, seed=1)
+    alone = fleet(range(103), 1, global_batch=20, seed=7)[0]
+    for batches, whole in zip(zip(*loaders, strict=True), alone, strict=True):
+        assert torch.cat(batches).tolist() == whole.tolist()
+
+
+def test_ranks_may_load_ahead_each_in_its_way():
+    loaders = [
+        BalancedLoader(range(103), 20, rank=rank, world_size=3, num_workers=workers, prefetch_factor=prefetch)
+        for rank, (workers, prefetch) in enumerate([(1, 1), (2, 3), (1, None)])
+    ]
+    change_sizes(loaders, seed=1)
+    seen = [sample for batches in zip(*loaders, strict=True) for batch in batches for sample in batch.tolist()]
+    assert sorted(seen) == list(range(103))

@@ -361,12 +361,15 @@ def test_ranks_that_loop_alike_have_the_same_position_and_others_have_not():
 
 
 def test_settings_name_all_that_the_deal_depends_on_and_nothing_of_how_it_is_loaded():
-    first = BalancedLoader(range(50), 8, rank=0, world_size=2, num_workers=1, prefetch_factor=3, timeout=9)
-    second = BalancedLoader(range(50), 8, rank=1, world_size=2)
-    assert first.settings() == second.settings()
+    first = BalancedLoader(range(50), 8, rank=0, world_size=2)
+    many, few = (
+        BalancedLoader(range(50), 8, rank=1, world_size=2, num_workers=2, prefetch_factor=3, timeout=9),
+        BalancedLoader(range(50), 8, rank=0, world_size=2, num_workers=1),
+    )
+    assert many.settings() == few.settings()
     others = [
         BalancedLoader(range(50), 8, rank=0, world_size=2, **{name: value})
-        for name, value in {"shuffle": False, "seed": 1, "drop_last": True, "accumulate": 2}.items()
+        for name, value in {"shuffle": False, "seed": 1, "drop_last": True, "accumulate": 2, "num_workers": 1}.items()
     ]
     others += [BalancedLoader(range(51), 8, rank=0, world_size=2), BalancedLoader(range(50), 9, rank=0, world_size=2)]
     others += [BalancedLoader(range(50), 8, rank=0, world_size=3)]

@@ -12,6 +12,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,12 +96,13 @@ class Balance:
         self._weightings: list[Weighting] = []
         self._thread = threading.get_ident()
         self._index = -1
-        self._unreported = 0
+        self._unreported = self._sums = 0
         self._micro_batches = 0
         self._foreign = False
         self._mixes = False
         self._exchanges = 0
         self._fresh = False
+        self._looks = False
         self._unscaled = False
         self._batch_turn: Turn | None = None
         self._started = self._wall_seconds = math.nan
@@ -247,12 +249,15 @@ class Balance:
         if turn.fresh:
             self._require_scaled()
             self._fresh = self._unscaled = True
+            self._looks = self._losses.wants(self._handed.sizes)
             self._micro_batches += 1
             self._clock.forward(turn.samples, counts=turn.total >= LEAST * self._loader.global_batch)
         if turn.known:
             self._batch_turn = turn
         else:
             self._foreign = True
+            if turn.fresh:  # in a form in which it cannot be seen: it is the next in order, which is warned about
+                self._batch_turn = replace(turn, share=turn.samples / turn.total)
         self._say_what_is_unseen(turn, rows, waiting)
         self._spent += time.perf_counter() - began
         return turn
@@ -263,7 +268,7 @@ class Balance:
             self._log_norm = math.log(max(float(gradient.abs().mean()) * turn.samples, TINY))
 
     def _wants_look(self) -> bool:
-        return self._fresh and math.isnan(self._log_norm) and self._losses.wants(self._handed.sizes)
+        return self._fresh and self._looks and math.isnan(self._log_norm)
 
     def ready(self, gradients: torch.Tensor | None) -> Any:
         """Stop the clock: this rank's last gradients are ready."""
@@ -275,15 +280,20 @@ class Balance:
         return waiting
 
     def sent(self) -> None:
-        """Send what was measured, if there was a new batch and it is time for a report."""
+        """Send what was measured, if it is time for a report.
+
+        When that is must not depend on what this rank has seen: the others would wait for ever for a report that they
+        alone send. Gradients are summed by all ranks alike, so sums are what is counted.
+        """
         began = time.perf_counter()
-        if not self._fresh:
-            return
-        self._require_scaled()
-        self._fresh, self._micro_batches = False, 0
-        self._index += 1
-        self._unreported += 1
-        if self._unreported >= self._pace.every and not self._exchange.under_way:
+        self._sums += 1
+        if self._fresh:
+            self._require_scaled()
+            self._fresh, self._micro_batches = False, 0
+            self._index += 1
+            self._unreported += 1
+        if self._sums >= self._pace.every and not self._exchange.under_way:
+            self._sums = 0
             self._send()
         self._spent += time.perf_counter() - began
 
@@ -333,7 +343,7 @@ class Balance:
         self._learn(rows)
         if not agreed:
             self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
-        self.overhead_seconds = (self._spent + time.perf_counter() - began) / self._unreported
+        self.overhead_seconds = (self._spent + time.perf_counter() - began) / max(self._unreported, 1)
         self._spent, self._unreported = 0.0, 0
         if self.on_iteration:
             self._tell(rows, used, agreed)
@@ -455,6 +465,13 @@ class Balance:
                 f"The model was given {rows[0] if rows else 'unknown'} rows in training, which the balanced loader did "
                 "not hand out. Their gradients are weighed by the number of rows on each rank: right for the mean over "
                 'all rows, and for nothing else. With other losses use attach(..., weigh="loss") and balance.scale().',
+            )
+        elif turn.fresh and not turn.known and self.weigh == "loss":
+            self.warn(
+                "unseen",
+                f"The model was given {rows[0] if rows else 'unknown'} rows in training, in which no batch of the "
+                "balanced loader can be seen. Losses are weighed as if batches were computed in the order in which "
+                "they were fetched.",
             )
         elif not rows and waiting > 1:
             self.warn(

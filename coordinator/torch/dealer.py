@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 Samples = NDArray[np.int64]
 
 AHEAD = 32
-"""Batches that a hand holds beyond the next one while the deck lasts: what a rank can load ahead. It shapes what is
-dealt, so it is the same everywhere, however far each rank really loads ahead. 16 processes with torch's default of two
-batches each are busy with it."""
+"""Batches that a hand holds beyond the next one, while the deck lasts, where samples are loaded ahead.
+
+It shapes what is dealt, so it is the same everywhere, however far each rank really loads ahead: 16 processes with
+torch's default of two batches each are busy with it.
+"""
 
 ROUNDS = 8
-"""Rounds drawn at once, at the least. A hand is copied when it grows, so it grows in one batch of eight."""
+"""Rounds drawn at once where hands hold more. A hand is copied when it grows, so it grows in one batch of eight."""
 
 
 class Dealer:
@@ -25,8 +27,8 @@ class Dealer:
 
     Every rank runs the same dealer with the same sizes, and so knows all hands without asking anybody. What lies in
     its own hand it can load ahead; how much of it goes into the next batch is settled only when that is taken.
-    The deck is dealt out in rounds, a batch to each rank in turn: while sizes stay, the n-th batches of all ranks
-    together are the n-th global batch of the epoch's order.
+    The deck is dealt out in rounds, a batch to each rank in turn. The n-th batches of all ranks together are the n-th
+    slice of the epoch's order: always if nothing is held beyond the next batch, else as long as sizes stay.
 
     Parameters
     ----------
@@ -52,15 +54,13 @@ class Dealer:
     >>> dealer.start(epoch=0)
     >>> dealer.deal(np.array([2, 4]))
     [array([0, 1]), array([2, 3, 4, 5])]
-    >>> dealer.deal(np.array([1, 3]))
-    [array([6]), array([7, 8, 9])]
+    >>> dealer.deal(np.array([3, 1]))
+    [array([6, 7, 8]), array([9])]
     >>> dealer.remaining
     0
     """
 
-    def __init__(
-        self, samples: int, world_size: int, *, shuffle: bool = True, seed: int = 0, ahead: int = AHEAD
-    ) -> None:
+    def __init__(self, samples: int, world_size: int, *, shuffle: bool = True, seed: int = 0, ahead: int = 0) -> None:
         self.samples = samples
         self.world_size = world_size
         self.shuffle = shuffle
@@ -101,7 +101,8 @@ class Dealer:
             raise ValueError(f"a batch of more samples than the {self.remaining} that remain of this epoch")
         short_W = (1 + self.ahead) * sizes_W - held_W
         if in_deck and short_W.max() > 0:
-            self._draw(sizes_W, max(ROUNDS, int(np.max(-(-short_W // np.maximum(sizes_W, 1))))))
+            needed = int(np.max(-(-short_W // np.maximum(sizes_W, 1))))
+            self._draw(sizes_W, max(needed, min(ROUNDS, self.ahead)))
         if self._drawn == len(self._deck):
             self._even_out(sizes_W)
 

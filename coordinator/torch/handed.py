@@ -117,7 +117,8 @@ class Handed:
         return self._foreign(rows[0] if rows else 1)
 
     def _turn(self, sizes_W: Sizes, *, fresh: bool) -> Turn:
-        samples, total = int(sizes_W[self.rank]), int(sizes_W.sum())
+        sizes = sizes_W.tolist()  # plain numbers: a call of numpy costs more than the sum of a fleet
+        samples, total = sizes[self.rank], sum(sizes)
         return Turn(samples, samples / total, total, known=True, fresh=fresh)
 
     def _foreign(self, rows: int) -> Turn:

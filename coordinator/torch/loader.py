@@ -9,7 +9,7 @@ import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from paceline.coordinator.torch.dealer import Dealer
+from paceline.coordinator.torch.dealer import AHEAD, Dealer
 from paceline.coordinator.torch.loop import Loop
 from paceline.coordinator.torch.options import Loading, place, refuse, require_samples, whole
 from paceline.coordinator.torch.progress import Progress
@@ -43,8 +43,8 @@ class BalancedLoader:
     accumulate
         Micro-batches of one optimiser step. Sizes change only between steps.
     num_workers
-        Processes that load ahead, kept alive between epochs; 0 loads in this process, when a batch is asked for. May
-        differ from rank to rank, as all that follow: what is dealt does not depend on what is loaded ahead.
+        Processes that load ahead, kept alive between epochs. 0 on every rank loads in the rank itself, when a batch is
+        asked for. Else ranks may have different numbers, and differ in all that follows: it does not shape the deal.
     prefetch_factor
         Batches that each such process loads ahead, 2 by default; all together at most 32 are loaded ahead.
     collate_fn
@@ -87,7 +87,7 @@ class BalancedLoader:
     >>> loader = BalancedLoader(range(10), global_batch=6, rank=1, world_size=2, shuffle=False)
     >>> loader.sizes = np.array([4, 2])
     >>> [batch.tolist() for batch in loader]
-    [[4, 5], [8]]
+    [[4, 5], [9]]
     """
 
     def __init__(
@@ -125,7 +125,13 @@ class BalancedLoader:
         self.after_batch: Callable[[Sizes, Any], None] | None = None
         self.on_start: Callable[[], None] | None = None
         self._loops = 0
-        self._dealer = Dealer(len(dataset), self.world_size, shuffle=bool(shuffle), seed=whole("seed", seed, 0))
+        self._dealer = Dealer(
+            len(dataset),
+            self.world_size,
+            shuffle=bool(shuffle),
+            seed=whole("seed", seed, 0),
+            ahead=AHEAD if num_workers else 0,
+        )
         self._progress = Progress(self._dealer, self._shares.least)
         loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
         self._source = source(dataset, self._dealer, self.rank, collate_fn, loading)
@@ -164,6 +170,7 @@ class BalancedLoader:
             "seed": self._dealer.seed,
             "drop_last": self._shares.drop_last,
             "accumulate": self.accumulate,
+            "num_workers above 0": self._dealer.ahead > 0,
         }
 
     def set_epoch(self, epoch: int) -> None:

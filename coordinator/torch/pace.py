@@ -23,7 +23,8 @@ more patient since a plan does not take all waiting away: planning takes at most
 
 MOST_PATIENT = 4.0
 """A plan that changed nothing has shown that planning does not help against this waiting: be twice as patient before
-the next, up to this factor. With 2 ms a plan, that is 40 ms of waiting: a few iterations after a change."""
+the next, up to this factor. With 2 ms a plan, that is 40 ms of waiting: a few iterations after a change. Reports are
+exchanged less often by the same factor, so that a machine's own noise does not cost an exchange an iteration."""
 
 ALERT = 0.2
 """From this share of that on a plan is near, and what it needs besides reports is worth sampling."""
@@ -106,7 +107,8 @@ class Pace:
         self._waiting += SMOOTHING * (waited / slowest - self._waiting)
         self._lost += waited * max(steps for _, steps in own)
         if self._reports > WARM_UP:
-            interval = QUIET_SECONDS if max(self._waiting, waited / slowest) < QUIET else EXCHANGE_SECONDS
+            quiet = max(self._waiting, waited / slowest) < QUIET
+            interval = QUIET_SECONDS if quiet else EXCHANGE_SECONDS * self._patience
             self.every = max(int(interval / self._step_seconds), 1)
             price = WORTH * self._patience * plan_seconds
             self.alert = self._lost > ALERT * price

@@ -216,10 +216,15 @@ def a_look_at_a_batch_on_one_rank(job):
 
 @exact
 def ranks_with_other_numbers_of_loading_processes(job):
-    model, loader, optimizer = begun(job, num_workers=job.rank)
+    model, loader, optimizer = begun(job, num_workers=1 + job.rank)
     for _ in range(EPOCHS):
         for batch in loader:
             step(model, optimizer, batch)
+
+
+@refused("the ranks must agree on the num_workers above 0 of the loader")
+def loading_processes_on_one_rank_only(job):
+    begun(job, num_workers=job.rank)
 
 
 @refused("the ranks must agree on the shuffle of the loader")
@@ -308,3 +313,18 @@ def a_checkpoint_while_a_batch_is_fetched_ahead(job):
         batch = following
         if not job.alone:
             balance.state_dict()
+
+
+@warned("which the balanced loader did not hand out")
+def batches_computed_in_another_order_on_one_rank(job):
+    """When a rank reports must not depend on what it has seen of its batches."""
+    model, loader = job.ddp(job.network()), job.loader()
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
+    batches = iter(loader)
+    while len(ahead := list(islice(batches, 2))) == 2:
+        step(model, optimizer, ahead.pop(0))
+        ahead.extend(islice(batches, 1))  # of other sizes than the one before it, as a step came between
+        for batch in reversed(ahead) if job.rank == 0 else ahead:
+            step(model, optimizer, batch)
+    if not job.alone:
+        balance.state_dict()
