@@ -13,8 +13,8 @@ from pathlib import Path
 
 from machine import machine
 
-from paceline.coordinator.experiment import CONTENTIONS, Outcome, Setting, can_set_quotas, experiment
-from paceline.coordinator.experiment.figure import loss_figure
+from paceline.lab.experiment import DISTURBANCES, Outcome, Setting, can_set_quotas, experiment
+from paceline.lab.experiment.figure import loss_figure
 
 BOTH = ("ewma", "auto")
 TARGETS = {"none": 0.99, "quota": 1.6, "hogs": 1.3, "bursty": 1.2}
@@ -51,7 +51,7 @@ def section(outcome: Outcome) -> str:
     about = (
         f"{outcome.setting.rounds} rounds, turns of {outcome.setting.seconds:g} s, an iteration of equal batches takes "
         f"{step:.0f} ms; {max(outcome.foreign_cores, 0):.2f} cores were busy beside the two ranks"
-        + (", the competing processes among them" if CONTENTIONS[name].hogs else "")
+        + (", the competing processes among them" if DISTURBANCES[name].hogs else "")
     )
     table = "\n".join(lines)
     model = "" if outcome.setting.model == Setting.model else f", training `{outcome.setting.model}`"
@@ -60,7 +60,7 @@ def section(outcome: Outcome) -> str:
     if set(BOTH) <= set(outcome.setting.schemes):
         ratio, half_width = outcome.paired("auto", "ewma")
         versus = f"\n`auto` over `ewma` in the same rounds: {ratio:.3f} ± {half_width:.3f}.\n"
-    return f"## `{name}`{model}: {CONTENTIONS[name]}\n\n{target}{about[0].upper()}{about[1:]}.\n\n{table}\n{versus}"
+    return f"## `{name}`{model}: {DISTURBANCES[name]}\n\n{target}{about[0].upper()}{about[1:]}.\n\n{table}\n{versus}"
 
 
 HEADINGS = (
@@ -75,7 +75,7 @@ def main() -> None:
     asked = parser.parse_args()
     settings = [setting for setting in SETTINGS if not asked.only or setting.contention in asked.only]
     if not can_set_quotas():
-        settings = [setting for setting in settings if CONTENTIONS[setting.contention].quota is None]
+        settings = [setting for setting in settings if DISTURBANCES[setting.contention].quota is None]
     if asked.quick:
         settings = [replace(setting, rounds=2, seconds=1.5, schemes=("control", *BOTH)) for setting in settings]
     outcomes = []

@@ -25,12 +25,11 @@ import torch
 from machine import machine
 from torch.utils.tensorboard import SummaryWriter
 
-from paceline.datasets import Recorder, merge
-from paceline.datasets.adapters import watch
-from paceline.datasets.adapters.stopwatch import Stopwatch
-from paceline.datasets.collect import places
-from paceline.datasets.drivers import Driver, all_drivers
-from paceline.datasets.drivers_psutil import psutil_drivers
+from paceline.lab import places
+from paceline.recording import Recorder, merge, watch
+from paceline.recording.drivers import Driver, all_drivers
+from paceline.recording.drivers.psutil import psutil_drivers
+from paceline.recording.torch.stopwatch import Stopwatch
 
 QUICK = "--quick" in sys.argv
 ITERATIONS = 2_000 if QUICK else 20_000
@@ -170,7 +169,7 @@ def under_a_quota() -> Iterator[str]:
 
 ENDLESS = """
 import mmap, sys
-from paceline.datasets import Recorder
+from paceline.recording import Recorder
 with open(sys.argv[2], "r+b") as file, Recorder(sys.argv[1], "0") as recorder:
     over = mmap.mmap(file.fileno(), 8)
     while True:

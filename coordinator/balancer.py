@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from paceline._arrays import Sizes
 from paceline.coordinator import why
 from paceline.coordinator.chance import Chance
 from paceline.coordinator.decision import Situation, decide
@@ -19,9 +20,7 @@ from paceline.coordinator.limits import Limits, require_drivers, require_fleet
 from paceline.coordinator.payoff import Payoff
 from paceline.coordinator.plan import Plan, seconds_of
 from paceline.coordinator.policy import Policy, excited, gain_of
-from paceline.predictors import Forecast, Predictor, Report
-
-Sizes = NDArray[np.int64]
+from paceline.predictors import Forecast, Predictor, Report, WantsExcitation
 
 NEVER = -(2**40)
 """The iteration of a change that never was."""
@@ -261,7 +260,7 @@ class LoadBalancer:
 
     def _tried(self, now: Situation) -> Sizes:
         """Return the sizes, excited for those whose curve the predictor cannot tell; a change tells as much."""
-        wanted = getattr(self.predictor, "wants_excitation", None)
+        wanted = self.predictor.wants_excitation if isinstance(self.predictor, WantsExcitation) else None
         policy = self.policy
         silent = wanted is None or not np.any(wanted) or not policy.excitation
         if silent or self._iterations < policy.warmup or self._iterations == self._changed_at.max():

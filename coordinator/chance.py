@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from paceline._arrays import Array
 
 STEP = 1.1
 """How fast the usual size of something is followed. A factor, up or down, finds the median: a jump now and then, as

@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline._arrays import Array, Sizes
 from paceline.coordinator import why
 from paceline.coordinator.limits import Limits
 from paceline.coordinator.plan import seconds_of
 from paceline.coordinator.policy import Policy, gain_of, largest_gain, turning, within_half_step, within_largest_change
 from paceline.predictors import Curves, Forecast
 from paceline.solver import caution
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

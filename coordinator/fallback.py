@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from paceline._arrays import Array
 from paceline.coordinator import why
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.plan import Plan, seconds_of
 from paceline.coordinator.search import LeaderSearch
 from paceline.predictors import Report
-
-Array = NDArray[np.float64]
 
 SMOOTHING = 0.2
 """Weight of the newest error in the typical one."""

@@ -12,12 +12,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from paceline._arrays import Array, Sizes
 from paceline.coordinator.policy import Policy
 from paceline.predictors import Curves, Forecast, Predictor, Report
 from paceline.solver import split
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
 
 SHRINK = 0.8
 """A worker that ran out of memory gets at most this share of the batch that it ran out with."""

@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline._arrays import Sizes
 from paceline.coordinator.plan import seconds_of
 from paceline.predictors import Curves, Report
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
 
 SMOOTHING = 0.1
 """Weight of the newest iteration: some ten of them decide, so that one unlucky iteration does not."""

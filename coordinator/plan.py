@@ -7,12 +7,10 @@ import json
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from paceline._arrays import Array, Sizes
 from paceline.predictors import Curves, Forecast
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline._arrays import Array, Mask, Sizes
 from paceline.predictors import Curves
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)

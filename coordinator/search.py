@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from paceline._arrays import Array, Sizes
 from paceline.coordinator import why
 from paceline.coordinator.limits import Limits, require_fleet
 from paceline.coordinator.plan import Plan, seconds_of
 from paceline.coordinator.policy import Policy, gain_of
 from paceline.predictors import Curves, Forecast, Report
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
 
 NOBODY = -1
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from paceline._arrays import Array, Mask, Sizes
 
 SHOWN = 3
 """This many workers are named; the others are counted."""

@@ -1,35 +1,25 @@
-"""Traces: the one table, recorded ones, and the recorder.
+"""Traces: the one table, recorded ones, and readers for those that others recorded.
 
-Jobs that ship with the library are in :mod:`paceline.datasets.recorded`; recording more of them is
-:mod:`paceline.datasets.collect`. Traces that others recorded are read by :mod:`paceline.datasets.readers`, and looked
-at by :mod:`paceline.datasets.health`.
+Jobs that ship with the library are in :mod:`paceline.datasets.recorded`, readers of public formats in
+:mod:`paceline.datasets.readers`, and whether a trace is fit to learn from is found out by
+:mod:`paceline.datasets.health`. New traces are recorded by :mod:`paceline.recording`.
 """
 
-from paceline.datasets.control_group import ControlGroup
-from paceline.datasets.drivers import Driver, default_drivers
-from paceline.datasets.frame import from_frame, to_frame
-from paceline.datasets.parquet import load, save
 from paceline.datasets.profiles import read_profiles
 from paceline.datasets.readers import iter_traces, read_traces
-from paceline.datasets.recorder import Recorder
-from paceline.datasets.records import merge, phase_table
 from paceline.datasets.remote import fetch
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.datasets.trace import Trace
 from paceline.datasets.usage_speed import speed_from_usage
 
+from_frame, load, save, to_frame = Trace.from_frame, Trace.load, Trace.save, Trace.to_frame
+
 __all__ = [
-    "ControlGroup",
-    "Driver",
-    "Recorder",
     "Trace",
-    "default_drivers",
     "fetch",
     "from_frame",
     "iter_traces",
     "load",
-    "merge",
-    "phase_table",
     "read_profiles",
     "read_traces",
     "save",

@@ -1,31 +1,24 @@
-"""Traces as tidy pandas frames: one row per iteration and worker."""
+"""Tidy pandas frames of traces: one row per iteration and worker."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.trace import COLUMNS, Trace
+from paceline.datasets.columns import COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from paceline.datasets.trace import Trace
+
 REQUIRED = ("worker", "iteration", "samples", "seconds")
 
 
-def to_frame(trace: Trace) -> pd.DataFrame:
-    """Return a tidy frame: ``iteration``, ``worker``, the measured columns, then one column per driver.
-
-    Examples
-    --------
-    >>> to_frame(Trace(samples=[[8, 8]], seconds=[[1, 2]], workers=["a", "b"]))
-       iteration worker  samples  seconds
-    0          0      a      8.0      1.0
-    1          0      b      8.0      2.0
-    """
+def frame_of(trace: Trace) -> pd.DataFrame:
+    """Return a tidy frame: see :meth:`paceline.datasets.Trace.to_frame`."""
     import pandas as pd
 
     iterations, workers = trace.seconds.shape
@@ -39,32 +32,8 @@ def to_frame(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def from_frame(frame: pd.DataFrame, *, meta: Mapping[str, str] | None = None) -> Trace:
-    """Build a trace from a tidy frame.
-
-    Parameters
-    ----------
-    frame
-        Columns ``worker``, ``iteration``, ``samples``, ``seconds``, any of ``comm_seconds``, ``wait_seconds``,
-        ``start``; every other column is a driver. Pairs of worker and iteration that are absent become NaN.
-    meta
-        What is known about the trace.
-
-    Raises
-    ------
-    ValueError
-        If a column is missing or not numeric, a (worker, iteration) pair repeats, or there is no row.
-
-    Examples
-    --------
-    The second worker did not report iteration 7, so its place is NaN:
-
-    >>> import pandas as pd
-    >>> frame = pd.DataFrame({"worker": ["a", "b", "a"], "iteration": [6, 6, 7], "samples": 8, "seconds": 0.5})
-    >>> from_frame(frame).speed
-    array([[16., 16.],
-           [16., nan]])
-    """
+def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return what a trace is made of: see :meth:`paceline.datasets.Trace.from_frame`."""
     _check(frame)
     workers, column = np.unique(frame["worker"].astype(str).to_numpy(dtype=str), return_inverse=True)
     if len(workers) and all(name.isdigit() for name in workers):
@@ -79,13 +48,12 @@ def from_frame(frame: pd.DataFrame, *, meta: Mapping[str, str] | None = None) ->
         return values
 
     driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *COLUMNS)]
-    return Trace(
+    return {
         **{name: panel(name) for name in COLUMNS if name in frame.columns},
-        drivers=np.stack([panel(name) for name in driver_names], axis=-1) if driver_names else None,
-        driver_names=driver_names,
-        workers=[str(name) for name in workers],
-        meta=meta,
-    )
+        "drivers": np.stack([panel(name) for name in driver_names], axis=-1) if driver_names else None,
+        "driver_names": driver_names,
+        "workers": [str(name) for name in workers],
+    }
 
 
 def _check(frame: pd.DataFrame) -> None:

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.datasets.trace import Trace
-
-Array = NDArray[np.float64]
 
 LAGS = 10
 """How many lags the test against white noise looks at."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.datasets.whole import written_whole
+from paceline._whole import written_whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.datasets.trace import Trace
-
-Array = NDArray[np.float64]
 
 KINDS = ("mixed", "noexog", "walk")
 """What a fleet may be: everything at once; drivers that explain nothing; speeds that wander and never come back."""

@@ -11,25 +11,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from paceline._arrays import Array
+from paceline.datasets import frame as tidy
+from paceline.datasets import parquet
+from paceline.datasets.columns import COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-
-Array = NDArray[np.float64]
-
-COLUMNS = ("samples", "seconds", "comm_seconds", "wait_seconds", "start")
-"""The measured columns, in the order they are stored; the last three are optional."""
-
-UNITS = {
-    "samples": "samples",
-    "seconds": "s",
-    "comm_seconds": "s",
-    "wait_seconds": "s",
-    "start": "s since 1970-01-01 UTC",
-}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,30 +158,79 @@ class Trace:
         return panel
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a tidy frame, one row per iteration and worker: see :func:`paceline.datasets.to_frame`."""
-        from paceline.datasets.frame import to_frame
+        """Return a tidy frame: ``iteration``, ``worker``, the measured columns, then one column per driver.
 
-        return to_frame(self)
+        Examples
+        --------
+        >>> Trace(samples=[[8, 8]], seconds=[[1, 2]], workers=["a", "b"]).to_frame()
+           iteration worker  samples  seconds
+        0          0      a      8.0      1.0
+        1          0      b      8.0      2.0
+        """
+        return tidy.frame_of(self)
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, *, meta: Mapping[str, str] | None = None) -> Trace:
-        """Build a trace from a tidy frame: see :func:`paceline.datasets.from_frame`."""
-        from paceline.datasets.frame import from_frame
+        """Build a trace from a tidy frame.
 
-        return from_frame(frame, meta=meta)
+        Parameters
+        ----------
+        frame
+            Columns ``worker``, ``iteration``, ``samples``, ``seconds``, any of ``comm_seconds``, ``wait_seconds``,
+            ``start``; every other column is a driver. Pairs of worker and iteration that are absent become NaN.
+        meta
+            What is known about the trace.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing or not numeric, a (worker, iteration) pair repeats, or there is no row.
+
+        Examples
+        --------
+        The second worker did not report iteration 7, so its place is NaN:
+
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"worker": ["a", "b", "a"], "iteration": [6, 6, 7], "samples": 8, "seconds": 0.5})
+        >>> Trace.from_frame(frame).speed
+        array([[16., 16.],
+               [16., nan]])
+        """
+        return cls(**tidy.panels_of(frame), meta=meta)
 
     def save(self, path: str | Path) -> Path:
-        """Write the trace to a Parquet file: see :func:`paceline.datasets.save`."""
-        from paceline.datasets.parquet import save
+        """Write the trace to a Parquet file and return its path.
 
-        return save(self, path)
+        The file appears whole or not at all: it is written under a temporary name and renamed.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> trace = Trace(samples=[[8, 8]], seconds=[[1, 2]], meta={"job": "tiny"})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     print(Trace.load(trace.save(f"{folder}/tiny.parquet")))
+        <Trace 'tiny': 1 iterations x 2 workers; no drivers>
+        """
+        about = {"workers": list(self.workers), "drivers": list(self.driver_names), "meta": dict(self.meta)}
+        return parquet.write(self.to_frame(), about, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read a trace from a Parquet file: see :func:`paceline.datasets.load`."""
-        from paceline.datasets.parquet import load
+        """Read a trace from a Parquet file.
 
-        return load(path)
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If the file is cut off, not Parquet, or its columns are not those of a trace; the sentence names the file.
+        """
+        try:
+            frame, about = parquet.read(path)
+            trace, workers = cls.from_frame(frame, meta=about.get("meta")), about.get("workers")
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        return trace.select(workers=list(workers)) if workers and set(workers) == set(trace.workers) else trace
 
 
 def _rebuild(fields: dict[str, object]) -> Trace:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval.jobs import require_warmup
 from paceline.eval.overhead import barrier_overhead
 from paceline.predictors import Forecast, Predictor, Report
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

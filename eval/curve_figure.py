@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline._require import require
+from paceline._whole import written_whole
 from paceline.datasets.profiles import CURVE
-from paceline.datasets.whole import written_whole
 from paceline.eval.figures import BLUE, GREY, VERMILION
-from paceline.predictors.curve_fit import curve_seconds, fit_curve
-from paceline.predictors.extras import require
+from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline._arrays import Array
+from paceline._require import require
+from paceline._whole import written_whole
 from paceline.datasets import Trace
-from paceline.datasets.whole import written_whole
 from paceline.eval.leaderboard import Leaderboard
 from paceline.eval.replay import CLAIRVOYANT, EQUAL, Replay
-from paceline.predictors.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array = NDArray[np.float64]
 
 BLACK, GREY, BLUE, GREEN, VERMILION = "#000000", "#767676", "#0072B2", "#009E73", "#D55E00"
 """Told apart by colour-blind eyes too (Okabe and Ito's palette)."""

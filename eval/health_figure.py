@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from paceline._require import require
+from paceline._whole import written_whole
 from paceline.datasets import Trace
 from paceline.datasets.health import LAGS, Health, autocorrelations, health
-from paceline.datasets.whole import written_whole
 from paceline.eval.figures import BLUE, GREY
-from paceline.predictors.extras import require
 
 MOST_LINES = 8
 """More workers than this are not drawn."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
+from paceline._arrays import Array
 
 FEWEST_GROUPS = 8
 """Larger fleets are dealt into groups again and again until there are so many."""

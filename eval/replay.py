@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval.jobs import by_name, require_warmup
 from paceline.eval.schemes import Clairvoyant, EqualBatches, Scheme
@@ -20,7 +21,6 @@ from paceline.eval.schemes import Clairvoyant, EqualBatches, Scheme
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
 
 EQUAL, CLAIRVOYANT = "equal batches", "clairvoyant"
 

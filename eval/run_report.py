@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.datasets.printable import printable
-from paceline.datasets.whole import written_whole
+from paceline._arrays import Array
+from paceline._printable import printable
+from paceline._require import require
+from paceline._whole import written_whole
 from paceline.eval.figures import BLACK, BLUE, GREEN, GREY, VERMILION
-from paceline.predictors.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from paceline.coordinator.metrics import Run
 
-Array = NDArray[np.float64]
 
 COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", "#56B4E9", BLACK, GREY)
 """One for each of the workers that are named in the figure."""

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline._arrays import Array, Sizes
 from paceline.predictors import Curves, Predictor, Report
 from paceline.solver import split
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
 
 
 class Scheme(Protocol):

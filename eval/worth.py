@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array, Sizes
+from paceline._printable import printable
 from paceline.datasets import Trace
 from paceline.datasets.health import SIGNIFICANT, ljung_box
-from paceline.datasets.printable import printable
 from paceline.eval.replay import CLAIRVOYANT, EQUAL, Replay, replay
 from paceline.eval.schemes import Balanced, Scheme
 from paceline.predictors import EWMA, Curves
 from paceline.solver import split
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
 
 FEWEST = 20
 """Of fewer iterations nothing is said, as of fewer values in :mod:`paceline.datasets.health`."""

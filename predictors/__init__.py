@@ -2,24 +2,47 @@
 
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.auto import Auto
-from paceline.predictors.barrier import BarrierHead
+from paceline.predictors.averages import EWMA, ChangePoint, Holt, HuberEWMA, LastValue, MovingAverage, RunningMedian
 from paceline.predictors.batch_time import BatchTime
-from paceline.predictors.boosting import Boosting
 from paceline.predictors.calibrated import Calibrated
-from paceline.predictors.changes import ChangePoint
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Curves, Forecast
-from paceline.predictors.gated import GatedNARX
 from paceline.predictors.mixture import Mixture
-from paceline.predictors.named import KINDS, NAMES, named
-from paceline.predictors.narx import NARX
-from paceline.predictors.neural import Training
-from paceline.predictors.protocol import Predictor
-from paceline.predictors.recurrent import GRU, LSTM, SimpleRNN
+from paceline.predictors.named import name_of, named, register
+from paceline.predictors.networks import GRU, LSTM, NARX, BarrierHead, GatedNARX, SimpleRNN, Training
+from paceline.predictors.protocol import OptsOut, Predictor, WantsExcitation
 from paceline.predictors.report import Report
 from paceline.predictors.rls import RLS
-from paceline.predictors.simple import EWMA, Holt, HuberEWMA, LastValue
-from paceline.predictors.windows import MovingAverage, RunningMedian
+from paceline.predictors.trees import Boosting
+
+KINDS: tuple[type[FleetPredictor], ...] = (
+    LastValue,
+    EWMA,
+    HuberEWMA,
+    Holt,
+    MovingAverage,
+    RunningMedian,
+    ChangePoint,
+    ARIMA,
+    NARX,
+    GatedNARX,
+    BarrierHead,
+    SimpleRNN,
+    LSTM,
+    GRU,
+    Boosting,
+    BatchTime,
+    RLS,
+    Mixture,
+    Calibrated,
+    Auto,
+)
+"""Every predictor that ships."""
+
+NAMES: tuple[str, ...] = tuple(map(name_of, KINDS))
+"""The name of each as it is typed: ``huber-ewma`` for HuberEWMA."""
+
+register(*KINDS)
 
 __all__ = [
     "ARIMA",
@@ -45,10 +68,13 @@ __all__ = [
     "LastValue",
     "Mixture",
     "MovingAverage",
+    "OptsOut",
     "Predictor",
     "Report",
     "RunningMedian",
     "SimpleRNN",
     "Training",
+    "WantsExcitation",
     "named",
+    "register",
 ]

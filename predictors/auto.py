@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
+from paceline._arrays import Array
 from paceline.predictors.calibrated import Calibrated
-from paceline.predictors.gated import GatedNARX
 from paceline.predictors.mixture import Mixture
+from paceline.predictors.networks.gated import GatedNARX
 from paceline.predictors.rls import RLS
-
-Array = NDArray[np.float64]
 
 SIMPLE = ("last-value", "ewma:smoothing=0.5", "ewma:smoothing=0.25", "ewma:smoothing=0.1", "ewma:smoothing=0.03")
 """The simple predictors it asks. Huber's EWMA and the running median beside them made it slower, and hardly better."""

@@ -5,18 +5,16 @@ Axes: W workers, D drivers, L levels.
 
 from __future__ import annotations
 
-import copy
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.predictors.fleet import FleetPredictor
+from paceline._arrays import Array
+from paceline.predictors.adopted import adopted
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.nested import NestedPredictor
+from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import FASTEST, SLOWEST, Report
-
-Array = NDArray[np.float64]
 
 LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """The quantiles that are tracked; those between are interpolated."""
@@ -44,7 +42,7 @@ class Calibrated(NestedPredictor):
     Parameters
     ----------
     predictor
-        Name with arguments as in :func:`paceline.predictors.named`, or a predictor.
+        Name with arguments as in :func:`paceline.predictors.named`, or a predictor of whatever class.
 
     Notes
     -----
@@ -66,12 +64,10 @@ class Calibrated(NestedPredictor):
     (True, True)
     """
 
-    def __init__(self, predictor: str | FleetPredictor = "ewma") -> None:
-        from paceline.predictors.named import named  # it lists this predictor too
-
+    def __init__(self, predictor: str | Predictor = "ewma") -> None:
         super().__init__()
         self.predictor = predictor
-        self._inner = (named(predictor) if isinstance(predictor, str) else copy.deepcopy(predictor),)
+        self._inner = (adopted(predictor),)
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return {

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.predictors.forecast import Forecast
-from paceline.predictors.protocol import Predictor
+from paceline.predictors.protocol import OptsOut, Predictor
 from paceline.predictors.report import Report
 
-Array = NDArray[np.float64]
 Factory = Callable[[], Predictor]
 
 FLEET = ("a", "b", "c")
@@ -53,7 +53,8 @@ def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
     >>> len(run(fitted(EWMA()))) == len(CHECKS)
     True
     """
-    opted_out = getattr(make(), "opts_out", {})
+    made = make()
+    opted_out = made.opts_out if isinstance(made, OptsOut) else {}
     chosen = [name for name in names or CHECKS if name not in opted_out]
     for name in chosen:
         CHECKS[name](make)

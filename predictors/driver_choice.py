@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from paceline._arrays import Array
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
-
-Array = NDArray[np.float64]
 
 
 def shared_drivers(traces: Sequence[Trace], wanted: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from paceline._arrays import Array
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.report import FASTEST, SLOWEST, Report
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
-Array = NDArray[np.float64]
 
 PRIOR_SPEED = 1.0
 """The speed, in samples/s, forecast for everybody before anybody reported: only ratios size batches."""

@@ -5,21 +5,20 @@ Axes: W workers, D drivers, E experts.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline._arrays import Array
+from paceline.predictors.adopted import adopted
+from paceline.predictors.averages.smoothed import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.nested import NestedPredictor
+from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
-from paceline.predictors.simple import EWMA, Averages, LastValue
-
-Array = NDArray[np.float64]
 
 EXPERTS = (
     "last-value",
@@ -54,8 +53,8 @@ class Mixture(NestedPredictor):
     Parameters
     ----------
     experts
-        Names with arguments as in :func:`paceline.predictors.named`, or predictors. Those that need fitting and are
-        not fitted forecast the last value until they are.
+        Names with arguments as in :func:`paceline.predictors.named`, or predictors, of whatever class. Those that
+        need fitting and are not fitted forecast the last value until they are.
 
     Raises
     ------
@@ -81,16 +80,12 @@ class Mixture(NestedPredictor):
     True
     """
 
-    def __init__(self, experts: Sequence[str | FleetPredictor] = EXPERTS) -> None:
-        from paceline.predictors.named import named  # it lists this predictor too
-
+    def __init__(self, experts: Sequence[str | Predictor] = EXPERTS) -> None:
         if isinstance(experts, str) or not len(experts):
             raise ValueError(f"experts must be a list of at least one predictor or name, got {experts!r}")
         super().__init__()
         self.experts = tuple(experts)
-        self._inner = _averages_together(
-            [named(expert) if isinstance(expert, str) else copy.deepcopy(expert) for expert in self.experts]
-        )
+        self._inner = _averages_together([adopted(expert) for expert in self.experts])
         # A forecast that is the same for batches of any size is asked for once, and serves when it is judged too.
         self._asked_once = all(type(inner)._speed_of is FleetPredictor._speed_of for inner in self._inner)
         self._answer: _Answer | None = None

@@ -6,49 +6,33 @@ import ast
 import re
 from inspect import signature
 
-from paceline.predictors.arima import ARIMA
-from paceline.predictors.auto import Auto
-from paceline.predictors.barrier import BarrierHead
-from paceline.predictors.batch_time import BatchTime
-from paceline.predictors.boosting import Boosting
-from paceline.predictors.calibrated import Calibrated
-from paceline.predictors.changes import ChangePoint
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.gated import GatedNARX
-from paceline.predictors.mixture import Mixture
-from paceline.predictors.narx import NARX
-from paceline.predictors.recurrent import GRU, LSTM, SimpleRNN
-from paceline.predictors.rls import RLS
-from paceline.predictors.simple import EWMA, Holt, HuberEWMA, LastValue
-from paceline.predictors.windows import MovingAverage, RunningMedian
 
-KINDS: tuple[type[FleetPredictor], ...] = (
-    LastValue,
-    EWMA,
-    HuberEWMA,
-    Holt,
-    MovingAverage,
-    RunningMedian,
-    ChangePoint,
-    ARIMA,
-    NARX,
-    GatedNARX,
-    BarrierHead,
-    SimpleRNN,
-    LSTM,
-    GRU,
-    Boosting,
-    BatchTime,
-    RLS,
-    Mixture,
-    Calibrated,
-    Auto,
-)
+kinds: dict[str, type[FleetPredictor]] = {}
+"""Every registered kind by its plain name. The room's table of contents fills it, so that a predictor made of others
+can be given their names without importing them."""
 
-NAMES: tuple[str, ...] = tuple(
-    re.sub("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", kind.__name__).lower() for kind in KINDS
-)
-"""The name of each kind as it is typed: ``huber-ewma`` for HuberEWMA."""
+
+def register(*classes: type[FleetPredictor]) -> None:
+    """Let predictors be named by their classes' names, on the command line and wherever a name is taken.
+
+    >>> class Doubled(kinds["ewma"]): ...
+    >>> register(Doubled)
+    >>> named("doubled")
+    Doubled()
+    >>> del kinds["doubled"]
+    """
+    for kind in classes:
+        kinds[_plain(kind.__name__)] = kind
+
+
+def name_of(kind: type) -> str:
+    """Return a kind's name as it is typed.
+
+    >>> [name_of(kinds[plain]) for plain in ("huberewma", "gatednarx", "lastvalue")]
+    ['huber-ewma', 'gated-narx', 'last-value']
+    """
+    return re.sub("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", kind.__name__).lower()
 
 
 def named(text: str) -> FleetPredictor:
@@ -71,10 +55,9 @@ def named(text: str) -> FleetPredictor:
     4
     """
     name, _, arguments = text.partition(":")
-    kinds = {_plain(kind.__name__): kind for kind in KINDS}
     kind = kinds.get(_plain(name))
     if kind is None:
-        raise ValueError(f"there is no predictor {name!r}; there are {[k.__name__ for k in KINDS]}")
+        raise ValueError(f"there is no predictor {name!r}; there are {[k.__name__ for k in kinds.values()]}")
     values = _arguments(arguments)
     unknown = [argument for argument in values if argument not in signature(kind).parameters]
     if unknown:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
-
-Array = NDArray[np.float64]
 
 
 class NestedPredictor(FleetPredictor):

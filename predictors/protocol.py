@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
@@ -68,3 +69,23 @@ class Predictor(Protocol):
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
         ...
+
+
+@runtime_checkable
+class WantsExcitation(Protocol):
+    """What a predictor may offer besides: it says whose batch sizes should move so that it can learn more.
+
+    A curve cannot be told from batches that are all of one size.
+    """
+
+    @property
+    def wants_excitation(self) -> NDArray[np.bool_]:
+        """Whose curve it cannot tell, ``[W]``."""
+        ...
+
+
+@runtime_checkable
+class OptsOut(Protocol):
+    """What a predictor may offer besides: the promise checks that it does not keep, and why."""
+
+    opts_out: Mapping[str, str]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from paceline._arrays import Array
 
 SLOWEST, FASTEST = 1e-9, 1e12
 """Speeds outside this range, in samples/s, are taken for garbage and clipped."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
+from paceline.predictors.averages.smoothed import smoothed
 from paceline.predictors.driver_choice import shared_drivers
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.simple import smoothed
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
-Array = NDArray[np.float64]
 
 LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
 """Number of past log speeds, and the averages of log speed, that the next one is compared with."""

@@ -7,7 +7,8 @@ import operator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline.solver.load import OVERLAPS, Array, BatchTimeCurves, Load
+from paceline._arrays import Array
+from paceline.solver.load import OVERLAPS, BatchTimeCurves, Load
 
 LARGEST_BATCH = 2**53
 """Above this float64 no longer counts every sample."""

@@ -13,7 +13,8 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.solver.load import Array, Load
+from paceline._arrays import Array
+from paceline.solver.load import Load
 
 FLOAT, BITS = struct.Struct("<d"), struct.Struct("<q")
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from paceline._arrays import Array
 
 ROUNDING = 16 * float(np.finfo(np.float64).eps)
 """How far, relatively, the inverse of a curve may miss the curve."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from paceline._arrays import Array
 
 
 def caution(spread: Array, risk: float = 1.0) -> Array:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.solver.deadline import earliest
-from paceline.solver.load import Array, Load
+from paceline.solver.load import Load
 
 
 def share(load: Load, quanta: int) -> Array:

@@ -8,8 +8,9 @@ from enum import Enum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from paceline._arrays import Array
 from paceline.solver.bounds import checked_load, checked_quanta, not_nan
-from paceline.solver.load import Array, BatchTimeCurves, Load
+from paceline.solver.load import BatchTimeCurves, Load
 from paceline.solver.risk import caution
 from paceline.solver.share import share
 

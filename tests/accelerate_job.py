@@ -11,8 +11,8 @@ from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 from torch.utils.data import DataLoader, Subset, default_collate
 from trainers import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, restless
 
-from paceline.coordinator.accelerate import prepare
 from paceline.coordinator.torch import BalancedLoader, attach, gather_rows
+from paceline.coordinator.trainers.accelerate import prepare
 
 
 def loader_of(dataset=None, **options):

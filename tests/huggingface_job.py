@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, SequentialSampler
 from trainers import GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, TokenNet
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from paceline.coordinator.huggingface import BalancedTrainerMixin
+from paceline.coordinator.trainers.huggingface import BalancedTrainerMixin
 
 
 class Balanced(BalancedTrainerMixin, Trainer):

@@ -5,8 +5,8 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.predictors import ARIMA, EWMA, Report, checks
-from paceline.predictors.arima import POOLED
-from paceline.predictors.arima_fit import Coefficients, fit_css, fit_css_groups
+from paceline.predictors.arima.estimate import Coefficients, fit_css, fit_css_groups
+from paceline.predictors.arima.model import POOLED
 
 MODELS = {  # order: autoregression, moving average
     (1, 0, 0): ([0.6], []),
@@ -219,7 +219,7 @@ def test_the_conditional_fit_never_ends_where_it_would_not_forget():
 
 
 def test_the_extra_is_named_when_statsmodels_is_missing(monkeypatch):
-    monkeypatch.setattr("paceline.predictors.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r'pip install "paceline\[arima\]"'):
         ARIMA((1, 0, 0), method="likelihood").fit([checks.example_trace()])
 

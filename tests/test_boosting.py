@@ -7,7 +7,7 @@ from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.eval import backtest
 from paceline.predictors import Boosting, LastValue, checks
-from paceline.predictors.trees import Trees
+from paceline.predictors.trees.forest import Trees
 from paceline.training import load_model, save_model
 
 sklearn = pytest.importorskip("sklearn.ensemble", reason="needs the boosting extra")

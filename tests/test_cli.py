@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from paceline import cli
+from paceline.cli import main as cli
 from paceline.datasets import load, recorded
 from paceline.predictors import KINDS, NAMES, checks, named
 
@@ -64,7 +64,7 @@ def test_every_kind_is_evaluated_unless_some_are_named(trace, fitting, monkeypat
 
 
 def test_a_predictor_whose_extra_is_missing_is_skipped_with_the_reason(capsys, monkeypatch, trace, fitting):
-    monkeypatch.setattr("paceline.predictors.extras.find_spec", lambda library: None)
+    monkeypatch.setattr("paceline._require.find_spec", lambda library: None)
     tables = json.loads(run("evaluate", "ewma", "boosting", "-t", trace, "-f", fitting, "--json"))
     assert {row["predictor"] for row in tables["overall"]} == {"last-value", "ewma"}
     (skipped,) = tables["skipped"]

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.datasets import load
-from paceline.datasets.collect import JOBS, MODELS, PATTERNS, USAGE, Job, collect, places, plan
-from paceline.datasets.collect import worker as worker_module
-from paceline.datasets.collect.competitor import KINDS
-from paceline.datasets.collect.contention import OFF_SECONDS, ON_SECONDS
-from paceline.datasets.collect.limits import PERIOD_SECONDS, remove_stale
-from paceline.datasets.collect.process import Process
-from paceline.datasets.collect.stress import stress_ng
-from paceline.datasets.control_group import mounted
+from paceline.lab import JOBS, MODELS, PATTERNS, USAGE, Job, collect, places, plan
+from paceline.lab.collect import worker as worker_module
+from paceline.lab.contention.competitor import KINDS
+from paceline.lab.contention.patterns import OFF_SECONDS, ON_SECONDS
+from paceline.lab.contention.stress import stress_ng
+from paceline.lab.processes.places import PERIOD_SECONDS, remove_stale
+from paceline.lab.processes.process import Process
+from paceline.recording.control_group import mounted
 
 PERIOD = round(PERIOD_SECONDS * 1e6)  # microseconds
 TINY = {"name": "tiny", "model": "digits-mlp", "batch_size": 256, "workers": 2, "pattern": "none"}
@@ -273,7 +273,7 @@ def test_a_competitor_works_when_its_plan_says_and_ends_with_the_one_who_started
         pytest.skip("stress-ng is not installed")
     before = children()
     process = Process(
-        "paceline.datasets.collect.competitor", 0, tmp_path, {"place": {}, "kind": kind, "spans": [(0.0, 60.0)]}
+        "paceline.lab.contention.competitor", 0, tmp_path, {"place": {}, "kind": kind, "spans": [(0.0, 60.0)]}
     )
     process.tell("begin")
     family = psutil.Process(process.pid)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from paceline.cli import app
+from paceline.cli.main import app
 from paceline.datasets import Trace, load
-from paceline.datasets.collect.command import collect_command
+from paceline.lab.collect.command import collect_command
 
 RECORDING = """
 import os, sys, time
 from pathlib import Path
-from paceline.datasets import Recorder
+from paceline.recording import Recorder
 for word in sys.argv[1:]:
     name, iterations = word.split("=")
     rank = name.removeprefix("rank").partition(".")[0]
@@ -95,7 +95,7 @@ def test_the_job_under_usage_is_left_out_unless_there_is_usage_to_replay(tmp_pat
         asked.append((job.name, usage))
         return Trace([[8]], [[1]])
 
-    monkeypatch.setattr("paceline.datasets.collect.collect", pretended)
+    monkeypatch.setattr("paceline.lab.collect", pretended)
     CliRunner().invoke(app, ["collect", "--out", str(tmp_path)], catch_exceptions=False)
     assert len(asked) == 8
     assert {usage for _, usage in asked} == {None}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from paceline import cli
+from paceline.cli import main as cli
 from paceline.datasets import Trace, load, recorded
 from paceline.datasets.readers import FORMATS, TABLES
 from paceline.datasets.remote_sets import REMOTE_SETS

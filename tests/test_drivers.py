@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.datasets import control_group
-from paceline.datasets.control_group import ControlGroup, mounted
-from paceline.datasets.drivers import (
+from paceline.recording import control_group
+from paceline.recording.control_group import ControlGroup, mounted
+from paceline.recording.drivers.linux import (
     CPUBusy,
     CPUPressure,
     MemoryAvailable,
@@ -21,10 +21,10 @@ from paceline.datasets.drivers import (
     all_drivers,
     default_drivers,
 )
-from paceline.datasets.drivers_nvml import nvml_drivers
-from paceline.datasets.drivers_psutil import psutil_drivers
-from paceline.datasets.drivers_quota import CPUQuota, Throttled
-from paceline.datasets.kernel_files import Growth
+from paceline.recording.drivers.nvml import nvml_drivers
+from paceline.recording.drivers.psutil import psutil_drivers
+from paceline.recording.drivers.quota import CPUQuota, Throttled
+from paceline.recording.kernel_files import Growth
 
 
 def made(folder, files):
@@ -219,7 +219,7 @@ class FakeNVML:
 @pytest.fixture
 def gpus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNVML())
-    monkeypatch.setattr("paceline.datasets.drivers_nvml.find_spec", lambda name: True)
+    monkeypatch.setattr("paceline.recording.drivers.nvml.find_spec", lambda name: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
 
@@ -247,7 +247,7 @@ def test_without_a_gpu_there_are_no_drivers_of_one(gpus, monkeypatch):
     assert nvml_drivers(device=2) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert nvml_drivers() == []
-    monkeypatch.setattr("paceline.datasets.drivers_nvml.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline.recording.drivers.nvml.find_spec", lambda name: None)
     assert nvml_drivers() == []
 
 
@@ -467,7 +467,7 @@ def _removed(folder):
 
 BUSY_CHILD = """
 import sys
-from paceline.datasets.drivers import default_drivers
+from paceline.recording.drivers import default_drivers
 (driver,) = (one for one in default_drivers() if one.name == "throttled")
 seen = [driver.sample()]
 if sys.argv[2] == "moved later":

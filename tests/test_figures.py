@@ -52,7 +52,7 @@ def test_the_leaderboard_shows_every_predictor_with_its_ratio(tmp_path):
 
 
 def test_a_missing_library_gives_the_line_to_type(tmp_path, monkeypatch, replayed):
-    monkeypatch.setattr("paceline.predictors.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
     with pytest.raises(ImportError) as error:
         replay_figure(replayed, checks.example_trace(), tmp_path / "replay.png")
     assert str(error.value) == '`matplotlib` is needed by figures; install it with `pip install "paceline[plot]"`'

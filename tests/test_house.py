@@ -1,51 +1,80 @@
 """The house keeps its shape: rooms import one way, importing costs little, the wheel holds every room."""
 
-import ast
+import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from house import FOUNDATION, MAY_IMPORT, MOST_FILES, House
 
 import paceline
 
 PACKAGE = Path(paceline.__file__).parent
 CHECKOUT = Path(__file__).parent.parent
-
-MAY_IMPORT = {
-    "datasets": set(),
-    "predictors": set(),
-    "solver": set(),
-    "training": {"datasets", "predictors"},
-    "eval": {"datasets", "predictors", "solver", "training"},
-    "coordinator": {"datasets", "predictors", "solver"},
+ROOMS = [room for room in MAY_IMPORT if room != FOUNDATION]
+RULES = {
+    "one_way": "imports run down the table, lazy ones too, and nothing imports the face",
+    "cycles": "no files import each other in a circle, lazily or not",
+    "private_attributes": "no file reaches into another file's private attributes",
+    "crowded": f"no folder holds more than {MOST_FILES} modules",
 }
 
 
-def rooms_imported(source: Path) -> set[str]:
-    """Rooms a file imports, at its top or inside a function; imports for type annotations alone do not count."""
-    tree = ast.parse(source.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
-    modules = [n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
-    modules += [alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names]
-    return {module.split(".")[1] for module in modules if module.startswith("paceline.")}
+@pytest.mark.parametrize("rule", RULES)
+def test_the_house_keeps_its_rules(rule):
+    found = list(getattr(House(PACKAGE), rule)())
+    assert not found, f"{RULES[rule]}, but {found}"
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_rooms_import_one_way(room):
-    for source in (PACKAGE / room).rglob("*.py"):
-        beyond = rooms_imported(source) - {room} - MAY_IMPORT[room]
-        if source.name == "checks.py":  # its example is a Trace, made when a check runs
-            beyond -= {"datasets"}
-        assert not beyond, f"{source.name} imports {beyond}"
+PLANTED = {
+    "a room above": ("one_way", {"solver/broken.py": "from paceline.coordinator import LoadBalancer"}),
+    "a room above, lazily": (
+        "one_way",
+        {"solver/broken.py": "def late():\n    from paceline.coordinator import LoadBalancer"},
+    ),
+    "the face": ("one_way", {"solver/broken.py": "import paceline"}),
+    "a name of the face": ("one_way", {"solver/broken.py": "from paceline import split"}),
+    "the command line": ("one_way", {"eval/broken.py": "from paceline.cli import main", "cli/main.py": ""}),
+    "a circle": (
+        "cycles",
+        {"solver/one.py": "import paceline.solver.two", "solver/two.py": "import paceline.solver.one"},
+    ),
+    "a lazy circle": (
+        "cycles",
+        {
+            "solver/one.py": "import paceline.solver.two",
+            "solver/two.py": "def late():\n    from paceline.solver import one",
+        },
+    ),
+    "a private attribute": (
+        "private_attributes",
+        {
+            "solver/one.py": "class One:\n    def __init__(self):\n        self._hidden = 1",
+            "solver/two.py": "def peek(one):\n    return one._hidden",
+        },
+    ),
+    "a crowd": ("crowded", {f"solver/file{number}.py": "" for number in range(MOST_FILES)}),
+}
+
+
+@pytest.mark.parametrize("violation", PLANTED)
+def test_a_planted_violation_is_found(tmp_path, violation):
+    rule, files = PLANTED[violation]
+    rooms = {f"{room}/__init__.py": "" for room in ROOMS}
+    for name, source in {"__init__.py": "", "cli/__init__.py": "", **rooms, **files}.items():
+        path = tmp_path / "paceline" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    assert {name: bool(list(getattr(House(tmp_path / "paceline"), name)())) for name in RULES} == {
+        name: name == rule for name in RULES
+    }
 
 
 def test_the_rooms_are_those_that_are_listed():
     rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
-    assert rooms == set(MAY_IMPORT)
+    assert rooms == {*ROOMS, "cli"}
 
 
 def test_importing_paceline_loads_numpy_and_nothing_heavy():
@@ -56,7 +85,7 @@ def test_importing_paceline_loads_numpy_and_nothing_heavy():
 
 
 def test_every_public_name_exists_and_is_documented():
-    for room in ("", *MAY_IMPORT):
+    for room in ("", *ROOMS):
         module = __import__("paceline." + room if room else "paceline", fromlist=["__all__"])
         for name in module.__all__:
             thing = getattr(module, name)
@@ -70,7 +99,7 @@ def test_the_wheel_holds_every_room_and_no_other_top_level_name(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"paceline"}
-    for room in MAY_IMPORT:
+    for room in ROOMS:
         assert f"paceline/{room}/__init__.py" in names
     assert "paceline/py.typed" in names
     shipped = {Path(name).name for name in names if name.startswith("paceline/datasets/recorded/")}
@@ -79,13 +108,11 @@ def test_the_wheel_holds_every_room_and_no_other_top_level_name(tmp_path):
 
 @pytest.mark.checkout
 def test_rooms_are_reached_through_links():
-    for room in MAY_IMPORT:
+    for room in ROOMS:
         link = CHECKOUT / "src" / "paceline" / room
         assert link.is_symlink()
         assert link.resolve() == CHECKOUT / room
 
 
 def _env():
-    import os
-
     return {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}

@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
-from paceline.coordinator.experiment import EQUAL, Outcome, Setting, experiment
-from paceline.coordinator.experiment.disturbance import Bursts, Quota
-from paceline.coordinator.experiment.figure import loss_figure
+from paceline.lab.contention.disturbance import Bursts, Quota
+from paceline.lab.experiment import EQUAL, Outcome, Setting, experiment
+from paceline.lab.experiment.figure import loss_figure
 
 
 def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer, Policy
+from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.metrics import (
     JsonLines,
     Logging,
@@ -24,7 +25,6 @@ from paceline.coordinator.metrics import (
     sinks,
     summary,
 )
-from paceline.coordinator.record import Iteration
 from paceline.predictors import EWMA, Report
 
 
@@ -298,7 +298,7 @@ def test_a_text_that_names_no_sink_is_refused(text):
 
 
 def test_a_missing_library_is_named_when_the_sink_is_made(monkeypatch):
-    monkeypatch.setattr("paceline.predictors.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"paceline\[metrics\]"):
         Prometheus(9100)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from paceline import cli
+from paceline.cli import main as cli
 from paceline.datasets.profiles import load_profile
 from paceline.eval.curve_figure import curve_figure
 from paceline.training import make_step as finding

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.datasets.clock_offset import clock_offset
-from paceline.datasets.recorder import Recorder
-from paceline.datasets.records import merge, phase_table
+from paceline.recording.clock_offset import clock_offset
+from paceline.recording.merging import merge, phase_table
+from paceline.recording.recorder import Recorder
 
 
 class Counting:
@@ -248,7 +248,7 @@ def test_a_damaged_file_is_read_or_refused_with_its_name(at, instead, removed):
 
 ENDLESS = """
 import sys
-from paceline.datasets.recorder import Recorder
+from paceline.recording.recorder import Recorder
 with Recorder(sys.argv[1], "0") as recorder:
     while True:
         with recorder.iteration(samples=8):

@@ -6,7 +6,7 @@ import pytest
 from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.predictors import GRU, LSTM, LastValue, Report, SimpleRNN, Training
-from paceline.predictors.neural import STEPS, Sequences
+from paceline.predictors.networks.neural import STEPS, Sequences
 
 torch = pytest.importorskip("torch")
 

@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.coordinator import Policy
 from paceline.coordinator.torch import BalancedLoader, attach
 from paceline.coordinator.torch.clock import Clock
-from paceline.datasets.adapters.marks import CPUMarks
-from paceline.datasets.adapters.waiting import WAITS, listen, unheard
 from paceline.predictors import EWMA
+from paceline.recording.torch.marks import CPUMarks
+from paceline.recording.torch.waiting import WAITS, listen, unheard
 
 
 class Ticking(CPUMarks):

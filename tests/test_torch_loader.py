@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
-from paceline.coordinator.torch.dealer import Dealer
-from paceline.coordinator.torch.loader import BalancedLoader
-from paceline.coordinator.torch.rows import cut, joined
+from paceline.coordinator.torch.loading.dealer import Dealer
+from paceline.coordinator.torch.loading.loader import BalancedLoader
+from paceline.coordinator.torch.loading.rows import cut, joined
 
 
 def random_sizes(rng, world_size, global_batch):

@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from paceline.coordinator.torch.loader import BalancedLoader
+from paceline.coordinator.torch.loading.loader import BalancedLoader
 
 SEED = 11
 
 # Forked from a process without threads: one forked from this one, with its many loaders, may never start.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["paceline.coordinator.torch.loader"])
+SERVER.set_forkserver_preload(["paceline.coordinator.torch.loading.loader"])
 
 LOADING = st.tuples(st.integers(1, 2), st.integers(1, 3))
 """Loading processes of a rank, and batches that each loads ahead."""

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from paceline.coordinator.torch.loader import BalancedLoader
+from paceline.coordinator.torch.loading.loader import BalancedLoader
 from paceline.coordinator.torch.state import from_torch, to_torch
 
 pytestmark = pytest.mark.timeout(60)

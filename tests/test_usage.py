@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace, recorded
-from paceline.datasets.collect import Job, Usage, collect, load_without_averaging
+from paceline.lab import Job, Usage, collect, load_without_averaging
 
 usages = st.builds(
     Usage,

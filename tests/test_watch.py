@@ -10,12 +10,12 @@ import time
 import numpy as np
 import pytest
 
-from paceline.datasets import Recorder, load, merge, phase_table
-from paceline.datasets.adapters import lightning_callback, trainer_callback, watch
-from paceline.datasets.adapters.automatic import watch_every
-from paceline.datasets.adapters.stopwatch import Stopwatch
-from paceline.datasets.collect import Contention
-from paceline.datasets.collect.command import collect_command
+from paceline.datasets import load
+from paceline.lab import Contention
+from paceline.lab.collect.command import collect_command
+from paceline.recording import Recorder, lightning_callback, merge, phase_table, trainer_callback, watch
+from paceline.recording.automatic import watch_every
+from paceline.recording.torch.stopwatch import Stopwatch
 
 torch = pytest.importorskip("torch")
 

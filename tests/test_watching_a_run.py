@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from paceline import cli, cli_watch
+from paceline.cli import main as cli
+from paceline.cli import watch as cli_watch
+from paceline.cli.watch_bars import bars, bars_top
+from paceline.cli.watch_view import view
 from paceline.coordinator.metrics import JsonLines, RunReader, read_run
 from paceline.eval.run_report import kind_of, reasons, run_report
-from paceline.watch_bars import bars, bars_top
-from paceline.watch_view import view
 
 HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"], "global_batch": 60}
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.whole import written_whole
+from paceline._whole import written_whole
 from paceline.predictors import KINDS, FleetPredictor, Training
 
 FORMAT_VERSION = 1

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from paceline._require import require
 from paceline.datasets.profiles import COLUMNS
-from paceline.predictors.extras import require
 from paceline.training.make_step import CheckedStep, MakeStep, Step, StepError, failure
 
 if TYPE_CHECKING:

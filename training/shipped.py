@@ -16,7 +16,7 @@ import numpy as np
 from paceline.datasets import Trace, recorded
 from paceline.datasets.synthetic import KINDS, synthetic_fleet
 from paceline.predictors import BarrierHead
-from paceline.predictors.gated import DEFAULT, GatedNARX
+from paceline.predictors.networks.gated import DEFAULT, GatedNARX
 from paceline.training.models import save_model
 
 FIRST_SEED, FLEETS, WORKERS, ITERATIONS = 1000, 8, 25, 2000
@@ -36,7 +36,7 @@ TUNING_EPOCHS, MORE_MEASURED = 12, 6
 
 TRAINING = replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
 
-FOLDER = Path(__file__).parent.parent / "predictors" / "fitted"
+FOLDER = Path(__file__).parent.parent / "predictors" / "networks" / "fitted"
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,8 @@ from paceline.coordinator.metrics.boards import Logging, Prometheus, TensorBoard
 from paceline.coordinator.metrics.json_lines import JsonLines
 from paceline.coordinator.metrics.reader import RunReader, newest, read_run
 from paceline.coordinator.metrics.run import Run
-from paceline.coordinator.metrics.sink import Sink, Target, sinks, summary
+from paceline.coordinator.metrics.sink import Sink, summary
+from paceline.coordinator.metrics.targets import Target, sinks
 
 __all__ = [
     "JsonLines",

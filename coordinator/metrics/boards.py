@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline._require import require
 from paceline.coordinator import why
+from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.metrics.sink import Sink, summary
-from paceline.coordinator.record import Iteration
-from paceline.predictors.extras import require
 
 
 class Logging(Sink):

@@ -10,9 +10,9 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline import __version__
+from paceline._version import __version__
+from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.metrics.sink import Sink, summary
-from paceline.coordinator.record import Iteration
 
 SCHEMA = 1
 """The version of the lines; a reader refuses those of a later one."""

@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from paceline._printable import printable
 from paceline.coordinator.metrics.json_lines import SCHEMA
 from paceline.coordinator.metrics.run import OF_FLEET, OF_WORKERS, TRUTHS, Line, Run
-from paceline.datasets.printable import printable
 
 ALWAYS_KNOWN = ("index", "time")
 LARGEST = 10**300

@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.datasets import Trace
 
-Array = NDArray[np.float64]
 Line = tuple[tuple[str, ...], dict[str, Any]]
 """The fleet, and what was written of an iteration of it."""
 

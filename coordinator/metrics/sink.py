@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.plan import seconds_of
-from paceline.coordinator.record import Iteration
-
-Target = str | Callable[[Iteration], None]
-"""What names a sink, or is one."""
 
 logger = logging.getLogger("paceline.metrics")
 
@@ -42,33 +38,6 @@ class Sink:
 
     def close(self) -> None:
         """Finish what was written. A process that ends in good order need not call it."""
-
-
-def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
-    """Return the sinks that texts name; a sink, or any function of an iteration, stays as it is.
-
-    Parameters
-    ----------
-    targets
-        ``"log"``, ``"tensorboard:FOLDER"``, ``"prometheus:PORT"``, or the path of a JSON-lines file, ``"run.jsonl"``.
-
-    Raises
-    ------
-    ValueError
-        If a text names no sink.
-    ImportError
-        If a sink's library is missing.
-
-    Examples
-    --------
-    >>> [type(sink).__name__ for sink in sinks("log", "run.jsonl")]
-    ['Logging', 'JsonLines']
-    >>> sinks("run.csv")
-    Traceback (most recent call last):
-    ValueError: metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT" or a file that ends in .jsonl,
-    got 'run.csv'
-    """
-    return [_named(target) if isinstance(target, str) else target for target in targets]
 
 
 def summary(iteration: Iteration) -> dict[str, float]:
@@ -124,21 +93,3 @@ def _equal_seconds(iteration: Iteration) -> float:
     equal_W = seconds_of(curves, np.full(len(sizes_W), sizes_W.mean()))  # a fraction will do
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.fmax.reduce(np.where(used_W > 0, iteration.seconds * equal_W / used_W, np.nan)))
-
-
-def _named(target: str) -> Sink:
-    from paceline.coordinator.metrics.boards import Logging, Prometheus, TensorBoard
-    from paceline.coordinator.metrics.json_lines import JsonLines
-
-    kind, _, argument = target.partition(":")
-    if target == "log":
-        return Logging()
-    if kind == "tensorboard" and argument:
-        return TensorBoard(argument)
-    if kind == "prometheus" and argument.isdigit():
-        return Prometheus(int(argument))
-    if target.endswith(".jsonl"):
-        return JsonLines(target)
-    raise ValueError(
-        f'metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT" or a file that ends in .jsonl, got {target!r}'
-    )

@@ -1,15 +1,15 @@
 """Load-balanced training on PyTorch: a loader whose batches follow each rank's speed, and one call to attach it."""
 
-from paceline.predictors.extras import require
+from paceline._require import require
 
 require("torch", needed_by="paceline.coordinator.torch", extra="neural")
 
-from paceline.coordinator.record import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
+from paceline.coordinator.iteration import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
 from paceline.coordinator.torch.attach import attach  # noqa: E402
 from paceline.coordinator.torch.balance import Balance  # noqa: E402
 from paceline.coordinator.torch.exchange import LostRankError  # noqa: E402
 from paceline.coordinator.torch.gather import gather_rows  # noqa: E402
-from paceline.coordinator.torch.loader import BalancedLoader  # noqa: E402
+from paceline.coordinator.torch.loading.loader import BalancedLoader  # noqa: E402
 from paceline.coordinator.torch.weighting import BalanceWarning  # noqa: E402
 
 __all__ = ["Balance", "BalanceWarning", "BalancedLoader", "Iteration", "LostRankError", "attach", "gather_rows"]

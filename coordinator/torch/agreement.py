@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline import __version__
+from paceline._version import __version__
 from paceline.coordinator.policy import Policy
 from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.protocol import Loader

@@ -22,9 +22,9 @@ from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.sampled import drivers_for
 from paceline.coordinator.torch.weighting import Weigh, ddp_of
-from paceline.datasets.adapters.marks import marks_of
-from paceline.datasets.drivers import Driver
 from paceline.predictors import Auto, Predictor
+from paceline.recording.drivers import Driver
+from paceline.recording.torch.marks import marks_of
 
 STEPS = 30
 """A rank's share of the batch is at least this many steps of the default quantum."""
@@ -77,7 +77,7 @@ def attach(
         A name for each rank, by which state finds its worker again after a restart; by default host and local rank.
     drivers
         What to sample for a predictor that reads drivers; by default those of its names that
-        :func:`paceline.datasets.drivers.default_drivers` knows. What nobody samples is NaN.
+        :func:`paceline.recording.drivers.linux.default_drivers` knows. What nobody samples is NaN.
     every
         Iterations from one exchange of reports to the next, with a plan after each. By default reports are exchanged up
         to twenty times a second, and a plan is made when waiting has cost five times what a plan costs.

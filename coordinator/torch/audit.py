@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline._arrays import Array, Sizes
 from paceline.coordinator.torch.weighting import Weigh, ddp_of
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
 
 UNEVEN = 1.2
 """Sizes that differ by less than this ratio say too little about how gradients grow with them."""

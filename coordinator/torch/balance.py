@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from paceline._arrays import Sizes
 from paceline.coordinator.balancer import LoadBalancer
+from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.plan import Plan, seconds_of
-from paceline.coordinator.record import Iteration
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.exchange import Exchange
@@ -32,11 +32,8 @@ from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reports import LEAST, PLACE, Rows, Tally
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.torch.weighting import BalanceWarning, Weigh, Weighting
-from paceline.datasets.adapters.waiting import listen
-from paceline.datasets.drivers import Driver
-
-Array = NDArray[np.float64]
-Sizes = NDArray[np.int64]
+from paceline.recording.drivers import Driver
+from paceline.recording.torch.waiting import listen
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +53,7 @@ class Balance:
     Attributes
     ----------
     on_iteration
-        Called with an :class:`paceline.coordinator.record.Iteration` after each exchange of reports, on every rank.
+        Called with an :class:`paceline.coordinator.iteration.Iteration` after each exchange of reports, on every rank.
     overhead_seconds
         Time that balancing took of the training loop, per iteration since the exchange before: measuring, exchanging
         reports and planning; observers left out.

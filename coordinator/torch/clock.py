@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from paceline.datasets.adapters.marks import CPUMarks, Marks
+from paceline.recording.torch.marks import CPUMarks, Marks
 
 NAN = float("nan")
 

@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from paceline.datasets.adapters.waiting import unheard
+from paceline._arrays import Array
+from paceline.recording.torch.waiting import unheard
 
-Array = NDArray[np.float64]
 T = TypeVar("T")
 
 

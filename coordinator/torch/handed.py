@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-Sizes = NDArray[np.int64]
+from paceline._arrays import Sizes
 
 FAR_AHEAD = 64
 """Batches that a loop may have fetched before it computes the first; a longer queue has been abandoned."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
-Array = NDArray[np.float64]
+from paceline._arrays import Array
 
 EXCHANGE_SECONDS, QUIET_SECONDS = 0.05, 0.2
 """Reports are exchanged this often while ranks wait for each other, and this often while they hardly do; once an

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
-Sizes = NDArray[np.int64]
+from paceline._arrays import Sizes
 
 
 class Loader(Protocol):

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.predictors import Report
-
-Array = NDArray[np.float64]
 
 COLUMNS = (
     "samples",

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.datasets.drivers import Driver, default_drivers
 from paceline.predictors import Predictor
+from paceline.recording.drivers import Driver, default_drivers
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.handed import Sight, Turn
-from paceline.datasets.adapters.waiting import unheard
+from paceline.recording.torch.waiting import unheard
 
 Weigh = Literal["gradients", "loss", "none"]
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
 
 BUCKET_BYTES = 8 << 20
 """How much of a file goes into one bucket."""

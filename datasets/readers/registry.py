@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.datasets.readers import (
+from paceline.datasets.readers import series, tidy
+from paceline.datasets.readers.files import head
+from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.formats import (
     alibaba_2018,
     alibaba_gpu,
     azure,
@@ -22,13 +25,9 @@ from paceline.datasets.readers import (
     monitors,
     pai_minibatch,
     philly,
-    series,
     supercloud,
-    tidy,
     wandb,
 )
-from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.tables import Table
 from paceline.datasets.trace import Trace
 

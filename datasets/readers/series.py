@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
-
-Array = NDArray[np.float64]
 
 
 def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from paceline.datasets.frame import REQUIRED, from_frame
-from paceline.datasets.parquet import load
+from paceline.datasets.frame import REQUIRED
 from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import opened
 from paceline.datasets.readers.format import Format, require_dense
@@ -15,7 +14,7 @@ from paceline.datasets.trace import Trace
 
 def read_parquet(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the trace of each file."""
-    yield from map(load, paths)
+    yield from map(Trace.load, paths)
 
 
 def read_csv(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -28,7 +27,7 @@ def read_csv(paths: Sequence[Path]) -> Iterator[Trace]:
                 table = pd.read_csv(file)
             if {"worker", "iteration"} <= set(table):
                 require_dense(path, len(table), table["iteration"].nunique(), table["worker"].nunique())
-            yield from_frame(table, meta={"job": path.name.split(".csv")[0], "source": path.name})
+            yield Trace.from_frame(table, meta={"job": path.name.split(".csv")[0], "source": path.name})
         except (ValueError, pd.errors.ParserError, OverflowError) as error:
             raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 

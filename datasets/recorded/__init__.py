@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from paceline.datasets.parquet import load as load_file
 from paceline.datasets.trace import Trace
 
 SPLITS = ("fit", "held-out")
@@ -41,7 +40,7 @@ def load(name: str) -> Trace:
     path = _folder() / f"{name}.parquet"
     if not path.is_file():
         raise ValueError(f"there is no recorded trace {name!r}; there are {names()}")
-    return load_file(path)
+    return Trace.load(path)
 
 
 def load_split(split: str) -> list[Trace]:

@@ -8,17 +8,11 @@
 array([96, 32])
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
+from paceline._version import __version__
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.datasets.trace import Trace
 from paceline.predictors import EWMA, NARX, Auto, Forecast, LastValue, Predictor, Report
 from paceline.solver import Split, split
-
-try:
-    __version__ = version("paceline")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    __version__ = "0+unknown"
 
 __all__ = [
     "EWMA",
@@ -32,5 +26,6 @@ __all__ = [
     "Report",
     "Split",
     "Trace",
+    "__version__",
     "split",
 ]

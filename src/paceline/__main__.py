@@ -1,6 +1,6 @@
 """``python -m paceline`` is the command ``paceline``."""
 
-from paceline.cli import main
+from paceline.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,105 @@
+"""The record of one finished iteration, as an observer of a live run gets it. Axis: W workers. Loads no engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline._arrays import Array, Sizes
+from paceline.coordinator.plan import Plan
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Iteration:
+    """What one iteration of a live run measured, what had been forecast, and what was planned next.
+
+    Every worker holds the same record of an iteration, up to ``time``, ``worker``, ``wall_seconds`` and
+    ``overhead_seconds``, which are its own. All arrays are in the order of ``workers``.
+
+    Parameters
+    ----------
+    index
+        The iteration's number, from 0 on. Short iterations are not planned, and recorded, one by one.
+    time
+        When the next plan was made, in seconds since the epoch, by this worker's clock.
+    worker
+        The name of the worker that holds the record.
+    sizes
+        Samples that each worker processed, ``[W]``. With gradient accumulation an iteration is an optimiser step, so
+        these are the samples of all its micro-batches.
+    seconds
+        Own compute time of each worker for them, ``[W]``, in seconds; NaN where there was no report.
+    forecast_seconds
+        Time that the plan in use expected each worker to take for these sizes, ``[W]``, in seconds.
+    comm_seconds
+        Time each worker spent between having its last gradient ready and holding the sum of all, ``[W]``, in seconds,
+        waiting for others included; that of the iteration **before**, as it is known only after the report has
+        gone out. NaN where it is not known.
+    wall_seconds
+        Time from the start of this iteration to the start of the next, in seconds; NaN where it is not known.
+    overhead_seconds
+        Time that balancing took on the critical path: exchange of reports, forecast, plan.
+    agreed
+        Whether all workers had used the same plan. Where they had not, the first worker's was taken over.
+    plan
+        The plan for the next iteration; ``plan.why`` says why.
+
+    Examples
+    --------
+    >>> from paceline.coordinator import LoadBalancer
+    >>> from paceline.predictors import EWMA
+    >>> plan = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan
+    >>> iteration = Iteration(
+    ...     index=0, time=1.7e9, worker="gpu0", sizes=plan.sizes, seconds=np.array([0.25, 0.5]),
+    ...     forecast_seconds=np.array([0.25, 0.25]), comm_seconds=np.array([0.26, 0.01]),
+    ...     wall_seconds=0.52, overhead_seconds=0.0002, agreed=True, plan=plan,
+    ... )
+    >>> iteration.global_batch, iteration.makespan, iteration.slowest
+    (512, 0.5, 'gpu1')
+    >>> iteration.wait_seconds, iteration.waiting_share
+    (array([0.25, 0.  ]), 0.25)
+    """
+
+    index: int
+    time: float
+    worker: str
+    sizes: Sizes
+    seconds: Array
+    forecast_seconds: Array
+    comm_seconds: Array
+    wall_seconds: float
+    overhead_seconds: float
+    agreed: bool
+    plan: Plan
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The fleet, in the order of every array."""
+        return self.plan.workers
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of all workers together."""
+        return int(self.sizes.sum())
+
+    @property
+    def makespan(self) -> float:
+        """Own compute seconds of the slowest worker; NaN if nobody reported."""
+        return float(np.fmax.reduce(self.seconds))
+
+    @property
+    def slowest(self) -> str:
+        """The worker for which the others waited; empty if nobody reported."""
+        return "" if np.isnan(self.seconds).all() else self.workers[int(np.nanargmax(self.seconds))]
+
+    @property
+    def wait_seconds(self) -> Array:
+        """Seconds each worker waited for the slowest, ``[W]``, had all begun together; NaN where it did not report."""
+        return self.makespan - self.seconds
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of the workers' time, up to the slowest's end, that was spent waiting; NaN if nobody reported."""
+        waited = self.wait_seconds[~np.isnan(self.seconds)]
+        return float(waited.mean() / self.makespan) if len(waited) else float("nan")

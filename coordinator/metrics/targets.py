@@ -1,0 +1,55 @@
+"""Sinks by the texts that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paceline.coordinator.iteration import Iteration
+from paceline.coordinator.metrics.boards import Logging, Prometheus, TensorBoard
+from paceline.coordinator.metrics.json_lines import JsonLines
+from paceline.coordinator.metrics.sink import Sink
+
+Target = str | Callable[[Iteration], None]
+"""What names a sink, or is one."""
+
+
+def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
+    """Return the sinks that texts name; a sink, or any function of an iteration, stays as it is.
+
+    Parameters
+    ----------
+    targets
+        ``"log"``, ``"tensorboard:FOLDER"``, ``"prometheus:PORT"``, or the path of a JSON-lines file, ``"run.jsonl"``.
+
+    Raises
+    ------
+    ValueError
+        If a text names no sink.
+    ImportError
+        If a sink's library is missing.
+
+    Examples
+    --------
+    >>> [type(sink).__name__ for sink in sinks("log", "run.jsonl")]
+    ['Logging', 'JsonLines']
+    >>> sinks("run.csv")
+    Traceback (most recent call last):
+    ValueError: metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT" or a file that ends in .jsonl,
+    got 'run.csv'
+    """
+    return [_named(target) if isinstance(target, str) else target for target in targets]
+
+
+def _named(target: str) -> Sink:
+    kind, _, argument = target.partition(":")
+    if target == "log":
+        return Logging()
+    if kind == "tensorboard" and argument:
+        return TensorBoard(argument)
+    if kind == "prometheus" and argument.isdigit():
+        return Prometheus(int(argument))
+    if target.endswith(".jsonl"):
+        return JsonLines(target)
+    raise ValueError(
+        f'metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT" or a file that ends in .jsonl, got {target!r}'
+    )

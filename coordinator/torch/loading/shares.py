@@ -1,0 +1,80 @@
+"""How an epoch is cut into global batches, and a global batch into parts. Axis: W ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Sizes
+from paceline.predictors import Curves
+from paceline.solver import split
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The rule by which batches are cut: all are global batches but the last, and no rank's part is empty.
+
+    The last batch takes what is left. Fewer samples than ranks are not worth a batch and join the one before.
+
+    Parameters
+    ----------
+    global_batch
+        Samples of all ranks together.
+    world_size
+        Ranks, W.
+    drop_last
+        Whether what does not fill a global batch is left out.
+
+    Examples
+    --------
+    >>> shares = Shares(global_batch=6, world_size=2)
+    >>> shares.batches(10), shares.next(10, np.array([4, 2])), shares.next(4, np.array([4, 2]))
+    (2, array([4, 2]), array([3, 1]))
+    """
+
+    global_batch: int
+    world_size: int
+    drop_last: bool = False
+
+    @property
+    def least(self) -> int:
+        """Samples that must be left for another batch."""
+        return self.global_batch if self.drop_last else 1
+
+    def batches(self, samples: int) -> int:
+        """Return how many batches so many samples make."""
+        full, rest = divmod(samples, self.global_batch)
+        return full if self.drop_last else max(full + (rest >= self.world_size), 1)
+
+    def next(self, remaining: int, sizes_W: Sizes) -> Sizes:
+        """Return the samples of each rank in the next batch, given those of a full one."""
+        full = remaining == self.global_batch or remaining - self.global_batch >= self.world_size
+        return sizes_W if full or self.drop_last else self._shared(sizes_W, remaining)
+
+    def equal(self) -> Sizes:
+        """Return equal sizes of a full batch, as far as it can be divided."""
+        return self._shared(np.ones(self.world_size), self.global_batch)
+
+    def checked(self, sizes_W: Any) -> Sizes:
+        """Return sizes of a full batch as an array that nobody changes.
+
+        Raises
+        ------
+        ValueError
+            If samples would be lost, or a rank go without.
+        """
+        checked_W = np.array(sizes_W, dtype=np.int64)
+        if checked_W.shape != (self.world_size,) or checked_W.min() < 1 or checked_W.sum() != self.global_batch:
+            raise ValueError(
+                f"sizes must be {self.world_size} numbers of at least 1 sample each (an empty batch has no mean loss) "
+                f"that sum to the global batch of {self.global_batch}, got {checked_W.tolist()}"
+            )
+        checked_W.flags.writeable = False
+        return checked_W
+
+    def _shared(self, shares_W: NDArray[Any], total: int) -> Sizes:
+        """Share so many samples in these proportions, as evenly as whole samples allow, none left out."""
+        return split(Curves.from_speed(shares_W.astype(float)), total, lower=1).sizes

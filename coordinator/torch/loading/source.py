@@ -1,0 +1,73 @@
+"""Where a batch comes from: loaded when it is asked for, or ahead of time by other processes."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory as pinned
+
+from paceline.coordinator.torch.loading.ahead import AheadOfTime
+from paceline.coordinator.torch.loading.chunks import Chunks, Collate
+from paceline.coordinator.torch.loading.dealer import Dealer
+from paceline.coordinator.torch.loading.options import Loading
+
+Samples = NDArray[np.int64]
+
+
+class Source(Protocol):
+    """What loads the batches of one rank."""
+
+    def restart(self) -> None:
+        """Begin a new generation: another hand is played from now on, and what was loaded ahead is of no use."""
+        ...
+
+    def take(self, samples: Samples) -> Any:
+        """Return a batch of these samples, the first that the rank holds."""
+        ...
+
+
+def source(dataset: Any, dealer: Dealer, rank: int, collate: Collate | None, loading: Loading) -> Source:
+    """Return what loads a rank's batches in this way."""
+    pin = loading.pin_memory and torch.cuda.is_available()
+    if loading.pin_memory and not pin:
+        warnings.warn("pin_memory: there is no CUDA device here, so batches are not pinned", stacklevel=3)
+    if not loading.num_workers:
+        batches: Source = OnDemand(dataset, collate)
+    else:
+        batches = AheadOfTime(dataset, dealer, rank, collate, replace(loading, pin_memory=pin))
+    return Pinned(batches) if pin else batches
+
+
+class OnDemand:
+    """Loads a batch in this process, when it is asked for."""
+
+    def __init__(self, dataset: Any, collate: Collate | None) -> None:
+        self.chunks = Chunks(dataset, collate or default_collate)
+
+    def restart(self) -> None:
+        """Nothing is under way that could be left over."""
+
+    def take(self, samples: Samples) -> Any:
+        """Load these samples."""
+        return self.chunks.load(samples)
+
+
+class Pinned:
+    """Pins the batches of another source, but for those that lie in pinned memory already."""
+
+    def __init__(self, batches: Source) -> None:
+        self.batches = batches
+
+    def restart(self) -> None:
+        """Begin a new generation."""
+        self.batches.restart()
+
+    def take(self, samples: Samples) -> Any:
+        """Return a batch in pinned memory."""
+        return pinned(self.batches.take(samples))

@@ -1,0 +1,4 @@
+"""Balanced training under the trainers that people use, a file each: Accelerate, Fabric, Hugging Face, Lightning.
+
+Each needs its library and is imported by its name, such as ``paceline.coordinator.trainers.lightning``.
+"""

@@ -1,0 +1,192 @@
+"""Balanced training with Accelerate: one call in place of ``Accelerator.prepare``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from paceline._require import require
+from paceline.coordinator.metrics import Target, sinks
+from paceline.coordinator.torch import Balance, BalancedLoader, attach
+
+
+def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
+    """Prepare models, optimisers, schedulers and loaders as the accelerator does, and let batches follow speeds.
+
+    It does what ``accelerator.prepare`` does, and three things more. Models in ``DistributedDataParallel`` are
+    attached to the :class:`BalancedLoader`. A scheduler steps once a step: Accelerate alone would step it once for
+    every process, as it takes a loader for that of one process, but a balanced one counts batches of all. The
+    accelerator learns where an epoch of the loader ends, so that ``accelerator.accumulate`` takes the last step there.
+
+    Parameters
+    ----------
+    accelerator
+        An ``accelerate.Accelerator``.
+    *things
+        What ``accelerator.prepare`` takes; exactly one of them is a :class:`BalancedLoader`.
+    metrics
+        Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
+    **options
+        Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``.
+
+    Returns
+    -------
+    tuple
+        The same things, prepared, in the same order. The loader is a :class:`PreparedLoader`: its attribute
+        ``balance`` is the handle that ``attach`` returns. The accelerator's checkpoints hold its state.
+
+    Raises
+    ------
+    ImportError
+        If accelerate is missing.
+    TypeError
+        If there is not exactly one :class:`BalancedLoader`.
+    ValueError
+        If the accelerator shards the model or the samples of a process, or the loader has another number of
+        micro-batches.
+
+    Examples
+    --------
+    >>> loader = BalancedLoader(dataset, global_batch=256, seed=0)  # doctest: +SKIP
+    >>> schedule = get_linear_schedule_with_warmup(optimizer, 100, epochs * len(loader))  # doctest: +SKIP
+    >>> model, optimizer, loader, schedule = prepare(
+    ...     accelerator, model, optimizer, loader, schedule
+    ... )  # doctest: +SKIP
+    """
+    require("accelerate", needed_by="paceline.coordinator.trainers.accelerate", extra="huggingface")
+    loader = _loader_among(things)
+    _require_plain(accelerator)
+    _take_micro_batches(accelerator, loader)
+    prepared = accelerator.prepare(*things)
+    prepared = list(prepared) if len(things) > 1 else [prepared]
+    ours = PreparedLoader(loader, accelerator)
+    for place, thing in enumerate(prepared):
+        if thing is loader:
+            prepared[place] = ours
+        elif type(thing).__name__ == "AcceleratedScheduler":
+            thing.split_batches = True  # Accelerate's word for a loader that counts batches of all processes
+    if accelerator.num_processes > 1:
+        ours.balance = _attached(prepared, loader, options)
+        ours.balance.on_iteration.extend(sinks(*([metrics] if isinstance(metrics, str) else metrics)))
+        accelerator.register_for_checkpointing(ours.balance)
+    return tuple(prepared) if len(prepared) > 1 else prepared[0]
+
+
+class PreparedLoader:
+    """A balanced loader as Accelerate sees one that it prepared: it moves batches, and tells where an epoch ends.
+
+    Parameters
+    ----------
+    loader
+        The loader.
+    accelerator
+        Whose device batches are moved to, and who is told of the epoch's end.
+
+    Attributes
+    ----------
+    loader
+        The loader that was given.
+    balance
+        The handle that ``attach`` returned; None without other processes.
+    end_of_dataloader
+        Whether the batch handed out last was the epoch's last.
+    remainder
+        How many samples of the last batch are no repetitions, where there are any: 0 says that there are none.
+    """
+
+    remainder = 0
+
+    def __init__(self, loader: BalancedLoader, accelerator: Any) -> None:
+        self.loader = loader
+        self.accelerator = accelerator
+        self.balance: Balance | None = None
+        self.end_of_dataloader = False
+
+    @property
+    def dataset(self) -> Any:
+        """The data set."""
+        return self.loader.dataset
+
+    @property
+    def sampler(self) -> Any:
+        """What ``accelerate.skip_first_batches`` asks for, which needs not be called."""
+        raise AttributeError(
+            "a balanced loader has no sampler, and skips no batches: after accelerator.load_state(), or "
+            "balance.load_state_dict(), it goes on with the rest of the epoch by itself"
+        )
+
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch: of all processes together."""
+        return len(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next epoch be this one."""
+        self.loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of an epoch, on the accelerator's device."""
+        state = self.accelerator.gradient_state
+        self.end_of_dataloader = False
+        state._add_dataloader(self)  # what Accelerate's own loaders call
+        try:
+            for batch in self.loader:
+                self.end_of_dataloader = self.loader.position[1] >= len(self.loader)
+                yield self._sent(batch)
+        finally:
+            state._remove_dataloader(self)
+
+    def _sent(self, batch: Any) -> Any:
+        if not self.accelerator.device_placement:
+            return batch
+        send: Any = import_module("accelerate.utils").send_to_device
+        return send(batch, self.accelerator.device, non_blocking=self.accelerator.non_blocking)
+
+
+def _loader_among(things: Iterable[Any]) -> BalancedLoader:
+    loaders = [thing for thing in things if isinstance(thing, BalancedLoader)]
+    if len(loaders) != 1:
+        raise TypeError(
+            f"prepare() needs exactly one BalancedLoader, got {len(loaders)}: prepare further loaders, such as those "
+            "for evaluation, as DataLoaders"
+        )
+    return loaders[0]
+
+
+def _require_plain(accelerator: Any) -> None:
+    """Refuse ways to train in which gradients are not summed by DistributedDataParallel."""
+    kind = accelerator.distributed_type.name
+    parallelism = getattr(accelerator, "parallelism_config", None)
+    whole = kind == "NO" or kind.startswith("MULTI_")  # Accelerate's words for processes with the whole model each
+    if not whole or parallelism is not None:
+        said = "a ParallelismConfig" if parallelism is not None else kind
+        raise ValueError(
+            f"the accelerator trains with {said}, but batches can be balanced only where each process has the whole "
+            "model, in DistributedDataParallel, and samples of its own. For fully_shard without Accelerate see "
+            'attach(..., weigh="loss")'
+        )
+
+
+def _take_micro_batches(accelerator: Any, loader: BalancedLoader) -> None:
+    """Let the loader know how many micro-batches a step has: sizes then change only between steps."""
+    steps = accelerator.gradient_accumulation_steps
+    if loader.accumulate not in (1, steps):
+        raise ValueError(
+            f"the accelerator has gradient_accumulation_steps={steps}, but the loader accumulate={loader.accumulate}: "
+            "leave it out there"
+        )
+    loader.accumulate = steps
+
+
+def _attached(prepared: Iterable[Any], loader: BalancedLoader, options: dict[str, Any]) -> Balance:
+    """Attach every model that is trained to the loader."""
+    models = [thing for thing in prepared if isinstance(thing, torch.nn.Module)]
+    trained = [model for model in models if any(parameter.requires_grad for parameter in model.parameters())]
+    if not trained:
+        raise TypeError("prepare() needs the model beside the BalancedLoader: give both in one call")
+    balance = attach(trained[0], loader, **options)
+    for model in trained[1:]:
+        attach(model, loader, weigh=balance.weigh)
+    return balance

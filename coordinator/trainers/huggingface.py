@@ -1,0 +1,286 @@
+"""Balanced training with the Trainer of Hugging Face: a mixin that gives it our loader and attaches the balancer."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.coordinator.metrics import Target, sinks
+from paceline.coordinator.torch import Balance, BalancedLoader, attach
+from paceline.coordinator.torch.handed import Sight, lengths
+from paceline.coordinator.torch.weighting import Weigh
+from paceline.coordinator.trainers.huggingface_loss import has_labels, takes_count, weigh_of
+from paceline.coordinator.trainers.huggingface_options import loading, refuse_ignored, shuffles
+
+FILE = "paceline.pt"
+"""The file in a checkpoint's folder that holds the balancer's state."""
+
+Base: Any = object
+"""What the mixin is mixed into: a Trainer, which is not imported here."""
+
+
+class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever Trainer it is mixed into
+    """Put before a ``transformers.Trainer``, it lets every rank's batch size follow its speed.
+
+    ``per_device_train_batch_size`` becomes a mean: the global batch is that times the number of ranks, and a step is
+    that of one process on the global batch. Gradients are weighed by samples, or averaged plainly where the Trainer
+    divides the loss by the number of tokens of all ranks. Without other ranks the Trainer is as it was. Checkpoints
+    hold the balancer's state and the place in the data, and resume exactly. What cannot be kept is refused.
+
+    Parameters
+    ----------
+    *arguments, **options
+        Those of the Trainer.
+    balancing
+        Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``. The mixin chooses
+        ``weigh``, if it is not given; with ``weigh="loss"``, ``compute_loss`` calls ``self.balance.scale(loss)``.
+    metrics
+        Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
+
+    Attributes
+    ----------
+    balance
+        The handle that ``attach`` returns, from the first batch on; None without other ranks.
+
+    Raises
+    ------
+    ValueError
+        When training begins: if the Trainer was told to deal samples, or to share the model among ranks, in a way
+        that balanced batches cannot keep.
+
+    Examples
+    --------
+    >>> class MyTrainer(BalancedTrainerMixin, transformers.Trainer):  # doctest: +SKIP
+    ...     pass
+    >>> trainer = MyTrainer(model, arguments, train_dataset=dataset, metrics="run.jsonl")  # doctest: +SKIP
+    >>> trainer.train()  # under torchrun, as before  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        balancing: Mapping[str, Any] | None = None,
+        metrics: str | Iterable[Target] = (),
+        **options: Any,
+    ) -> None:
+        self.balance: Balance | None = None
+        self._balancing = dict(balancing or {})
+        self._sinks = sinks(*([metrics] if isinstance(metrics, str) else metrics))
+        self._feed: Feed | None = None
+        self._made_of: Any = None
+        self._made_for: tuple[int, ...] = ()
+        self._attached_to: tuple[Any, ...] = ()
+        self._labelled = False
+        self._batches_left: int | None = None
+        super().__init__(*arguments, **options)
+
+    def get_train_dataloader(self) -> Any:
+        """Return the balanced loader; the Trainer's own without other ranks."""
+        arguments = self.args
+        if arguments.world_size == 1:
+            return super().get_train_dataloader()
+        sizes = (arguments.train_batch_size, arguments.gradient_accumulation_steps)
+        if self._feed is None or self._made_of is not self.train_dataset or self._made_for != sizes:
+            refuse_ignored(self, BalancedTrainerMixin)
+            self._feed = Feed(self._loader(), self._begin, self._send)
+            self._made_of, self._made_for = self.train_dataset, sizes
+        arguments.ignore_data_skip = True  # on resuming, the loader goes on where it was by itself
+        return self._feed
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        """Compute a micro-batch, and return its loss, weighed for the mean over the ranks that is logged."""
+        if self.args.world_size == 1:
+            return super().training_step(model, inputs, num_items_in_batch)
+        if self._feed is None or self.balance is None:
+            raise RuntimeError(
+                f"{type(self).__name__} trains on batches that are not balanced: an override of get_train_dataloader "
+                "must return what super().get_train_dataloader() returns"
+            )
+        share = self._feed.next_share()
+        self._require_kind(num_items_in_batch)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        return loss * share if self.balance.weigh == "gradients" else loss
+
+    # -- what it is made of --------------------------------------------------------------------------------------
+
+    def _loader(self) -> BalancedLoader:
+        arguments = self.args
+        if self.train_dataset is None:
+            raise ValueError("train_dataset must be a dataset with a length to train on, got None")
+        dataset, collate = self._columns()
+        return BalancedLoader(
+            dataset,
+            arguments.train_batch_size * arguments.world_size,
+            rank=arguments.process_index,
+            world_size=arguments.world_size,
+            shuffle=shuffles(arguments),
+            seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
+            drop_last=arguments.dataloader_drop_last,
+            accumulate=arguments.gradient_accumulation_steps,
+            collate_fn=collate,
+            **loading(arguments),
+        )
+
+    def _columns(self) -> tuple[Any, Any]:
+        """Return the data set and what makes batches of it, without columns that the model does not take."""
+        table = getattr(sys.modules.get("datasets"), "Dataset", None)
+        if table is not None and isinstance(self.train_dataset, table):  # such columns are not even loaded
+            return self._remove_unused_columns(self.train_dataset, description="training"), self.data_collator
+        collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
+        return self.train_dataset, collate
+
+    def _send(self, batch: Any) -> Any:
+        """Move a batch to the device, as Accelerate's loaders do."""
+        accelerator = self.accelerator
+        send: Any = import_module("accelerate.utils").send_to_device
+        return send(batch, accelerator.device, non_blocking=getattr(accelerator, "non_blocking", False))
+
+    def _begin(self) -> None:
+        """Let the first batch of a training show how its loss is weighed; a look at a batch before needs no balance."""
+        assert self._feed is not None
+        if not self.is_in_train or self._is_attached:
+            return
+        if self.balance is not None:
+            self.balance.close()
+        self._feed.loader.after_batch = self._meet
+
+    def _meet(self, sizes_W: Any, batch: Any) -> None:
+        """Attach the balancer when the first batch is there, and let it know of this batch."""
+        assert self._feed is not None
+        self._labelled = has_labels(batch)
+        self._attach(self._balancing.get("weigh") or weigh_of(self, batch))
+        assert self._feed.loader.after_batch is not None
+        self._feed.loader.after_batch(sizes_W, batch)  # the balance's, by now
+
+    def _attach(self, weigh: Weigh) -> None:
+        """Attach the balancer to the model, which the Trainer has wrapped by now."""
+        assert self._feed is not None
+        self._attached_to = (self.model_wrapped, self._feed.loader)
+        self.balance = attach(*self._attached_to, **{**self._balancing, "weigh": weigh})
+        self.balance.on_iteration.extend(self._sinks)
+
+    @property
+    def _is_attached(self) -> bool:
+        """Whether the balancer is attached, and to this model and loader: a new training may have new ones."""
+        assert self._feed is not None
+        now = (self.model_wrapped, self._feed.loader)
+        return self.balance is not None and all(old is new for old, new in zip(self._attached_to, now, strict=True))
+
+    def _require_kind(self, num_items_in_batch: Any) -> None:
+        """Refuse batches whose loss is of another kind than that of the first batch."""
+        if takes_count(self) and (num_items_in_batch is not None) != self._labelled:
+            raise RuntimeError(
+                "some batches have labels and some have none, so that their losses are weighed in different ways: the "
+                "first batch of every rank must be like all others"
+            )
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.balance is None:
+            return
+        state = self.balance.state_dict()  # on every rank: it takes in what all have reported
+        kind = {"weigh": self.balance.weigh, "labelled": self._labelled}
+        if self.args.should_save:
+            torch.save({**state, **kind}, Path(output_dir) / FILE)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or self._feed is None:
+            return
+        saved = Path(checkpoint) / FILE
+        if not saved.is_file():
+            raise FileNotFoundError(
+                f"{checkpoint} holds no {FILE}: it was saved with save_only_model, or not by a balanced Trainer of "
+                "many ranks"
+            )
+        state = torch.load(saved, weights_only=True)
+        if not self._is_attached:
+            self._attach(self._balancing.get("weigh", state["weigh"]))
+        assert self.balance is not None
+        self.balance.load_state_dict(state)
+        self._labelled = state["labelled"]
+        self._note_rest(self._feed.loader)
+
+    def _note_rest(self, loader: BalancedLoader) -> None:
+        """Note how many batches the epoch under way still has, from which the Trainer tells where its steps end."""
+        left, parts = len(loader) - loader.position[1], loader.accumulate
+        if not 0 < left < len(loader):
+            return
+        if left % parts and not hasattr(super(), "_run_epoch"):
+            raise ValueError(
+                f"the epoch's last step has {left % parts} micro-batches in place of {parts}, and this version of "
+                "transformers would not take it after resuming in the middle of an epoch: use version 5"
+            )
+        self._batches_left = left
+
+    def _run_epoch(self, **options: Any) -> None:
+        """Run an epoch, which after resuming has only the batches that are left."""
+        left, self._batches_left = self._batches_left, None
+        if left is not None:
+            steps = ceil(left / self.args.gradient_accumulation_steps)
+            options |= {"steps_in_epoch": left, "num_update_steps_per_epoch": steps}
+        super()._run_epoch(**options)
+
+
+class Feed:
+    """A loader as the Trainer sees it.
+
+    Parameters
+    ----------
+    loader
+        The loader.
+    begin
+        Called before an epoch's first batch is taken.
+    send
+        Moves a batch to the device.
+    """
+
+    def __init__(self, loader: BalancedLoader, begin: Callable[[], None], send: Callable[[Any], Any]) -> None:
+        self.loader = loader
+        self.begin = begin
+        self.send = send
+        self._shares: deque[float] = deque()
+
+    @property
+    def dataset(self) -> Any:
+        """The data set, whose length the Trainer tells."""
+        return self.loader.dataset
+
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of an epoch; the Trainer takes all of a step before it computes the first."""
+        self.begin()
+        self._shares.clear()
+        for batch in self.loader:
+            self._require_seen(batch)
+            self._shares.append(self.loader.weight * self.loader.world_size)
+            yield self.send(batch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next epoch be this one."""
+        self.loader.set_epoch(epoch)
+
+    def next_share(self) -> float:
+        """Return the weight of the batch that is computed next, relative to equal weights."""
+        return self._shares.popleft()
+
+    def _require_seen(self, batch: Any) -> None:
+        """Refuse a batch that the balancer would not know again when the model is given it."""
+        samples = int(self.loader.batch_sizes[self.loader.rank])
+        if not Sight().fits(samples, *lengths((batch,), {})):
+            raise ValueError(
+                f"a batch of {samples} samples has no axis of this length, as where a collator packs them into one "
+                "row: the balancer finds by it which batch the model was given. Pad samples instead"
+            )

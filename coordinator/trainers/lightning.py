@@ -1,0 +1,144 @@
+"""Balanced training with Lightning: a callback that attaches the balancer once Lightning has wrapped the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline._require import require
+from paceline.coordinator.metrics import Target, sinks
+from paceline.coordinator.torch import Balance, BalancedLoader, attach
+
+
+def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
+    """Return a callback for a Lightning ``Trainer`` that lets every rank's batch size follow its speed.
+
+    The module's ``train_dataloader`` returns a :class:`BalancedLoader`, and the Trainer's strategy wraps the module in
+    ``DistributedDataParallel``. Every loss is weighed just before its backward pass, so that a step is that of one
+    process on the global batch: with automatic and manual optimisation, several optimisers, gradient accumulation,
+    and layers that mix the samples of all ranks, such as those of ``sync_batchnorm=True``. Checkpoints hold the
+    balancer's state and the place in the data. Without other ranks it does nothing.
+
+    Parameters
+    ----------
+    metrics
+        Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
+    **options
+        Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``. ``weigh`` is
+        ``"loss"`` here, which is for means over the rank's batch; ``weigh="none"`` is for losses that are sums, or
+        divided by a number of all ranks.
+
+    Returns
+    -------
+    lightning.pytorch.Callback
+        Its attribute ``balance`` is the handle that ``attach`` returns, from the start of training on.
+
+    Raises
+    ------
+    ImportError
+        If lightning is missing.
+
+    Examples
+    --------
+    >>> callback = balance_callback(metrics="run.jsonl")  # doctest: +SKIP
+    >>> trainer = lightning.Trainer(devices=2, strategy="ddp", callbacks=[callback])  # doctest: +SKIP
+    """
+    require("lightning", needed_by="balance_callback", extra="lightning")
+    base: Any = import_module("lightning.pytorch").Callback
+    targets = [metrics] if isinstance(metrics, str) else list(metrics)
+
+    class BalanceCallback(base):  # type: ignore[misc]  # lightning is imported when it is needed
+        """Attaches the balancer at the start of training, and keeps its state in checkpoints."""
+
+        balance: Balance | None = None
+        saved: dict[str, Any] | None = None
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            """Attach, and resume where a checkpoint was loaded."""
+            if trainer.world_size == 1:
+                return
+            model, loader = _model_of(trainer), _loader_of(trainer)
+            self.balance = attach(model, loader, **{"weigh": "loss", **options})
+            self.balance.on_iteration.extend(sinks(*targets))
+            if self.saved is not None:
+                self.balance.load_state_dict(self.saved)
+
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            """Let the epoch be Lightning's, which counts on when a module is fitted a second time."""
+            if self.balance is not None:
+                trainer.train_dataloader.set_epoch(trainer.current_epoch)
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            """Say that this is training: validation leaves what is around the module in evaluation mode."""
+            if self.balance is not None:
+                trainer.strategy.model.training = True
+
+        def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
+            """Weigh the loss, by its gradient: Lightning logs the loss itself, and has scaled it for half precision."""
+            if self.balance is not None and self.balance.weigh == "loss":
+                share = self.balance.scale(torch.ones((), dtype=loss.dtype, device=loss.device))
+                loss.register_hook(lambda gradient: gradient * share)
+
+        def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+            """Leave out Lightning's own copy of the place in the data: it holds arrays, which it would not load."""
+            checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {}).pop("combined_loader", None)
+
+        def state_dict(self) -> dict[str, Any]:
+            """Return the balancer's state; empty without other ranks."""
+            return {} if self.balance is None else dict(self.balance.state_dict())
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            """Keep a state until the balancer is there."""
+            self.saved = state_dict or None
+
+        def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            """Take the balancer off, as Lightning unwraps the model; its state can still be saved."""
+            if self.balance is not None:
+                self.balance.close()
+                self.saved = None  # of the checkpoint that this training began with
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            """Take it off likewise: a script may go on after an error."""
+            self.teardown(trainer, pl_module, "fit")
+
+    return BalanceCallback()
+
+
+def _model_of(trainer: Any) -> DistributedDataParallel:
+    """Return what Lightning calls, if it averages gradients over all ranks."""
+    model = trainer.strategy.model
+    if not isinstance(model, DistributedDataParallel):
+        raise ValueError(
+            "strategy must be one of ddp, in which each rank has the whole model, got "
+            f"{type(trainer.strategy).__name__}: use strategy='ddp', or for fully_shard a loop of your own with "
+            'attach(..., weigh="loss")'
+        )
+    return model
+
+
+def _loader_of(trainer: Any) -> BalancedLoader:
+    """Return the loader that the module gave, if all about it suits."""
+    loader, micro_batches = trainer.train_dataloader, trainer.accumulate_grad_batches
+    if not isinstance(loader, BalancedLoader):
+        raise TypeError(f"train_dataloader must return a BalancedLoader, got {type(loader).__name__}")
+    if trainer.overfit_batches:
+        raise ValueError(
+            "overfit_batches wants the same batches in every epoch, but balanced ones change: leave it out, and give "
+            "BalancedLoader a small dataset, such as Subset(dataset, range(1000))"
+        )
+    if trainer.reload_dataloaders_every_n_epochs:
+        raise ValueError(
+            "reload_dataloaders_every_n_epochs would replace the loader that is balanced: leave it out, and let the "
+            "dataset change what it holds"
+        )
+    if loader.accumulate not in (1, micro_batches):
+        raise ValueError(
+            f"the Trainer has accumulate_grad_batches={micro_batches}, but the loader accumulate={loader.accumulate}: "
+            "leave it out there"
+        )
+    loader.accumulate = micro_batches  # sizes then change only between steps
+    return loader

@@ -1,0 +1,12 @@
+"""The measured columns of a trace, in memory and in files."""
+
+COLUMNS = ("samples", "seconds", "comm_seconds", "wait_seconds", "start")
+"""The measured columns, in the order they are stored; the last three are optional."""
+
+UNITS = {
+    "samples": "samples",
+    "seconds": "s",
+    "comm_seconds": "s",
+    "wait_seconds": "s",
+    "start": "s since 1970-01-01 UTC",
+}

@@ -1,0 +1,205 @@
+"""What monitors of one machine write: ``dstat --output`` and ``sadf -d`` (sar). Axis: N rows, D drivers."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.datasets.readers.clock import seconds_since_1970
+from paceline.datasets.readers.files import numbered_lines
+from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.panel import Layout, Rows, usage_traces
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+
+Numbered = tuple[int, list[str]]
+
+DSTAT_GROUPS = {
+    "total cpu usage": ("cpu", "percent"),
+    "dsk/total": ("disk", "B/s"),
+    "net/total": ("net", "B/s"),
+    "memory usage": ("memory", "B"),
+    "paging": ("paging", "B/s"),
+    "system": ("system", "1/s"),
+    "io/total": ("io", "requests/s"),
+}
+DSTAT_HEADER_LINES = 10
+"""The names of the columns stand in one of the first lines."""
+
+RESTART = "LINUX-RESTART"
+
+
+def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield the usage of a machine every second; the first row, the mean since boot, is left out."""
+    for path in paths:
+        tally = Tally()
+        names, units, rows = _dstat(path, tally)
+        values_ND = _numbers(path, names, rows)[1:]
+        tally.rows("first row, the mean since the machine booted", 1)
+        if not len(values_ND):
+            raise ValueError(f"{path}: has no row after the mean since boot")
+        none_T = np.full((len(values_ND), 1), np.nan)
+        yield Trace(
+            samples=none_T,
+            seconds=none_T,
+            drivers=values_ND[:, None, :],
+            driver_names=names,
+            meta={
+                "job": path.name.split(".")[0],
+                "format": "dstat",
+                "units": "; ".join(f"{name}: {unit}" for name, unit in zip(names, units, strict=True)),
+                "period_seconds": "1",
+                **tally.meta(),
+            },
+        )
+
+
+def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbered]]:
+    """Return the columns' names and units, and the rows; a file cut off while writing may end in NUL bytes."""
+    names: list[str] = []
+    units: list[str] = []
+    groups: list[str] = []
+    rows: list[Numbered] = []
+    for line, text in numbered_lines(path):
+        if "\0" in text:
+            tally.rows("row at the end, cut off by NUL bytes", 1)
+            tally.read(1)
+            break
+        cells = next(csv.reader([text]), [])
+        if not names:
+            if line > DSTAT_HEADER_LINES:
+                raise ValueError(f"{path}: has no line of column names (usr, sys, ...) in its first 10")
+            if cells[:2] == ["usr", "sys"]:
+                names, units = _dstat_columns(path, groups, cells)
+            groups = cells
+        elif cells:
+            rows.append((line, cells))
+    tally.read(len(rows))
+    if not rows:
+        raise ValueError(f"{path}: has no rows")
+    return names, units, rows
+
+
+def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return names such as ``disk_read``, from the line of groups above the line of columns."""
+    names, units, group = [], [], ("", "")
+    for k, column in enumerate(columns):
+        above = groups[k] if k < len(groups) else ""
+        group = DSTAT_GROUPS.get(above, (above, "as in the file")) if above else group
+        names.append(f"{group[0]}_{column}")
+        units.append(group[1])
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{path}: the header repeats the columns {repeated}")
+    return names, units
+
+
+def read_sar(
+    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
+) -> Iterator[Trace]:
+    """Yield the usage of machines from ``sadf -d``; rows of one device or core are a worker of their own."""
+    for path in paths:
+        tally = Tally()
+        for part in _sar_parts(path, tally):
+            yield from usage_traces([path], [part.rows], part.layout, tally, period=period, workers=workers)
+
+
+class _Part:
+    """The rows below one header of a sadf file."""
+
+    def __init__(self, path: Path, header: Sequence[str], rows: Sequence[Numbered]) -> None:
+        import pandas as pd
+
+        devices = [name for name in header[3:4] if not name.startswith("%") and name.isupper()]
+        names = list(header[3 + len(devices) :])
+        worker = [row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in rows]
+        time_N = _sar_times(path, rows)
+        values_ND = _numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
+        interval = np.median([abs(float(row[1])) or 1.0 for _, row in rows])
+        self.rows = Rows(pd.Series(worker, dtype="str"), time_N, values_ND)
+        self.layout = Layout(
+            drivers=dict.fromkeys(names, "as sar names it"),
+            period=float(interval),
+            since_1970=True,
+            meta={"format": "sar"},
+        )
+
+
+def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
+    header: list[str] = []
+    rows: list[Numbered] = []
+    parts = 0
+    for line, text in numbered_lines(path):
+        cells = [cell.strip() for cell in text.split(";")]
+        if text.startswith("#"):
+            if rows:
+                parts += 1
+                yield _Part(path, header, rows)
+            header, rows = [cells[0].lstrip("# "), *cells[1:]], []
+        elif text.strip() and header:
+            tally.read(1)
+            if len(cells) > 3 and cells[3].startswith(RESTART):
+                tally.rows("restarts of the machine", 1)
+            elif len(cells) != len(header):
+                raise ValueError(f"{path}: row {line}: must have {len(header)} cells, got {len(cells)}")
+            else:
+                rows.append((line, _whole(path, line, cells)))
+        elif text.strip():
+            raise ValueError(
+                f"{path}: row {line}: a header such as '# hostname;interval;timestamp;...' must come first"
+            )
+    if rows:
+        yield _Part(path, header, rows)
+    elif not parts:
+        raise ValueError(f"{path}: has no rows")
+
+
+def _whole(path: Path, line: int, cells: list[str]) -> list[str]:
+    _numbers(path, ["interval"], [(line, cells[1:2])])
+    return cells
+
+
+def _sar_times(path: Path, rows: Sequence[Numbered]) -> Array:
+    import pandas as pd
+
+    written = [row[2] for _, row in rows]
+    if written[0].replace(".", "", 1).isdigit():
+        return _numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
+    return seconds_since_1970(path, pd.Series(written, dtype="str"), "timestamp", first_row=rows[0][0])
+
+
+def _numbers(path: Path, names: Sequence[str], rows: Sequence[Numbered]) -> Array:
+    """Return cells as numbers, NaN where one is empty, or say where one is none."""
+    values_ND = np.full((len(rows), len(names)), np.nan)
+    for n, (line, cells) in enumerate(rows):
+        if len(cells) != len(names):
+            raise ValueError(f"{path}: row {line}: must have {len(names)} cells, got {len(cells)}")
+        for d, cell in enumerate(cells):
+            try:
+                values_ND[n, d] = float(cell) if cell.strip() else np.nan
+            except ValueError:
+                raise ValueError(f"{path}: row {line}, column {names[d]!r}: must hold a number, got {cell!r}") from None
+    return np.where(np.isinf(values_ND), np.nan, values_ND)
+
+
+FORMATS = (
+    Format(
+        name="dstat",
+        about="CPU, disk, network, memory, paging and switches of a machine every second (dstat -cdnmgyr --output)",
+        files="CSV of dstat",
+        gives="usage",
+        read=read_dstat,
+        recognises=lambda path, head: "dstat" in head[:200].lower() and "CSV output" in head[:200],
+    ),
+    Format(
+        name="sar",
+        about="what sar recorded of a machine, its cores or devices (sadf -d)",
+        files="text with the header '# hostname;interval;timestamp;...'",
+        gives="usage",
+        read=read_sar,
+        recognises=lambda path, head: head.lstrip("# ").startswith("hostname;interval;timestamp"),
+    ),
+)

@@ -1,0 +1,30 @@
+"""Making and disturbing real training jobs on this machine: to record them, and to try balancing on them.
+
+``collect/`` records jobs under ``contention/``, ``experiment/`` trains balanced and equal batches in turns, and
+``processes/`` starts, separates and ends what both need.
+"""
+
+from paceline.lab.collect.jobs import JOBS, Job
+from paceline.lab.collect.run import collect
+from paceline.lab.contention.contention import USAGE, Contention
+from paceline.lab.contention.patterns import PATTERNS, Competitor, plan
+from paceline.lab.contention.usage import Usage, load_without_averaging
+from paceline.lab.models import MODELS
+from paceline.lab.processes.places import places
+from paceline.recording.place import Place
+
+__all__ = [
+    "JOBS",
+    "MODELS",
+    "PATTERNS",
+    "USAGE",
+    "Competitor",
+    "Contention",
+    "Job",
+    "Place",
+    "Usage",
+    "collect",
+    "load_without_averaging",
+    "places",
+    "plan",
+]

@@ -1,0 +1,7 @@
+"""Recording jobs on this machine: those made for it, and commands that know nothing of it."""
+
+from paceline.lab.collect.command import collect_command
+from paceline.lab.collect.jobs import JOBS, Job
+from paceline.lab.collect.run import collect
+
+__all__ = ["JOBS", "Job", "collect", "collect_command"]

@@ -1,0 +1,120 @@
+"""Recording a command such as ``torchrun train.py``, of which every worker is told to record itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from paceline import _version
+from paceline.datasets.trace import Trace
+from paceline.lab.collect.machine import machine
+from paceline.lab.contention.beside import beside
+from paceline.lab.contention.contention import Contention
+from paceline.recording.automatic import startup_folder
+from paceline.recording.merging import merge
+from paceline.recording.place import Place
+
+GRACE_SECONDS = 30.0
+"""So long a command has to end after it was told to."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a command left: the status it ended with, its workers' files, and the trace merged from them."""
+
+    status: int
+    files: Sequence[Path]
+    trace: Trace | None
+
+
+def collect_command(command: Sequence[str], path: str | Path, *, contention: Contention | None = None) -> Recorded:
+    """Run a command whose processes train under DistributedDataParallel, and record every iteration of each.
+
+    Neither the command nor its scripts are changed: Python's start-up is told to watch the first
+    DistributedDataParallel of each process that has a ``RANK``. The files ``rank<r>.jsonl`` are kept in a folder named
+    after the trace, and merged into it also when the command failed or was interrupted.
+
+    Parameters
+    ----------
+    command
+        The command and its arguments, such as ``["torchrun", "--nproc-per-node", "4", "train.py"]``.
+    path
+        The trace file to write.
+    contention
+        Who competes with the command's workers; nobody unless given.
+
+    Returns
+    -------
+    Recorded
+        Its trace is ``None`` if nothing was recorded.
+
+    Raises
+    ------
+    FileExistsError
+        If the trace or the folder of its records exists.
+    FileNotFoundError
+        If there is no such command.
+    ValueError
+        If the contention cannot be made.
+    """
+    path = Path(path)
+    folder = path.with_suffix("")
+    for taken in (path, folder):
+        if taken.exists():
+            raise FileExistsError(f"{taken} exists, and a recording is never overwritten: give a new name")
+    with ExitStack() as stack:
+        where = stack.enter_context(beside(contention)) if contention else []
+        folder.mkdir(parents=True)
+        status = _run(command, folder, where)
+    files = _last_attempts(folder)
+    if not files:
+        return Recorded(status, [], None)
+    trace = merge(files)
+    meta = {"job": path.stem, "source": "recorded by paceline collect", "command": " ".join(command), **machine()}
+    meta |= contention.meta(where[0]) if contention else {}
+    trace = replace(trace, meta={**trace.meta, **meta, "status": str(status)})
+    trace.save(path)
+    return Recorded(status, files, trace)
+
+
+def _run(command: Sequence[str], folder: Path, where: Sequence[Place]) -> int:
+    startup = str(startup_folder())
+    told = {
+        "PACELINE_RECORD": str(folder.resolve()),
+        "PACELINE_PLACES": json.dumps([asdict(place) for place in where]),
+        "PACELINE_HOME": str(Path(_version.__file__).parent.parent),
+        "PYTHONPATH": os.pathsep.join(filter(None, [startup, os.environ.get("PYTHONPATH")])),
+    }
+    with subprocess.Popen(command, env=os.environ | told) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            return _ended(process)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    # Ctrl-C reached the command as well; a signal to this process alone did not.
+    process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _last_attempts(folder: Path) -> list[Path]:
+    # torchrun restarts all workers together; what the last attempt of a rank recorded counts, if it recorded anything.
+    chosen: dict[int, tuple[int, Path]] = {}
+    for file in folder.glob("rank*.jsonl"):
+        rank, _, attempt = file.stem.removeprefix("rank").partition(".")
+        with file.open("rb") as lines:
+            empty = sum(1 for _ in zip(lines, range(2), strict=False)) < 2
+        if not empty:
+            chosen[int(rank)] = max(chosen.get(int(rank), (-1, file)), (int(attempt or 0), file))
+    return [file for _, (_, file) in sorted(chosen.items())]

@@ -1,0 +1,92 @@
+"""Contention: who competes with the workers of this machine, for what, and when.
+
+The plan is made from a seed before anything runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.lab.contention.competitor import KINDS
+from paceline.lab.contention.patterns import PATTERNS, Competitor, plan
+from paceline.lab.contention.stress import STRESSORS
+from paceline.lab.contention.usage import Usage
+from paceline.lab.processes.places import PERIOD_SECONDS
+from paceline.recording.place import Place
+
+USAGE = "usage"
+"""The pattern that a usage trace decides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contention:
+    """Who competes with the workers of a job, and when.
+
+    Parameters
+    ----------
+    workers
+        How many workers there are on this machine; the worker of local rank ``r`` has the r-th place.
+    pattern
+        Who competes when: ``none``, ``steady``, ``bursty``, ``moving``, or ``usage``, which follows a usage trace.
+    competitors
+        Competing processes beside each contended worker, or (``moving``) how many move about, or (``usage``) how many
+        a fully busy host has.
+    kind
+        What competitors do: ``cpu`` counts, ``memory`` moves memory about, ``disk`` writes and reads a file;
+        ``stress-ng-cpu``, ``-memory`` and ``-disk`` leave the same to stress-ng, where it is installed.
+    quota
+        Cores that a worker and its competitors may use together.
+    seed
+        Makes the plan repeatable.
+    usage
+        How busy real hosts were, for the pattern ``usage``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such pattern or kind, or the pattern and the usage do not go together.
+
+    Examples
+    --------
+    >>> contention = Contention(workers=2, pattern="steady", competitors=3)
+    >>> len(contention.planned(seconds=60.0))
+    3
+    """
+
+    workers: int
+    pattern: str
+    competitors: int = 1
+    kind: str = "cpu"
+    quota: float = 0.4
+    seed: int = 0
+    usage: Usage | None = None
+
+    def __post_init__(self) -> None:
+        require_known(self.pattern, self.kind)
+        if (self.pattern == USAGE) != (self.usage is not None):
+            raise ValueError(f"usage must be given for the pattern {USAGE!r} and for no other, got {self.usage}")
+
+    def planned(self, seconds: float) -> list[Competitor]:
+        """Return who competes with which worker, and when, for a job of at most this length."""
+        if self.usage is not None:
+            return self.usage.plan(self.workers, self.competitors, seconds, self.seed)
+        return plan(self.pattern, self.workers, self.competitors, seconds, self.seed)
+
+    def meta(self, place: Place) -> dict[str, str]:
+        """Describe it for the trace."""
+        return {
+            "pattern": self.pattern,
+            "competitors": f"{self.competitors} ({self.kind})" if self.pattern != "none" else "0",
+            "isolation": place.isolation(self.quota),
+            "quota": f"{self.quota:g} cores",
+            "period": f"{PERIOD_SECONDS * 1000:g} ms",
+            "seed": str(self.seed),
+            **({} if self.usage is None else {"usage": str(self.usage)}),
+        }
+
+
+def require_known(pattern: str, kind: str) -> None:
+    """Refuse a pattern or a kind of competitor that there is not."""
+    for name, value, known in (("pattern", pattern, {*PATTERNS, USAGE}), ("kind", kind, {*KINDS, *STRESSORS})):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {sorted(known)}, got {value!r}")

@@ -1,0 +1,150 @@
+"""Disturbing rank 1: a quota or competing processes, always or in bursts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from paceline.lab.contention.patterns import alternating
+
+CALM_SECONDS = 0.3
+"""A turn with bursts begins calm for at least so long."""
+
+
+class Switch(Protocol):
+    """Turns a disturbance on and off."""
+
+    def turn(self, on: bool) -> None:
+        """Turn it on or off."""
+        ...
+
+
+@dataclass(frozen=True)
+class Quota:
+    """The CPU quota of a control group, in cores; off is no quota."""
+
+    folder: str
+    cores: float
+
+    def turn(self, on: bool) -> None:
+        """Set or lift the quota."""
+        folder = Path(self.folder)
+        if (folder / "cpu.cfs_quota_us").exists():
+            period = int((folder / "cpu.cfs_period_us").read_text())
+            (folder / "cpu.cfs_quota_us").write_text(str(round(self.cores * period) if on else -1))
+        else:
+            period = int((folder / "cpu.max").read_text().split()[1])
+            (folder / "cpu.max").write_text(f"{round(self.cores * period) if on else 'max'} {period}")
+
+
+@dataclass(frozen=True)
+class Hogs:
+    """Competing processes, stopped while the disturbance is off."""
+
+    pids: Sequence[int]
+
+    def turn(self, on: bool) -> None:
+        """Let them run, or stop them."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGCONT if on else signal.SIGSTOP)
+
+
+class Bursts:
+    """Turns a switch on and off at random times, the same for the same seed.
+
+    Parameters
+    ----------
+    switch
+        What to turn.
+    mean
+        Mean seconds of a burst and of the calm between two.
+    """
+
+    def __init__(self, switch: Switch, mean: float) -> None:
+        self.switch = switch
+        self.mean = mean
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, seed: int) -> None:
+        """Begin, calm at first."""
+        self._over.clear()
+        self._thread = threading.Thread(target=self._run, args=(seed,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and leave calm behind."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.switch.turn(False)
+
+    def _run(self, seed: int) -> None:
+        on = False
+        for seconds in self.spans(seed):
+            self.switch.turn(on)
+            if self._over.wait(seconds):
+                return
+            on = not on
+
+    def spans(self, seed: int) -> Iterator[float]:
+        """Yield the seconds of calm, burst, calm and so on, without an end.
+
+        >>> spans = Bursts(Hogs([]), mean=2.0).spans(seed=0)
+        >>> [round(next(spans), 2) for _ in range(3)]
+        [1.66, 2.04, 0.04]
+        """
+        spans = alternating(np.random.default_rng(seed), self.mean, self.mean)
+        yield CALM_SECONDS + next(spans)
+        yield from spans
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """How rank 1 is disturbed.
+
+    Parameters
+    ----------
+    quota
+        Cores that rank 1 may use while it is disturbed; None for no quota.
+    hogs
+        Processes that compete for the core of rank 1 while it is disturbed.
+    between
+        Seconds of other work that rank 1 does between two iterations while it is disturbed, as reading data or writing
+        logs would be.
+    bursts
+        Mean seconds that the disturbance lasts, and that the calm between two lasts; None if it never ends.
+    """
+
+    quota: float | None = None
+    hogs: int = 0
+    between: float = 0.0
+    bursts: float | None = None
+
+    def __str__(self) -> str:
+        """Say what happens, in a phrase."""
+        what = f"a quota of {self.quota:.0%} of a core" if self.quota else f"{self.hogs} competing processes"
+        if self.between:
+            what = f"{self.between * 1e3:g} ms of other work after each iteration"
+        elif not self.quota and not self.hogs:
+            return "nobody is disturbed"
+        when = "all the time" if self.bursts is None else f"on and off at random, {self.bursts:g} s each in the mean"
+        return f"rank 1 has {what}, {when}"
+
+
+DISTURBANCES = {
+    "none": Disturbance(),
+    "quota": Disturbance(quota=0.5),
+    "hogs": Disturbance(hogs=3),
+    "bursty": Disturbance(quota=0.25, bursts=2.0),
+    "between": Disturbance(between=0.04),
+    "bursty-hogs": Disturbance(hogs=3, bursts=2.0),
+}
+"""The kinds of disturbance, by name. Quotas need control groups that can be written."""

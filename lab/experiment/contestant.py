@@ -1,0 +1,71 @@
+"""One scheme's training: every scheme starts from the same model and sees the same samples in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+from paceline.coordinator.iteration import Iteration
+from paceline.coordinator.policy import Policy
+from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
+from paceline.lab.experiment.tasks import live_task
+from paceline.predictors import LastValue, named
+
+NEVER = 2**40
+"""A warm-up that never ends: equal batches for ever."""
+
+
+class Contestant:
+    """A training job of its own, which can be stopped and resumed between any two iterations.
+
+    Attributes
+    ----------
+    losses
+        This rank's mean loss of every iteration.
+    weights
+        This rank's share of the samples of every iteration.
+    records
+        What a balanced scheme recorded of its iterations; none of equal batches.
+    """
+
+    def __init__(self, scheme: str, setting: Setting) -> None:
+        torch.manual_seed(setting.seed)
+        chosen = live_task(setting.model)
+        task = chosen.task
+        whole = len(task.inputs) // setting.global_batch * setting.global_batch
+        data = TensorDataset(task.inputs[:whole], task.targets[:whole])
+        self.loss_of = task.loss
+        self.model = DistributedDataParallel(task.model)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=2e-3)
+        self.loader = BalancedLoader(data, setting.global_batch, seed=setting.seed)
+        self._scale: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss
+        self.losses: list[float] = []
+        self.weights: list[float] = []
+        self.records: list[Iteration] = []
+        if scheme != EQUAL:
+            predictor = LastValue() if scheme == CONTROL else named(scheme)
+            policy = Policy(warmup=NEVER) if scheme == CONTROL else None
+            balance = attach(self.model, self.loader, predictor=predictor, policy=policy, weigh=chosen.weigh)
+            balance.on_iteration.append(self.records.append)
+            if chosen.weigh == "loss":
+                self._scale = balance.scale
+        self._steps = self._train()
+
+    def step(self) -> None:
+        """Train for one iteration."""
+        next(self._steps)
+
+    def _train(self) -> Iterator[None]:
+        while True:
+            for inputs, targets in self.loader:
+                self.optimiser.zero_grad()
+                loss = self.loss_of(self.model(inputs), targets)
+                self._scale(loss).backward()
+                self.optimiser.step()
+                self.losses.append(loss.item())
+                self.weights.append(self.loader.weight)
+                yield

@@ -1,0 +1,172 @@
+"""What came out of a live experiment: speed-ups in pairs, waiting, the clairvoyant, and losses.
+
+Axes: K iterations, W ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.lab.contention.disturbance import DISTURBANCES
+from paceline.lab.experiment.setting import DISTURBED, EQUAL, Setting
+from paceline.predictors import Curves
+from paceline.solver import split
+
+SETTLE = 3
+"""Iterations at the start of a turn that are not counted, whoever's turn it is."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one scheme did.
+
+    Parameters
+    ----------
+    scheme
+        Its name.
+    speed_up
+        Over equal batches, geometric mean over pairs of turns, and the half-width of its 95 % confidence interval.
+    waiting
+        Share of the ranks' time, up to the slowest's end, that was spent waiting.
+    clairvoyant
+        Speed-up over equal batches that the same solver reaches in a replay of the same iterations, if it knows their
+        speeds.
+    reached
+        Time of the clairvoyant over that of the scheme.
+    overhead
+        Median seconds an iteration that balancing takes on the critical path.
+    changes
+        Changes of sizes in 100 iterations.
+    loss_gap
+        Largest difference between its loss and that of equal batches after as many samples, relative to the first.
+    """
+
+    scheme: str
+    speed_up: float
+    half_width: float
+    waiting: float
+    clairvoyant: float
+    reached: float
+    overhead: float
+    changes: float
+    loss_gap: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What every rank saw of an experiment.
+
+    Parameters
+    ----------
+    setting
+        What was compared.
+    results
+        What each rank wrote down.
+    """
+
+    setting: Setting
+    results: list[dict[str, Any]]
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        """The turns as the first rank saw them."""
+        turns: list[dict[str, Any]] = self.results[0]["turns"]
+        return turns
+
+    @property
+    def foreign_cores(self) -> float:
+        """Cores that others kept busy, in the mean: competing processes of the experiment's own among them."""
+        spent = sum(sum(turn["seconds"]) for turn in self.turns)
+        own = sum(turn["own"] for result in self.results for turn in result["turns"])
+        return float((sum(turn["machine"] for turn in self.turns) - own) / spent)
+
+    def pairs(self, scheme: str) -> Array:
+        """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""
+        rates = [_rate(turn["seconds"]) for turn in self.turns]
+        here = [index for index, turn in enumerate(self.turns) if turn["scheme"] == scheme]
+        return np.array([rates[index] / ((rates[index - 1] + rates[index + 1]) / 2) for index in here])
+
+    def losses(self, scheme: str) -> Array:
+        """Return the mean loss over the samples of every iteration, ``[K]``."""
+        parts = [np.array(r["losses"][scheme]) * np.array(r["weights"][scheme]) for r in self.results]
+        total: Array = np.sum(parts, axis=0)
+        return total
+
+    def seconds(self, scheme: str) -> Array:
+        """Return the training time until the end of every counted iteration, ``[K]``, the pauses left out."""
+        return np.cumsum(np.concatenate([turn["seconds"] for turn in self.turns if turn["scheme"] == scheme]))
+
+    @property
+    def rows(self) -> list[Row]:
+        """How every scheme did, in the order of the setting."""
+        return [self.row(scheme) for scheme in self.setting.schemes]
+
+    def row(self, scheme: str) -> Row:
+        """Sum up how one scheme did."""
+        logs = np.log(self.pairs(scheme))
+        speed_up = float(np.exp(logs.mean()))
+        walls_K, sizes_KW, own_KW = self._measured(scheme)
+        fixed_W = self._fixed_seconds(own_KW.shape[1])
+        slope_KW = np.maximum(own_KW - fixed_W, 1e-6) / sizes_KW
+        total = int(sizes_KW[0].sum())
+        rest_K = np.maximum(walls_K - own_KW.max(axis=1), 0.0)
+        equal = (fixed_W + total / sizes_KW.shape[1] * slope_KW).max(axis=1) + rest_K
+        best = np.array([split(_lines(fixed_W, slope_W), total, lower=1).makespan for slope_W in slope_KW]) + rest_K
+        records = self.results[0]["records"][scheme]
+        ours, theirs = self.losses(scheme), self.losses(EQUAL)
+        count = min(len(ours), len(theirs))
+        return Row(
+            scheme,
+            speed_up,
+            _half_width(logs) * speed_up,
+            float(1 - (own_KW / own_KW.max(axis=1, keepdims=True)).mean()),
+            float(equal.sum() / best.sum()),
+            float(best.sum() / walls_K.sum()),
+            float(np.median([record["overhead"] for record in records])),
+            100 * sum(now["sizes"] != before["sizes"] for before, now in pairwise(records)) / len(ours),
+            float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
+        )
+
+    def paired(self, scheme: str, other: str) -> tuple[float, float]:
+        """Return how much faster one scheme was than another in the same rounds, and the half-width of that."""
+        logs = np.log(self.pairs(scheme) / self.pairs(other))
+        ratio = float(np.exp(logs.mean()))
+        return ratio, _half_width(logs) * ratio
+
+    def _fixed_seconds(self, ranks: int) -> Array:
+        """Return the part of each rank's own time that no split moves, ``[W]``."""
+        fixed_W = np.zeros(ranks)
+        fixed_W[DISTURBED] = DISTURBANCES[self.setting.contention].between
+        return fixed_W
+
+    def _measured(self, scheme: str) -> tuple[Array, Array, Array]:
+        """Return wall seconds ``[K]``, sizes and own seconds ``[K, W]`` of the recorded iterations that count."""
+        begun = [(turn["first"], turn["seconds"]) for turn in self.turns if turn["scheme"] == scheme]
+        walls = {first + k: wall for first, seconds in begun for k, wall in enumerate(seconds) if k >= SETTLE}
+        chosen = [record for record in self.results[0]["records"][scheme] if record["index"] in walls]
+        walls_K = np.array([walls[record["index"]] for record in chosen])
+        sizes, own = (np.array([record[name] for record in chosen], dtype=float) for name in ("sizes", "seconds"))
+        return walls_K, sizes, own
+
+
+def _lines(fixed_W: Array, slope_W: Array) -> Curves:
+    return Curves(np.zeros_like(slope_W), slope_W, fixed_W, np.full(len(slope_W), np.inf))
+
+
+def _rate(seconds: list[float]) -> float:
+    counted = seconds[SETTLE:]
+    return len(counted) / sum(counted)
+
+
+def _half_width(logs: Array) -> float:
+    """Return the half-width of the 95 % confidence interval of the mean."""
+    from scipy.stats import t
+
+    if len(logs) < 2:
+        return float("nan")
+    return float(t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))

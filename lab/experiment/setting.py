@@ -1,0 +1,76 @@
+"""What a live experiment compares, and how one rank is disturbed meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.lab.contention.disturbance import DISTURBANCES
+from paceline.lab.experiment.tasks import TASKS
+from paceline.predictors import named
+
+EQUAL = "equal"
+"""Plain DistributedDataParallel with equal batches: what every scheme is compared with."""
+CONTROL = "control"
+"""Equal batches too, but reported and forecast as if they were to be changed: shows what looking costs."""
+
+
+DISTURBED = 1
+"""The rank that is disturbed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One live experiment.
+
+    Parameters
+    ----------
+    contention
+        A key of ``DISTURBANCES``.
+    schemes
+        Predictors by name, such as ``"auto"`` or ``"ewma:smoothing=0.5"``, or ``"control"``.
+    model
+        What is trained: one of ``paceline.lab.experiment.TASKS``.
+    global_batch
+        Samples of all ranks in an iteration.
+    rounds
+        How often every scheme has its turn; each lies between two of equal batches.
+    seconds
+        How long a turn lasts.
+    seed
+        Seed of the model, of the order of the data, and of the bursts.
+
+    Raises
+    ------
+    ValueError
+        If there is no such contention, model or predictor, or a number is not above 0.
+    """
+
+    contention: str = "quota"
+    schemes: tuple[str, ...] = ("auto",)
+    model: str = "digits-cnn"
+    global_batch: int = 896
+    rounds: int = 4
+    seconds: float = 3.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.contention not in DISTURBANCES:
+            raise ValueError(f"contention must be one of {list(DISTURBANCES)}, got {self.contention!r}")
+        if self.model not in TASKS:
+            raise ValueError(f"model must be one of {list(TASKS)}, got {self.model!r}")
+        for scheme in self.schemes:
+            if scheme != CONTROL:
+                named(scheme)  # here, not in the ranks: says which predictors there are
+        for name in ("rounds", "seconds", "global_batch"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+
+    @property
+    def turns(self) -> list[tuple[str, int]]:
+        """Who trains when, and the seed of the bursts meanwhile: all turns of a round see the same."""
+        order: list[tuple[str, int]] = []
+        for seed in range(self.rounds):
+            order.append((EQUAL, seed))
+            for scheme in self.schemes:
+                order += [(scheme, seed), (EQUAL, seed)]
+        return order

@@ -1,0 +1,1 @@
+"""Processes of this machine: started, kept apart, watched, and never left behind."""

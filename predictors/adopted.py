@@ -1,0 +1,108 @@
+"""Adopted: a predictor that keeps the promise and no more, as one that others can be made of.
+
+Axes: W workers, D drivers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.named import named
+from paceline.predictors.protocol import Predictor
+from paceline.predictors.report import Report
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+PREFIX = "learnt/adopted/"
+
+
+def adopted(predictor: str | Predictor) -> FleetPredictor:
+    """Return a predictor that another one can hold: by its name, or a copy of the one that was given.
+
+    Raises
+    ------
+    ValueError
+        If there is no predictor of that name.
+    """
+    if isinstance(predictor, str):
+        return named(predictor)
+    mine = copy.deepcopy(predictor)
+    return mine if isinstance(mine, FleetPredictor) else Adopted(mine)
+
+
+class Adopted(FleetPredictor):
+    """A user's own predictor, asked and taught through the promise alone.
+
+    Parameters
+    ----------
+    predictor
+        What keeps the promise: see :class:`paceline.predictors.Predictor`.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.predictor = predictor
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers that it reads."""
+        return tuple(self.predictor.driver_names)
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit it to these traces."""
+        self.predictor.fit(traces)
+        return self
+
+    def reset(self, workers: Sequence[str]) -> None:
+        """Start, or start again, with this fleet."""
+        super().reset(workers)
+        self.predictor.reset(self.workers)
+
+    def join(self, worker: str) -> None:
+        """Add a worker at the end of the fleet."""
+        super().join(worker)
+        self.predictor.join(worker)
+
+    def leave(self, worker: str) -> None:
+        """Remove a worker."""
+        super().leave(worker)
+        self.predictor.leave(worker)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a worker another name."""
+        super().rename(old, new)
+        self.predictor.rename(old, new)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return its state beside what is kept of the fleet here."""
+        return super().state_dict() | {PREFIX + name: value for name, value in self.predictor.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        super().load_state_dict({name: value for name, value in state.items() if not name.startswith(PREFIX)})
+        mine = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
+        self.predictor.load_state_dict(mine)
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {"seen": np.zeros(count)}
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        # The promise is a forecast for everybody, from a prior if need be; here what is not known is NaN.
+        return np.where(self._rows["seen"] > 0, self._forecast(drivers_WD, horizon).speed, np.nan)
+
+    def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
+        return self.predictor.predict(drivers_WD if self.driver_names else None, horizon=horizon)
+
+    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+        self.predictor.observe(replace(report, drivers=drivers_WD if self.driver_names else None))
+        self._rows["seen"] = self._rows["seen"] + np.isfinite(speed_W)

@@ -1,0 +1,321 @@
+"""Fitting ARIMA with drivers: conditional sum of squares by Gauss-Newton, or statsmodels' likelihood.
+
+Several series may share one set of coefficients, and any number of sets is fitted at once: a fleet, worker by worker.
+Axes: T iterations, N series, G groups, D drivers (and a constant), K coefficients, P and Q lags, S starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline._require import require
+
+Order = tuple[int, int, int]
+
+LARGEST_AR_ROOT, LARGEST_MA_ROOT = 0.99, 0.95
+"""Where a conditional fit stops: a moving average nearer to 1 would remember for good what a jump made obsolete."""
+
+STEPS, TOLERANCE = 30, 1e-5
+"""Gauss-Newton steps at most, most fits need fewer than ten; a fit ends when the loss falls by less than this share."""
+
+FIRST_DAMPING, LARGEST_DAMPING = 1e-4, 1e3
+"""Share of the curvature that a step is damped by at first; a fit also ends where more than the largest is needed."""
+
+NEGLIGIBLE = 1e-17
+"""What is left of a past innovation once it may be dropped."""
+
+LONG_AUTOREGRESSION = 8
+"""Lags of the autoregression whose residuals stand for the innovations at the start (Hannan and Rissanen).
+
+As many iterations are left out of every fit, so that fits of different orders are compared on the same values.
+"""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """One fitted ARIMA: those of the drivers, of the past values and of the past innovations."""
+
+    drivers: Array
+    ar: Array
+    ma: Array
+
+    @property
+    def vector(self) -> Array:
+        """All of them in one vector, in this order."""
+        return np.concatenate([self.drivers, self.ar, self.ma])
+
+
+def fit_css(value_TN: Array, drivers_TND: Array, order: Order) -> tuple[Coefficients, float]:
+    """Return the coefficients with the least sum of squared innovations, and the mean of those squares.
+
+    Values and innovations before the first iteration are taken to be zero. A gap (NaN) in the values is bridged by
+    a straight line, as are the drivers beside it, and its innovations do not count.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer values than the fit has coefficients.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> value_TN = np.zeros((2000, 1))
+    >>> for t in range(1, 2000):
+    ...     value_TN[t] = 0.7 * value_TN[t - 1] + rng.normal()
+    >>> fit_css(value_TN, np.zeros((2000, 1, 0)), (1, 0, 0))[0].ar.round(2)
+    array([0.7])
+    """
+    fits, loss_G = fit_css_groups(value_TN, drivers_TND, order, np.zeros(value_TN.shape[1], dtype=np.int64))
+    return fits[0], float(loss_G[0])
+
+
+def fit_css_groups(
+    value_TN: Array, drivers_TND: Array, order: Order, group_N: NDArray[np.int64]
+) -> tuple[list[Coefficients], Array]:
+    """Return the coefficients of each group of series, and the mean square of its innovations, all fitted at once.
+
+    ``group_N`` numbers the groups from 0 on; otherwise as :func:`fit_css`.
+
+    Raises
+    ------
+    ValueError
+        If a group has fewer values than the fit has coefficients.
+    """
+    p, d, q = order
+    counts_TN = np.isfinite(value_TN)[d:]
+    counts_TN[: max(p, LONG_AUTOREGRESSION)] = False
+    wanted = drivers_TND.shape[2] + p + q
+    fewest = int(np.bincount(group_N, counts_TN.sum(axis=0)).min())
+    if fewest <= wanted:
+        raise ValueError(
+            f"ARIMA{order} needs more than {wanted} speeds after the first {d + max(p, LONG_AUTOREGRESSION)} to be "
+            f"fitted, got {fewest}; fit longer traces, or give a smaller order"
+        )
+    bridged_TNK = _bridged(np.concatenate([value_TN[..., None], drivers_TND], axis=2), np.isnan(value_TN))
+    bridged_TNK = np.diff(bridged_TNK, d, axis=0)
+    panel = _Panel(bridged_TNK[..., 0], bridged_TNK[..., 1:], counts_TN, group_N, p, q)
+    at_GK, loss_G = panel.fitted()
+    parts = np.cumsum([drivers_TND.shape[2], p])
+    return [Coefficients(*np.split(at_K, parts)) for at_K in at_GK], loss_G
+
+
+@dataclass(frozen=True, eq=False)
+class _Panel:
+    """Differenced series and drivers, which innovations count, the group of each series, and the orders p and q."""
+
+    value_TN: Array
+    drivers_TND: Array
+    counts_TN: NDArray[np.bool_]
+    group_N: NDArray[np.int64]
+    p: int
+    q: int
+
+    def fitted(self) -> tuple[Array, Array]:
+        """Return the best coefficients and losses, by Gauss-Newton steps that are damped where they overshoot."""
+        at_GK, loss_G = self.start()
+        damping_G = np.full(len(at_GK), FIRST_DAMPING)
+        going = np.arange(len(at_GK) if at_GK.shape[1] else 0)  # a random walk has no coefficients
+        for _ in range(STEPS):
+            if not len(going):
+                break
+            panel, loss = self.only(going), loss_G[going]
+            candidate_GK = panel.stepped(at_GK[going], damping_G[going])
+            candidate_loss_G = panel.loss(panel.innovations(candidate_GK))
+            better_G = candidate_loss_G < loss
+            at_GK[going[better_G]], loss_G[going[better_G]] = candidate_GK[better_G], candidate_loss_G[better_G]
+            damping_G[going] *= np.where(better_G, 0.1, 100.0)
+            fell_G = loss - candidate_loss_G > TOLERANCE * loss
+            going = going[np.where(better_G, fell_G, damping_G[going] < LARGEST_DAMPING)]
+        return at_GK, loss_G
+
+    def only(self, groups: NDArray[np.int64]) -> _Panel:
+        """Return the series of these groups, numbered anew."""
+        place_G = np.full(int(self.group_N.max()) + 1, -1)
+        place_G[groups] = np.arange(len(groups))
+        kept = np.flatnonzero(place_G[self.group_N] >= 0)
+        parts = (self.value_TN[:, kept], self.drivers_TND[:, kept], self.counts_TN[:, kept])
+        return _Panel(*parts, place_G[self.group_N[kept]], self.p, self.q)
+
+    def split(self, at_GK: Array) -> tuple[Array, Array, Array]:
+        """Return the coefficients of drivers, past values and past innovations, of each series."""
+        at_NK = at_GK[self.group_N]
+        drivers = self.drivers_TND.shape[2]
+        return at_NK[:, :drivers], at_NK[:, drivers : drivers + self.p], at_NK[:, drivers + self.p :]
+
+    def errors(self, drivers_ND: Array) -> Array:
+        """What the drivers do not explain."""
+        error_TN = self.value_TN.copy()
+        for d, weight_N in enumerate(drivers_ND.T):
+            error_TN -= weight_N * self.drivers_TND[:, :, d]
+        return error_TN
+
+    def innovations(self, at_GK: Array) -> Array:
+        drivers_ND, ar_NP, ma_NQ = self.split(at_GK)
+        return _forgotten(_whitened(self.errors(drivers_ND), ar_NP), ma_NQ)
+
+    def loss(self, innovation_TN: Array) -> Array:
+        square_N = np.square(innovation_TN * self.counts_TN).sum(axis=0)
+        return self.grouped(square_N) / self.grouped(self.counts_TN.sum(axis=0).astype(np.float64))
+
+    def grouped(self, values_N: Array) -> Array:
+        """Return the sums over the series of each group."""
+        total_G = np.zeros((int(self.group_N.max()) + 1, *values_N.shape[1:]))
+        np.add.at(total_G, self.group_N, values_N)
+        return total_G
+
+    def allowed(self, at_GK: Array) -> Array:
+        """Pull roots back to where the model forgets."""
+        drivers_GD, ar_GP, ma_GQ = np.split(at_GK, np.cumsum([self.drivers_TND.shape[2], self.p]), axis=1)
+        return np.concatenate(
+            [drivers_GD, -_bounded(-ar_GP, LARGEST_AR_ROOT), _bounded(ma_GQ, LARGEST_MA_ROOT)], axis=1
+        )
+
+    def stepped(self, at_GK: Array, damping_G: Array) -> Array:
+        """Return the coefficients after one damped Gauss-Newton step on the derivatives of the innovations."""
+        drivers_ND, ar_NP, ma_NQ = self.split(at_GK)
+        error_TN = self.errors(drivers_ND)
+        innovation_TN = _forgotten(_whitened(error_TN, ar_NP), ma_NQ)
+        columns = [_forgotten(_whitened(column_TN, ar_NP), ma_NQ) for column_TN in np.moveaxis(self.drivers_TND, 2, 0)]
+        columns += _lags(_forgotten(error_TN, ma_NQ), self.p)
+        columns += _lags(_forgotten(innovation_TN, ma_NQ), self.q)
+        return self.allowed(at_GK + _solved(*self.products(columns, innovation_TN), damping_G))
+
+    def products(self, columns: list[Array], target_TN: Array) -> tuple[Array, Array]:
+        """Return the products, over the values that count, of inputs with each other and with the target."""
+        count, series = len(columns), len(self.group_N)
+        counted = [column_TN * self.counts_TN for column_TN in columns]
+        each_NKK, target_NK = np.empty((series, count, count)), np.empty((series, count))
+        for i, one_TN in enumerate(counted):
+            target_NK[:, i] = np.einsum("tn,tn->n", one_TN, target_TN)
+            for j in range(i + 1):
+                each_NKK[:, i, j] = each_NKK[:, j, i] = np.einsum("tn,tn->n", one_TN, counted[j])
+        return self.grouped(each_NKK), self.grouped(target_NK)
+
+    def regressed(self, columns: list[Array], target_TN: Array) -> Array:
+        return _solved(*self.products(columns, target_TN), np.zeros(int(self.group_N.max()) + 1))
+
+    def start(self) -> tuple[Array, Array]:
+        """Return the best of no memory at all, autoregression alone, and both, and their losses."""
+        drivers_GD = self.regressed(list(np.moveaxis(self.drivers_TND, 2, 0)), self.value_TN)
+        error_TN = self.errors(drivers_GD[self.group_N])
+        groups = len(drivers_GD)
+        ar_GP = self.regressed(_lags(error_TN, self.p), error_TN)
+        starts = [np.zeros((groups, self.p + self.q)), np.concatenate([ar_GP, np.zeros((groups, self.q))], axis=1)]
+        if self.q:
+            long = _lags(error_TN, LONG_AUTOREGRESSION)
+            explained = zip(long, self.regressed(long, error_TN)[self.group_N].T, strict=True)
+            innovation_TN = error_TN - sum(lag_TN * weight_N for lag_TN, weight_N in explained)
+            both = [*_lags(error_TN, self.p), *_lags(innovation_TN, self.q)]
+            starts.append(self.regressed(both, error_TN))
+        at_SGK = np.stack([self.allowed(np.concatenate([drivers_GD, start], axis=1)) for start in starts])
+        loss_SG = np.stack([self.loss(self.innovations(at_GK)) for at_GK in at_SGK])
+        best_G = loss_SG.argmin(axis=0)
+        return at_SGK[best_G, np.arange(groups)], loss_SG.min(axis=0)
+
+
+def corrected_aic(loss: float, values: int, coefficients: int) -> float:
+    """Return Akaike's criterion, corrected for few values, of a fit by least squares; the variance counts as one.
+
+    >>> corrected_aic(1.0, values=100, coefficients=1)
+    4.123711340206185
+    """
+    k = coefficients + 1
+    return values * float(np.log(max(loss, 1e-300))) + 2.0 * k + 2.0 * k * (k + 1) / max(values - k - 1, 1)
+
+
+def fit_likelihood(value_T: Array, drivers_TD: Array, order: Order) -> Coefficients:
+    """Return statsmodels' maximum likelihood fit; its constant, if there is no differencing, stands last.
+
+    Raises
+    ------
+    ImportError
+        If statsmodels is missing.
+    """
+    require("statsmodels", needed_by='ARIMA(method="likelihood")', extra="arima")
+    from statsmodels.tsa.arima import model as reference
+
+    exog = drivers_TD if drivers_TD.shape[1] else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what matters of them is in the result
+        result = reference.ARIMA(value_T, exog=exog, order=order, trend="n").fit()
+    if not result.mle_retvals["converged"]:
+        logger.warning("the likelihood of ARIMA%s did not converge; the last coefficients are used", order)
+    drivers, ar, ma = np.split(np.asarray(result.params)[:-1], np.cumsum([drivers_TD.shape[1], order[0]]))
+    return Coefficients(drivers, ar, ma)
+
+
+# -- what the fits are made of -----------------------------------------------------------------------------------
+
+
+def _solved(curvature_GKK: Array, slope_GK: Array, damping_G: Array) -> Array:
+    """Return the solution of each group's damped normal equations; columns that say nothing get next to nothing."""
+    diagonal_GK = np.einsum("gkk->gk", curvature_GKK)
+    least_GK = 1e-12 * diagonal_GK.max(axis=1, keepdims=True, initial=0.0) + 1e-300
+    damped_GKK = curvature_GKK + (damping_G[:, None] * diagonal_GK + least_GK)[:, :, None] * np.eye(
+        diagonal_GK.shape[1]
+    )
+    return np.asarray(np.linalg.solve(damped_GKK, slope_GK[..., None])[..., 0])
+
+
+def _whitened(panel_TN: Array, ar_NP: Array) -> Array:
+    """Return what past values do not explain."""
+    whitened_TN = panel_TN.copy()
+    for i, ar_N in enumerate(ar_NP.T):
+        whitened_TN[i + 1 :] -= ar_N * panel_TN[: -i - 1]
+    return whitened_TN
+
+
+def _forgotten(panel_TN: Array, ma_NQ: Array) -> Array:
+    """Return the innovations that a moving average makes this panel of: all series at once, in doubling lags."""
+    forgotten_TN = panel_TN
+    for root_N in _inverse_roots(ma_NQ).T:  # 1 / (1 - r B) = (1 + r B) (1 + r^2 B^2) (1 + r^4 B^4) ...
+        forgotten_TN, lag, power_N = forgotten_TN.astype(root_N.dtype), 1, root_N
+        while lag < len(panel_TN) and np.abs(power_N).max() > NEGLIGIBLE:
+            forgotten_TN[lag:] += power_N * forgotten_TN[:-lag]
+            lag, power_N = 2 * lag, np.square(power_N)
+    return np.real(forgotten_TN)
+
+
+def _inverse_roots(coefficients_NK: Array) -> NDArray[Any]:
+    """Return the inverses of the roots of ``1 + c[0] z + c[1] z**2 ...`` of each row; complex if any is."""
+    count = coefficients_NK.shape[1]
+    if count < 2:
+        return -coefficients_NK
+    companion_NKK = np.zeros((len(coefficients_NK), count, count)) + np.eye(count, k=-1)
+    companion_NKK[:, 0] = -coefficients_NK
+    return np.linalg.eigvals(companion_NKK)
+
+
+def _lags(panel_TN: Array, count: int) -> list[Array]:
+    """Return the panel one iteration later, two later, and so on."""
+    return [np.concatenate([np.zeros_like(panel_TN[:lag]), panel_TN[:-lag]]) for lag in range(1, count + 1)]
+
+
+def _bounded(coefficients_GK: Array, largest: float) -> Array:
+    """Shrink the roots of ``1 + c[0] z + c[1] z**2 ...`` so that none of their inverses is larger than this."""
+    size_G = np.abs(_inverse_roots(coefficients_GK)).max(axis=1, initial=0.0)
+    shrunk_G1 = np.minimum(1.0, largest / np.maximum(size_G, largest))[:, None]
+    return np.asarray(coefficients_GK * shrunk_G1 ** np.arange(1, coefficients_GK.shape[1] + 1))
+
+
+def _bridged(panel_TNK: Array, missing_TN: NDArray[np.bool_]) -> Array:
+    """Return the panel with straight lines across gaps, held before the first value and after the last.
+
+    The drivers are bridged where the values are: a value without its driver's effect would look like a jump.
+    """
+    bridged_TNK = panel_TNK.copy()
+    times = np.arange(len(panel_TNK))
+    for n in np.flatnonzero(missing_TN.any(axis=0)):
+        known = np.flatnonzero(~missing_TN[:, n])
+        for k in range(panel_TNK.shape[2]):
+            bridged_TNK[:, n, k] = np.interp(times, known, panel_TNK[known, n, k]) if len(known) else 0.0
+    return bridged_TNK

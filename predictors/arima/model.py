@@ -1,0 +1,306 @@
+"""ARIMA with drivers: a regression on the drivers whose errors are an ARIMA.
+
+Axes: T iterations, W workers, N fitted series, D drivers, S states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline.predictors.arima.estimate import Coefficients, corrected_aic, fit_css, fit_css_groups, fit_likelihood
+from paceline.predictors.arima.filter import StateSpace, state_space, states
+from paceline.predictors.averages.smoothed import speed_of_log
+from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
+from paceline.predictors.fleet import FleetPredictor
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+Order = tuple[int, int, int]
+
+UNFITTED_ORDER: Order = (0, 1, 1)
+UNFITTED_MOVING_AVERAGE = -0.7
+"""Before it is fitted: a local level, that is an EWMA of weight 0.3."""
+
+ORDERS: tuple[Order, ...] = tuple((p, 1, q) for p in range(3) for q in range(3))
+"""The orders that are tried when none is given. All are differenced: speeds jump, and settle where they never were."""
+
+SPEEDS_PER_COEFFICIENT = 10
+"""A worker with fewer speeds than this for each coefficient is served with those of all workers."""
+
+FAREST_DRIVER = 10.0
+"""Drivers further than this many standard deviations from their mean count as that far."""
+
+POOLED = ""
+"""The name under which the coefficients of unknown workers are kept: no worker has an empty name."""
+
+
+class ARIMA(FleetPredictor):
+    """Autoregression and moving average of the differenced speeds, after a regression on the drivers.
+
+    ``fit`` learns coefficients for each worker by its name, and common ones for workers that it does not know. They
+    are served by a Kalman filter over the whole fleet, which passes over gaps. Before it is fitted it is an
+    ARIMA(0,1,1) in log speed, or speed, whose moving-average coefficient is -0.7: an EWMA of weight 0.3.
+
+    Parameters
+    ----------
+    order
+        Autoregressive lags p, differences d and moving-average lags q; ``None`` chooses p and q up to 2, at one
+        difference, by the corrected AIC over all workers. Without differences (d = 0) forecasts are drawn to the
+        mean of the fitted trace, so that a worker whose speed settles elsewhere is forecast wrongly; a worker that
+        was not fitted is then drawn to the mean of its own speeds so far.
+    drivers
+        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    method
+        ``"css"``, the conditional sum of squares, or ``"likelihood"``, by statsmodels, of the worker's longest
+        trace. The common coefficients are always found by css.
+    log_speed
+        Whether it works in log speed, so that forecasts are positive and noise is relative. In plain speed it
+        forecasts as statsmodels does.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or the traces to fit are too short or lack a driver.
+    ImportError
+        If the method is ``"likelihood"`` and statsmodels is missing.
+
+    Notes
+    -----
+    The model is that of statsmodels' ``ARIMA(exog=...)``. The state space is that of A. C. Harvey, *Forecasting,
+    structural time series models and the Kalman filter*, 1989; the fit's start is that of E. J. Hannan and
+    J. Rissanen, "Recursive estimation of mixed autoregressive-moving average order", Biometrika 69, 1982.
+
+    Examples
+    --------
+    >>> from paceline.datasets import Trace
+    >>> from paceline.predictors import ARIMA
+    >>> rng = np.random.default_rng(0)
+    >>> noise_TW = rng.normal(size=(500, 1))
+    >>> speed_TW = 100 + np.cumsum(noise_TW, axis=0) - 0.6 * np.cumsum(np.vstack([[[0]], noise_TW[:-1]]), axis=0)
+    >>> model = ARIMA(order=(0, 1, 1), log_speed=False)
+    >>> model = model.fit([Trace(samples=np.ones((500, 1)), seconds=1 / speed_TW, workers=["a"])])
+    >>> model.coefficients_["a"].ma.round(2)
+    array([-0.62])
+    """
+
+    def __init__(
+        self,
+        order: Sequence[int] | None = None,
+        drivers: Sequence[str] | None = None,
+        method: str = "css",
+        log_speed: bool = True,
+    ) -> None:
+        if order is not None and (len(order) != 3 or min(order) < 0):
+            raise ValueError(f"order must be three numbers (p, d, q), none below 0, or None, got {order}")
+        if method not in {"css", "likelihood"}:
+            raise ValueError(f"method must be 'css' or 'likelihood', got {method!r}")
+        super().__init__()
+        self.order = None if order is None else (int(order[0]), int(order[1]), int(order[2]))
+        self.drivers = None if drivers is None else tuple(drivers)
+        self.method = method
+        self.log_speed = log_speed
+        self.order_ = UNFITTED_ORDER
+        self.driver_names_: tuple[str, ...] = self.drivers or ()
+        count = len(self.driver_names_)
+        self.driver_mean_, self.driver_scale_ = np.zeros(count), np.ones(count)
+        unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([UNFITTED_MOVING_AVERAGE]))
+        self.coefficients_: dict[str, Coefficients] = {POOLED: unfitted}
+        self.constants_: dict[str, float] = {POOLED: 0.0}
+        self._served: tuple[tuple[str, ...], _Served] | None = None
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads: those chosen, or those it was fitted with."""
+        return self.driver_names_
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a worker another name; it keeps its place, its model and all that was learnt of it."""
+        super().rename(old, new)
+        known = old if old in self.coefficients_ else POOLED
+        self.coefficients_[new], self.constants_[new] = self.coefficients_[known], self.constants_[known]
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        size = states(self.order_)
+        return {
+            "state": np.zeros((count, size)),
+            "covariance": np.full((count, size, size), np.nan),
+            "drivers": np.full((count, len(self.driver_names_)), np.nan),
+            "seen": np.zeros(count),
+            "mean": np.zeros(count),
+        }
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        served, rows = self._served_fleet(), self._rows
+        standard_WD = self._standard(drivers_WD)
+        value_W = np.log(speed_W) if self.log_speed else speed_W
+        error_W = value_W - _explained(standard_WD, served.drivers_WD)
+        seen_W = np.isfinite(error_W)
+        rows["seen"] = rows["seen"] + seen_W
+        rows["mean"] = rows["mean"] + np.where(seen_W, error_W - rows["mean"], 0.0) / np.maximum(rows["seen"], 1.0)
+        covariance_WSS = np.where(np.isnan(rows["covariance"]), served.space.start_WSS, rows["covariance"])
+        rows["state"], rows["covariance"] = served.space.filtered(
+            rows["state"], covariance_WSS, error_W - self._constant(served)
+        )
+        rows["drivers"] = standard_WD
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        served = self._served_fleet()
+        regular_W = self._constant(served) + _explained(self._standard(drivers_WD), served.drivers_WD)
+        value_W = regular_W + served.space.ahead(self._rows["state"], horizon)
+        speed_W = speed_of_log(value_W) if self.log_speed else value_W
+        return np.where(self._rows["seen"] > 0, speed_W, np.nan)
+
+    def _standard(self, drivers_WD: Array) -> Array:
+        """Return the drivers in standard deviations; a missing one is as it was last, or else at its mean."""
+        standard_WD = np.clip((drivers_WD - self.driver_mean_) / self.driver_scale_, -FAREST_DRIVER, FAREST_DRIVER)
+        last_WD = np.nan_to_num(self._rows["drivers"], nan=0.0)
+        return np.where(np.isfinite(standard_WD), standard_WD, last_WD)
+
+    def _constant(self, served: _Served) -> Array:
+        return np.where(np.isnan(served.constant_W), self._rows["mean"], served.constant_W)
+
+    def _served_fleet(self) -> _Served:
+        """Return the models of the fleet, stacked anew only when the fleet has changed."""
+        if self._served is None or self._served[0] != self.workers:
+            names = [name if name in self.coefficients_ else POOLED for name in self.workers]
+            fits = [self.coefficients_[name] for name in names]
+            served = _Served(
+                state_space(np.stack([f.ar for f in fits]), np.stack([f.ma for f in fits]), self.order_[1]),
+                np.stack([fit.drivers for fit in fits]),
+                np.array([self.constants_[name] for name in names]),
+            )
+            self._served = (self.workers, served)
+        return self._served[1]
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit each worker of these traces, and all of them together. A fleet that is being served starts afresh."""
+        traces = list(traces)
+        if not traces:
+            raise ValueError("traces must hold at least one trace to fit, got none")
+        self.driver_names_ = shared_drivers(traces, self.drivers)
+        self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
+        names, value_TN, drivers_TND = self._panel(traces)
+        self.order_ = self.order or _chosen_order(value_TN, drivers_TND)
+        differences = self.order_[1]
+        pooled, _ = fit_css(*_centred(value_TN, drivers_TND, differences), self.order_)
+        self.coefficients_ = {POOLED: pooled}
+        self.constants_ = {POOLED: 0.0 if differences else np.nan}
+        speeds_N, least = np.isfinite(value_TN).sum(axis=0), SPEEDS_PER_COEFFICIENT * (len(pooled.vector) + 1)
+        owned = {name: [n for n, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
+        owned = {name: own for name, own in owned.items() if speeds_N[own].sum() >= least}
+        if owned:
+            self._fit_workers(owned, value_TN, drivers_TND)
+        self._served = None
+        self.reset(self.workers)
+        return self
+
+    def _fit_workers(self, owned: Mapping[str, list[int]], value_TN: Array, drivers_TND: Array) -> None:
+        """Fit each worker to the series it owns; its constant is kept apart."""
+        count = drivers_TND.shape[2]
+        if not self.order_[1]:
+            drivers_TND = np.concatenate([drivers_TND, np.ones((*value_TN.shape, 1))], axis=2)
+        if self.method == "likelihood":
+            longest = [max(own, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for own in owned.values()]
+            fits = [fit_likelihood(value_TN[:, n], drivers_TND[:, n], self.order_) for n in longest]
+        else:
+            places = [n for own in owned.values() for n in own]
+            group_N = np.repeat(np.arange(len(owned)), [len(own) for own in owned.values()])
+            fits, _ = fit_css_groups(value_TN[:, places], drivers_TND[:, places], self.order_, group_N)
+        for name, fit in zip(owned, fits, strict=True):
+            self.coefficients_[name] = Coefficients(fit.drivers[:count], fit.ar, fit.ma)
+            self.constants_[name] = float(fit.drivers[count:].sum())
+
+    def _panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
+        """Return the workers, values and standard drivers of all traces side by side; short ones end in gaps."""
+        names = [worker for trace in traces for worker in trace.workers]
+        longest = max(len(trace) for trace in traces)
+        value_TN = np.full((longest, len(names)), np.nan)
+        drivers_TND = np.zeros((longest, len(names), len(self.driver_names_)))
+        start = 0
+        for trace in traces:
+            columns = slice(start, start := start + len(trace.workers))
+            value_TN[: len(trace), columns] = np.log(trace.speed) if self.log_speed else trace.speed
+            for t, standard_WD in enumerate(self._standard_rows(trace)):
+                drivers_TND[t, columns] = standard_WD
+        return names, value_TN, drivers_TND
+
+    def _standard_rows(self, trace: Trace) -> Iterator[Array]:
+        """Yield the drivers of each iteration as they would have been served."""
+        panel_TWD = trace.drivers_named(self.driver_names_) if self.driver_names_ else None
+        served = ARIMA(drivers=self.driver_names_, log_speed=self.log_speed)
+        served.driver_mean_, served.driver_scale_ = self.driver_mean_, self.driver_scale_
+        served.reset(trace.workers)
+        for drivers_WD in () if panel_TWD is None else panel_TWD:
+            served._rows["drivers"] = served._standard(served._driver_rows(drivers_WD))
+            yield served._rows["drivers"]
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def _learnt(self) -> dict[str, NDArray[Any]]:
+        fits = self.coefficients_.values()
+        return {
+            "order": np.array(self.order_),
+            "driver_names": np.array(self.driver_names_, dtype=np.str_),
+            "driver_mean": self.driver_mean_,
+            "driver_scale": self.driver_scale_,
+            "fitted": np.array(list(self.coefficients_), dtype=np.str_),
+            "constant": np.array(list(self.constants_.values())),
+            "drivers": np.stack([fit.drivers for fit in fits]),
+            "ar": np.stack([fit.ar for fit in fits]),
+            "ma": np.stack([fit.ma for fit in fits]),
+        }
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        if not learnt:  # a state without any keeps what was fitted, as everywhere
+            return
+        p, d, q = map(int, learnt["order"])
+        self.order_ = (p, d, q)
+        self.driver_names_ = tuple(map(str, learnt["driver_names"]))
+        self.driver_mean_, self.driver_scale_ = np.array(learnt["driver_mean"]), np.array(learnt["driver_scale"])
+        fits = zip(learnt["drivers"], learnt["ar"], learnt["ma"], strict=True)
+        names = list(map(str, learnt["fitted"]))
+        self.coefficients_ = {n: Coefficients(*map(np.array, fit)) for n, fit in zip(names, fits, strict=True)}
+        self.constants_ = dict(zip(names, map(float, learnt["constant"]), strict=True))
+        self._served = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Served:
+    """The models of a fleet; a constant that was not fitted is NaN."""
+
+    space: StateSpace
+    drivers_WD: Array
+    constant_W: Array
+
+
+def _explained(standard_WD: Array, coefficients_WD: Array) -> Array:
+    return np.asarray((standard_WD * coefficients_WD).sum(axis=1))
+
+
+def _chosen_order(value_TN: Array, drivers_TND: Array) -> Order:
+    """Return the order of the least corrected AIC, fitted to all series together."""
+
+    def criterion(order: Order) -> float:
+        fit, loss = fit_css(value_TN, drivers_TND, order)
+        return corrected_aic(loss, int(np.isfinite(value_TN).sum()), len(fit.vector))
+
+    return min(ORDERS, key=criterion)
+
+
+def _centred(value_TN: Array, drivers_TND: Array, differences: int) -> tuple[Array, Array]:
+    """Take each series' own level out, if no difference does: common coefficients have no common level."""
+    if differences:
+        return value_TN, drivers_TND
+    count_N = np.maximum(np.isfinite(value_TN).sum(axis=0), 1)
+    return value_TN - np.nansum(value_TN, axis=0) / count_N, drivers_TND - drivers_TND.mean(axis=0)

@@ -1,0 +1,300 @@
+"""Predictors of a line or two: the last speed, and smoothed ones.
+
+Axes: T iterations, W workers, D drivers, G smoothings tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.report import FASTEST, SLOWEST
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+
+UNFITTED_SMOOTHING = 0.2
+"""Smoothing of an EWMA that is to learn it, until it has."""
+
+SMOOTHING_GRID: Array = np.concatenate([[0.01, 0.02, 0.03], np.arange(1, 21) / 20.0])
+"""The smoothings that ``fit`` chooses from."""
+
+DEVIATION_SMOOTHING = 0.05
+"""Weight of the newest change in what the Huber EWMA takes for usual."""
+
+SMALLEST_DEVIATION = 1e-3
+"""A log speed is taken to change by at least this much, so that a constant worker may start to move."""
+
+
+class LastValue(FleetPredictor):
+    """The next speed is the last one seen: the memoryless predictor of LB-BSP, and the yardstick of every table.
+
+    Examples
+    --------
+    >>> from paceline.predictors import LastValue, Report
+    >>> model = LastValue()
+    >>> model.reset(["a", "b"])
+    >>> model.observe(Report(samples=[32, 32], seconds=[0.25, 0.5]))
+    >>> model.predict().speed
+    array([128.,  64.])
+    """
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {"last": np.full(count, np.nan)}
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        self._rows["last"] = np.where(np.isfinite(speed_W), speed_W, self._rows["last"])
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        return self._rows["last"]
+
+
+class EWMA(FleetPredictor):
+    """Exponentially weighted moving average of past speeds.
+
+    Parameters
+    ----------
+    smoothing
+        Weight of the newest speed, in (0, 1]. At 1 the forecast is the last speed seen. ``None`` learns it: ``fit``
+        takes the weight with the least squared error of the log speed, one iteration ahead, over all workers of
+        the traces; before it is fitted it is 0.2.
+
+    Raises
+    ------
+    ValueError
+        If the smoothing lies outside (0, 1], or there is nothing to learn it from.
+
+    Examples
+    --------
+    One worker drops from 100 to 60 samples/s and the forecast follows:
+
+    >>> from paceline.predictors import EWMA, Report
+    >>> model = EWMA(smoothing=0.5)
+    >>> model.reset(["a"])
+    >>> for seconds in (0.64, 0.64, 64 / 60):
+    ...     model.observe(Report(samples=[64], seconds=[seconds]))
+    >>> model.predict().speed
+    array([80.])
+
+    A speed that goes up by a tenth each iteration is best followed at once:
+
+    >>> from paceline.datasets import Trace
+    >>> trace = Trace(samples=[[32]] * 5, seconds=[[0.9**k] for k in range(5)])
+    >>> EWMA(smoothing=None).fit([trace]).smoothing_
+    1.0
+    """
+
+    smoothing_: float = UNFITTED_SMOOTHING
+
+    def __init__(self, smoothing: float | None = 0.2) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+        if smoothing is not None:
+            _require_weight("smoothing", smoothing)
+            self.smoothing_ = smoothing
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Learn the smoothing from these traces, if it was not given."""
+        if self.smoothing is not None:
+            return self
+        parts = [_ewma_errors(trace.speed) for trace in traces]
+        if not sum(count for _, count in parts):
+            raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")
+        self.smoothing_ = float(SMOOTHING_GRID[np.argmin(np.sum([error_G for error_G, _ in parts], axis=0))])
+        return self
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {"level": np.full(count, np.nan)}
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        self._rows["level"] = smoothed(self._rows["level"], speed_W, self.smoothing_)
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        return self._rows["level"]
+
+    def _learnt(self) -> dict[str, NDArray[Any]]:
+        return {"smoothing": np.array(self.smoothing_)} if self.smoothing is None else {}
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        if self.smoothing is not None:
+            super()._load_learnt(learnt)
+        elif "smoothing" in learnt:
+            self.smoothing_ = float(learnt["smoothing"])
+
+
+class Averages(FleetPredictor):
+    """Several EWMAs of given smoothings at once, one column of the forecast each: what a mixture makes of its own."""
+
+    def __init__(self, smoothings: Sequence[float]) -> None:
+        super().__init__()
+        self.smoothings = tuple(smoothings)
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {"level": np.full((count, len(self.smoothings)), np.nan)}
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        self._rows["level"] = smoothed(self._rows["level"], speed_W[:, None], np.array(self.smoothings))
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        return self._rows["level"]
+
+
+class HuberEWMA(FleetPredictor):
+    """EWMA of the log speed in which no iteration counts for more than a few usual changes.
+
+    A lone spike hardly moves it. A lasting jump widens what is usual and is followed within some 20 iterations.
+
+    Parameters
+    ----------
+    smoothing
+        Weight of the newest log speed, in (0, 1].
+    threshold
+        Deviations beyond this many times the usual one (their running mean) count as that much; above 0.
+
+    Raises
+    ------
+    ValueError
+        If the smoothing lies outside (0, 1] or the threshold is not positive.
+
+    Notes
+    -----
+    The clipped step is the derivative of the loss of P. J. Huber, "Robust estimation of a location parameter",
+    Annals of Mathematical Statistics 35, 1964.
+
+    Examples
+    --------
+    One iteration that took a hundred times as long hardly matters:
+
+    >>> from paceline.predictors import HuberEWMA, Report
+    >>> model = HuberEWMA(smoothing=0.5)
+    >>> model.reset(["a"])
+    >>> for seconds in (0.50, 0.51, 0.49, 0.50, 50.0):
+    ...     model.observe(Report(samples=[64], seconds=[seconds]))
+    >>> model.predict().speed.round()
+    array([126.])
+    """
+
+    def __init__(self, smoothing: float = 0.3, threshold: float = 2.0) -> None:
+        _require_weight("smoothing", smoothing)
+        if not threshold > 0.0:
+            raise ValueError(f"threshold must be above 0, got {threshold}")
+        super().__init__()
+        self.smoothing = smoothing
+        self.threshold = threshold
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {"level": np.full(count, np.nan), "deviation": np.full(count, np.nan)}
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        level_W, usual_W, log_speed_W = self._rows["level"], self._rows["deviation"], np.log(speed_W)
+        change_W = log_speed_W - level_W
+        bound_W = self.threshold * np.where(np.isnan(usual_W), np.inf, np.maximum(usual_W, SMALLEST_DEVIATION))
+        clipped_W = np.minimum(np.maximum(change_W, -bound_W), bound_W)
+        aim_W = np.where(np.isnan(level_W), log_speed_W, level_W + clipped_W)
+        self._rows["level"] = smoothed(level_W, aim_W, self.smoothing)
+        # The deviation takes the whole change, so that it soon lets a lasting jump pass.
+        self._rows["deviation"] = smoothed(usual_W, np.abs(change_W), DEVIATION_SMOOTHING)
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        return np.exp(self._rows["level"])
+
+
+class Holt(FleetPredictor):
+    """Level and damped trend of the log speed, both smoothed exponentially.
+
+    Parameters
+    ----------
+    level_smoothing
+        Weight of the newest deviation in the level, in (0, 1].
+    trend_smoothing
+        Weight of the level's newest change in the trend, in [0, 1]. At 0 there is no trend.
+    damping
+        How much of the trend lasts to the next iteration, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If one of them lies outside its range.
+
+    Notes
+    -----
+    The error-correction form of E. S. Gardner and E. McKenzie, "Forecasting trends in time series", Management
+    Science 31, 1985, in log speed: a trend is a percentage, and no forecast is negative.
+
+    Examples
+    --------
+    A worker that gains 10 % each iteration is expected to go on gaining:
+
+    >>> from paceline.predictors import Holt, Report
+    >>> model = Holt(level_smoothing=0.9, trend_smoothing=0.9, damping=1.0)
+    >>> model.reset(["a"])
+    >>> for k in range(20):
+    ...     model.observe(Report(samples=[100], seconds=[1.1**-k]))
+    >>> (model.predict().speed / 1.1**19).round(2), (model.predict(horizon=2).speed / 1.1**19).round(2)
+    (array([110.]), array([121.]))
+    """
+
+    def __init__(self, level_smoothing: float = 0.3, trend_smoothing: float = 0.05, damping: float = 0.9) -> None:
+        _require_weight("level_smoothing", level_smoothing)
+        for name, value in (("trend_smoothing", trend_smoothing), ("damping", damping)):
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} must lie in [0, 1], got {value}")
+        super().__init__()
+        self.level_smoothing = level_smoothing
+        self.trend_smoothing = trend_smoothing
+        self.damping = damping
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {"level": np.full(count, np.nan), "trend": np.zeros(count)}
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        level_W, trend_W = self._rows["level"], self._rows["trend"]
+        expected_W = level_W + self.damping * trend_W
+        step_W = self.level_smoothing * (np.log(speed_W) - expected_W)
+        compared_W = np.isfinite(step_W)
+        first_W = np.where(np.isnan(level_W), np.log(speed_W), level_W)  # a gap keeps the level
+        self._rows["level"] = np.where(compared_W, expected_W + step_W, first_W)
+        moved_W = self.damping * trend_W + self.trend_smoothing * step_W
+        self._rows["trend"] = np.where(compared_W, moved_W, trend_W)
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        lasting = float(np.sum(self.damping ** np.arange(1, horizon + 1)))
+        return speed_of_log(self._rows["level"] + lasting * self._rows["trend"])
+
+
+def speed_of_log(log_speed_W: Array) -> Array:
+    """Return the speed of a log speed, in the range that speeds may have: far trends would overflow."""
+    return np.exp(np.clip(log_speed_W, np.log(SLOWEST), np.log(FASTEST)))
+
+
+def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:
+    """Move the level towards the newest value; the first value is the level, and a gap keeps it."""
+    moved_W = level_W + smoothing * (newest_W - level_W)
+    unmoved_W = np.isnan(moved_W)
+    if not unmoved_W.any():
+        return moved_W
+    return np.where(unmoved_W, np.where(np.isnan(newest_W), level_W, newest_W), moved_W)
+
+
+def _ewma_errors(speed_TW: Array) -> tuple[Array, int]:
+    """Return the summed squared log errors of each smoothing in the grid, and how many there were."""
+    error_G, count = np.zeros(len(SMOOTHING_GRID)), 0
+    level_GW = np.full((len(SMOOTHING_GRID), speed_TW.shape[1]), np.nan)
+    for speed_W in speed_TW:
+        error_GW = np.square(np.log(speed_W / level_GW))
+        compared_W = np.isfinite(error_GW[0])
+        error_G += error_GW[:, compared_W].sum(axis=1)
+        count += int(compared_W.sum())
+        level_GW = smoothed(level_GW, speed_W, SMOOTHING_GRID[:, None])
+    return error_G, count
+
+
+def _require_weight(name: str, value: float) -> None:
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"{name} must lie in (0, 1], got {value}")

@@ -1,0 +1,98 @@
+"""Predictors that look back over a window: its mean, and its median. Axes: W workers, D drivers, L last speeds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.predictors.fleet import FleetPredictor
+
+
+class WindowPredictor(FleetPredictor):
+    """What predictors over the last ``window`` speeds share: the speeds, newest first."""
+
+    def __init__(self, window: int) -> None:
+        if window < 1:
+            raise ValueError(f"window must be at least 1 iteration, got {window}")
+        super().__init__()
+        self.window = window
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {"past": np.full((count, self.window), np.nan)}
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        past_WL = self._rows["past"]
+        moved_WL = np.concatenate([speed_W[:, None], past_WL[:, :-1]], axis=1)
+        self._rows["past"] = np.where(np.isfinite(speed_W)[:, None], moved_WL, past_WL)
+
+
+class MovingAverage(WindowPredictor):
+    """The mean of the last speeds; of those there are, while the window fills. A gap keeps the window.
+
+    Parameters
+    ----------
+    window
+        Number of past speeds it averages, at least 1. At 1 the forecast is the last speed.
+
+    Raises
+    ------
+    ValueError
+        If the window is below 1.
+
+    Examples
+    --------
+    >>> from paceline.predictors import MovingAverage, Report
+    >>> model = MovingAverage(window=2)
+    >>> model.reset(["a"])
+    >>> for seconds in (1.0, 0.5, 0.25):
+    ...     model.observe(Report(samples=[32], seconds=[seconds]))
+    >>> model.predict().speed
+    array([96.])
+    """
+
+    def __init__(self, window: int = 8) -> None:
+        super().__init__(window)
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        past_WL = self._rows["past"]
+        count_W = np.isfinite(past_WL).sum(axis=1)
+        total_W = np.where(np.isfinite(past_WL), past_WL, 0.0).sum(axis=1)
+        return np.where(count_W > 0, total_W / np.maximum(count_W, 1), np.nan)
+
+
+class RunningMedian(WindowPredictor):
+    """The median of the last speeds: a spike shorter than half the window leaves no mark on it.
+
+    Parameters
+    ----------
+    window
+        Number of past speeds it looks at, at least 1. A lasting change is followed after half of them.
+
+    Raises
+    ------
+    ValueError
+        If the window is below 1.
+
+    Examples
+    --------
+    One iteration that took ten times as long does not count:
+
+    >>> from paceline.predictors import Report, RunningMedian
+    >>> model = RunningMedian(window=3)
+    >>> model.reset(["a"])
+    >>> for seconds in (0.5, 5.0, 0.5):
+    ...     model.observe(Report(samples=[32], seconds=[seconds]))
+    >>> model.predict().speed
+    array([64.])
+    """
+
+    def __init__(self, window: int = 9) -> None:
+        super().__init__(window)
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        sorted_WL = np.sort(self._rows["past"], axis=1)  # NaN comes last
+        count_W = np.isfinite(sorted_WL).sum(axis=1)
+        workers = np.arange(len(sorted_WL))
+        low_W = sorted_WL[workers, np.maximum(count_W - 1, 0) // 2]
+        high_W = sorted_WL[workers, count_W // 2]
+        return np.asarray((low_W + high_W) / 2.0)

@@ -1,0 +1,232 @@
+"""A batch time curve through a few measurements, some of which may be wild.
+
+Axes: N measurements, P pairs of them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline._arrays import Array
+
+Fit = tuple[float, float, float]
+
+MOST_POINTS = 24
+"""More measurements than this are first gathered into so many groups of neighbouring sizes."""
+
+PROOF_OF_FLOOR = 2.0
+"""By how much a floor must lower the loss per degree of freedom before it is believed."""
+
+SPREADS_TRUSTED = 3.0
+"""Measurements farther off than so many typical deviations are held to be wild and count less."""
+
+LARGEST_TRUST = 0.2
+"""However noisy the others are: a measurement this far off, relatively, begins to count less."""
+
+WILD = math.log(2.0)
+"""A measurement off by more than this factor (its logarithm) is no worse than one off by it."""
+
+REACH, LEAST_NEARNESS = 2.0, 1e-3
+"""How far, as a factor, a measurement still tells of a batch; and how much one counts that is as far as can be."""
+
+EXACT = 1e-9
+"""Relative deviations below this are rounding."""
+
+
+def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = None) -> Fit:
+    """Fit ``t(x) = max(floor, intercept + slope * x)`` to measured times; return floor, slope, intercept.
+
+    Deviations count as logarithms of ratios, as only ratios of times size batches. Of all lines through two
+    measurements, and all floors through one, those with the least sum of absolute deviations are found by trying them
+    all: so a wild measurement moves nothing. Huber's reweighted least squares then averages the noise of the others. A
+    floor is kept only where it explains the measurements better than its additional parameter would by chance.
+
+    Parameters
+    ----------
+    sizes
+        Batch sizes, ``[N]``, in samples; at least two different ones.
+    seconds
+        Measured time of each, ``[N]``, in seconds, positive.
+    weights
+        How much each measurement counts, ``[N]``; all the same unless given.
+
+    Returns
+    -------
+    tuple
+        Floor in s, slope in s per sample (never negative), intercept in s. A line needs no floor, and its floor is 0;
+        where its intercept is negative the floor is half the time at the smallest size, so that every time is positive.
+
+    Raises
+    ------
+    ValueError
+        If the arguments' shapes differ, a number is not positive, or all sizes are the same.
+
+    Examples
+    --------
+    A device that is not saturated below 32 samples, and one disturbed measurement:
+
+    >>> sizes = [8, 16, 32, 64, 128, 256]
+    >>> floor, slope, intercept = fit_curve(sizes, [0.4, 0.4, 0.4, 0.7, 9.9, 2.62])
+    >>> round(floor, 3), round(slope, 3), round(intercept, 3)
+    (0.4, 0.01, 0.06)
+    """
+    size_N, seconds_N, weight_N = _checked(sizes, seconds, weights)
+    if len(size_N) > MOST_POINTS:
+        size_N, seconds_N, weight_N = _gathered(size_N, seconds_N, weight_N)
+    slope_P, intercept_P = _lines(size_N, seconds_N)
+    line_PN = intercept_P[:, None] + slope_P[:, None] * size_N
+    plain = _refined(_best_line(slope_P, intercept_P, line_PN, seconds_N, weight_N), size_N, seconds_N, weight_N)
+    if len(size_N) < 4:
+        return _positive(plain, size_N)
+    bent = _refined(_best_bent(slope_P, intercept_P, line_PN, seconds_N, weight_N), size_N, seconds_N, weight_N)
+    return bent if _floor_is_proven(plain, bent, size_N, seconds_N, weight_N) else _positive(plain, size_N)
+
+
+def nearness(sizes: ArrayLike, batch: float) -> Array:
+    """Return weights for :func:`fit_curve` that make the curve right near one batch size, ``[N]``.
+
+    Real curves bend over the decades that a profile spans; near the batch that will be run a line is enough. Sizes
+    :data:`REACH` times as large or as small count about a third, and even the farthest a little.
+
+    >>> nearness([16, 32, 64], 32).round(2)
+    array([0.37, 1.  , 0.37])
+    """
+    decades_N = np.log(np.asarray(sizes, dtype=np.float64) / batch) / math.log(REACH)
+    return np.maximum(np.exp(-np.square(decades_N)), LEAST_NEARNESS)
+
+
+def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:
+    """Return the times that a fitted curve gives to batches of these sizes, in seconds.
+
+    >>> curve_seconds((0.4, 0.01, 0.06), [16, 64])
+    array([0.4, 0.7])
+    """
+    floor, slope, intercept = fit
+    return np.maximum(floor, intercept + slope * np.asarray(sizes, dtype=np.float64))
+
+
+# -- all curves through measurements -----------------------------------------------------------------------------
+
+
+def _lines(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
+    """Slopes and intercepts of the lines through every two measurements, level where they would fall, ``[P]``."""
+    i, j = np.triu_indices(len(size_N), 1)
+    apart = size_N[i] != size_N[j]
+    i, j = i[apart], j[apart]
+    slope_P = np.maximum((seconds_N[j] - seconds_N[i]) / (size_N[j] - size_N[i]), 0.0)
+    return slope_P, seconds_N[i] - slope_P * size_N[i]
+
+
+def _deviation(times: Array, seconds_N: Array) -> Array:
+    """Return how far times are off, relatively, twice as long like half as long; infinite if not positive."""
+    with np.errstate(divide="ignore"):
+        return np.abs(np.log(np.maximum(times, 0.0) / seconds_N))
+
+
+def _capped(times: Array, seconds_N: Array) -> Array:
+    """Return the deviations, each at most that of a wild measurement; infinite where a time is not positive."""
+    deviation = _deviation(times, seconds_N)
+    return np.where(times > 0, np.minimum(deviation, WILD), np.inf)
+
+
+def _best_line(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Array, weight_N: Array) -> Fit:
+    best = int((_capped(line_PN, seconds_N) @ weight_N).argmin())
+    return 0.0, float(slope_P[best]), float(intercept_P[best])
+
+
+def _best_bent(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Array, weight_N: Array) -> Fit:
+    bent_PNN = np.maximum(line_PN[:, None, :], seconds_N[:, None])
+    loss_PN = _capped(bent_PNN, seconds_N) @ weight_N
+    pair, point = np.unravel_index(int(loss_PN.argmin()), loss_PN.shape)
+    return float(seconds_N[point]), float(slope_P[pair]), float(intercept_P[pair])
+
+
+# -- averaging the noise -----------------------------------------------------------------------------------------
+
+
+def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
+    """Return the curve after a few rounds of Huber's reweighted least squares, its two parts apart."""
+    floor, slope, intercept = fit
+    scale = _trust(fit, size_N, seconds_N)
+    for _ in range(4):
+        fitted_N = curve_seconds((floor, slope, intercept), size_N)
+        deviation_N = _deviation(fitted_N, seconds_N)
+        trust_N = weight_N * np.minimum(1.0, scale / np.maximum(deviation_N, scale)) / np.square(fitted_N)
+        level_N = intercept + slope * size_N < floor
+        if len(np.unique(size_N[~level_N])) >= 2:
+            slope, intercept = _least_squares(size_N[~level_N], seconds_N[~level_N], trust_N[~level_N])
+        if level_N.any():
+            floor = float(np.average(seconds_N[level_N], weights=trust_N[level_N]))
+        if not np.all(curve_seconds((floor, slope, intercept), size_N) > 0):
+            return fit
+    return floor, slope, intercept
+
+
+def _trust(fit: Fit, size_N: Array, seconds_N: Array) -> float:
+    """The relative deviation from which a measurement is wild, judged by those that the curve need not touch."""
+    parameters = 3 if fit[0] > 0 else 2
+    deviation_N = np.sort(_deviation(curve_seconds(fit, size_N), seconds_N))[parameters:]
+    typical = float(deviation_N[(len(deviation_N) - 1) // 2]) if len(deviation_N) else 0.0
+    return min(max(SPREADS_TRUSTED * typical, EXACT), LARGEST_TRUST)
+
+
+def _least_squares(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[float, float]:
+    """Slope, at least 0, and intercept of the weighted least-squares line."""
+    size, seconds = np.average(size_N, weights=weight_N), np.average(seconds_N, weights=weight_N)
+    away_N = weight_N * (size_N - size)
+    slope = max(float(away_N @ (seconds_N - seconds) / (away_N @ (size_N - size))), 0.0)
+    return slope, float(seconds - slope * size)
+
+
+def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> bool:
+    count = float(weight_N.sum() ** 2 / np.square(weight_N).sum())  # as many as that count the same
+    if count <= 3:
+        return False
+    plain_loss, bent_loss = (_loss(fit, size_N, seconds_N, weight_N) + EXACT for fit in (plain, bent))
+    return PROOF_OF_FLOOR * bent_loss / (count - 3) < plain_loss / (count - 2)
+
+
+def _loss(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> float:
+    """Sum of squared relative deviations, each cut off: how wild a wild measurement is proves nothing."""
+    deviation_N = _deviation(curve_seconds(fit, size_N), seconds_N)
+    return float(weight_N @ np.square(np.minimum(deviation_N / LARGEST_TRUST, 1.0)))
+
+
+def _positive(line: Fit, size_N: Array) -> Fit:
+    floor, slope, intercept = line
+    if intercept >= 0:
+        return line
+    if intercept > -EXACT * slope * float(size_N.max()):
+        return floor, slope, 0.0
+    return 0.5 * float(curve_seconds(line, size_N.min())), slope, intercept
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------
+
+
+def _checked(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array, Array]:
+    size_N = np.asarray(sizes, dtype=np.float64)
+    seconds_N = np.asarray(seconds, dtype=np.float64)
+    weight_N = np.ones(size_N.shape) if weights is None else np.asarray(weights, dtype=np.float64)
+    for name, values in (("sizes", size_N), ("seconds", seconds_N), ("weights", weight_N)):
+        if values.ndim != 1 or values.shape != size_N.shape:
+            raise ValueError(f"{name} must hold one number for each measurement, got the shape {values.shape}")
+        if not np.all(np.isfinite(values) & (values > 0)):
+            raise ValueError(
+                f"{name} must be positive and finite, got {values[~(np.isfinite(values) & (values > 0))][0]}"
+            )
+    if len(np.unique(size_N)) < 2:
+        raise ValueError(f"sizes must hold at least two different batch sizes to fit a curve, got {np.unique(size_N)}")
+    return size_N, seconds_N, weight_N
+
+
+def _gathered(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[Array, Array, Array]:
+    """Return the medians of groups of neighbouring sizes; the same size never stands in two groups."""
+    distinct, place_N = np.unique(size_N, return_inverse=True)
+    group_N = place_N * min(MOST_POINTS, len(distinct)) // len(distinct)
+    groups = [group_N == g for g in range(group_N.max() + 1)]
+    size, time = (np.array([np.median(values[group]) for group in groups]) for values in (size_N, seconds_N))
+    return size, time, np.array([weight_N[group].sum() for group in groups])

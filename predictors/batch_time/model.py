@@ -1,0 +1,343 @@
+"""Batch time curves: the predictor for devices whose time is not proportional to the batch.
+
+Axes: W workers, D drivers, F fields.
+
+A GPU's step takes ``t(x) = max(floor, intercept + slope * x)``: flat until the device is saturated, then a line whose
+intercept makes proportional shares wrong. The curve is the slow part, and what disturbs a worker from one iteration to
+the next multiplies it: ``t = curve(x) / drift``. Any other predictor forecasts the drift, as a speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paceline._arrays import Array
+from paceline.predictors.batch_time.device_curves import (
+    FIELDS,
+    PROPORTIONAL,
+    curves_of_profiles,
+    curves_of_traces,
+    median_curve,
+)
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.forecast import Curves, Forecast
+from paceline.predictors.named import named
+from paceline.predictors.report import FASTEST, SLOWEST, Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paceline.datasets import Trace
+
+
+UNKNOWN, FITTED, MOST_INFORMATION = 0.01, 4.0, 10.0
+"""Squared relative moves of the batch that a slope rests on: at first, after fitting, and before old ones fade."""
+
+SMOOTHING = 0.2
+"""Weight of the newest batch in the mean recent one, and of the newest surprise in the noise."""
+
+LARGEST_SURPRISE = 2.0
+"""A time wrong by more than this factor counts as wrong by this factor."""
+
+TELLING = 0.5
+"""A move below this share of the noise is only the balancer's answer to it, and would be learnt as a slope."""
+
+HOPELESS = 0.05
+"""Under noise from here on an excitation of a few per cent tells next to nothing: it would take hundreds, and sizes
+would never rest. None is asked for."""
+
+LEAST_NOISE, TOLERATED = 0.02, 0.1
+"""Relative error of a time at the least, and of a slope up to which a curve counts as known."""
+
+
+class BatchTime(FleetPredictor):
+    """Batch time curve of each worker, times a drift that another predictor forecasts.
+
+    A curve starts as the one fitted to the worker or its device type. Without any it is ``t = x / v`` through the last
+    report, the best that can be said while the batch never moves: slope and intercept then cannot be told apart, and
+    :attr:`wants_excitation` asks for a different batch. Once batches move, every move corrects the slope by recursive
+    least squares: how much the time changed from the last report to this one, against how much the curve said. What was
+    learnt fades as new moves come in, and stays while there are none.
+
+    Parameters
+    ----------
+    devices
+        Device type of each worker, such as ``{"rank-0": "k80"}``. Workers of one type share one fitted curve; a worker
+        that is not named is a type of its own.
+    drift
+        The predictor of the drift, by its name and arguments as in :func:`paceline.predictors.named`.
+    near
+        The batch near which fitted curves must be right, such as the global batch over the number of workers: sizes
+        farther off count less. Real curves are lines only over a few octaves, so give it if you can.
+    overlap
+        Give it where ``seconds`` are of steps that communicate while they compute, and ``comm_seconds`` are reported:
+        computing alone is taken to be ``(seconds**g - comm_seconds**g) ** (1 / g)`` with this ``g``, and the curves are
+        those of computing. Plan them with ``split(..., comm=..., overlap=...)``.
+
+    Examples
+    --------
+    A device takes 0.2 s and 0.01 s a sample. While its batch stays at 40 a proportional curve is all there is; when the
+    batch doubles and the time does not, the curve shows the intercept:
+
+    >>> from paceline.predictors import BatchTime, Report
+    >>> model = BatchTime()
+    >>> model.reset(["a"])
+    >>> model.observe(Report(samples=[40], seconds=[0.6]))
+    >>> model.predict().curves.seconds(np.array([80])), model.wants_excitation
+    (array([1.2]), array([ True]))
+    >>> for size in (80, 40, 80):
+    ...     model.observe(Report(samples=[size], seconds=[0.2 + 0.01 * size]))
+    >>> model.predict().curves.seconds(np.array([80])).round(2), model.wants_excitation
+    (array([1.]), array([False]))
+    """
+
+    def __init__(
+        self,
+        devices: Mapping[str, str] | None = None,
+        drift: str = "ewma",
+        near: float | None = None,
+        overlap: float | None = None,
+    ) -> None:
+        if near is not None and not near > 0:
+            raise ValueError(f"near must be a batch size above 0, or None, got {near}")
+        if overlap is not None and not overlap >= 1:
+            raise ValueError(f"overlap must be at least 1 (no overlap), or None, got {overlap}")
+        super().__init__()
+        self.devices = dict(devices or {})
+        self.drift = drift
+        self.near = near
+        self.overlap = overlap
+        self.curves_: dict[str, Array] = {}
+        self._drift = named(drift)
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers that the predictor of the drift reads."""
+        return self._drift.driver_names
+
+    @property
+    def wants_excitation(self) -> NDArray[np.bool_]:
+        """Whose batch has moved too little to tell slope and intercept apart, and would with an excitation, ``[W]``."""
+        noise_W = np.maximum(np.sqrt(self._rows["noise"]), LEAST_NOISE)
+        wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self._rows["information"])) & (noise_W < HOPELESS)
+        return wanted
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit a curve to every device type whose batches moved in these traces, then the drift to what is left."""
+        traces = [replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in traces]
+        self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
+        self._drift.fit([self._drift_of(trace) for trace in traces])
+        return self
+
+    def fit_profiles(self, profiles: pd.DataFrame) -> Self:
+        """Take the curve of each device from measured profiles: see :func:`paceline.datasets.profiles.load_profile`.
+
+        Raises
+        ------
+        ValueError
+            If the profiles hold more than one curve for a device, or too few sizes of one.
+        """
+        self.curves_ |= curves_of_profiles(profiles, near=self.near)
+        return self
+
+    def _device(self, worker: str) -> str:
+        return self.devices.get(worker, worker)
+
+    def _drift_of(self, trace: Trace) -> Trace:
+        """Return the trace with each batch replaced by the seconds its curve gives it: its speed is then the drift."""
+        curve_WF = np.stack([self._start(worker) for worker in trace.workers])
+        return replace(trace, samples=_seconds(dict(zip(FIELDS, curve_WF.T, strict=True)), trace.samples))
+
+    def _start(self, worker: str) -> Array:
+        """Return the fitted curve of this worker or its type, ``[F]``, or what to expect of an unknown one."""
+        known = self.curves_.get(self._device(worker))
+        return median_curve(self.curves_) if known is None else known
+
+    # -- the fleet, and the drift's --------------------------------------------------------------------------------
+
+    def reset(self, workers: Sequence[str]) -> None:
+        """Start, or start again, with this fleet and no memory of any iteration."""
+        super().reset(workers)
+        self._drift.reset(self.workers)
+        for w in range(len(self.workers)):
+            self._set_start(w)
+
+    def join(self, worker: str) -> None:
+        """Add a worker at the end of the fleet; the others keep their state."""
+        super().join(worker)
+        self._drift.join(worker)
+        self._set_start(len(self.workers) - 1)
+
+    def leave(self, worker: str) -> None:
+        """Remove a worker; the others keep their state."""
+        super().leave(worker)
+        self._drift.leave(worker)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a worker another name; it keeps its place and all that was learnt of it."""
+        super().rename(old, new)
+        self._drift.rename(old, new)
+
+    def _set_start(self, w: int) -> None:
+        for name, value in zip(FIELDS, self._start(self.workers[w]), strict=True):
+            self._rows[name][w] = value
+        fitted = self._device(self.workers[w]) in self.curves_
+        self._rows["information"][w] = FITTED if fitted else UNKNOWN
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything learnt and observed, the drift's too, as arrays."""
+        drift = {n.replace("/", "/drift/", 1): v for n, v in self._drift.state_dict().items() if n != "workers"}
+        return super().state_dict() | drift
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        super().load_state_dict({name: value for name, value in state.items() if "/drift/" not in name})
+        drift = {name.replace("/drift/", "/", 1): value for name, value in state.items() if "/drift/" in name}
+        self._drift.load_state_dict({"workers": np.array(self.workers, dtype=np.str_), **drift})
+
+    def _learnt(self) -> dict[str, NDArray[Any]]:
+        if not self.curves_:
+            return {}
+        return {"devices": np.array(list(self.curves_)), "curves": np.stack(list(self.curves_.values()))}
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        devices, curves = learnt.get("devices", ()), learnt.get("curves", np.empty((0, len(FIELDS))))
+        if np.shape(curves) != (len(devices), len(FIELDS)):
+            raise ValueError(f"state 'curves' must hold {FIELDS} of each of {len(devices)} devices, got {curves.shape}")
+        self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def observe(self, report: Report) -> None:
+        """Learn what the iteration just finished measured, and how far the forecast for it was off."""
+        super().observe(replace(report, seconds=self._computing(report.seconds, report.comm_seconds)))
+
+    def _computing(self, seconds: ArrayLike, comm_seconds: ArrayLike | None) -> Array:
+        """Return the time without the communication that overlapped with it; NaN where that hid it."""
+        total = np.asarray(seconds, dtype=np.float64)
+        if self.overlap is None or comm_seconds is None:
+            return total
+        comm = np.nan_to_num(np.asarray(comm_seconds, dtype=np.float64), nan=0.0)
+        with np.errstate(all="ignore"):
+            computing = total * (1.0 - (comm / total) ** self.overlap) ** (1.0 / self.overlap)
+        return np.where(comm < total, computing, np.nan)
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
+        unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "centre")}
+        memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
+        return rows | unseen | memory | {"information": np.full(count, UNKNOWN), "noise": np.zeros(count)}
+
+    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+        size_W = np.asarray(report.samples, dtype=np.float64)
+        if report.out_of_memory is not None:
+            self._learn_failure(size_W, np.asarray(report.out_of_memory, dtype=bool))
+        seen_W = np.isfinite(speed_W)
+        size_W = np.where(seen_W, size_W, np.nan)
+        seconds_W = size_W / speed_W
+        self._learn_slope(size_W, seconds_W)
+        self._learn_memory(size_W)
+        self._drift.observe(Report(samples=_seconds(self._rows, size_W), seconds=seconds_W, drivers=drivers_WD))
+        self._rows["last"] = np.where(seen_W, size_W, self._rows["last"])
+        self._rows["last_seconds"] = np.where(seen_W, seconds_W, self._rows["last_seconds"])
+
+    def _learn_slope(self, size_W: Array, seconds_W: Array) -> None:
+        """Compare each report with the worker's last one: between the two the batch moved, and drift hardly did.
+
+        Comparing with a smoothed past would fool a balancer's loop: a worker that slows down gets less while the
+        smoothed speed still falls, so that the slope would seem to vanish.
+        """
+        rows = self._rows
+        move_W = (size_W - rows["last"]) / np.maximum(size_W, rows["last"])
+        telling_W = np.abs(move_W) > TELLING * np.sqrt(rows["noise"])
+        if telling_W.any():
+            self._turn(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
+        surprise_W = self._ratio(size_W, seconds_W) - 1.0
+        smoothed_W = rows["noise"] + SMOOTHING * (np.square(surprise_W) - rows["noise"])
+        rows["noise"] = np.where(np.isfinite(smoothed_W), smoothed_W, rows["noise"])
+        centre_W = rows["centre"]
+        nearer_W = np.where(np.isnan(centre_W), size_W, centre_W + SMOOTHING * (size_W - centre_W))
+        rows["centre"] = np.where(np.isfinite(size_W), nearer_W, centre_W)
+
+    def _turn(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
+        """Turn lines around the mean recent batch, where the drift's level was seen, by recursive least squares."""
+        rows, centre_W = self._rows, self._rows["centre"]
+        line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], centre_W))
+        lowest_W = np.minimum(np.minimum(line_W, last_W), level_W)
+        turned_W = (move_W != 0) & (lowest_W > 0) & (lowest_W >= rows["floor"])
+        move_W = np.where(turned_W, move_W, 0.0)
+        rows["information"] = np.minimum(rows["information"] + np.square(move_W), MOST_INFORMATION)
+        with np.errstate(invalid="ignore"):
+            missed_W = (self._ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
+            slope_W = np.maximum(rows["slope"] + missed_W * move_W / rows["information"], 0.0)
+            slope_W = np.minimum(slope_W, np.maximum(level_W / centre_W, rows["slope"]))
+        rows["intercept"] = np.where(turned_W, level_W - slope_W * centre_W, rows["intercept"])
+        rows["slope"] = np.where(turned_W, slope_W, rows["slope"])
+
+    def _ratio(self, size_W: Array, seconds_W: Array) -> Array:
+        """Return how much longer the batch took, against its curve, than the last one did; within bounds."""
+        rows = self._rows
+        now_W = seconds_W / _seconds(rows, size_W)
+        ratio_W = now_W * _seconds(rows, rows["last"]) / rows["last_seconds"]
+        return np.minimum(np.maximum(ratio_W, 1.0 / LARGEST_SURPRISE), LARGEST_SURPRISE)
+
+    def _learn_failure(self, size_W: Array, failed_W: NDArray[np.bool_]) -> None:
+        rows = self._rows
+        failed_W = failed_W & (size_W > 0)
+        rows["failed"] = np.where(failed_W, np.minimum(rows["failed"], size_W), rows["failed"])
+        rows["worked"] = np.where(failed_W & (rows["worked"] >= size_W), 0.0, rows["worked"])
+
+    def _learn_memory(self, size_W: Array) -> None:
+        rows = self._rows
+        rows["worked"] = np.fmax(rows["worked"], size_W)
+        rows["failed"] = np.where(rows["worked"] >= rows["failed"], np.inf, rows["failed"])
+
+    # -- forecasting ---------------------------------------------------------------------------------------------
+
+    def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
+        rows = self._rows
+        drift_W = self._drift.predict(drivers_WD, horizon=horizon).speed
+        size_W = self._likely_size()
+        return Forecast(
+            speed=np.clip(size_W * drift_W / _seconds(rows, size_W), SLOWEST, FASTEST),
+            spread=self._spread(rows["last"], horizon),
+            batch_time=Curves(
+                floor=rows["floor"] / drift_W,
+                slope=rows["slope"] / drift_W,
+                intercept=rows["intercept"] / drift_W,
+                limit=self._limit(),
+            ),
+        )
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        size_W = self._rows["last"]
+        return size_W * self._drift._next_speed(drivers_WD, horizon) / _seconds(self._rows, size_W)
+
+    def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
+        size_W = np.where(samples_W > 0, samples_W, np.nan)
+        return size_W * self._drift._next_speed(drivers_WD, 1) / _seconds(self._rows, size_W)
+
+    def _likely_size(self) -> Array:
+        """Return the last batch; for a worker without any that of the others, or one its curve was measured at."""
+        last_W = self._rows["last"]
+        known_W = np.isfinite(last_W)
+        if known_W.all():
+            return last_W
+        return np.where(known_W, last_W, np.median(last_W[known_W]) if known_W.any() else self._rows["size"])
+
+    def _limit(self) -> Array:
+        """Return the largest batch that worked below one that failed, but no less than half of the latter."""
+        rows = self._rows
+        learnt_W = np.maximum(rows["worked"], np.floor(rows["failed"] / 2.0))
+        return np.minimum(np.maximum(rows["most"], rows["worked"]), learnt_W)
+
+
+def _seconds(rows: Mapping[str, Array], size: Array) -> Array:
+    return np.maximum(rows["floor"], rows["intercept"] + rows["slope"] * size)

@@ -1,0 +1,108 @@
+"""BarrierHead: forecasts for a job that waits for its slowest worker. Axes: W workers, F inputs of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._require import require
+from paceline.predictors.networks import gated_memory
+from paceline.predictors.networks.delay_lines import situations
+from paceline.predictors.networks.gated import GatedNARX
+from paceline.predictors.networks.gated_memory import scale_of
+from paceline.predictors.networks.neural import BarrierExamples
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+GROUP = 16
+"""Workers in a random group."""
+
+SLOWEST_AVERAGE = -1
+"""The entry of the memory that a worker's speed is told against where workers of a group are compared."""
+
+
+class BarrierHead(GatedNARX):
+    """GatedNARX tuned for the slowest worker: the one that all others wait for at the barrier.
+
+    When batches are sized by forecasts ``p`` and the speeds turn out to be ``v``, an iteration takes
+    ``max(p / v) * sum(v) / sum(p)`` times as long as the best split would have. After the fit of GatedNARX this network
+    is fitted on to that, over random groups of workers. It forecasts workers that may turn out slow below their mean:
+    only ratios between workers matter, so take another predictor where the speed itself is wanted.
+
+    Parameters
+    ----------
+    hidden, driver_lags, drivers, pretrained, online, training
+        As of :class:`paceline.predictors.GatedNARX`. ``fit`` of a pretrained head only goes on with the groups.
+
+    Notes
+    -----
+    The loss is ``logsumexp(beta * log(p / v)) / beta + log(sum(v) / sum(p))``, which is above the logarithm of that
+    ratio and close to it for a large beta.
+
+    Examples
+    --------
+    Two workers have the same median speed; the one that is sometimes slow gets less than half:
+
+    >>> import numpy as np
+    >>> from paceline.predictors import BarrierHead, Report
+    >>> rng = np.random.default_rng(0)
+    >>> model = BarrierHead(pretrained=True)
+    >>> model.reset(["steady", "shaky"])
+    >>> for _ in range(200):
+    ...     model.observe(Report(samples=[64, 64], seconds=np.exp(rng.normal(0.0, [0.02, 0.3]))))
+    >>> steady, shaky = model.predict().speed
+    >>> bool(shaky < 0.95 * steady)
+    True
+    """
+
+    shipped_as: ClassVar[str] = "barrier-head"
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit the network to all workers of these traces as GatedNARX, then tune it to groups. Needs torch."""
+        traces = list(traces)
+        if not self.pretrained:
+            super().fit(traces)
+        return self.tune(traces)
+
+    def tune(self, traces: Iterable[Trace]) -> Self:
+        """Go on from the weights there are, GatedNARX's or its own, to random groups of workers. Needs torch."""
+        require("torch", needed_by="BarrierHead.tune", extra="neural")
+        from paceline.predictors.networks.torch_fit import fit_barrier
+
+        traces = list(traces)
+        if not traces or not self.weights_:
+            raise ValueError("traces must hold at least one trace, and the head weights to go on from: call fit first")
+        examples = BarrierExamples.joined([self._barrier_examples(trace) for trace in traces])
+        groups = BarrierExamples.joined([examples.grouped(rows) for rows in self._groups(examples.validates)])
+        if groups.validates.all() or not groups.validates.any():
+            raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit groups of {GROUP}")
+        columns_DF = gated_memory.driver_columns(len(self.driver_names_), self.driver_lags)
+        self.weights_ = fit_barrier(groups, columns_DF, self.training, self.weights_)
+        self._answer = None
+        return self
+
+    def _groups(self, validates: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+        """Return random groups of examples, ``[groups, workers]``: those to learn from, and those that validate."""
+        rng = np.random.default_rng(self.training.seed)
+        chosen = [rng.permutation(np.flatnonzero(validates == held_out)) for held_out in (False, True)]
+        return [rows[: len(rows) // GROUP * GROUP].reshape(-1, GROUP) for rows in chosen]
+
+    def _barrier_examples(self, trace: Trace) -> BarrierExamples:
+        parts = []
+        for k, rows, drivers_WD, log_speed_W in situations(self, trace):
+            last_W, scale_W = rows["memory"][:, 0], scale_of(rows)
+            target_W = (log_speed_W - last_W) / scale_W
+            usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
+            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
+            held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
+            level_W = last_W - rows["memory"][:, SLOWEST_AVERAGE]
+            parts.append(
+                BarrierExamples.chosen(
+                    usable_W, inputs_WF, target_W, held_out_W, references_WR, unit_W, scale_W, level_W
+                )
+            )
+        return BarrierExamples.joined(parts)

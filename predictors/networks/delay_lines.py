@@ -1,0 +1,68 @@
+"""Pass traces through a network's own serving code, to collect what it will see when it serves.
+
+Axes: T iterations, W workers, D drivers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from paceline._arrays import Array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.datasets import Trace
+
+Rows = dict[str, Array]
+Situation = tuple[int, Rows, Array, Array]
+"""An iteration, the state that workers were in before it, the drivers at its start, and the log speeds it had."""
+
+
+class ServesFromRows(Protocol):
+    """A network whose state can be moved on by any log speeds, measured ones or its own forecasts."""
+
+    _rows: Rows
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads."""
+        ...
+
+    def reset(self, workers: Sequence[str]) -> None:
+        """Start with this fleet."""
+        ...
+
+    def _driver_rows(self, drivers: Array | None) -> Array: ...
+
+    def _moved(self, rows: Rows, log_speed_W: Array, drivers_WD: Array) -> Rows: ...
+
+    def _next_log_speed(self, rows: Rows, drivers_WD: Array) -> Array: ...
+
+
+def situations(model: ServesFromRows, trace: Trace, closed_loop: int = 1) -> Iterator[Situation]:
+    """Yield every situation in which the model would have forecast this trace, one iteration after the other.
+
+    With ``closed_loop`` above 1 each is followed by those that the model would have brought itself into by feeding its
+    forecasts back: up to ``closed_loop`` iterations ahead, with the drivers held, as it is served at a horizon.
+
+    The model that learns from them corrects its own mistakes: Venkatraman, Hebert and Bagnell, Improving multi-step
+    prediction of learned time series models, AAAI 2015.
+    """
+    served = copy.copy(model)
+    served.reset(trace.workers)
+    log_speed_TW = np.log(trace.speed)
+    drivers_TWD = trace.drivers_named(served.driver_names)
+    for k, log_speed_W in enumerate(log_speed_TW):
+        drivers_WD = served._driver_rows(None if drivers_TWD is None else drivers_TWD[k])
+        rows = served._rows
+        yield k, rows, drivers_WD, log_speed_W
+        rolled = rows
+        for ahead in range(k + 1, min(k + closed_loop, len(log_speed_TW))):
+            rolled = served._moved(rolled, served._next_log_speed(rolled, drivers_WD), drivers_WD)
+            yield ahead, rolled, drivers_WD, log_speed_TW[ahead]
+        served._rows = rows | served._moved(rows, log_speed_W, drivers_WD)

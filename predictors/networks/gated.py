@@ -1,0 +1,265 @@
+"""GatedNARX: a network that chooses, worker by worker, which of its past speeds to trust, and corrects it.
+
+Axes: W workers, D drivers, F inputs of the network, H hidden units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline._require import require
+from paceline.predictors.driver_choice import mean_and_scale
+from paceline.predictors.networks import gated_memory
+from paceline.predictors.networks.delay_lines import situations
+from paceline.predictors.networks.gated_memory import Rows, scale_of
+from paceline.predictors.networks.network import Network
+from paceline.predictors.networks.neural import GateExamples, Training, gated_layer, hidden_layer
+from paceline.predictors.report import FASTEST, SLOWEST
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+
+FARTHEST = 4.0
+"""A driver is taken at most so many deviations from its mean: what was never seen in fitting says no more."""
+
+LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
+
+ONLINE_STEP, ONLINE_FADING, ONLINE_REACH = 0.02, 0.001, 0.5
+"""Share of an error that a worker's own output layer makes up for, what it forgets, the scales it may correct."""
+
+LARGEST_ERROR = 2.0
+"""Errors beyond so many scales teach a worker's own output layer no more than this."""
+
+TUNING_RATE = 0.2
+"""Share of the learning rate where fitted weights are fitted on."""
+
+DEFAULT = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
+
+
+class GatedNARX(Network):
+    """NARX whose forecast is a choice among past speeds and averages, plus a correction: exact after any spike.
+
+    In log speed the forecast is ``last + sum_r gate_r * (reference_r - last) + scale * head_1 + unit * head_2``. The
+    gates (a softmax) and heads come from one tanh layer that sees how far lags and averages lie from the last speed, in
+    the worker's running scale, what its changes have in common with earlier ones and with its drivers, and drivers now
+    and past. Only ratios of speeds enter: one network, fitted over all workers, serves workers of any speed and noise,
+    also those it was not fitted to. A driver that is missing is known as missing. Before it is fitted its forecast is
+    the last speed.
+
+    Parameters
+    ----------
+    hidden
+        Units of the tanh layer.
+    driver_lags
+        Number of past boundaries whose drivers it sees besides the current one, at least 1.
+    drivers
+        Names of the drivers to use; ``None`` takes all that any fitted trace has, ``()`` uses none.
+    pretrained
+        Start with the network that ships with the library: it serves any fleet without fitting, and ``fit`` goes on
+        from it. It brings its own hidden units and drivers.
+    online
+        Whether each worker's own correction of the output layer goes on learning while it serves: in small bounded
+        steps that fade, so that it cannot diverge.
+    training
+        How the network is trained.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the traces to fit are too short or lack a driver.
+
+    Examples
+    --------
+    A worker that was never seen before has one slow iteration, and is expected back:
+
+    >>> from paceline.predictors import GatedNARX, Report
+    >>> model = GatedNARX(pretrained=True)
+    >>> model.reset(["a"])
+    >>> for seconds in (0.50, 0.52, 0.49, 0.51, 0.50, 0.48, 0.51, 0.50, 5.0):
+    ...     model.observe(Report(samples=[64], seconds=[seconds]))
+    >>> bool(model.predict().speed[0] > 100)
+    True
+    """
+
+    shipped_as: ClassVar[str] = "gated-narx"
+    """Name of the file whose network ``pretrained`` starts with."""
+
+    def __init__(
+        self,
+        hidden: int = 16,
+        driver_lags: int = 5,
+        drivers: Sequence[str] | None = None,
+        pretrained: bool = False,
+        online: bool = False,
+        training: Training = DEFAULT,
+    ) -> None:
+        if hidden < 1 or driver_lags < 1:
+            raise ValueError(f"hidden and driver_lags must be at least 1, got {hidden} and {driver_lags}")
+        super().__init__(drivers)
+        self.hidden = hidden
+        self.driver_lags = driver_lags
+        self.pretrained = pretrained
+        self.online = online
+        self.training = training
+        self._answer: tuple[Array, bytes, Array] | None = None
+        if pretrained:
+            self._load_learnt(_shipped(self.shipped_as))
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        rows = gated_memory.fresh(count, len(self.driver_names_), self.driver_lags)
+        return rows | ({"own": np.zeros((count, self._units() + 1))} if self.online else {})
+
+    def _units(self) -> int:
+        return len(self.weights_["b1"]) if self.weights_ else self.hidden
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        if horizon == 1:
+            return self._answered(drivers_WD)
+        rows = self._rows
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
+            rows = self._moved(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
+        return np.exp(self._next_log_speed(rows, drivers_WD))
+
+    def _answered(self, drivers_WD: Array) -> Array:
+        """Return the next speed; a question that was asked since the last report is not computed again."""
+        memory_WM, asked = self._rows["memory"], drivers_WD.tobytes()
+        if self._answer is None or self._answer[0] is not memory_WM or self._answer[1] != asked:
+            self._answer = (memory_WM, asked, np.exp(self._next_log_speed(self._rows, drivers_WD)))
+        return self._answer[2].copy()
+
+    def _next_log_speed(self, rows: Rows, drivers_WD: Array) -> Array:
+        last_W = rows["memory"][:, 0]
+        if not self.weights_:
+            return last_W
+        inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
+        hidden_WH = hidden_layer(self.weights_, inputs_WF)
+        change_W = gated_layer(self.weights_, hidden_WH, references_WR, unit_W)
+        if self.online:
+            change_W += _own_correction(rows["own"], hidden_WH)
+        expected_W = last_W + scale_of(rows) * change_W
+        return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEEDS[0]), LOG_SPEEDS[1]))
+
+    def _standard(self, rows: Rows, drivers_WD: Array) -> tuple[Array, Array]:
+        """Return drivers in deviations from their mean, 0 where unknown, and which are known; a gap keeps the last."""
+        if not self.driver_names_:
+            return drivers_WD, drivers_WD
+        standard_WD = (drivers_WD - self.driver_mean_) / self.driver_scale_
+        standard_WD = np.minimum(np.maximum(standard_WD, -FARTHEST), FARTHEST)
+        missing_WD = np.isnan(standard_WD)
+        if not missing_WD.any():
+            return standard_WD, np.ones_like(standard_WD)
+        before_WD = rows["past_drivers"][:, : len(self.driver_names_)]
+        known_WD = np.where(missing_WD, rows["known_before"], 1.0)
+        return np.where(missing_WD, before_WD, standard_WD), known_WD
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        log_speed_W = np.log(speed_W)
+        rows = self._moved(self._rows, log_speed_W, drivers_WD)
+        if self.online and self.weights_:
+            rows["own"] = self._own_learnt(log_speed_W, drivers_WD)
+        self._rows = rows
+
+    def _moved(self, rows: Rows, log_speed_W: Array, drivers_WD: Array) -> Rows:
+        """Return the state one iteration later, after these log speeds (NaN where there is none)."""
+        return gated_memory.moved(rows, log_speed_W, *self._standard(rows, drivers_WD))
+
+    def _own_learnt(self, log_speed_W: Array, drivers_WD: Array) -> Array:
+        """Return each worker's correction after one normalised step against its bounded error, faded a little."""
+        rows, own_WH = self._rows, self._rows["own"]
+        error_W = (log_speed_W - self._next_log_speed(rows, drivers_WD)) / scale_of(rows)
+        inputs_WF, _, _ = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
+        seen_WH = _with_one(hidden_layer(self.weights_, inputs_WF))
+        step_W = ONLINE_STEP * np.clip(error_W, -LARGEST_ERROR, LARGEST_ERROR) / np.square(seen_WH).sum(axis=1)
+        learnt_WH = (1.0 - ONLINE_FADING) * own_WH + step_W[:, None] * seen_WH
+        return np.where(np.isfinite(step_W)[:, None], learnt_WH, own_WH)
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
+        require("torch", needed_by=f"{type(self).__name__}.fit", extra="neural")
+        traces = list(traces)
+        if not traces:
+            raise ValueError("traces must hold at least one trace to fit, got none")
+        if not self.pretrained:
+            self.driver_names_ = any_drivers(traces, self.drivers)
+            self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
+            self.weights_ = {}
+        self._fit_weights(traces, 1)
+        if self.training.closed_loop > 1:
+            self._fit_weights(traces, self.training.closed_loop)
+        self._answer = None
+        return self
+
+    def _fit_weights(self, traces: Sequence[Trace], closed_loop: int) -> None:
+        from paceline.predictors.networks.torch_fit import fit_gates
+
+        examples = GateExamples.joined([self._examples(trace, closed_loop) for trace in traces])
+        if examples.validates.all() or not examples.validates.any():
+            raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit")
+        columns_DF = gated_memory.driver_columns(len(self.driver_names_), self.driver_lags)
+        rate = (TUNING_RATE if self.weights_ else 1.0) * self.training.learning_rate
+        training = replace(self.training, learning_rate=rate)
+        self.weights_ = fit_gates(examples, columns_DF, self.hidden, training, self.weights_)
+
+    def _examples(self, trace: Trace, closed_loop: int) -> GateExamples:
+        parts = []
+        for k, rows, drivers_WD, log_speed_W in situations(self, trace, closed_loop):
+            target_W = (log_speed_W - rows["memory"][:, 0]) / scale_of(rows)
+            usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
+            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
+            held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
+            parts.append(GateExamples.chosen(usable_W, inputs_WF, target_W, held_out_W, references_WR, unit_W))
+        return GateExamples.joined(parts)
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        super()._load_learnt(learnt)
+        self._answer = None
+
+
+def any_drivers(traces: Sequence[Trace], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the drivers wanted, or all that any of the traces has when ``wanted`` is None.
+
+    Raises
+    ------
+    ValueError
+        If a driver wanted is in none of the traces; the sentence lists those that are.
+    """
+    found = tuple(dict.fromkeys(name for trace in traces for name in trace.driver_names))
+    missing = [name for name in wanted or () if name not in found]
+    if missing:
+        raise ValueError(f"drivers {missing} are in none of the traces to fit; those that are: {list(found)}")
+    return found if wanted is None else wanted
+
+
+def _own_correction(own_WH: Array, hidden_WH: Array) -> Array:
+    correction_W = np.einsum("wh,wh->w", own_WH, _with_one(hidden_WH))
+    return np.asarray(np.clip(correction_W, -ONLINE_REACH, ONLINE_REACH))
+
+
+def _with_one(hidden_WH: Array) -> Array:
+    return np.concatenate([hidden_WH, np.ones((len(hidden_WH), 1))], axis=1)
+
+
+@cache
+def _shipped(name: str) -> dict[str, NDArray[Any]]:
+    """Return what a network that ships with the library has learnt."""
+    import json
+
+    from safetensors import safe_open
+
+    with safe_open(Path(__file__).parent / "fitted" / f"{name}.safetensors", framework="numpy") as file:
+        about = json.loads((file.metadata() or {})["paceline"])
+        learnt: dict[str, NDArray[Any]] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    return learnt | {key: np.array(value, dtype=np.str_) for key, value in about["text"].items()}

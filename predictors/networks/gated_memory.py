@@ -1,0 +1,156 @@
+"""What GatedNARX remembers of each worker, and what its network sees of it: only ratios of speeds, in running scales.
+
+Axes: W workers, D drivers, M remembered log speeds (lags and averages), S smoothings, R references, E changes compared,
+F inputs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline._arrays import Array
+
+Rows = dict[str, Array]
+
+LAGS, SMOOTHINGS = 8, np.array([0.5, 0.25, 0.1, 0.03])
+"""Number of past log speeds, and the averages of log speed, that a worker's memory holds."""
+
+OFFSETS = LAGS - 1 + len(SMOOTHINGS)
+"""Remembered log speeds besides the last one."""
+
+REFERENCES = np.array([0, 1, 2, 4, 7, 8, 9, 10])
+"""Those that gates choose from: lags 2, 3, 4, 6 and the averages."""
+
+SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
+"""Weight of the newest change in a worker's running scale, the scales it counts for at most, the least scale."""
+
+ECHOES = 4
+"""Past changes that the newest one is compared with: noise turns back at once, a walk does not."""
+
+HABIT_SMOOTHING = 0.03
+"""Weight of the newest iteration in what a worker's changes have in common with earlier ones, and with its drivers."""
+
+FEWEST_MOVES = 0.3
+"""Squared moves of a driver added to those seen, so that a few say little about what it does to a worker."""
+
+SETTLED = 1.0 / SMOOTHINGS[-1]
+"""Log speeds after which all averages have their own smoothing; before, the newest counts as much as any."""
+
+FIRST_ECHOES = np.eye(1, ECHOES + 1)[0]
+"""Before anything was seen, no change has anything in common with another."""
+
+LARGEST_UNIT, SCALES_IN_UNIT = 0.2, 2.0
+"""The second head speaks in this much log speed, as a driver takes a share of the speed; or in scales if less."""
+
+
+def fresh(count: int, drivers: int, driver_lags: int) -> Rows:
+    """Return the memory of ``count`` workers that have not reported."""
+    return {
+        "memory": np.full((count, LAGS + len(SMOOTHINGS)), np.nan),
+        "scale": np.full(count, np.nan),
+        "seen": np.zeros(count),
+        "echoes": np.tile(FIRST_ECHOES, (count, 1)),
+        "past_drivers": np.zeros((count, driver_lags * drivers)),
+        "known_before": np.zeros((count, drivers)),
+        "together": np.zeros((count, drivers)),
+        "driver_moves": np.full((count, drivers), FEWEST_MOVES),
+    }
+
+
+def scale_of(rows: Rows) -> Array:
+    """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
+    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
+
+
+# -- what the network sees ---------------------------------------------------------------------------------------
+
+
+def inputs_of(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array, Array, Array]:
+    """Return inputs ``[W, F]``, references ``[W, R]`` and the second head's unit ``[W]``, in running scales.
+
+    ``standard_WD`` are the drivers now, in deviations, 0 where unknown; ``known_WD`` says which are known.
+    """
+    memory_WM, scale_W, past_WQ = rows["memory"], scale_of(rows), rows["past_drivers"]
+    drivers = standard_WD.shape[1]
+    inputs_WF = np.empty((len(memory_WM), OFFSETS + 2 + ECHOES + 4 * drivers + past_WQ.shape[1]), order="F")
+    off_WM = (memory_WM[:, 1:] - memory_WM[:, :1]) / scale_W[:, None]
+    np.arcsinh(off_WM, out=inputs_WF[:, :OFFSETS])
+    inputs_WF[:, OFFSETS] = np.log(scale_W) + 2.5
+    inputs_WF[:, OFFSETS + 1] = 3.0 / np.sqrt(rows["seen"] + 1.0)
+    begin = OFFSETS + 2 + ECHOES
+    np.divide(rows["echoes"][:, 1:], rows["echoes"][:, :1], out=inputs_WF[:, OFFSETS + 2 : begin])
+    if drivers:
+        effect_WD = rows["together"] / rows["driver_moves"]
+        inputs_WF[:, begin : begin + drivers] = standard_WD
+        inputs_WF[:, begin + drivers : begin + 2 * drivers] = known_WD
+        inputs_WF[:, begin + 2 * drivers : begin + 3 * drivers] = effect_WD
+        inputs_WF[:, begin + 3 * drivers : begin + 4 * drivers] = effect_WD * (standard_WD - past_WQ[:, :drivers])
+        inputs_WF[:, begin + 4 * drivers :] = past_WQ
+    return inputs_WF, off_WM[:, REFERENCES], np.minimum(LARGEST_UNIT / scale_W, SCALES_IN_UNIT)
+
+
+def driver_columns(drivers: int, driver_lags: int) -> Array:
+    """Return which inputs are made of which driver, ``[D, F]`` of 0 and 1."""
+    one_DD = np.eye(drivers)
+    return np.concatenate([np.zeros((drivers, OFFSETS + 2 + ECHOES)), np.tile(one_DD, 4 + driver_lags)], axis=1)
+
+
+# -- how it moves on ---------------------------------------------------------------------------------------------
+
+
+def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> Rows:
+    """Return the memory one iteration later; who has no log speed (NaN) remembers only the drivers."""
+    memory_WM, drivers = rows["memory"], standard_WD.shape[1]
+    settled = rows["seen"].min() >= SETTLED  # a shorter way for a fleet without new workers, to the same end
+    if not settled:  # the first log speed fills the whole memory
+        memory_WM = np.where(rows["seen"][:, None] == 0, log_speed_W[:, None], memory_WM)
+    line_WE = np.empty((len(memory_WM), ECHOES + 2), order="F")
+    line_WE[:, 0] = log_speed_W
+    line_WE[:, 1:] = memory_WM[:, : ECHOES + 1]
+    change_WE = line_WE[:, :-1] - line_WE[:, 1:]
+    scale_W1 = scale_of(rows)[:, None]
+    bounded_WE = np.minimum(np.maximum(change_WE / scale_W1, -LARGEST_CHANGE), LARGEST_CHANGE)
+    newest_W1 = bounded_WE[:, :1]
+    later = {
+        "memory": _remembered(memory_WM, None if settled else rows["seen"], log_speed_W),
+        "scale": _scaled(rows, np.abs(newest_W1 * scale_W1)[:, 0], settled, change_WE[:, 0]),
+        "seen": rows["seen"] + 1.0,
+        "echoes": _smoothed(rows["echoes"], newest_W1 * bounded_WE),
+    }
+    if drivers:
+        move_WD = standard_WD - rows["past_drivers"][:, :drivers]
+        later["together"] = _smoothed(rows["together"], newest_W1 * move_WD)
+        later["driver_moves"] = _smoothed(rows["driver_moves"], np.square(move_WD) + FEWEST_MOVES)
+    seen_W = np.isfinite(log_speed_W)
+    if not seen_W.all():
+        for name, new in later.items():
+            later[name] = np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[name])
+    if drivers:
+        later["past_drivers"] = np.concatenate([standard_WD, rows["past_drivers"][:, :-drivers]], axis=1)
+        later["known_before"] = known_WD
+    return rows | later
+
+
+def _remembered(memory_WM: Array, seen_W: Array | None, log_speed_W: Array) -> Array:
+    """Return the memory with these log speeds in front; averages are plain means at first."""
+    moved_WM = np.empty_like(memory_WM)
+    moved_WM[:, 0] = log_speed_W
+    moved_WM[:, 1:LAGS] = memory_WM[:, : LAGS - 1]
+    averages_WS = memory_WM[:, LAGS:]
+    rate = SMOOTHINGS if seen_W is None else np.maximum(SMOOTHINGS, 1.0 / (seen_W[:, None] + 1.0))
+    moved_WM[:, LAGS:] = averages_WS + rate * (log_speed_W[:, None] - averages_WS)
+    return moved_WM
+
+
+def _scaled(rows: Rows, bounded_W: Array, settled: np.bool_, change_W: Array) -> Array:
+    """Return the running mean of the changes' size, each bounded; there is none before the second log speed."""
+    scale_W, seen_W = rows["scale"], rows["seen"]
+    if settled:
+        return scale_W + SCALE_SMOOTHING * (bounded_W - scale_W)
+    rate_W = np.maximum(SCALE_SMOOTHING, 1.0 / np.maximum(seen_W, 1.0))
+    later_W = scale_W + rate_W * (bounded_W - scale_W)
+    return np.where(seen_W == 1, np.abs(change_W), np.where(seen_W == 0, np.nan, later_W))
+
+
+def _smoothed(habit: Array, newest: Array) -> Array:
+    return habit + HABIT_SMOOTHING * (newest - habit)

@@ -1,0 +1,192 @@
+"""NARX: a nonlinear autoregression on past speeds and on driving factors, past and current.
+
+Axes: W workers, D drivers, P speed lags, Q driver lags, F inputs of the network, T iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline._require import require
+from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
+from paceline.predictors.networks.delay_lines import Rows, situations
+from paceline.predictors.networks.network import Network
+from paceline.predictors.networks.neural import Examples, Training, tanh_layer
+from paceline.predictors.report import FASTEST, SLOWEST
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+
+SCALE_SMOOTHING = 0.05
+"""Weight of the newest change in a worker's running scale."""
+
+SMALLEST_SCALE = 1e-3
+"""A worker's log speed is taken to change by at least this much from one iteration to the next."""
+
+FARTHEST = 10.0
+"""A driver is taken at most so many standard deviations from its mean: what was never seen in fitting says no more."""
+
+LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
+
+
+class NARX(Network):
+    """Nonlinear autoregressive network with exogenous inputs: the speed predictor of LB-BSP.
+
+    Two tapped delay lines, of the last ``lags`` speeds and of the drivers sampled now and at the last
+    ``driver_lags`` boundaries, feed one tanh layer and a direct linear path beside it. It works in log speed, as a
+    difference from the last speed, in units of each worker's own running scale: one network, fitted over all workers,
+    serves workers of any speed. Before it is fitted its forecast is the last speed.
+
+    Parameters
+    ----------
+    lags
+        Number of past speeds it sees, at least 1.
+    driver_lags
+        Number of past boundaries whose drivers it sees besides the current one, at least 0.
+    hidden
+        Units of the tanh layer.
+    drivers
+        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    training
+        How the network is trained.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the traces to fit are too short or lack a driver.
+
+    Notes
+    -----
+    ``v[k] = F(v[k-1], ..., v[k-p]; c[k], ..., c[k-q])`` is that of Chen et al., arXiv 1806.02508; lags, scaling
+    and training are this library's own, as the paper does not tell them.
+
+    Examples
+    --------
+    >>> from paceline.predictors import NARX, Report
+    >>> model = NARX(lags=4)
+    >>> model.reset(["a"])
+    >>> model.observe(Report(samples=[32], seconds=[0.25]))
+    >>> model.predict().speed
+    array([128.])
+    """
+
+    def __init__(
+        self,
+        lags: int = 12,
+        driver_lags: int = 12,
+        hidden: int = 16,
+        drivers: Sequence[str] | None = None,
+        training: Training | None = None,
+    ) -> None:
+        if lags < 1 or driver_lags < 0 or hidden < 1:
+            raise ValueError(
+                "lags and hidden must be at least 1 and driver_lags at least 0, "
+                f"got lags={lags}, driver_lags={driver_lags}, hidden={hidden}"
+            )
+        super().__init__(drivers)
+        self.lags = lags
+        self.driver_lags = driver_lags
+        self.hidden = hidden
+        self.training = training or Training()
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
+        require("torch", needed_by="NARX.fit", extra="neural")
+        traces = list(traces)
+        if not traces:
+            raise ValueError("traces must hold at least one trace to fit, got none")
+        self.driver_names_ = shared_drivers(traces, self.drivers)
+        self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
+        self.weights_ = {}
+        self._fit_weights(traces, 1)
+        if self.training.closed_loop > 1:
+            self._fit_weights(traces, self.training.closed_loop)
+        return self
+
+    def _fit_weights(self, traces: Sequence[Trace], closed_loop: int) -> None:
+        from paceline.predictors.networks.torch_fit import fit_tanh_layer
+
+        examples = Examples.joined([self._examples(trace, closed_loop) for trace in traces])
+        if examples.validates.all() or not examples.validates.any():
+            raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit {self.lags} lags")
+        self.weights_ = fit_tanh_layer(examples, self.hidden, self.training, self.weights_)
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {
+            "log_speed": np.full((count, self.lags), np.nan),
+            "scale": np.full(count, np.nan),
+            "past_drivers": np.full((count, self.driver_lags, len(self.driver_names_)), np.nan),
+        }
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        self._rows |= self._moved(self._rows, np.log(speed_W), drivers_WD)
+
+    def _moved(self, rows: Rows, log_speed_W: Array, drivers_WD: Array) -> Rows:
+        return rows | _shifted(rows, log_speed_W, drivers_WD)
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        rows = self._rows
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
+            rows = self._moved(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
+        return np.exp(self._next_log_speed(rows, drivers_WD))
+
+    def _next_log_speed(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
+        last_W = rows["log_speed"][:, 0]
+        if not self.weights_:
+            return last_W
+        inputs_WF = self._inputs(rows, drivers_WD)
+        change_W = _scale(rows) * tanh_layer(self.weights_, inputs_WF)
+        return np.asarray(np.clip(last_W + change_W, *LOG_SPEEDS))
+
+    def _inputs(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
+        lags_WP = rows["log_speed"]
+        deviations = np.arcsinh((lags_WP[:, 1:] - lags_WP[:, :1]) / _scale(rows)[:, None])
+        drivers_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"]], axis=1)
+        standard = np.clip((drivers_WQD - self.driver_mean_) / self.driver_scale_, -FARTHEST, FARTHEST)
+        inputs_WF: Array = np.concatenate([deviations, standard.reshape(len(lags_WP), -1)], axis=1)
+        return np.where(np.isnan(inputs_WF), 0.0, inputs_WF)
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def _examples(self, trace: Trace, closed_loop: int) -> Examples:
+        parts = []
+        for k, rows, drivers_WD, log_speed_W in situations(self, trace, closed_loop):
+            target_W = (log_speed_W - rows["log_speed"][:, 0]) / _scale(rows)
+            usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
+            held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
+            parts.append(Examples.chosen(usable_W, self._inputs(rows, drivers_WD), target_W, held_out_W))
+        return Examples.joined(parts)
+
+
+def _scale(rows: dict[str, Array]) -> Array:
+    return np.maximum(np.nan_to_num(rows["scale"], nan=0.0), SMALLEST_SCALE)
+
+
+def _filled(rows: dict[str, Array], drivers_WD: Array) -> Array:
+    """Drivers now; where one is missing, as it was at the boundary before."""
+    if not rows["past_drivers"].shape[1]:
+        return drivers_WD
+    return np.where(np.isfinite(drivers_WD), drivers_WD, rows["past_drivers"][:, 0])
+
+
+def _shifted(rows: dict[str, Array], log_speed_W: Array, drivers_WD: Array) -> dict[str, Array]:
+    """Both delay lines one iteration later; a worker that did not report keeps its line of speeds."""
+    seen_W = np.isfinite(log_speed_W)
+    lags_WP = rows["log_speed"]
+    moved_WP = np.concatenate([log_speed_W[:, None], lags_WP[:, :-1]], axis=1)
+    change_W = np.abs(log_speed_W - lags_WP[:, 0])
+    smoothed_W = rows["scale"] + SCALE_SMOOTHING * (change_W - rows["scale"])
+    scale_W = np.where(np.isfinite(smoothed_W), smoothed_W, change_W)
+    past_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"][:, :-1]], axis=1)
+    return {
+        "log_speed": np.where(seen_W[:, None], moved_WP, lags_WP),
+        "scale": np.where(np.isfinite(change_W), scale_W, rows["scale"]),
+        "past_drivers": past_WQD[:, : rows["past_drivers"].shape[1]],
+    }

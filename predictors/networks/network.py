@@ -1,0 +1,50 @@
+"""What networks share: their weights, and the drivers they were fitted with. Axis: D drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline.predictors.fleet import FleetPredictor
+
+
+class Network(FleetPredictor):
+    """A predictor with weights that torch fits, over inputs in which drivers are told in deviations from their mean.
+
+    Parameters
+    ----------
+    drivers
+        Names of the drivers to use; ``None`` leaves the choice to the fit.
+    """
+
+    def __init__(self, drivers: Sequence[str] | None) -> None:
+        super().__init__()
+        self.drivers = None if drivers is None else tuple(drivers)
+        self.weights_: dict[str, Array] = {}
+        self.driver_names_: tuple[str, ...] = self.drivers or ()
+        self.driver_mean_ = np.zeros(len(self.driver_names_))
+        self.driver_scale_ = np.ones(len(self.driver_names_))
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads: those chosen, or those it was fitted with."""
+        return self.driver_names_
+
+    def _learnt(self) -> dict[str, NDArray[Any]]:
+        return {
+            **self.weights_,
+            "driver_names": np.array(self.driver_names_, dtype=np.str_),
+            "driver_mean": self.driver_mean_,
+            "driver_scale": self.driver_scale_,
+        }
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        learnt = dict(learnt)
+        self.driver_names_ = tuple(map(str, learnt.pop("driver_names", self.driver_names_)))
+        self.driver_mean_ = np.array(learnt.pop("driver_mean", self.driver_mean_))
+        self.driver_scale_ = np.array(learnt.pop("driver_scale", self.driver_scale_))
+        self.weights_ = {name: np.array(value) for name, value in learnt.items()}

@@ -1,0 +1,159 @@
+"""What neural predictors share without torch: how to train, what to learn from, and the layers they serve.
+
+Axes: N examples, F inputs of the network, H hidden units, R references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a network is trained.
+
+    Parameters
+    ----------
+    epochs
+        The most passes over the examples.
+    patience
+        Passes without a better validation loss after which training stops and the best weights are kept.
+    batch_size
+        Examples per optimiser step.
+    learning_rate, weight_decay
+        Those of AdamW; the learning rate falls to zero along a half cosine.
+    validation
+        Share of each trace, at its end, that is held out to decide when to stop, in (0, 1).
+    closed_loop
+        Iterations ahead that NARX and GatedNARX are trained for. At 1 they only see what was measured (teacher-forced).
+        Above, they are trained once more on what they see when their own forecasts are fed back, up to so many
+        iterations ahead: the way they are served at a horizon.
+    seed
+        Of the initial weights and of the order of examples. The global random state is never touched.
+    """
+
+    epochs: int = 60
+    patience: int = 10
+    batch_size: int = 256
+    learning_rate: float = 4e-3
+    weight_decay: float = 0.3
+    validation: float = 0.2
+    closed_loop: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "patience", "batch_size", "closed_loop"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0.0 < self.validation < 1.0:
+            raise ValueError(f"validation must lie in (0, 1), got {self.validation}")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a network learns from: inputs ``[N, F]``, targets ``[N]``, and which rows validate, ``[N]`` of bool."""
+
+    inputs: Array
+    targets: Array
+    validates: NDArray[np.bool_]
+
+    @classmethod
+    def chosen(cls, rows: NDArray[np.bool_], *columns: NDArray[Any]) -> Self:
+        """Return examples of these columns, in the order of the fields, where ``rows`` is true."""
+        return cls(*(column[rows] for column in columns))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the examples of all parts, one after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+
+@dataclass(frozen=True)
+class GateExamples(Examples):
+    """Examples of a gated network: besides, its references ``[N, R]`` and the unit of its second head ``[N]``.
+
+    References and units are told in running scales, as differences from the last log speed; so are targets.
+    """
+
+    references: Array
+    unit: Array
+
+
+@dataclass(frozen=True)
+class BarrierExamples(GateExamples):
+    """Examples of a barrier head: besides, each worker's running scale, and its last log speed from its average."""
+
+    scale: Array
+    level: Array
+
+    def grouped(self, rows: NDArray[np.int64]) -> Self:
+        """Return groups of examples, ``[N, workers]`` of each column; a group validates if its first example does."""
+        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self)}
+        return replace(self, **(columns | {"validates": columns["validates"][:, 0]}))
+
+
+STEPS = 64
+"""Length of the sequences that recurrent networks are trained on."""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What a recurrent network learns from: inputs ``[N, STEPS, F]``, targets ``[N, STEPS]``, and which validate.
+
+    A target is NaN where there is none; those steps only move the state on.
+    """
+
+    inputs: Array
+    targets: Array
+    validates: NDArray[np.bool_]
+
+    @classmethod
+    def cut(cls, inputs: Array, targets: Array, validation: float) -> Self:
+        """Cut one worker's inputs ``[T, F]`` and targets ``[T]`` into sequences; the last share of them validates."""
+        first = int((1.0 - validation) * len(targets))
+        parts = [(begin, min(begin + STEPS, first), False) for begin in range(0, first, STEPS)]
+        parts += [(begin, begin + STEPS, True) for begin in range(first, len(targets), STEPS)]
+        cut_inputs = np.zeros((len(parts), STEPS, inputs.shape[1]))
+        cut_targets = np.full((len(parts), STEPS), np.nan)
+        for n, (begin, end, _) in enumerate(parts):
+            length = len(targets[begin:end])
+            cut_inputs[n, :length], cut_targets[n, :length] = inputs[begin:end], targets[begin:end]
+        return cls(cut_inputs, cut_targets, np.array([validates for _, _, validates in parts], dtype=bool))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the sequences of all parts, one after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+
+def tanh_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
+    """Return ``inputs @ direct + tanh(inputs @ w1 + b1) @ w2 + b2``, ``[N]``: what a fitted network serves."""
+    hidden = np.tanh(inputs @ weights["w1"] + weights["b1"])
+    return np.asarray(inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"])
+
+
+def hidden_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
+    """Return ``tanh(inputs @ w1 + b1)``, ``[N, H]``."""
+    sums = inputs @ weights["w1"]
+    sums += weights["b1"]
+    return np.tanh(sums, out=sums)
+
+
+def gated_layer(weights: Mapping[str, Array], hidden: Array, references: Array, unit: Array) -> Array:
+    """Return the change that a gated network expects, ``[N]``, in the unit of the references.
+
+    ``sum_r softmax_r(gates) * reference_r + head_1 + unit * head_2``; the softmax has one more gate, fixed at zero,
+    whose reference is no change.
+    """
+    output = hidden @ weights["w2"]
+    output += weights["b2"]
+    gates = np.exp(output[:, :-2])
+    chosen = np.einsum("nr,nr->n", gates, references) / (1.0 + gates.sum(axis=1))
+    return np.asarray(chosen + output[:, -2] + unit * output[:, -1])

@@ -1,0 +1,285 @@
+"""Recurrent networks over past speeds and drivers: the baselines of the LB-BSP paper.
+
+Axes: T iterations, W workers, D drivers, F inputs of a cell, H hidden units, G gates of a cell times H.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline._require import require
+from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
+from paceline.predictors.networks.network import Network
+from paceline.predictors.networks.neural import Sequences, Training
+from paceline.predictors.report import FASTEST, SLOWEST
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+Rows = dict[str, Array]
+
+SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
+"""Weight of the newest change in a worker's running scale, the scales it counts for at most, the least scale."""
+
+FARTHEST = 4.0
+"""A driver is taken at most so many deviations from its mean: what was never seen in fitting says no more."""
+
+FARTHEST_STEP = 5.0
+"""No forecast lies farther from the last log speed than the newest change and so many running scales."""
+
+LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
+
+DEFAULT = Training(epochs=60, batch_size=16, learning_rate=5e-3, weight_decay=1e-2)
+
+
+class RecurrentPredictor(Network):
+    """What the recurrent predictors share: a worker's hidden state, moved on by every report, and a linear output.
+
+    The cell sees the newest change of log speed in the worker's running scale, and the drivers at the boundary before
+    the iteration to be forecast; the output is the next change, in the same scale. A worker that does not report keeps
+    its state. Before it is fitted its forecast is the last speed.
+    """
+
+    cells: int = 1
+    """State vectors of a cell: the output, and for an LSTM its memory besides."""
+
+    def __init__(self, hidden: int = 16, drivers: Sequence[str] | None = None, training: Training = DEFAULT) -> None:
+        if hidden < 1:
+            raise ValueError(f"hidden must be at least 1, got {hidden}")
+        super().__init__(drivers)
+        self.hidden = hidden
+        self.training = training
+
+    @abstractmethod
+    def _cell(self, inputs_WF: Array, state_WH: Array) -> Array:
+        """Return the state after one more step."""
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {
+            "log_speed": np.full(count, np.nan),
+            "change": np.zeros(count),
+            "scale": np.full(count, np.nan),
+            "state": np.zeros((count, self.cells * self.hidden)),
+            "last_drivers": np.zeros((count, len(self.driver_names_))),
+        }
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        rows = self._rows
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
+            rows = self._moved(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
+        return np.exp(self._next_log_speed(rows, drivers_WD))
+
+    def _next_log_speed(self, rows: Rows, drivers_WD: Array) -> Array:
+        if not self.weights_:
+            return rows["log_speed"]
+        state_WH = self._cell(self._inputs(rows, drivers_WD), rows["state"])
+        step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
+        reach_W = np.abs(rows["change"]) / _scale(rows) + FARTHEST_STEP
+        return np.clip(rows["log_speed"] + _scale(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEEDS)
+
+    def _inputs(self, rows: Rows, drivers_WD: Array) -> Array:
+        """Return what the cell sees at the boundary before the next iteration, ``[W, F]``."""
+        change_W = np.arcsinh(rows["change"] / _scale(rows))
+        return np.concatenate([change_W[:, None], self._standard(rows, drivers_WD)], axis=1)
+
+    def _standard(self, rows: Rows, drivers_WD: Array) -> Array:
+        standard_WD = np.clip((drivers_WD - self.driver_mean_) / self.driver_scale_, -FARTHEST, FARTHEST)
+        return np.where(np.isnan(standard_WD), rows["last_drivers"], standard_WD)
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        self._rows = self._moved(self._rows, np.log(speed_W), drivers_WD)
+
+    def _moved(self, rows: Rows, log_speed_W: Array, drivers_WD: Array) -> Rows:
+        """Return the state one iteration later; a worker without a log speed (NaN) keeps its own."""
+        change_W = log_speed_W - rows["log_speed"]
+        bounded_W = np.minimum(np.abs(change_W), LARGEST_CHANGE * _scale(rows))
+        smoothed_W = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
+        later = {
+            "log_speed": log_speed_W,
+            "change": np.where(np.isnan(change_W), 0.0, change_W),
+            "scale": np.where(np.isnan(rows["scale"]), np.abs(change_W), smoothed_W),
+        }
+        if self.weights_:
+            later["state"] = self._cell(self._inputs(rows, drivers_WD), rows["state"])
+        seen_W = np.isfinite(log_speed_W)
+        kept = {n: np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[n]) for n, new in later.items()}
+        return rows | kept | {"last_drivers": self._standard(rows, drivers_WD)}
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
+        require("torch", needed_by=f"{type(self).__name__}.fit", extra="neural")
+        from paceline.predictors.networks.torch_recurrent import fit_recurrent
+
+        traces = list(traces)
+        if not traces:
+            raise ValueError("traces must hold at least one trace to fit, got none")
+        self.driver_names_ = shared_drivers(traces, self.drivers)
+        self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
+        self.weights_ = {}
+        sequences = Sequences.joined([part for trace in traces for part in self._sequences(trace)])
+        if sequences.validates.all() or not np.isfinite(sequences.targets[sequences.validates]).any():
+            raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit")
+        self.weights_ = fit_recurrent(type(self).__name__, sequences, self.hidden, self.training)
+        return self
+
+    def _sequences(self, trace: Trace) -> Iterator[Sequences]:
+        """Pass the trace through the serving code, and yield what each worker's state would have seen."""
+        served = copy.copy(self)
+        served.reset(trace.workers)
+        drivers_TWD = trace.drivers_named(self.driver_names_)
+        inputs, targets = [], []
+        for k, speed_W in enumerate(trace.speed):
+            drivers_WD = served._driver_rows(None if drivers_TWD is None else drivers_TWD[k])
+            rows, log_speed_W = served._rows, np.log(speed_W)
+            inputs.append(served._inputs(rows, drivers_WD))
+            known_W = np.isfinite(rows["scale"])
+            targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / _scale(rows), np.nan))
+            served._rows = served._moved(rows, log_speed_W, drivers_WD)
+        reported_TW = np.isfinite(trace.speed)  # the state moves on with reports only
+        inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
+        for w in range(len(trace.workers)):
+            seen_T = reported_TW[:, w]
+            yield Sequences.cut(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
+
+    def _gates(self, inputs_WF: Array, output_WH: Array) -> tuple[Array, Array]:
+        """Return what inputs and the last output send to the cell's gates, ``[W, G]`` each."""
+        weights = self.weights_
+        from_inputs_WG = inputs_WF @ weights["weight_ih"] + weights["bias_ih"]
+        return from_inputs_WG, output_WH @ weights["weight_hh"] + weights["bias_hh"]
+
+
+class SimpleRNN(RecurrentPredictor):
+    """Elman's recurrent network: one tanh layer that sees its own last output.
+
+    Parameters
+    ----------
+    hidden
+        Units of the layer.
+    drivers
+        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    training
+        How it is trained.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the traces to fit are too short or lack a driver.
+
+    Notes
+    -----
+    A baseline of Chen et al., arXiv 1806.02508; J. L. Elman, Finding structure in time, Cognitive Science 14, 1990.
+
+    Examples
+    --------
+    >>> from paceline.predictors import Report, SimpleRNN
+    >>> model = SimpleRNN(hidden=8)
+    >>> model.reset(["a"])
+    >>> model.observe(Report(samples=[32], seconds=[0.25]))
+    >>> model.predict().speed
+    array([128.])
+    """
+
+    def _cell(self, inputs_WF: Array, state_WH: Array) -> Array:
+        from_inputs_WG, from_output_WG = self._gates(inputs_WF, state_WH)
+        return np.tanh(from_inputs_WG + from_output_WG)
+
+
+class LSTM(RecurrentPredictor):
+    """Long short-term memory: a recurrent network with a memory that gates write, forget and read.
+
+    Parameters
+    ----------
+    hidden
+        Units of the layer.
+    drivers
+        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    training
+        How it is trained.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the traces to fit are too short or lack a driver.
+
+    Notes
+    -----
+    A baseline of Chen et al., arXiv 1806.02508; S. Hochreiter and J. Schmidhuber, Long short-term memory, Neural
+    Computation 9, 1997, in torch's form.
+
+    Examples
+    --------
+    >>> from paceline.predictors import LSTM, Report
+    >>> model = LSTM(hidden=8)
+    >>> model.reset(["a"])
+    >>> model.observe(Report(samples=[32], seconds=[0.25]))
+    >>> model.predict().speed
+    array([128.])
+    """
+
+    cells = 2
+
+    def _cell(self, inputs_WF: Array, state_WH: Array) -> Array:
+        output_WH, memory_WH = np.split(state_WH, 2, axis=1)
+        from_inputs_WG, from_output_WG = self._gates(inputs_WF, output_WH)
+        write_WH, forget_WH, new_WH, read_WH = np.split(from_inputs_WG + from_output_WG, 4, axis=1)
+        memory_WH = _sigmoid(forget_WH) * memory_WH + _sigmoid(write_WH) * np.tanh(new_WH)
+        return np.concatenate([_sigmoid(read_WH) * np.tanh(memory_WH), memory_WH], axis=1)
+
+
+class GRU(RecurrentPredictor):
+    """Gated recurrent unit: a recurrent network whose gates choose between its last output and a new one.
+
+    Parameters
+    ----------
+    hidden
+        Units of the layer.
+    drivers
+        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    training
+        How it is trained.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the traces to fit are too short or lack a driver.
+
+    Notes
+    -----
+    A baseline of Chen et al., arXiv 1806.02508; K. Cho et al., Learning phrase representations using RNN
+    encoder-decoder, EMNLP 2014, in torch's form.
+
+    Examples
+    --------
+    >>> from paceline.predictors import GRU, Report
+    >>> model = GRU(hidden=8)
+    >>> model.reset(["a"])
+    >>> model.observe(Report(samples=[32], seconds=[0.25]))
+    >>> model.predict().speed
+    array([128.])
+    """
+
+    def _cell(self, inputs_WF: Array, state_WH: Array) -> Array:
+        from_inputs_WG, from_output_WG = self._gates(inputs_WF, state_WH)
+        reset_i, keep_i, new_i = np.split(from_inputs_WG, 3, axis=1)
+        reset_o, keep_o, new_o = np.split(from_output_WG, 3, axis=1)
+        keep_WH = _sigmoid(keep_i + keep_o)
+        new_WH = np.tanh(new_i + _sigmoid(reset_i + reset_o) * new_o)
+        return keep_WH * state_WH + (1.0 - keep_WH) * new_WH
+
+
+def _scale(rows: Mapping[str, Array]) -> Array:
+    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
+
+
+def _sigmoid(values: Array) -> Array:
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * values))

@@ -1,0 +1,193 @@
+"""Torch trains, numpy serves: fit networks by gradient descent. Axes: N examples, F inputs, H hidden units.
+
+Nothing else imports torch at its top; this file is imported only when a network is fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline.predictors.networks.neural import BarrierExamples, Examples, GateExamples, Training
+
+Weights = dict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, ...]
+huber = torch.nn.functional.huber_loss
+
+
+def fit_tanh_layer(
+    examples: Examples, hidden: int, training: Training, start: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
+    """Fit the weights of :func:`tanh_layer` to the examples under Huber loss.
+
+    The output layer and the direct path start at zero, so that an untrained network says zero. Returns ``w1 [F, H]``,
+    ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
+    """
+    generator = torch.Generator().manual_seed(training.seed)
+    width = examples.inputs.shape[1]
+    weights = {
+        "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
+        "b1": torch.zeros(hidden),
+        "w2": torch.zeros(hidden),
+        "b2": torch.zeros(()),
+        "direct": torch.zeros(width),
+    }
+    if start:
+        weights = {name: tensor(value) for name, value in start.items()}
+
+    def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(inputs @ weights["w1"] + weights["b1"])
+        output = inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
+        return huber(output, targets)
+
+    data = (tensor(examples.inputs), tensor(examples.targets))
+    return descend(weights, loss, data, examples.validates, training, generator)
+
+
+def fit_gates(
+    examples: GateExamples,
+    driver_columns: Array,
+    hidden: int,
+    training: Training,
+    start: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Fit the weights of :func:`gated_layer` to the examples under Huber loss, hiding some drivers of each example.
+
+    A driver that is hidden looks as one that was never sampled, so that its absence does no harm later. Returns
+    ``w1 [F, H]``, ``b1 [H]``, ``w2 [H, R + 2]``, ``b2 [R + 2]``.
+    """
+    generator = torch.Generator().manual_seed(training.seed)
+    weights = (
+        {name: tensor(value) for name, value in start.items()} if start else _new_gates(examples, hidden, generator)
+    )
+    hides = _hider(tensor(driver_columns), generator)
+
+    def loss(inputs: torch.Tensor, references: torch.Tensor, units: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return huber(gated_change(weights, inputs, references, units), target, delta=HUBER)
+
+    data = (tensor(examples.inputs), tensor(examples.references), tensor(examples.unit), tensor(examples.targets))
+    return descend(weights, loss, data, examples.validates, training, generator, hides)
+
+
+def fit_barrier(
+    groups: BarrierExamples, driver_columns: Array, training: Training, start: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Fit the weights of :func:`gated_layer` on, to how long groups of workers wait for their slowest."""
+    generator = torch.Generator().manual_seed(training.seed)
+    weights = {name: tensor(value) for name, value in start.items()}
+
+    def loss(
+        inputs: torch.Tensor,
+        references: torch.Tensor,
+        unit: torch.Tensor,
+        target: torch.Tensor,
+        scale: torch.Tensor,
+        level: torch.Tensor,
+    ) -> torch.Tensor:
+        change = gated_change(weights, inputs.flatten(0, 1), references.flatten(0, 1), unit.flatten())
+        log_forecast, log_speed = level + scale * change.reshape(scale.shape), level + scale * target
+        slowest = torch.logsumexp(SHARPNESS * (log_forecast - log_speed), dim=1) / SHARPNESS
+        return (slowest + log_speed.logsumexp(dim=1) - log_forecast.logsumexp(dim=1)).mean()
+
+    columns = (groups.inputs, groups.references, groups.unit, groups.targets, groups.scale, groups.level)
+    data = tuple(tensor(column) for column in columns)
+    tuning = replace(
+        training,
+        learning_rate=TUNING_RATE * training.learning_rate,
+        batch_size=max(training.batch_size // groups.targets.shape[1], 1),
+    )
+    hides = _hider(tensor(driver_columns), generator)
+    return descend(weights, loss, data, groups.validates, tuning, generator, hides)
+
+
+SHARPNESS, TUNING_RATE = 40.0, 0.3
+"""How near the soft maximum comes to the slowest, and the share of the learning rate."""
+
+HUBER = 2.0
+"""Errors beyond so many running scales count linearly."""
+
+HIDDEN_ALL, HIDDEN_EACH = 0.15, 0.1
+"""Chance that an example shows none of its drivers, and that it lacks any single one."""
+
+
+def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+    """Return what :func:`paceline.predictors.networks.neural.gated_layer` returns, for torch to differentiate."""
+    output = torch.tanh(inputs @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"]
+    gates = torch.softmax(torch.nn.functional.pad(output[:, :-2], (1, 0)), dim=1)[:, 1:]
+    return (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
+
+
+def _new_gates(examples: GateExamples, hidden: int, generator: torch.Generator) -> Weights:
+    width, outputs = examples.inputs.shape[1], examples.references.shape[1] + 2
+    return {
+        "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
+        "b1": torch.zeros(hidden),
+        "w2": torch.zeros(hidden, outputs),
+        "b2": torch.zeros(outputs),
+    }
+
+
+def _hider(driver_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:
+    """Return what hides drivers: it sets all inputs made of a driver to zero, as where the driver is unknown."""
+    drivers = len(driver_columns_DF)
+
+    def hide(batch: Batch) -> Batch:
+        inputs, *others = batch
+        if not drivers:
+            return batch
+        hidden = torch.rand(*inputs.shape[:-1], drivers, generator=generator) < HIDDEN_EACH
+        hidden |= torch.rand(*inputs.shape[:-1], 1, generator=generator) < HIDDEN_ALL
+        return (inputs * (1.0 - hidden.float() @ driver_columns_DF), *others)
+
+    return hide
+
+
+# -- the one loop ------------------------------------------------------------------------------------------------
+
+
+def descend(
+    weights: Weights,
+    loss: Callable[..., torch.Tensor],
+    data: Batch,
+    validates: NDArray[np.bool_],
+    training: Training,
+    generator: torch.Generator,
+    augment: Callable[[Batch], Batch] = lambda batch: batch,
+) -> dict[str, Array]:
+    """Minimise ``loss(*batch)`` over the weights, and return those that were best where ``validates`` holds."""
+    for weight in weights.values():
+        weight.requires_grad_()
+    held = torch.as_tensor(validates)
+    fitting, held_out = [tuple(part[rows] for part in data) for rows in (~held, held)]
+    optimiser = torch.optim.AdamW(weights.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=training.epochs)
+    with torch.no_grad():
+        best, best_loss, waited = numbers(weights), float(loss(*held_out)), 0
+    for _ in range(training.epochs):
+        order = torch.randperm(len(fitting[0]), generator=generator)
+        for rows in order.split(training.batch_size):
+            optimiser.zero_grad()
+            loss(*augment(tuple(part[rows] for part in fitting))).backward()
+            optimiser.step()
+        schedule.step()
+        with torch.no_grad():
+            now = float(loss(*held_out))
+        best, best_loss, waited = (numbers(weights), now, 0) if now < best_loss else (best, best_loss, waited + 1)
+        if waited >= training.patience:
+            break
+    return best
+
+
+def tensor(values: Array) -> torch.Tensor:
+    """Return the values as torch trains on them, in single precision, in memory of their own."""
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def numbers(weights: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    """Return the weights as numpy serves them."""
+    return {name: weight.detach().numpy().astype(np.float64) for name, weight in weights.items()}

@@ -1,0 +1,44 @@
+"""Torch trains, numpy serves: fit recurrent networks by gradient descent through time.
+
+Axes: N sequences, F inputs, H hidden units, G gates of a cell times H. Imported only when a network is fitted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from paceline._arrays import Array
+from paceline.predictors.networks.neural import Sequences, Training
+from paceline.predictors.networks.torch_fit import descend, tensor
+
+KINDS = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
+
+HUBER = 2.0
+"""Errors beyond so many running scales count linearly."""
+
+
+def fit_recurrent(kind: str, sequences: Sequences, hidden: int, training: Training) -> dict[str, Array]:
+    """Fit a recurrent layer of torch and a linear output to the sequences under Huber loss; each starts from zero.
+
+    Returns the layer's weights as numpy multiplies by them, ``weight_ih [F, G]``, ``weight_hh [H, G]``,
+    ``bias_ih [G]``, ``bias_hh [G]``, and ``out [H]``, ``out_bias []``.
+    """
+    generator = torch.Generator().manual_seed(training.seed)
+    with torch.random.fork_rng():  # torch draws the layer's first weights itself: they are replaced, its state kept
+        layer = KINDS[kind](sequences.inputs.shape[2], hidden, batch_first=True)
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.uniform_(-(hidden**-0.5), hidden**-0.5, generator=generator)
+    weights = {name.removesuffix("_l0"): weight for name, weight in layer.named_parameters()}
+    weights |= {"out": torch.zeros(hidden), "out_bias": torch.zeros(())}
+
+    def loss(inputs: torch.Tensor, targets: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        forecasts = layer(inputs)[0] @ weights["out"] + weights["out_bias"]
+        errors = torch.nn.functional.huber_loss(forecasts, targets, reduction="none", delta=HUBER)
+        return (errors * known).sum() / known.sum().clamp(min=1.0)
+
+    known = np.isfinite(sequences.targets)
+    data = (tensor(sequences.inputs), tensor(np.where(known, sequences.targets, 0.0)), tensor(known))
+    fitted = descend(weights, loss, data, sequences.validates, training, generator)
+    return {name: np.ascontiguousarray(weight.T) for name, weight in fitted.items()}

@@ -1,0 +1,223 @@
+"""Boosting: regression trees over past speeds and drivers, the strong tabular baseline.
+
+Axes: T iterations, W workers, D drivers, P past speeds, Q past boundaries, S smoothings, F inputs of the trees.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline._require import require
+from paceline.predictors.driver_choice import shared_drivers
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.report import FASTEST, SLOWEST
+from paceline.predictors.trees.forest import Trees
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+
+SMOOTHINGS = np.array([0.5, 0.25, 0.1, 0.03])
+"""Averages of log speed that the trees see besides the last speeds."""
+
+SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
+"""Weight of the newest change in a worker's running scale, and the least scale in log speed."""
+
+LARGEST_CHANGE = 8.0
+"""A change counts for at most so many scales when the trees are fitted: they are fitted by least squares."""
+
+FEWEST_EXAMPLES = 50
+
+
+class Boosting(FleetPredictor):
+    """Gradient boosted trees on differences of log speed and on drivers, one model over all workers.
+
+    The trees see how far past speeds and their averages lie from the last speed, in units of the worker's own running
+    scale, and the drivers now and at past boundaries; they say how far the next speed lies from the last one. Before
+    it is fitted its forecast is the last speed.
+
+    Parameters
+    ----------
+    lags
+        Number of past speeds it sees, at least 2.
+    driver_lags
+        Number of past boundaries whose drivers it sees besides the current one, at least 0.
+    trees, leaves, learning_rate
+        Number of trees, the most leaves of each, and how much of what is left each tree explains.
+    drivers
+        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the traces to fit are too short or lack a driver.
+
+    Notes
+    -----
+    Fitted by scikit-learn's histogram gradient boosting (Ke et al., LightGBM, 2017); served without scikit-learn.
+
+    Examples
+    --------
+    A worker alternates between 100 and 50 samples/s, a pattern that a last value always misses:
+
+    >>> from paceline.datasets import Trace
+    >>> from paceline.predictors import Boosting, Report
+    >>> trace = Trace(samples=[[100]] * 200, seconds=[[1 + k % 2] for k in range(200)])
+    >>> model = Boosting().fit([trace])
+    >>> model.reset(["a"])
+    >>> for k in range(21):
+    ...     model.observe(Report(samples=[100], seconds=[1 + k % 2]))
+    >>> model.predict().speed.round()
+    array([50.])
+    """
+
+    def __init__(
+        self,
+        lags: int = 8,
+        driver_lags: int = 4,
+        trees: int = 150,
+        leaves: int = 15,
+        learning_rate: float = 0.05,
+        drivers: Sequence[str] | None = None,
+    ) -> None:
+        for name, value, least in (("lags", lags, 2), ("driver_lags", driver_lags, 0), ("trees", trees, 1)):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if leaves < 2 or not 0.0 < learning_rate <= 1.0:
+            raise ValueError(
+                f"leaves must be at least 2 and learning_rate in (0, 1], got leaves={leaves}, "
+                f"learning_rate={learning_rate}"
+            )
+        super().__init__()
+        self.lags = lags
+        self.driver_lags = driver_lags
+        self.trees = trees
+        self.leaves = leaves
+        self.learning_rate = learning_rate
+        self.drivers = None if drivers is None else tuple(drivers)
+        self.driver_names_: tuple[str, ...] = self.drivers or ()
+        self.trees_: Trees | None = None
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads: those chosen, or those it was fitted with."""
+        return self.driver_names_
+
+    # -- fitting -------------------------------------------------------------------------------------------------
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit the trees to all workers of these traces. Needs scikit-learn. A fleet that is served starts afresh."""
+        require("sklearn", needed_by="Boosting.fit", extra="boosting")
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        traces = list(traces)
+        if not traces:
+            raise ValueError("traces must hold at least one trace to fit, got none")
+        self.driver_names_ = shared_drivers(traces, self.drivers)
+        parts = [self._examples(trace) for trace in traces]
+        inputs_NF, target_N = (np.concatenate(column) for column in zip(*parts, strict=True))
+        if len(target_N) < FEWEST_EXAMPLES:
+            raise ValueError(
+                f"traces must hold at least {FEWEST_EXAMPLES} changes of speed to fit, got {len(target_N)}"
+            )
+        model = HistGradientBoostingRegressor(
+            max_iter=self.trees,
+            max_leaf_nodes=self.leaves,
+            learning_rate=self.learning_rate,
+            early_stopping=False,  # pyright: ignore[reportArgumentType]  # its default is text, and this is allowed
+            random_state=0,
+        )
+        self.trees_ = Trees.of(model.fit(inputs_NF, np.clip(target_N, -LARGEST_CHANGE, LARGEST_CHANGE)))
+        self.reset(self.workers)
+        return self
+
+    def _examples(self, trace: Trace) -> tuple[Array, Array]:
+        """Pass the trace through the serving code, so that fitting and serving see the same inputs."""
+        served = copy.copy(self)
+        served.reset(trace.workers)
+        drivers_TWD = trace.drivers_named(self.driver_names_)
+        inputs, targets = [], []
+        for k, speed_W in enumerate(trace.speed):
+            drivers_WD = served._driver_rows(None if drivers_TWD is None else drivers_TWD[k])
+            rows = served._rows
+            target_W = (np.log(speed_W) - rows["log_speed"][:, 0]) / _scale(rows)
+            usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
+            inputs.append(_inputs(rows, drivers_WD)[usable_W])
+            targets.append(target_W[usable_W])
+            served._learn(speed_W, drivers_WD)
+        return np.concatenate(inputs), np.concatenate(targets)
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {
+            "log_speed": np.full((count, self.lags), np.nan),
+            "averages": np.full((count, len(SMOOTHINGS)), np.nan),
+            "scale": np.full(count, np.nan),
+            "past_drivers": np.full((count, self.driver_lags, len(self.driver_names_)), np.nan),
+        }
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        self._rows |= _shifted(self._rows, np.log(speed_W), drivers_WD)
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        rows = dict(self._rows)
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
+            rows |= _shifted(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
+        return np.asarray(np.exp(self._next_log_speed(rows, drivers_WD)))
+
+    def _next_log_speed(self, rows: Mapping[str, Array], drivers_WD: Array) -> Array:
+        last_W = rows["log_speed"][:, 0]
+        if self.trees_ is None:
+            return last_W
+        change_W = _scale(rows) * self.trees_(_inputs(rows, drivers_WD))
+        return np.asarray(np.clip(last_W + change_W, np.log(SLOWEST), np.log(FASTEST)))
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def _learnt(self) -> dict[str, NDArray[Any]]:
+        trees = {} if self.trees_ is None else self.trees_.arrays()
+        return {**trees, "driver_names": np.array(self.driver_names_, dtype=np.str_)}
+
+    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+        self.driver_names_ = tuple(map(str, learnt.get("driver_names", self.driver_names_)))
+        trees = {name: value for name, value in learnt.items() if name != "driver_names"}
+        self.trees_ = Trees.from_arrays(trees) if trees else self.trees_
+
+
+def _scale(rows: Mapping[str, Array]) -> Array:
+    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
+
+
+def _inputs(rows: Mapping[str, Array], drivers_WD: Array) -> Array:
+    """Return what the trees see, ``[W, F]``; what is not known is NaN, and the trees know where that leads."""
+    references_WR = np.concatenate([rows["log_speed"][:, 1:], rows["averages"]], axis=1)
+    deviations_WR = (references_WR - rows["log_speed"][:, :1]) / _scale(rows)[:, None]
+    past_WF = rows["past_drivers"].reshape(len(drivers_WD), -1)
+    return np.concatenate([deviations_WR, drivers_WD, past_WF], axis=1)
+
+
+def _shifted(rows: Mapping[str, Array], log_speed_W: Array, drivers_WD: Array) -> dict[str, Array]:
+    """Both delay lines one iteration later; a worker that did not report keeps its line of speeds."""
+    seen_W1 = np.isfinite(log_speed_W)[:, None]
+    lags_WP, past_WQD = rows["log_speed"], rows["past_drivers"]
+    change_W = np.abs(log_speed_W - lags_WP[:, 0])
+    newest_WQD = np.concatenate([drivers_WD[:, None], past_WQD], axis=1)
+    return {
+        "log_speed": np.where(seen_W1, np.concatenate([log_speed_W[:, None], lags_WP[:, :-1]], axis=1), lags_WP),
+        "averages": _smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS),
+        "scale": _smoothed(rows["scale"], change_W, np.array(SCALE_SMOOTHING)),
+        "past_drivers": newest_WQD[:, : past_WQD.shape[1]],
+    }
+
+
+def _smoothed(average: Array, newest: Array, smoothing: Array) -> Array:
+    """Move averages to the newest values; the first value is the average, and NaN moves none."""
+    moved = np.where(np.isnan(average), newest, average + smoothing * (newest - average))
+    return np.where(np.isnan(newest), average, moved)

@@ -1,0 +1,91 @@
+"""Fitted regression trees as plain arrays: saved without pickling, walked for a whole fleet at once.
+
+Axes: W rows to forecast (workers), F inputs, G trees, N nodes of all trees one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """The sum of many trees. A leaf leads to itself, so that all trees are walked equally far.
+
+    Parameters
+    ----------
+    feature_N, threshold_N
+        Which input a node looks at, and the largest value that goes left.
+    missing_right_N
+        Whether a missing input goes right; a threshold of infinity parts the missing from all others.
+    child_N2
+        The nodes to the left and to the right.
+    value_N
+        What a leaf adds to the sum.
+    root_G
+        Where each tree begins.
+    steps, baseline
+        How far the deepest leaf lies, and what the sum starts from: arrays of one number.
+    """
+
+    feature_N: Integers
+    threshold_N: Array
+    missing_right_N: NDArray[np.bool_]
+    child_N2: Integers
+    value_N: Array
+    root_G: Integers
+    steps: Integers
+    baseline: Array
+
+    @classmethod
+    def of(cls, model: HistGradientBoostingRegressor) -> Trees:
+        """Take the trees out of a model that scikit-learn fitted."""
+        parts = [predictors[0].nodes for predictors in model._predictors]
+        nodes = np.concatenate(parts)
+        root_G = np.concatenate([[0], np.cumsum([len(part) for part in parts[:-1]])]).astype(np.int64)
+        first_N = np.repeat(root_G, [len(part) for part in parts])
+        leaf_N = nodes["is_leaf"].astype(bool)
+        own_N = np.arange(len(nodes))
+        return cls(
+            feature_N=np.where(leaf_N, 0, nodes["feature_idx"]).astype(np.int64),
+            threshold_N=np.where(leaf_N, np.inf, nodes["num_threshold"]),
+            missing_right_N=~leaf_N & ~nodes["missing_go_to_left"].astype(bool),
+            child_N2=np.stack([np.where(leaf_N, own_N, first_N + nodes[side]) for side in ("left", "right")], axis=1),
+            value_N=np.where(leaf_N, nodes["value"], 0.0),
+            root_G=root_G,
+            steps=np.array(nodes["depth"].max(), dtype=np.int64),
+            baseline=np.asarray(model._baseline_prediction, dtype=np.float64).reshape(()),
+        )
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Trees:
+        """Put together what :meth:`arrays` took apart."""
+        return cls(**{field.name: np.array(arrays[field.name]) for field in fields(cls)})
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return every array by its name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __call__(self, inputs_WF: Array) -> Array:
+        """Return the sum of the leaves that each row reaches, ``[W]``."""
+        gaps = bool(np.isnan(inputs_WF).any())
+        rows_W1 = np.arange(len(inputs_WF))[:, None]
+        node_WG = np.broadcast_to(self.root_G, (len(inputs_WF), len(self.root_G)))
+        for _ in range(self.steps.item()):
+            seen_WG = inputs_WF[rows_W1, self.feature_N[node_WG]]
+            right_WG = seen_WG > self.threshold_N[node_WG]
+            if gaps:
+                right_WG |= np.isnan(seen_WG) & self.missing_right_N[node_WG]
+            node_WG = self.child_N2.ravel()[2 * node_WG + right_WG]
+        return np.asarray(self.baseline + self.value_N[node_WG].sum(axis=1))

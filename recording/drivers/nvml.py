@@ -1,0 +1,97 @@
+"""Driving factors of a GPU, read by NVML: how busy it is, how full its memory, how fast its clock.
+
+The utilisation that NVML tells is an average over its last sample period (1/6 s to 1 s), so over several iterations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.recording.drivers.driver import Driver
+
+
+def nvml_drivers(device: int | None = None) -> list[Driver]:
+    """Return the drivers of a GPU; none where there is no GPU, no NVML, or nothing that speaks to it.
+
+    Parameters
+    ----------
+    device
+        The GPU's number among those this process may use (``CUDA_VISIBLE_DEVICES``); by default ``LOCAL_RANK``,
+        else 0.
+
+    Examples
+    --------
+    >>> [driver.name for driver in nvml_drivers(device=4096)]
+    []
+    """
+    if find_spec("pynvml") is None:
+        return []
+    import pynvml
+
+    number = int(os.environ.get("LOCAL_RANK", "0")) if device is None else device
+    try:
+        pynvml.nvmlInit()
+        handle = _handle(pynvml, number)
+        return [GPUBusy(pynvml, handle), GPUMemory(pynvml, handle), GPUClock(pynvml, handle)]
+    except (pynvml.NVMLError, IndexError):
+        return []
+
+
+class _OfGPU:
+    # What one call of NVML tells of one GPU; NaN where this GPU cannot tell it.
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+
+    def sample(self) -> float:
+        """Return the value now; NaN where this GPU does not tell it."""
+        with contextlib.suppress(self._nvml.NVMLError):
+            return self._read()
+        return float("nan")
+
+    def _read(self) -> float:
+        return float("nan")
+
+
+class GPUBusy(_OfGPU):
+    """Share of time in which the GPU computed something, for whichever process."""
+
+    name, unit = "gpu_busy", "share of time"
+
+    def _read(self) -> float:
+        return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
+
+
+class GPUMemory(_OfGPU):
+    """Share of the GPU's memory that is used, by whichever process."""
+
+    name, unit = "gpu_memory", "share of memory"
+
+    def _read(self) -> float:
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        return float(memory.used / memory.total)
+
+
+class GPUClock(_OfGPU):
+    """Clock of the GPU's processors as a share of the fastest: lower when it is hot, idle or held back."""
+
+    name, unit = "gpu_clock", "share of the highest clock"
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        super().__init__(nvml, handle)
+        self._highest = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+
+    def _read(self) -> float:
+        return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM) / self._highest)
+
+
+def _handle(nvml: Any, number: int) -> Any:
+    # CUDA numbers the GPUs that it may use, by their order in the variable; NVML always sees all of them.
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return nvml.nvmlDeviceGetHandleByIndex(number)
+    name = visible.split(",")[number].strip()
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)

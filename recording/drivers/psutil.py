@@ -1,0 +1,58 @@
+"""Driving factors read by psutil, which also knows macOS and Windows. They tell of the whole machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.recording.drivers.driver import Driver
+
+
+def psutil_drivers() -> list[Driver]:
+    """Return the two drivers of the machine that LB-BSP's workers report: CPU and memory, in percent.
+
+    Raises
+    ------
+    ImportError
+        If psutil is not installed.
+
+    Examples
+    --------
+    >>> [driver.name for driver in psutil_drivers()]
+    ['cpu_percent', 'memory_percent']
+    """
+    return [CPUPercent(), MemoryPercent()]
+
+
+class CPUPercent:
+    """CPU of the machine that all processes used since the last boundary."""
+
+    name, unit = "cpu_percent", "percent of all cores"
+
+    def __init__(self) -> None:
+        self._used = _psutil().cpu_percent
+        self._known = False
+
+    def sample(self) -> float:
+        """Return the percentage; NaN the first time, when there is no boundary before."""
+        percent, known, self._known = self._used(), self._known, True
+        return float(percent) if known else float("nan")
+
+
+class MemoryPercent:
+    """Memory of the machine that is not available."""
+
+    name, unit = "memory_percent", "percent of memory"
+
+    def __init__(self) -> None:
+        self._memory = _psutil().virtual_memory
+
+    def sample(self) -> float:
+        """Return the percentage now."""
+        return float(self._memory().percent)
+
+
+def _psutil() -> Any:
+    import psutil  # type: ignore[import-untyped]
+
+    return psutil

@@ -1,0 +1,75 @@
+"""Driving factors of a CPU quota: how long the worker was held back by one, and what it grants.
+
+A quota may stand on any group above the worker's (a container's, a service's), and be set, changed or lifted at any
+time.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from paceline.recording.control_group import ControlGroup, cores_granted, quota_files
+from paceline.recording.kernel_files import NAN, File, Growth, field
+
+ROOT = Path("/")
+
+
+class Throttled:
+    """Time that the control group, or one above it, had used up its quota: their ``cpu.stat``, summed over cores.
+
+    0 where there is no quota to use up. One may be set at any time, so a group without one is read as well; and it is
+    often set on a group above the worker's, whose own counter then stands still.
+    """
+
+    name, unit = "throttled", "s per s of wall time"
+
+    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        files = [File(folder / "cpu.stat") for folder in group.lineage] if group else []
+        self._own = files[0] if files else None
+        self._above = [file for file in files[1:] if _throttled_seconds(file.text()) is not None]  # the root has none
+        self._grown = Growth()
+
+    def sample(self) -> float:
+        """Return throttled seconds per second since the last boundary."""
+        if self._own is None:
+            return 0.0
+        own = self._own.text()
+        if not own:  # the group is gone
+            return self._grown.by(NAN)
+        # Without the CPU controller a group of version 2 cannot have a quota of its own, and has no such counter.
+        texts = [own, *(file.text() for file in self._above)]
+        return self._grown.by(sum(_throttled_seconds(text) or 0.0 for text in texts))
+
+
+def _throttled_seconds(text: bytes) -> float | None:
+    """Return the throttled time that ``cpu.stat`` tells, in seconds, or ``None`` if it does not."""
+    if b"throttled_usec" in text:  # version 2; version 1 counts nanoseconds
+        return field(text, b"throttled_usec") * 1e-6
+    return field(text, b"throttled_time") * 1e-9 if b"throttled_time" in text else None
+
+
+class CPUQuota:
+    """CPU that the control group may use now: ``cpu.max``, or ``cpu.cfs_quota_us`` beside ``cpu.cfs_period_us``.
+
+    The smallest quota of the group and those above it; the number of the machine's cores where there is none.
+    """
+
+    name, unit = "cpu_quota", "cores"
+
+    def __init__(self, group: ControlGroup | None, root: Path = ROOT) -> None:
+        lineage = group.lineage if group else ()
+        self._pairs = [[File(path) for path in quota_files(folder)] for folder in lineage]
+        self._every = float(os.cpu_count() or 1)  # asked once: it takes 8 us
+
+    def sample(self) -> float:
+        """Return how many cores the quota is worth; NaN where the group is gone."""
+        told, least = not self._pairs, float("inf")
+        for pair in self._pairs:
+            text = b" ".join([file.text() for file in pair])
+            if len(text.split()) > 1:  # the tree's root tells nothing
+                told, cores = True, cores_granted(text)
+                least = least if cores is None else min(least, cores)
+        if not told:
+            return NAN
+        return self._every if least == float("inf") else least

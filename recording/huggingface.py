@@ -1,0 +1,48 @@
+"""Recording a Hugging Face Trainer by a callback."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+from paceline.recording.recorder import Recorder
+from paceline.recording.torch.watch import Watch, watch
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+
+def trainer_callback(recorder: Recorder) -> TrainerCallback:
+    """Return a callback that records every iteration of a Hugging Face Trainer.
+
+    Parameters
+    ----------
+    recorder
+        An open recorder to which nothing was recorded yet.
+
+    Raises
+    ------
+    ImportError
+        If transformers is not installed.
+    """
+    from transformers import TrainerCallback
+
+    class Recording(TrainerCallback):
+        watching: Watch | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+            self.watching = watch(_outermost(known["model"]), None, recorder)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+            if self.watching is not None:
+                self.watching.close()
+
+    return Recording()
+
+
+def _outermost(model: Any) -> Any:
+    # The trainer tells a callback of its model, but not of the DistributedDataParallel that it put around it.
+    from torch.nn.parallel import DistributedDataParallel
+
+    found = [each for each in gc.get_objects() if type(each) is DistributedDataParallel and each.module is model]
+    return found[0] if found else model

@@ -1,0 +1,177 @@
+"""Reading what recorders wrote: all workers' files become one trace, and the phases of iterations one table.
+
+Axes: T iterations, W workers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.datasets.columns import COLUMNS
+from paceline.datasets.trace import Trace
+from paceline.recording.recorder import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLOCK = {"host", "offset_seconds", "error_seconds"}
+"""What :attr:`Recorder.clock` says, if anything."""
+
+Record = tuple[dict[str, Any], NDArray[np.float64]]
+"""One worker's header, and its rows ``[T, columns]``."""
+
+
+def merge(paths: Iterable[str | Path]) -> Trace:
+    """Merge the files of all workers into one trace, aligned by iteration; what a worker lacks is NaN.
+
+    Where the recorder could not tell waiting from communication, they are told apart here: the exchange ends for all
+    workers together, so the one who came last waited for nobody, and its time is the communication of all.
+    How far the clocks of hosts were apart, if it was measured, stands in ``meta["clock_offsets"]``; ``start`` is as
+    each host's own clock told it.
+
+    Parameters
+    ----------
+    paths
+        The workers' files, in the order the workers shall have.
+
+    Raises
+    ------
+    ValueError
+        If a line other than the last is broken (the sentence names file and line), the files have different
+        columns, or none holds an iteration.
+    """
+    files = _files(paths)
+    columns, driver_names = files[0][0]["columns"], files[0][0]["drivers"]
+    iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
+    panel = np.full((len(iterations), len(files), len(columns)), np.nan)
+    for w, (_, rows) in enumerate(files):
+        panel[np.searchsorted(iterations, rows[:, 0]), w] = rows
+    measured = {name: panel[:, :, d] for d, name in enumerate(columns) if name in COLUMNS}
+    if all(header.get("wait_in_comm") for header, _ in files):
+        measured |= _without_waiting(measured["comm_seconds"])
+    return Trace(
+        **measured,
+        drivers=panel[:, :, -len(driver_names) :] if driver_names else None,
+        driver_names=driver_names,
+        workers=[header["worker"] for header, _ in files],
+        meta={key: value for header, _ in reversed(files) for key, value in header["meta"].items()} | _clocks(files),
+    )
+
+
+def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
+    """Return how long the parts of each worker's iterations took, one row per iteration and worker.
+
+    Parameters
+    ----------
+    paths
+        The workers' files.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns ``iteration``, ``worker``, ``seconds``, then one for each phase, in seconds. What lies between two
+        iterations (``between_seconds``) is not part of ``seconds``.
+
+    Raises
+    ------
+    ValueError
+        As :func:`merge` does, or if no phases were recorded.
+    """
+    import pandas as pd
+
+    files = _files(paths)
+    names = files[0][0].get("phases", [])
+    if not names:
+        raise ValueError(f"worker {files[0][0]['worker']} recorded no phases; an adapter such as `watch` records them")
+    frames = []
+    for header, rows in files:
+        frame = pd.DataFrame(rows, columns=header["columns"]).astype({"iteration": int})
+        frame.insert(1, "worker", header["worker"])
+        frames.append(frame[["iteration", "worker", "seconds", *names]])
+    return pd.concat(frames, ignore_index=True).sort_values(["iteration", "worker"], ignore_index=True)
+
+
+def _files(paths: Iterable[str | Path]) -> list[Record]:
+    paths = list(paths)
+    files = [_read(Path(path)) for path in paths]
+    if not any(len(rows) for _, rows in files):
+        raise ValueError(f"none of the {len(files)} files holds an iteration; nothing to merge")
+    columns = files[0][0]["columns"]
+    for path, (header, _) in zip(paths, files, strict=True):
+        if header["columns"] != columns:
+            raise ValueError(f"{path} has the columns {header['columns']}, but {paths[0]} has {columns}")
+    return files
+
+
+def _without_waiting(exposed_TW: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    shortest_T = np.min(exposed_TW, axis=1, keepdims=True, initial=np.inf, where=np.isfinite(exposed_TW))
+    comm_TW = np.where(np.isfinite(exposed_TW), shortest_T, np.nan)
+    return {"comm_seconds": comm_TW, "wait_seconds": exposed_TW - comm_TW}
+
+
+def _clocks(files: Sequence[Record]) -> dict[str, str]:
+    told = [(header["worker"], header["clock"]) for header, _ in files if header.get("clock")]
+    words = [f"worker {w} {c['offset_seconds']:+.6f} s +-{c['error_seconds']:.6f} s ({c['host']})" for w, c in told]
+    return {"clock_offsets": ", ".join(words)} if words else {}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.float64]]:
+    # The header and the rows [T, columns] of one file. What follows the last line break is a torn line: it was
+    # being written when the process was killed, and is left out.
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    if not lines:
+        raise ValueError(f"{path} holds no header: nothing was recorded in it")
+    header = _parse(path, 1, lines[0])
+    if not _explains(header):
+        raise ValueError(f"{path}, line 1: expected the header of a record with schema version {SCHEMA_VERSION}")
+    width = len(header["columns"])
+    rows = [_row(path, at, line, width) for at, line in enumerate(lines[1:], start=2)]
+    try:
+        panel = np.array(rows, dtype=np.float64).reshape(len(rows), width)
+    except OverflowError as error:
+        raise ValueError(f"{path}: holds a number that no computer can hold ({error})") from error
+    if len(np.unique(panel[:, 0])) != len(panel):
+        raise ValueError(f"{path}: an iteration stands in it twice")
+    return header, panel
+
+
+def _explains(header: Any) -> bool:
+    # Whether it says what merging needs to know: the measured columns first, the drivers last.
+    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
+        return False
+    names, drivers = header.get("columns"), header.get("drivers")
+    if not (_are_names(names) and _are_names(drivers)):
+        return False
+    return (
+        names[: len(COLUMNS) + 1] == ["iteration", *COLUMNS]
+        and names[len(names) - len(drivers) :] == drivers
+        and isinstance(header.get("worker"), str)
+        and isinstance(header.get("meta"), dict)
+        and _are_names(header.get("phases", []))
+        and set(header.get("clock") or CLOCK) == CLOCK
+    )
+
+
+def _are_names(names: Any) -> TypeGuard[list[str]]:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+
+
+def _row(path: Path, at: int, line: str, width: int) -> list[float]:
+    row = _parse(path, at, line)
+    numbers = isinstance(row, list) and all(type(value) in (int, float, type(None)) for value in row)
+    if not numbers or len(row) != width or type(row[0]) is not int:
+        raise ValueError(f"{path}, line {at}: expected a list of {width} numbers, got {line[:80]!r}")
+    return list(row)
+
+
+def _parse(path: Path, at: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}, line {at}: not a whole line of a record ({error}): {line[:80]!r}") from error

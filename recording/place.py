@@ -1,0 +1,29 @@
+"""Where a worker is kept, apart from the others of its machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one worker and its competitors run: in the control group of these folders, or on these cores."""
+
+    folders: Sequence[str] = ()
+    cores: Sequence[int] = ()
+
+    def enter(self) -> None:
+        """Move the calling process here; on cores, the calling thread and those it starts later."""
+        for folder in self.folders:
+            (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
+
+    def isolation(self, quota: float) -> str:
+        """Say in a phrase how workers are kept apart."""
+        if self.folders:
+            return f"a control group for each worker and its competitors, CPU quota {quota:g} cores"
+        return "none: workers and their competitors pinned to cores in turn, as control groups cannot be written"

@@ -1,0 +1,141 @@
+"""Recording a PyTorch model without changing it: hooks tell a stopwatch of the parts of every step.
+
+An iteration begins with the first forward pass after an optimiser's step and ends with the next optimiser's step, so
+accumulated gradients are one iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from paceline.recording.recorder import Recorder
+from paceline.recording.torch.samples import leading_size
+from paceline.recording.torch.stopwatch import Hook, Stopwatch
+
+if TYPE_CHECKING:
+    import torch
+
+Count = Callable[[Sequence[Any], Mapping[str, Any]], float]
+"""Returns the samples of a forward pass from its positional and keyword arguments."""
+
+
+def watch(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    recorder: Recorder,
+    *,
+    samples: Count = leading_size,
+) -> Watch:
+    """Record every training step of a model from now on.
+
+    Parameters
+    ----------
+    model
+        The model, or the DistributedDataParallel around it.
+    optimizer
+        Its step ends an iteration; ``None`` takes whichever optimiser holds a parameter of the model.
+    recorder
+        An open recorder to which nothing was recorded yet.
+    samples
+        Returns the samples of a forward pass from its positional and keyword arguments; by default the length of the
+        first tensor among them.
+
+    Returns
+    -------
+    Watch
+        Close it, or use it in a ``with`` block, to take the hooks off.
+
+    Examples
+    --------
+    >>> import tempfile, torch
+    >>> from paceline.recording import merge, phase_table
+    >>> model = torch.nn.Linear(4, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = f"{folder.name}/rank0.jsonl"
+    >>> with Recorder(path, worker="0") as recorder, watch(model, optimizer, recorder):
+    ...     for _ in range(3):
+    ...         optimizer.zero_grad()
+    ...         model(torch.ones(16, 4)).sum().backward()
+    ...         optimizer.step()
+    >>> merge([path]).samples[:, 0]
+    array([16., 16., 16.])
+    >>> list(phase_table([path]).columns[3:])
+    ['between_seconds', 'forward_seconds', 'backward_seconds', 'optimizer_seconds']
+    >>> folder.cleanup()
+    """
+    return Watch(model, optimizer, recorder, samples)
+
+
+class Watch:
+    """The hooks on one model: see :func:`watch`."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        recorder: Recorder,
+        samples: Count = leading_size,
+    ) -> None:
+        import torch
+
+        self.stopwatch = Stopwatch(model, recorder)
+        self._samples, self._optimizer = samples, optimizer
+        self._grad_enabled = torch.is_grad_enabled
+        self._parameters = {id(parameter) for parameter in model.parameters()}
+        # Inside DistributedDataParallel, so that its broadcast of buffers is not taken for work.
+        inner: Any = model.module if hasattr(model, "register_comm_hook") else model
+        before, after = _step_hooks(optimizer)
+        self._handles = [
+            inner.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            inner.register_forward_hook(self._after_forward),
+            before(self._before_step),
+            after(self._after_step),
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the hooks off and record the iterations that are complete."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.stopwatch.close()
+
+    def timed(self, hook: Hook) -> Hook:
+        """Return your own communication hook with marks; register it in the hook's place, before the first step."""
+        return self.stopwatch.timed(hook)
+
+    def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if module.training and self._grad_enabled():
+            self.stopwatch.forward(self._samples(args, kwargs))
+
+    def _after_forward(self, module: Any, args: Any, output: Any) -> None:
+        self.stopwatch.backward()
+
+    def _before_step(self, optimizer: Any, *args: Any) -> None:
+        if self._is_ours(optimizer):
+            self.stopwatch.stepping()
+
+    def _after_step(self, optimizer: Any, *args: Any) -> None:
+        if self._is_ours(optimizer):
+            self.stopwatch.stepped()
+
+    def _is_ours(self, optimizer: Any) -> bool:
+        if self._optimizer is not None:
+            return True
+        groups = optimizer.param_groups
+        return any(id(parameter) in self._parameters for group in groups for parameter in group["params"])
+
+
+def _step_hooks(optimizer: torch.optim.Optimizer | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    if optimizer is None:
+        return register_optimizer_step_pre_hook, register_optimizer_step_post_hook
+    return optimizer.register_step_pre_hook, optimizer.register_step_post_hook

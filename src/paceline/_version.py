@@ -1,0 +1,8 @@
+"""The version, in one place: that of the installed package."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("paceline")
+except PackageNotFoundError:  # run from a checkout that is not installed
+    __version__ = "0+unknown"

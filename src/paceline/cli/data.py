@@ -1,0 +1,279 @@
+"""The commands ``paceline data``: list, describe, check, read, convert and fetch traces."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from paceline._printable import printable
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+    from paceline.datasets.health import Series
+
+data_app = typer.Typer(help="List, describe, check, read, convert and fetch traces.", no_args_is_help=True)
+out = Console()
+err = Console(stderr=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+FileFormat = Annotated[
+    str | None, typer.Option("--format", help="A name of [cyan]paceline data list formats[/]; recognised unless given.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--with", help="An option of the format, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat."),
+]
+Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
+
+MOST_DESCRIBED = 50
+"""Traces of one file that are described; a file may hold thousands."""
+
+
+@data_app.command("list")
+def data_list(
+    what: Annotated[str, typer.Argument(help="shipped, formats, tables or remote.")] = "shipped",
+    as_json: AsJson = False,
+) -> None:
+    """List the traces that ship with the library, the formats it reads, or the public sets it can fetch."""
+    from paceline.cli.show import print_rows
+
+    listed = {"shipped": _shipped, "formats": _formats, "tables": _tables, "remote": _remote}
+    if what not in listed:
+        raise ValueError(f"there is no list of {what!r}; there are {list(listed)}")
+    rows = listed[what]()
+    wide = () if as_json else ("files", "about", "address") if what == "remote" else ("files",) * (what == "formats")
+    print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)
+
+
+@data_app.command("info")
+def data_info(name: Source, file_format: FileFormat = None, options: Options = None, as_json: AsJson = False) -> None:
+    """Describe traces: their workers, their drivers, what was dropped in reading, and how they were made."""
+    found = list(islice(_traces(name, file_format, options), MOST_DESCRIBED + 1))
+    about = [{**_summary(trace), "drivers": ", ".join(trace.driver_names), **trace.meta} for trace in found]
+    if as_json:
+        print(json.dumps(about[0] if len(about) == 1 else about))
+        return
+    for one in about[:MOST_DESCRIBED]:
+        for key, value in one.items():
+            out.print(f"[bold]{escape(printable(key))}[/]  {escape(printable(str(value)))}")
+        out.print()
+    if len(about) > MOST_DESCRIBED:
+        out.print(f"... and more; the first {MOST_DESCRIBED} are described")
+
+
+@data_app.command("load")
+def data_load(
+    name: Source,
+    target: Annotated[Path, typer.Option("--out", "-o", help="A .parquet file, or a folder for several traces.")],
+    file_format: FileFormat = None,
+    options: Options = None,
+) -> None:
+    """Read a file that others recorded, and write it as traces of this library.
+
+    Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
+    """
+    traces = _traces(name, file_format, options)
+    first = list(islice(traces, 2))
+    if target.suffix == ".parquet":
+        if len(first) > 1:
+            raise ValueError(f"{name} holds more than one trace: name a folder with --out instead of {target}")
+        _written(first[0], target)
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    taken: set[str] = set()
+    for trace in (*first, *traces):
+        if trace.name in taken:
+            raise ValueError(f"{name} holds several traces named {trace.name!r}: read its files one by one")
+        taken.add(trace.name)
+        _written(trace, target / f"{trace.name.replace('/', '_')}.parquet")
+
+
+@data_app.command("convert")
+def data_convert(
+    name: Source,
+    target: Annotated[Path, typer.Argument(help="The .parquet or .csv file to write.")],
+) -> None:
+    """Convert a trace between Parquet and tidy CSV, or from any format that is recognised."""
+    from paceline._whole import written_whole
+    from paceline.cli import sources
+
+    trace = sources.trace(name)
+    if target.suffix == ".parquet":
+        trace.save(target)
+    elif target.suffix == ".csv":
+        with written_whole(target) as temporary:
+            trace.to_frame().to_csv(temporary, index=False)
+    else:
+        raise ValueError(f"{target} must end in .parquet or .csv")
+    out.print(f"written to {target}")
+
+
+@data_app.command("check")
+def data_check(
+    name: Source,
+    file_format: FileFormat = None,
+    options: Options = None,
+    figure: Annotated[Path | None, typer.Option(help="A picture to write, of a single trace.")] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option("--global-batch", help="Samples per iteration, all workers. [default: the trace's own]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at traces before learning from them: what balancing would gain, gaps, outliers, anything to predict.
+
+    The gain is a replay of the last 1000 iterations that all workers reported: speeds are taken not to depend on the
+    batch size, and communication is left out. [cyan]paceline replay[/] compares predictors on the whole job.
+
+    Of each series: the share of values missing, the same as the one before, and far from their neighbours; coefficient
+    of variation; correlation with the value before; share of workers that are no white noise; correlation with speed.
+    """
+    from paceline.cli.show import print_rows
+    from paceline.datasets.health import health
+    from paceline.eval import worth
+
+    traces = _traces(name, file_format, options)
+    first = list(islice(traces, 2))
+    if figure is not None:
+        _drawn(first, figure)
+    found = ((health(trace), worth(trace, global_batch=batch)) for trace in (*first, *traces))
+    if as_json:
+        print(json.dumps([{**one.to_dict(), "balancing": gain.to_dict()} for one, gain in found]))
+        return
+    for one, gain in found:
+        lines = [*str(one).splitlines(), "what balancing would gain:", *(f"- {text}" for text in gain.sentences)]
+        for line in lines:
+            out.print(escape(printable(line)), highlight=False, soft_wrap=True)
+        print_rows("", [_short(series) for series in one.series])
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A name of [cyan]paceline data list remote[/].")],
+    file: Annotated[str | None, typer.Option(help="One file of the set; all of them without it.")] = None,
+    url: Annotated[str | None, typer.Option(help="Where that file is, if not at the address that is listed.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="Of that file, if it is not listed.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder to keep it in. [default: the user's cache]")] = None,
+) -> None:
+    """Download a public set into the cache, verify it, and print where its files are."""
+    from paceline.datasets.remote import fetch
+
+    with err.status(f"fetching {escape(name)} ..."):
+        found = fetch(name, file, url=url, sha256=sha256, cache=cache)
+    for path in found:
+        print(path)
+
+
+# -- how it is done ----------------------------------------------------------------------------------------------
+
+
+def _traces(name: str, file_format: str | None, options: list[str] | None) -> Iterator[Trace]:
+    from paceline.cli import sources
+
+    return sources.iter_traces(name, file_format, **dict(map(_option, options or [])))
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Return name and value of an option: a number, a truth, a text, or names between commas for ``workers``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--with must be like period=300, got {text!r}")
+    if name == "workers":
+        return name, value.split(",")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _written(trace: Trace, path: Path) -> None:
+    trace.save(path)
+    out.print(f"{path}: {len(trace)} iterations of {len(trace.workers)} workers; dropped: {trace.meta.get('dropped')}")
+
+
+def _short(one: Series) -> dict[str, Any]:
+    """Return a series as a row that fits into a terminal."""
+    return {
+        "series": printable(one.name),
+        "missing": _known(one.missing, ".0%"),
+        "same": _known(one.repeated, ".0%"),
+        "far": _known(one.outliers, ".1%"),
+        "CV": _known(one.variation, ".2f"),
+        "lag-1": _known(one.lag_one, ".2f"),
+        "signal": _known(one.predictable, ".0%"),
+        "~speed": _known(one.with_speed, ".2f"),
+    }
+
+
+def _known(value: float, how: str) -> str:
+    return format(value, how) if math.isfinite(value) else "-"
+
+
+def _drawn(first: list[Trace], figure: Path) -> None:
+    from paceline.eval.health_figure import health_figure
+
+    if len(first) != 1:
+        raise ValueError("--figure draws a single trace, but there are several: load them into a folder and name one")
+    err.print(f"written to {health_figure(first[0], figure)}")
+
+
+def _shipped() -> list[dict[str, Any]]:
+    from paceline.datasets import recorded
+
+    return [_summary(recorded.load(name)) for name in recorded.names()]
+
+
+def _formats() -> list[dict[str, Any]]:
+    from paceline.datasets.readers import FORMATS
+
+    return [{"name": one.name, "gives": one.gives, "about": one.about, "files": one.files} for one in FORMATS.values()]
+
+
+def _tables() -> list[dict[str, Any]]:
+    from paceline.datasets.readers import TABLES
+
+    return [{"name": one.name, "files": one.files} for one in TABLES.values()]
+
+
+def _remote() -> list[dict[str, Any]]:
+    from paceline.datasets.remote_sets import REMOTE_SETS
+
+    return [
+        {
+            "name": one.name,
+            "files": len(one.files),
+            "licence": one.licence,
+            "format": one.format,
+            "about": one.about,
+            "selection": one.selection,
+            "address": one.address,
+        }
+        for one in REMOTE_SETS.values()
+    ]
+
+
+def _summary(trace: Trace) -> dict[str, Any]:
+    import numpy as np
+
+    speed = trace.speed
+    measured = speed[:, np.isfinite(speed).any(axis=0)]
+    variation = (np.nanstd(measured, axis=0) / np.nanmean(measured, axis=0)).mean() if measured.size else None
+    return {
+        "job": trace.name,
+        "split": trace.meta.get("split", ""),
+        "pattern": trace.meta.get("pattern", ""),
+        "iterations": len(trace),
+        "workers": len(trace.workers),
+        "drivers": len(trace.driver_names),
+        "median seconds": float(np.nanmedian(trace.seconds)) if measured.size else None,
+        "variation of speed": None if variation is None else float(variation),
+    }

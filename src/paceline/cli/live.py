@@ -1,0 +1,106 @@
+"""The command ``paceline live``: a real training on this machine, equal batches against balanced ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from paceline.lab.experiment import Outcome, Setting
+
+out = Console()
+err = Console(stderr=True)
+
+
+def live(
+    schemes: Annotated[
+        list[str] | None, typer.Argument(help="Predictors to balance by, such as [cyan]auto[/] or [cyan]ewma[/].")
+    ] = None,
+    contention: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--contention",
+            "-c",
+            help="none, quota, hogs, bursty, bursty-hogs or between; repeat for several. "
+            "[default: quota where this machine lets us set one, else hogs]",
+        ),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="What to train: a model of [cyan]paceline collect --list[/], or one of ranks that wait inside."
+        ),
+    ] = "digits-cnn",
+    global_batch: Annotated[int, typer.Option(help="Samples of both ranks in an iteration.")] = 896,
+    rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,
+    seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 3.0,
+    seed: Annotated[int, typer.Option(help="Seed of the model, the data's order and the bursts.")] = 0,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the losses; with several contentions, into a folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
+) -> None:
+    """Train for real with two ranks, one of them disturbed: equal batches and balanced ones in turns of one run.
+
+    Each rank is pinned to a core of its own. Every turn of a scheme is compared with the turns of equal batches beside
+    it, so that a machine that drifts does not decide.
+    """
+    from paceline.lab.experiment import Setting, can_set_quotas
+    from paceline.lab.experiment.figure import loss_figure
+
+    kinds = contention or ["quota" if can_set_quotas() else "hogs"]
+    settings = [
+        Setting(
+            contention=kind,
+            schemes=tuple(schemes or ["auto"]),
+            model=model,
+            global_batch=global_batch,
+            rounds=rounds,
+            seconds=seconds,
+            seed=seed,
+        )
+        for kind in kinds
+    ]
+    for setting in settings:
+        outcome = _watched(setting)
+        if as_json:
+            out.print_json(data={"setting": asdict(setting), "rows": [asdict(row) for row in outcome.rows]})
+        else:
+            out.print(outcome_table(outcome))
+        if figure:
+            path = figure if len(settings) == 1 else figure / f"{setting.contention}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            err.print(f"drawn: {loss_figure(outcome, path)}")
+
+
+def outcome_table(outcome: Outcome) -> Table:
+    """Return what came out of an experiment as a table."""
+    from paceline.lab.experiment import DISTURBANCES
+
+    shown = Table(title=f"{DISTURBANCES[outcome.setting.contention]}", title_justify="left")
+    for heading in ("balanced by", "speed-up over equal batches", "clairvoyant", "reached", "waiting", "own time"):
+        shown.add_column(heading, justify="left" if heading == "balanced by" else "right")
+    for row in outcome.rows:
+        shown.add_row(
+            row.scheme,
+            f"{row.speed_up:.2f} ± {row.half_width:.2f}",
+            f"{row.clairvoyant:.2f}",
+            f"{row.reached:.0%}",
+            f"{row.waiting:.0%}",
+            f"{row.overhead * 1e6:.0f} us",
+        )
+    return shown
+
+
+def _watched(setting: Setting) -> Outcome:
+    from paceline.lab.experiment import experiment
+
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task(f"training under contention: {setting.contention}", total=1.0)
+        return experiment(setting, progress=lambda share: progress.update(task, completed=share))

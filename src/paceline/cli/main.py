@@ -1,0 +1,184 @@
+"""The command line ``paceline``: its commands put together, of which the larger ones have a file each."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from paceline.cli.collect import collect
+from paceline.cli.data import data_app
+from paceline.cli.live import live
+from paceline.cli.profile import profile
+from paceline.cli.show import err, out, print_frames
+from paceline.cli.sources import DEFAULT_PREDICTORS
+from paceline.cli.watch import report, watch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paceline.datasets import Trace
+    from paceline.predictors import FleetPredictor
+
+app = typer.Typer(
+    name="paceline",
+    help="Predict each training worker's next speed and size its next batch, so that no worker waits for another.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data_app, name="data")
+app.command()(collect)
+app.command()(profile)
+app.command()(live)
+app.command()(watch)
+app.command()(report)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+Traces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trace",
+        "-t",
+        help="A recorded trace's name, or a .parquet or tidy .csv file; repeat for several. "
+        "[default: the recorded held-out jobs]",
+    ),
+]
+FitTraces = Annotated[
+    list[str] | None,
+    typer.Option("--fit-on", "-f", help="Traces to fit to, named likewise. [default: the recorded jobs to fit]"),
+]
+Warmup = Annotated[int, typer.Option(help="Iterations at the start of each trace that are not scored.")]
+Predictors = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
+        "[default: ewma, narx without and with drivers, arima, mixture]"
+    ),
+]
+Evaluated = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. [default: every kind]"
+    ),
+]
+
+
+@app.command()
+def fit(
+    predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
+    traces: FitTraces = None,
+    model: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.safetensors"),
+) -> None:
+    """Fit a predictor to traces and write a model file.
+
+    Example: [cyan]paceline fit narx --out narx.safetensors[/]
+    """
+    from paceline.cli import sources
+    from paceline.training import fit, save_model
+
+    chosen = sources.traces(traces, "fit")
+    with err.status(f"fitting {predictor} to {len(chosen)} traces ..."):
+        fitted = fit(sources.predictor(predictor), chosen)
+        save_model(fitted, model, fitted_on=", ".join(trace.name for trace in chosen))
+    out.print(f"{escape(repr(fitted))}\nwritten to {model}; use it by its file name in evaluate and replay")
+
+
+@app.command()
+def evaluate(
+    predictors: Evaluated = None,
+    traces: Traces = None,
+    fit_on: FitTraces = None,
+    warmup: Warmup = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Compare predictors one step ahead on traces they were not fitted to: all of them, unless some are named.
+
+    [cyan]rmse[/] and [cyan]mae[/] are relative to the last value: a ratio below 1 beats it. [cyan]coverage[/] is how
+    often the 90 % interval held, [cyan]overhead[/] how much longer groups of 16 workers wait for their slowest than
+    with the speeds known, [cyan]microseconds[/] the time of one call for the whole fleet. Kinds are fitted first;
+    model files are used as they are.
+    """
+    from paceline.eval import leaderboard
+    from paceline.predictors import NAMES
+
+    scored, models, fit_seconds, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on)
+    with err.status("scoring ..."):
+        board = leaderboard(models, scored, warmup=warmup, fit_seconds=fit_seconds)
+    print_frames({"overall": board.overall, "per trace": board.per_trace, "skipped": skipped}, as_json)
+
+
+@app.command()
+def replay(
+    predictors: Predictors = None,
+    traces: Traces = None,
+    fit_on: FitTraces = None,
+    warmup: Warmup = 50,
+    batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration, all workers.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay recorded jobs with equal batches, with batches sized by each predictor, and by hindsight."""
+    from paceline.eval import Balanced, replay_all
+
+    scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on)
+    with err.status("replaying ..."):
+        result = replay_all(
+            {name: Balanced(model) for name, model in models.items()}, scored, global_batch=batch, warmup=warmup
+        )
+    print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Where results are written.")] = Path("demo-output"),
+) -> None:
+    """Run the main job on the recorded traces: fit, compare, replay, draw."""
+    from paceline.cli.demo import run
+
+    run(folder, out)
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user's ends in one sentence, without a traceback."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+
+
+# -- what is compared ----------------------------------------------------------------------------------------
+
+
+def _traces_and_models(
+    texts: list[str], traces: list[str] | None, fit_on: list[str] | None
+) -> tuple[list[Trace], dict[str, FleetPredictor], dict[str, float], pd.DataFrame]:
+    """Return the traces to score, the fitted predictors with the seconds that took, and who was skipped and why."""
+    import pandas as pd
+
+    from paceline.cli import sources
+    from paceline.training import fit
+
+    scored, fitted_on = sources.traces(traces, "held-out"), sources.traces(fit_on, "fit")
+    both = sorted({trace.name for trace in scored} & {trace.name for trace in fitted_on})
+    if both and not fit_on:
+        raise ValueError(f"traces {both} are fitted to by default; name others to fit to with --fit-on")
+    models: dict[str, FleetPredictor] = {}
+    seconds: dict[str, float] = {}
+    missing: dict[str, ImportError] = {}
+    for text in texts:
+        with err.status(f"fitting {escape(text)} ..."):
+            began, model = time.perf_counter(), sources.predictor(text)
+            try:
+                models[text] = model if text.endswith(".safetensors") else fit(model, fitted_on)
+                seconds[text] = time.perf_counter() - began
+            except ImportError as error:
+                missing[text] = error
+    if not models:
+        raise next(iter(missing.values()))
+    skipped = [{"predictor": text, "reason": str(error)} for text, error in missing.items()]
+    return scored, models, seconds, pd.DataFrame(skipped, columns=["predictor", "reason"])

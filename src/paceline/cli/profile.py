@@ -1,0 +1,98 @@
+"""The command ``paceline profile``: batch sizes against step times of a model, on the device at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+out = Console()
+err = Console(stderr=True)
+
+EXAMPLE = "paceline.training.profile:example"
+
+
+def profile(
+    model: Annotated[str, typer.Argument(help="Function make_step, as [cyan]package.module:make_step[/].")] = EXAMPLE,
+    sizes: Annotated[str, typer.Option(help="Batch sizes to measure.")] = "1,2,4,8,16,32,64,128,256",
+    target: Annotated[Path, typer.Option("--out", "-o", help="The .csv file to write.")] = Path("profile.csv"),
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<number>.")] = "cpu",
+    name: Annotated[str, typer.Option(help="What to call the device; its own name unless given.")] = "",
+    repeats: Annotated[int, typer.Option(help="Timed steps a size; their median counts.")] = 10,
+    warmup: Annotated[int, typer.Option(help="Steps a size before those that are timed.")] = 3,
+) -> None:
+    """Measure a model's training step over batch sizes, and fit its batch time curve.
+
+    [cyan]make_step(batch_size, device)[/] returns a function that runs one training step of that batch when called:
+
+    [cyan]def make_step(batch_size, device):
+        return lambda: train_once(images[:batch_size].to(device))[/]
+
+    At out-of-memory the limit is found by bisection. Writes the profile and, where matplotlib is there, a picture
+    of it.
+    """
+    from paceline.datasets.profiles import save_profile
+    from paceline.training import profile as profiling
+    from paceline.training.make_step import load_make_step
+
+    chosen = _numbers(sizes)
+    make_step = load_make_step(model)
+    if target.suffix != ".csv":
+        raise ValueError(f"--out must end in .csv, got {target}")
+    with err.status("measuring ...") as status:
+        measured = profiling.profile(
+            make_step,
+            chosen,
+            device=device,
+            name=name,
+            model=model,
+            warmup=warmup,
+            repeats=repeats,
+            progress=lambda size: status.update(f"measuring a batch of {size} ..."),
+        )
+    save_profile(measured, target)
+    for line in _described(measured):
+        out.print(escape(line))
+    out.print(f"written to {_written(measured, target)}")
+
+
+def _numbers(sizes: str) -> list[int]:
+    try:
+        return [int(text) for text in sizes.split(",")]
+    except ValueError as error:
+        raise ValueError(f"--sizes must be whole numbers like 8,16,32, got {sizes!r}") from error
+
+
+def _described(measured: pd.DataFrame) -> list[str]:
+    """Say what was measured and what was fitted to it, in lines."""
+    from paceline.predictors.batch_time.curve_fit import fit_curve
+
+    fits = measured.dropna(subset=["seconds"])
+    lines = [
+        f"{batch:8.0f} samples  "
+        + (f"{1e3 * time:10.3f} ms  {batch / time:10.1f} samples/s" if time > 0 else "no memory")
+        for batch, time in zip(measured["batch"], measured["seconds"], strict=True)
+    ]
+    if len(fits) > 1:
+        floor, slope, intercept = fit_curve(fits["batch"].to_numpy(), fits["seconds"].to_numpy())
+        lines.append(f"t(x) = max({floor:.3g} s, {intercept:.3g} s + {slope:.3g} s x)")
+    if len(fits) < len(measured):
+        lines.append(f"memory limit: {fits['batch'].max():.0f} samples")
+    return lines
+
+
+def _written(measured: pd.DataFrame, target: Path) -> str:
+    """Draw the picture if it can be drawn, and return what was written."""
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None or measured["seconds"].count() < 2:
+        return str(target)
+    from paceline.eval.curve_figure import curve_figure
+
+    return f"{target} and {curve_figure(measured, target.with_suffix('.png'))}"

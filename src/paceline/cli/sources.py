@@ -1,0 +1,55 @@
+"""What a user names on the command line: traces (recorded, or files) and predictors (kinds, or model files)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from paceline.datasets import Trace, readers, recorded
+from paceline.predictors import FleetPredictor, named
+from paceline.training import load_model
+
+DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx", "arima", "mixture", "auto")
+"""What is replayed unless other predictors are named."""
+
+
+def iter_traces(name: str, file_format: str | None = None, **options: Any) -> Iterator[Trace]:
+    """Yield the trace of a recorded job's name, or the traces of a file or a folder of any format.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such thing, or it cannot be read; the sentence says where and why.
+    """
+    path = Path(name)
+    if path.exists():
+        yield from readers.iter_traces(path, file_format, **options)
+    elif name in recorded.names():
+        yield recorded.load(name)
+    elif path.suffix or len(path.parts) > 1:
+        raise FileNotFoundError(f"there is no trace file {path}")
+    else:
+        raise ValueError(
+            f"{name!r} is neither a recorded trace nor a .parquet or .csv file nor one of another format that is read; "
+            f"recorded are {recorded.names()}"
+        )
+
+
+def trace(name: str) -> Trace:
+    """Return the one trace of a recorded job's name, or of a file of any format."""
+    found = list(islice(iter_traces(name), 2))
+    if len(found) > 1:
+        raise ValueError(f"{name} holds more than one trace: load it into a folder (paceline data load) and name one")
+    return found[0]
+
+
+def traces(names: Sequence[str] | None, split: str) -> list[Trace]:
+    """Return all traces of those named, or the recorded ones of a split when none is named."""
+    return [one for name in names for one in iter_traces(name)] if names else recorded.load_split(split)
+
+
+def predictor(text: str) -> FleetPredictor:
+    """Return a predictor from a model file, or from its name and arguments: ``ewma:smoothing=0.5``."""
+    return load_model(text) if text.endswith(".safetensors") else named(text)

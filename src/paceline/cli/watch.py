@@ -1,0 +1,119 @@
+"""The commands ``paceline watch`` and ``paceline report``: a live run, and one that is over."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from paceline._printable import printable
+from paceline.coordinator import why
+
+if TYPE_CHECKING:
+    from paceline.coordinator.metrics import RunReader
+
+out = Console()
+
+KEPT = 2000
+"""So many of the last iterations are drawn while watching."""
+
+Source = Annotated[
+    Path, typer.Argument(help="A .jsonl file of a run, or a folder of them: the one written to last is taken.")
+]
+
+
+def watch(
+    source: Source,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and stop.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks at the file.")] = 0.5,
+) -> None:
+    """Watch a run: who is slow, who waits, what the balancer did and why.
+
+    Follows the file as it grows, until Ctrl-C; the run may not have begun. Where the output is not a terminal, one
+    picture is printed, as with [cyan]--once[/].
+    """
+    if every <= 0:
+        raise ValueError(f"--every must be above 0 seconds, got {every:g}")
+    watched = Watched(source)
+    if once or not out.is_terminal:
+        out.print(watched.picture())
+        return
+    from rich.live import Live
+
+    try:
+        with Live(console=out, auto_refresh=False) as live:
+            while True:
+                try:
+                    live.update(watched.picture(), refresh=True)
+                except FileNotFoundError:
+                    live.update(Text(f"waiting for {printable(str(source))} ..."), refresh=True)
+                time.sleep(every)
+    except KeyboardInterrupt:
+        return
+
+
+def report(
+    source: Source,
+    target: Annotated[Path, typer.Option("--out", "-o", help="The .html file to write.")] = Path("report.html"),
+) -> None:
+    """Write what happened in a run as one HTML file: a figure, tables, and the balancer's reasons, counted."""
+    from paceline.coordinator.metrics import newest, read_run
+    from paceline.eval.run_report import run_report
+
+    run = read_run(newest(source))
+    run_report(run, target)
+    skipped = f"; {why.count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
+    out.print(
+        f"written to {escape(printable(str(target)))}: {len(run)} iterations of {len(run.workers)} workers{skipped}",
+        soft_wrap=True,
+    )
+
+
+class Watched:
+    """The run that is watched: the file at hand, or the one of a folder that was written to last."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._reader: RunReader | None = None
+        self._arrived: float | None = None
+
+    def picture(self) -> RenderableType:
+        """Return how the run looks now.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no file yet.
+        """
+        from paceline.cli.watch_view import view
+
+        reader = self._read()
+        if not len(reader):
+            skipped = f"; {why.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
+            return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
+        run = reader.run(last=KEPT)
+        return view(run, done=len(reader), silent=self._silent(run.of_fleet["time"][-1]))
+
+    def _read(self) -> RunReader:
+        from paceline.coordinator.metrics import RunReader, newest
+
+        path = newest(self._source)
+        if self._reader is None or self._reader.path != path:
+            self._reader, self._arrived = RunReader(path), None
+            self._reader.poll()
+        elif self._reader.poll():
+            self._arrived = time.monotonic()
+        return self._reader
+
+    def _silent(self, last: float) -> float:
+        """Return for how many seconds nothing has come.
+
+        Once a line was seen to come, this process's own clock tells it. Until then the writer's clock must do, which
+        on another host may be ahead or behind.
+        """
+        return max(time.time() - last, 0.0) if self._arrived is None else time.monotonic() - self._arrived

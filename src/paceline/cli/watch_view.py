@@ -1,0 +1,209 @@
+"""How a run looks in a terminal: is it alive, who is slow, who waits, what was done and why.
+
+Axes: T iterations, W workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from paceline._arrays import Array
+from paceline._printable import printable
+from paceline.cli.watch_bars import ABOVE, BARS, bars, bars_top
+from paceline.cli.watch_numbers import mean, median, percent, samples, speed, time
+from paceline.coordinator import why
+
+if TYPE_CHECKING:
+    from paceline.coordinator.metrics import Run
+
+
+RECENT = 20
+"""Iterations that a worker's row is the median of."""
+
+SHOWN = 12
+"""So many workers get a row: those for which the others waited most."""
+
+CHANGES = 5
+"""So many of the last changes are told."""
+
+NAMED = 3
+"""So many workers are named in a sentence; the others are counted."""
+
+SILENT_TIMES, SILENT_SECONDS = 5.0, 3.0
+"""Silence is told when it has lasted for so many usual intervals, and at least so many seconds: less is a checkpoint
+that is written, or a file system that is late."""
+
+
+def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
+    """Return the picture of a run's last iterations.
+
+    Parameters
+    ----------
+    run
+        Its last iterations, at least one.
+    done
+        How many iterations were done in all.
+    silent
+        Seconds since the last one was reported.
+    """
+    parts: list[RenderableType] = [
+        *_alarms(run, silent),  # first what may need somebody to get up
+        _headline(run),
+        Text(),
+        *_times(run),
+        Text(),
+        _workers(run),
+        Text(),
+        _changes(run),
+    ]
+    count = f"{why.count(done, 'iteration')} recorded"
+    return Panel(
+        Group(*parts),
+        title=Text(printable(run.name)),
+        title_align="left",
+        subtitle=Text(count),
+        subtitle_align="right",
+        border_style="red" if is_silent(run, silent) or run.silent_workers.any() else "none",
+    )
+
+
+# -- what is wrong -----------------------------------------------------------------------------------------------
+
+
+def _alarms(run: Run, silent: float) -> Iterator[Text]:
+    if is_silent(run, silent):
+        yield from (Text(sentence, style="bold red") for sentence in _silence(run, silent))
+    missing = [int(w) for w in np.argsort(-run.silent_workers, kind="stable") if run.silent_workers[w]]
+    if missing:
+        yield Text(f"No report from {_missing(run, missing)}.", style="bold red")
+    if not run.agreed.all():
+        times = why.count(int(np.sum(~run.agreed)), "time")
+        yield Text(f"The workers had different plans {times}.", style="bold red")
+    if run.skipped:
+        were = "was" if run.skipped == 1 else "were"
+        skipped = why.count(run.skipped, "line")
+        yield Text(f"{skipped} of the file could not be read and {were} skipped.", style="bold yellow")
+
+
+def is_silent(run: Run, silent: float) -> bool:
+    """Say whether a run has been silent for far longer than an iteration usually takes."""
+    usual = usual_seconds(run)
+    return silent > max(SILENT_SECONDS, SILENT_TIMES * usual if np.isfinite(usual) else 0.0)
+
+
+def usual_seconds(run: Run) -> float:
+    """Return the usual time between two reports in seconds, NaN where nothing tells it."""
+    between = np.diff(run.of_fleet["time"][-RECENT - 1 :])
+    if len(between):
+        return float(np.median(between))
+    wall = float(run.of_fleet["wall_seconds"][-1])
+    return wall if np.isfinite(wall) else float(run.makespan[-1])
+
+
+def _silence(run: Run, silent: float) -> Iterator[str]:
+    usual = usual_seconds(run)
+    before = f": one usually comes every {time(usual)}" if usual > 0 else ""
+    yield f"No iteration has been reported for {time(silent)}{before}."
+    known = run.slowest[-RECENT:][run.slowest[-RECENT:] >= 0]
+    if len(known) and len(run.workers) > 1:
+        yield f"The slowest until then was {printable(run.workers[int(np.bincount(known).argmax())])}."
+
+
+def _missing(run: Run, missing: list[int]) -> str:
+    if len(missing) == np.isfinite(run.sizes[-1]).sum():
+        return f"any worker for {why.count(int(run.silent_workers[missing[-1]]), 'iteration')}"
+    named = [
+        f"{printable(run.workers[w])} for {why.count(int(run.silent_workers[w]), 'iteration')}" for w in missing[:NAMED]
+    ]
+    return why.listed(named, max(len(missing) - NAMED, 0))
+
+
+# -- what is going on --------------------------------------------------------------------------------------------
+
+
+def _headline(run: Run) -> Text:
+    recent = slice(-RECENT, None)
+    equal, wall = run.of_fleet["equal_seconds"][recent], run.of_fleet["wall_seconds"][recent]
+    made = run.makespan[recent]
+    known = np.isfinite(equal) & np.isfinite(made) & (equal > 0)
+    saved = 1.0 - made[known].sum() / equal[known].sum() if known.any() else 0.0
+    # Medians: one checkpoint among them would be most of a mean.
+    text = Text.assemble((f"iteration {run.of_fleet['index'][-1]:.0f}", "bold"))
+    text.append(f"  {time(median(wall))} each, {time(median(made))} of it computing on the slowest\n")
+    text.append(f"waiting {percent(mean(run.waiting_share[recent]))} of the computing time")
+    text.append(f", {'saves' if saved >= 0 else 'costs'} about {percent(abs(saved))} against equal batches")
+    return text
+
+
+def _times(run: Run) -> Iterator[Text]:
+    """Yield a line that says what the bars mean, and the bars: a line of their own, as 80 columns hold no more."""
+    wall = run.of_fleet["wall_seconds"]
+    seconds = np.where(np.isfinite(wall), wall, run.makespan)
+    top, longest = bars_top(seconds, BARS), float(np.fmax.reduce(seconds))
+    drawn = bars(seconds, BARS)
+    label = f"iteration time: bars end at {time(top)}"
+    label += f", {ABOVE} is longer" if ABOVE in drawn else ""
+    yield Text(label + (f"; longest {time(longest)}" if longest > top else ""))
+    yield Text(drawn, style="cyan")
+
+
+def _workers(run: Run) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("worker", overflow="fold")  # a long name takes a second line, so that no number is cut
+    table.add_column("samples", justify="right", no_wrap=True)
+    for name in ("time", "forecast", "off by", "speed", "waits", "slowest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    sizes_W, seconds_W, forecast_W, waits_W, error_W = (_recent(rows) for rows in _rows(run))
+    silent_W = run.silent_workers
+    order = [int(w) for w in np.lexsort((waits_W, silent_W == 0)) if np.isfinite(sizes_W[w])]
+    for w in order[:SHOWN]:
+        missing = bool(silent_W[w])
+        table.add_row(
+            Text(printable(run.workers[w]), style="bold red" if missing else ""),
+            samples(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
+            Text("missing", style="bold red") if missing else time(seconds_W[w]),
+            time(forecast_W[w]),
+            percent(error_W[w]),
+            speed(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
+            percent(waits_W[w]),
+            _slowest(run, w),
+        )
+    if len(order) > SHOWN:
+        table.add_row(Text(f"{len(order) - SHOWN} others wait longer", style="dim"))
+    return table
+
+
+def _rows(run: Run) -> tuple[Array, ...]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        waits = run.wait_seconds / run.makespan[:, None]
+    return run.sizes, run.seconds, run.forecast_seconds, waits, np.abs(run.forecast_error)
+
+
+def _slowest(run: Run, w: int) -> Text:
+    """Say how often the others waited for this worker; in red where it is always the same one of many."""
+    share = float(np.mean(run.slowest[-RECENT:] == w))
+    return Text(percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
+
+
+def _changes(run: Run) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", Text("what the balancer did, and why", style="dim"))
+    last = len(run) - 1
+    shown = [t for t in range(len(run)) if run.acted[t]][-CHANGES:]
+    for t in shown if last in shown else [*shown, last]:
+        style = "" if run.acted[t] else "dim"
+        index = Text(f"{run.of_fleet['index'][t]:.0f}", justify="right", style="bold")
+        table.add_row(index, Text(printable(run.why[t]), style))
+    return table
+
+
+def _recent(rows_TW: Array) -> Array:
+    """Return the median of each column's last known values, ``[W]``: the first forecasts are far from anything."""
+    return np.array([median(column) for column in rows_TW[-RECENT:].T])

@@ -1,0 +1,170 @@
+"""What the house looks like: its modules, and what each imports, read from the source without running it."""
+
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+FOUNDATION = "foundation"
+FACE = "face"
+
+MAY_IMPORT = {
+    FOUNDATION: set(),
+    "datasets": {FOUNDATION},
+    "predictors": {FOUNDATION},
+    "solver": {FOUNDATION},
+    "recording": {FOUNDATION, "datasets"},
+    "training": {FOUNDATION, "datasets", "predictors"},
+    "eval": {FOUNDATION, "datasets", "predictors", "solver", "training"},
+    "coordinator": {FOUNDATION, "datasets", "recording", "predictors", "solver"},
+    "lab": {FOUNDATION, "datasets", "predictors", "solver", "recording", "training", "eval", "coordinator"},
+}
+"""The rooms, and what each may import: down this table, never up."""
+
+EXCEPTIONS = {("paceline.predictors.checks", "datasets")}
+"""The checks of the promise need a trace to fit to, made when a check runs."""
+
+INHERITING = {"self", "cls", "served"}
+"""Names of an object of the class that a file defines: ``served`` is a copy of itself that a predictor fits by."""
+
+MOST_FILES = 16
+"""Modules in a folder: more than that nobody takes in at a glance."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, by its dotted name."""
+
+    name: str
+    path: Path
+
+    @cached_property
+    def tree(self):
+        tree = ast.parse(self.path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = [ast.Pass()]  # imports for type annotations alone are none when it runs
+        return tree
+
+    @property
+    def room(self):
+        """The room that it stands in: the foundation and the face are files of the package itself."""
+        parts = self.name.split(".")
+        if len(parts) > 1 and parts[1] in MAY_IMPORT:
+            return parts[1]
+        return FOUNDATION if len(parts) == 2 and parts[1].startswith("_") and parts[1] != "__main__" else FACE
+
+
+class House:
+    """All modules of a package folder."""
+
+    def __init__(self, package):
+        self.modules = {}
+        for path in sorted(self._sources(package)):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            self.modules[name] = Module(name, path)
+
+    def _sources(self, folder):
+        for path in folder.iterdir():  # rglob does not follow the links to the rooms in every Python
+            if path.is_dir() and path.name != "__pycache__":
+                yield from self._sources(path)
+            elif path.suffix == ".py":
+                yield path
+
+    def imports(self, module):
+        """The modules of ours that a module imports, at its top or inside a function."""
+        found = set()
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                # `from a.b import c` needs the module a.b.c if there is one, and a.b otherwise.
+                found |= {
+                    f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in self.modules else node.module
+                    for alias in node.names
+                }
+        return {name for name in found if name in self.modules} - {module.name}
+
+    def one_way(self):
+        """Yield every import that does not run down the table."""
+        for module in self.modules.values():
+            if module.room == FACE:
+                continue
+            for name in self.imports(module):
+                room = self.modules[name].room
+                allowed = {module.room, *MAY_IMPORT[module.room]}
+                if room not in allowed and (module.name, room) not in EXCEPTIONS:
+                    yield f"{module.name} imports {name}, of the {room}"
+
+    def cycles(self):
+        """Yield groups of modules that import each other, lazily or not.
+
+        A room's table of contents imports its files; files that import their own folder's table close a cycle too.
+        """
+        graph = {name: self.imports(module) for name, module in self.modules.items()}
+        yield from (sorted(group) for group in strongly_connected(graph) if len(group) > 1)
+
+    def private_attributes(self):
+        """Yield every use of a private attribute that another file of ours defines.
+
+        What a class inherits (``self``, and its own copies) is protected, and what other libraries call private is
+        explained where it is used.
+        """
+        defined = {module.name: _defined(module.tree) for module in self.modules.values()}
+        for module in self.modules.values():
+            elsewhere = set().union(*(names for name, names in defined.items() if name != module.name))
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                    inherited = isinstance(node.value, ast.Name) and node.value.id in INHERITING
+                    if node.attr in elsewhere - defined[module.name] and not inherited:
+                        yield f"{module.name}:{node.lineno} uses {ast.unparse(node)}"
+
+    def crowded(self):
+        """Yield every folder with more modules than one takes in at a glance."""
+        folders = {}
+        for module in self.modules.values():
+            folders.setdefault(module.path.parent, []).append(module)
+        for folder, modules in folders.items():
+            if len(modules) > MOST_FILES:
+                yield f"{folder.name} holds {len(modules)} modules"
+
+
+def strongly_connected(graph):
+    """Yield the strongly connected parts of a graph of names (Tarjan)."""
+    index, low, stack, on_stack, order = {}, {}, [], set(), iter(range(len(graph)))
+
+    def visit(name):
+        index[name] = low[name] = next(order)
+        stack.append(name)
+        on_stack.add(name)
+        for other in graph[name]:
+            if other not in index:
+                yield from visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in on_stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            group = set()
+            while name not in group:
+                group.add(stack.pop())
+            on_stack.difference_update(group)
+            yield group
+
+    for name in graph:
+        if name not in index:
+            yield from visit(name)
+
+
+def _defined(tree):
+    """Names of attributes and methods that classes of a file define, or set on themselves."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, (ast.AnnAssign, ast.Assign)):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
