@@ -18,9 +18,10 @@ from paceline.coordinator.chance import Chance
 from paceline.coordinator.decision import Situation, decide
 from paceline.coordinator.limits import Limits, require_drivers, require_fleet
 from paceline.coordinator.payoff import Payoff
-from paceline.coordinator.plan import Plan, seconds_of
+from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy, excited, gain_of
 from paceline.predictors import Forecast, Predictor, Report, WantsExcitation
+from paceline.solver import Split, evaluate
 
 NEVER = -(2**40)
 """The iteration of a change that never was."""
@@ -69,6 +70,8 @@ class LoadBalancer:
     """
 
     _limits: Limits
+    # The sizes that were decided. Those of the plan differ from them while workers are excited, and a loader holds a
+    # copy of the plan's: here alone they are changed.
     _sizes: Sizes
 
     def __init__(
@@ -94,7 +97,7 @@ class LoadBalancer:
         self._payoff = Payoff()
         now = self._start(limits)
         reason = "Equal batches: no iteration has been reported yet."
-        self.plan = self._planned(self._sizes, now, reason, acted=False)
+        self.plan = self._planned(evaluate(now.curves, self._sizes), now, reason, acted=False)
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -148,8 +151,8 @@ class LoadBalancer:
             If there is such a worker already, or the policy's bounds do not suit the larger fleet.
         """
         name = str(worker)
-        learnt = np.append(self._limits.learnt, np.inf)
-        limits = Limits.of(self.policy, (*self.workers, name), self.global_batch, learnt)
+        memory = np.append(self._limits.memory, np.inf)
+        limits = Limits.of(self.policy, (*self.workers, name), self.global_batch, memory)
         self.predictor.join(name)
         return self._resplit(limits, f"{name} joined")
 
@@ -166,7 +169,7 @@ class LoadBalancer:
         if not stays.any():
             raise ValueError(f"worker {name!r} is the last of the fleet and cannot leave")
         rest = [other for other in self.workers if other != name]
-        limits = Limits.of(self.policy, rest, self.global_batch, self._limits.learnt[stays])
+        limits = Limits.of(self.policy, rest, self.global_batch, self._limits.memory[stays])
         self.predictor.leave(name)
         return self._resplit(limits, f"{name} left")
 
@@ -181,7 +184,7 @@ class LoadBalancer:
             "planned": self.plan.sizes.copy(),
             "direction": self._direction.copy(),
             "changed_at": self._changed_at.copy(),
-            "learnt_limits": self._limits.learnt.copy(),
+            "memory_limits": self._limits.memory.copy(),
             "payoff": np.array([self._payoff.gain, self._payoff.doubt]),
             **{f"chance/{name}": value for name, value in self._chance.state_dict().items()},
             **predictor,
@@ -201,7 +204,7 @@ class LoadBalancer:
                 f"{self.global_batch}: make it with global_batch={int(state['global_batch'])}"
             )
         workers = [str(worker) for worker in state["workers"]]
-        limits = Limits.of(self.policy, workers, self.global_batch, np.array(state["learnt_limits"]))
+        limits = Limits.of(self.policy, workers, self.global_batch, np.array(state["memory_limits"]))
         before = self.predictor.state_dict()
         try:
             self.predictor.load_state_dict({name[10:]: v for name, v in state.items() if name.startswith("predictor/")})
@@ -217,35 +220,39 @@ class LoadBalancer:
         self._changed_at = np.array(state["changed_at"])
         after = why.count(self._iterations, "iteration")
         now = self._situation(self._forecast())
-        self.plan = self._planned(np.array(state["planned"]), now, f"Resumed after {after}.", acted=False)
+        self.plan = self._planned(
+            evaluate(now.curves, np.array(state["planned"])), now, f"Resumed after {after}.", acted=False
+        )
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
     def _next(self, now: Situation) -> Plan:
         """Choose the sizes, remember the change, and plan them with what the predictor wants to try."""
         if self._iterations < self.policy.warmup:
-            sizes = self._limits.equal(now.curves.limit)
+            chosen = evaluate(now.curves, self._limits.equal(now.curves.limit))
             of = why.count(self.policy.warmup, "warm-up iteration")
             reason = f"Equal batches: {self._iterations} of {of} done"
         elif self._payoff.has_lost and self.policy.dead_band:
-            sizes, reason = self._given_up(now)
+            chosen, reason = self._given_up(now)
         else:
-            sizes, reason = decide(now)
+            chosen, reason = decide(now)
         before = why.moved_samples(self._sizes, self.plan.sizes)
-        gain = self._change(sizes, now)
+        gain = self._change(chosen.sizes, now)
         tried = self._tried(now)
+        if tried is not self._sizes:
+            chosen = evaluate(now.curves, tried)
         reason = why.with_excitation(reason, before, why.moved_samples(self._sizes, tried))
         if not now.bounds[2]:
             reason += "; the memory limits leave no room for the global batch and are ignored"
         acted = not np.array_equal(tried, self.plan.sizes)
-        return self._planned(tried, now, f"{reason}.", acted=acted, gain=gain)
+        return self._planned(chosen, now, f"{reason}.", acted=acted, gain=gain)
 
-    def _given_up(self, now: Situation) -> tuple[Sizes, str]:
+    def _given_up(self, now: Situation) -> tuple[Split, str]:
         """Return equal sizes, where these have lately been faster."""
-        sizes = self._limits.equal(now.curves.limit)
+        equal = evaluate(now.curves, self._limits.equal(now.curves.limit))
         lost = why.percent(-math.expm1(self._payoff.gain))
         self._payoff.begin_anew()
-        return sizes, f"Back to equal batches, which would lately have been {lost} faster"
+        return equal, f"Back to equal batches, which would lately have been {lost} faster"
 
     def _change(self, sizes: Sizes, now: Situation) -> float:
         """Use these sizes, remember who changed which way, and return the gain."""
@@ -254,7 +261,7 @@ class LoadBalancer:
             return 0.0
         self._direction = np.where(change != 0, np.sign(change), self._direction)
         self._changed_at = np.where(change != 0, self._iterations, self._changed_at)
-        kept, made = (float(seconds_of(now.plain_curves, x).max()) for x in (self._sizes, sizes))
+        kept, made = (float(now.curves.busy_seconds(x).max()) for x in (self._sizes, sizes))
         self._sizes = sizes
         return gain_of(kept, made)
 
@@ -299,12 +306,11 @@ class LoadBalancer:
         now = self._start(limits)
         if self._iterations >= self.policy.warmup:
             low, high, _ = now.bounds
-            self._sizes = limits.split(now.curves, low, high)
+            self._sizes = now.best(low, high).sizes
         fleet = why.count(len(self.workers), "worker")
         reason = f"{event}: {why.count(self.global_batch, 'sample')} split anew over {fleet}."
-        self.plan = self._planned(self._sizes, now, reason, acted=True)
+        self.plan = self._planned(evaluate(now.curves, self._sizes), now, reason, acted=True)
         return self.plan
 
-    def _planned(self, sizes: Sizes, now: Situation, reason: str, *, acted: bool, gain: float = 0.0) -> Plan:
-        seconds = seconds_of(now.plain_curves, sizes)
-        return Plan(self.workers, sizes, now.forecast, seconds, gain, acted, reason, self._iterations)
+    def _planned(self, split: Split, now: Situation, reason: str, *, acted: bool, gain: float = 0.0) -> Plan:
+        return Plan(self.workers, split, now.forecast, gain, acted, reason, self._iterations)

@@ -10,10 +10,12 @@ import numpy as np
 from paceline._arrays import Array, Sizes
 from paceline.coordinator import why
 from paceline.coordinator.limits import Limits
-from paceline.coordinator.plan import seconds_of
 from paceline.coordinator.policy import Policy, gain_of, largest_gain, turning, within_half_step, within_largest_change
 from paceline.predictors import Curves, Forecast
-from paceline.solver import caution
+from paceline.solver import Split, cautious, evaluate
+
+SHOWS = 0.02
+"""A worker that ends earlier than the last by less than this share is not held back by anything worth a word."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,19 +48,15 @@ class Situation:
     changed_ago: Sizes
     chance: float = 0.0
 
-    @cached_property
-    def plain_curves(self) -> Curves:
+    @property
+    def curves(self) -> Curves:
         """The curves of the forecast as they are."""
         return self.forecast.curves
 
     @cached_property
-    def curves(self) -> Curves:
-        """The curves to plan with: those of noisy workers are stretched if the policy spares them."""
-        curves = self.plain_curves
-        if not self.policy.risk:
-            return curves
-        factor = caution(self.forecast.spread, self.policy.risk)
-        return Curves(curves.floor * factor, curves.slope * factor, curves.intercept * factor, curves.limit)
+    def cautious_curves(self) -> Curves:
+        """The curves to compare sizes by: those of noisy workers are stretched if the policy spares them."""
+        return cautious(self.curves, self.forecast.spread, self.policy.risk)
 
     @cached_property
     def bounds(self) -> tuple[Array, Array, bool]:
@@ -72,31 +70,53 @@ class Situation:
 
     def makespan(self, sizes: Sizes) -> float:
         """Return the seconds until the last worker is planned to be done."""
-        return float(seconds_of(self.curves, sizes).max())
+        return float(self.cautious_curves.busy_seconds(sizes).max())
+
+    def best(self, low: Array, high: Array) -> Split:
+        """Return the split that ends soonest between these bounds, ``[W]``."""
+        return self.limits.split(self.forecast, low, high, self.policy.risk)
+
+    @cached_property
+    def kept(self) -> Split:
+        """The sizes in use, under the curves of the forecast."""
+        return evaluate(self.curves, self.sizes)
 
 
-def decide(now: Situation) -> tuple[Sizes, str]:
-    """Return the sizes to use, ``[W]``, and the reason, by the rules of the policy.
+def decide(now: Situation) -> tuple[Split, str]:
+    """Return the split to use, and the reason, by the rules of the policy.
 
     Sizes that broke a bound are put right at once; all other changes have to be worth it.
     """
     low, high, _ = now.bounds
     if ((now.sizes < low) | (now.sizes > high) | (now.sizes % now.policy.quantum != 0)).any():
-        best = now.limits.split(now.curves, low, high)
-        return best, f"{_moved(now, best)}: {why.broken_bounds(now.workers, now.sizes, high)}"
+        best = now.best(low, high)
+        return best, f"{_moved(now, best.sizes)}: {why.broken_bounds(now.workers, now.sizes, high)}"
+    chosen, reason = _weighed(now, low, high)
+    return chosen, reason + _held_back(now, chosen, high)
+
+
+def _held_back(now: Situation, chosen: Split, high: Array) -> str:
+    """Return whom its memory keeps from more while others make it wait; nothing where it does not matter."""
+    full_W = (chosen.sizes + now.policy.quantum > high) & (high < now.limits.upper)
+    early_W = chosen.seconds < (1 - max(now.policy.dead_band, SHOWS)) * chosen.makespan
+    return why.held_back(now.workers, full_W & early_W)
+
+
+def _weighed(now: Situation, low: Array, high: Array) -> tuple[Split, str]:
+    """Weigh the best split against the sizes in use."""
     kept = now.makespan(now.sizes)
-    at_most = largest_gain(now.curves, now.limits.global_batch, kept)
+    at_most = largest_gain(now.cautious_curves, now.limits.global_batch, kept)
     if at_most < now.least_gain:
-        return now.sizes, _too_little(now, f"at most {why.percent(max(at_most, 0.0))}", at_most)
-    best = now.limits.split(now.curves, low, high)
-    gain = gain_of(kept, now.makespan(best))
+        return now.kept, _too_little(now, f"at most {why.percent(max(at_most, 0.0))}", at_most)
+    best = now.best(low, high)
+    gain = gain_of(kept, now.makespan(best.sizes))
     if reason := _reason_to_keep(now, gain):
-        return now.sizes, reason
-    sizes, cut = _shortened(now, best, low, high)
-    made = now.makespan(sizes)
+        return now.kept, reason
+    chosen, cut = _shortened(now, best, low, high)
+    made = now.makespan(chosen.sizes)
     if made >= kept:
-        return now.sizes, f"Kept the sizes: the best split would gain {why.percent(gain)}, but a first step nothing"
-    return sizes, f"{_moved(now, sizes)}: {why.expected(made, kept, now.horizon, now.policy.risk)}{cut}"
+        return now.kept, f"Kept the sizes: the best split would gain {why.percent(gain)}, but a first step nothing"
+    return chosen, f"{_moved(now, chosen.sizes)}: {why.expected(made, kept, now.horizon, now.policy.risk)}{cut}"
 
 
 def _reason_to_keep(now: Situation, gain: float) -> str:
@@ -121,22 +141,22 @@ def _too_little(now: Situation, gain: str, value: float) -> str:
     return f"{words}, which may be chance: so far gains below {why.percent(now.chance)} are not trusted"
 
 
-def _shortened(now: Situation, best: Sizes, low: Array, high: Array) -> tuple[Sizes, str]:
+def _shortened(now: Situation, best: Split, low: Array, high: Array) -> tuple[Split, str]:
     """Return the best split within the largest change and, for those that turn round, within half the step.
 
     The rules narrow the bounds and the solver does the rest: sum, bounds and quantum are kept, and the shortened
     step is again the best there is.
     """
     policy = now.policy
-    turns = turning(now.sizes, best, now.direction, now.changed_ago, policy.reversal_memory)
+    turns = turning(now.sizes, best.sizes, now.direction, now.changed_ago, policy.reversal_memory)
     fewest, most = within_largest_change(now.sizes, policy.largest_change, policy.quantum)
-    too_far = (best < fewest) | (best > most)
+    too_far = (best.sizes < fewest) | (best.sizes > most)
     if not (turns | too_far).any():
         return best, ""
-    half_fewest, half_most = within_half_step(now.sizes, best, turns, policy.quantum)
+    half_fewest, half_most = within_half_step(now.sizes, best.sizes, turns, policy.quantum)
     low = np.maximum.reduce([low, fewest, half_fewest])
     high = np.minimum.reduce([high, most, half_most])
-    return now.limits.split(now.curves, low, high), why.cut(now.workers, too_far, turns)
+    return now.best(low, high), why.cut(now.workers, too_far, turns)
 
 
 def _moved(now: Situation, sizes: Sizes) -> str:

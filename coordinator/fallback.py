@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array
 from paceline.coordinator import why
 from paceline.coordinator.balancer import LoadBalancer
-from paceline.coordinator.plan import Plan, seconds_of
+from paceline.coordinator.plan import Plan
 from paceline.coordinator.search import LeaderSearch
 from paceline.predictors import Report
+from paceline.solver import evaluate
 
 SMOOTHING = 0.2
 """Weight of the newest error in the typical one."""
@@ -121,7 +122,8 @@ class SearchFallback:
         self._error, self._loss = np.array(state["error"]), float(state["loss"])
         self._lasted, self._stay, searching = (int(number) for number in state["fallback"])
         self.searching = bool(searching)
-        self.plan = replace(self.balancer.plan, sizes=np.array(state["sizes"]))
+        plan = self.balancer.plan
+        self.plan = replace(plan, split=evaluate(plan.forecast.curves, np.array(state["sizes"])))
 
     # -- which of the two ----------------------------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class SearchFallback:
         if self.balancer.plan.iteration < self.balancer.policy.warmup:
             return
         samples = np.asarray(report.samples, dtype=np.float64)
-        forecast_W = seconds_of(self.balancer.plan.forecast.curves, samples)
+        forecast_W = self.balancer.plan.forecast.curves.busy_seconds(samples)
         with np.errstate(all="ignore"):
             error_W = np.abs(np.log(samples / report.speed / forecast_W))
         error_W = np.where(np.isfinite(error_W), np.minimum(error_W, LARGEST_ERROR), self._error)

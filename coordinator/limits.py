@@ -1,4 +1,4 @@
-"""How few and how many samples a worker may get: by the policy, and as learnt from running out of memory.
+"""How few and how many samples a worker may get: by the policy, and as seen when it ran out of memory.
 
 Axis: W workers.
 """
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.policy import Policy
 from paceline.predictors import Curves, Forecast, Predictor, Report
-from paceline.solver import split
+from paceline.solver import Split, split
 
 SHRINK = 0.8
 """A worker that ran out of memory gets at most this share of the batch that it ran out with."""
@@ -23,16 +23,16 @@ SHRINK = 0.8
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """Bounds of one fleet, in samples, ``[W]``; ``learnt`` is infinite for a worker that never ran out of memory."""
+    """Bounds of one fleet, in samples, ``[W]``; ``memory`` is infinite for a worker that never ran out of it."""
 
     global_batch: int
     quantum: int
     lower: Array
     upper: Array
-    learnt: Array
+    memory: Array
 
     @classmethod
-    def of(cls, policy: Policy, workers: Sequence[str], global_batch: int, learnt: Array | None = None) -> Self:
+    def of(cls, policy: Policy, workers: Sequence[str], global_batch: int, memory: Array | None = None) -> Self:
         """Return the policy's bounds for this fleet.
 
         Raises
@@ -45,7 +45,7 @@ class Limits:
         split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=lower, upper=upper, quantum=policy.quantum)
         step = policy.quantum
         low, high = np.ceil(lower / step) * step, np.floor(np.minimum(upper, global_batch) / step) * step
-        return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if learnt is None else learnt)
+        return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if memory is None else memory)
 
     def after(self, report: Report, sizes: Sizes, forecast: Forecast | None = None) -> Self:
         """Return the bounds after a report: who ran out of memory gets less, unless the forecast already says so."""
@@ -56,27 +56,36 @@ class Limits:
         held = np.where(np.isfinite(samples) & (samples > 0), samples, sizes)
         known = np.inf if forecast is None else forecast.curves.limit
         shrinks = ran_out & ~(known < held)
-        return replace(self, learnt=np.where(shrinks, np.minimum(self.learnt, SHRINK * held), self.learnt))
+        return replace(self, memory=np.where(shrinks, np.minimum(self.memory, SHRINK * held), self.memory))
 
     def bounds(self, limit: Array | float = np.inf) -> tuple[Array, Array, bool]:
         """Return the fewest and most samples, ``[W]``, and whether the memory limits left room for the batch.
 
         Where they do not, they are left out: the job must go on, and its user be told.
         """
-        fits = np.floor(np.minimum(self.learnt, limit) / self.quantum) * self.quantum
+        fits = np.floor(np.minimum(self.memory, limit) / self.quantum) * self.quantum
         high = np.maximum(np.minimum(self.upper, fits), self.lower)
         enough = bool(high.sum() >= self.global_batch)
         return self.lower, high if enough else self.upper, enough
 
-    def split(self, curves: Curves, low: Array, high: Array) -> Sizes:
-        """Return the sizes that end soonest between these bounds, ``[W]``; limits of the curves are left out."""
-        unlimited = Curves(curves.floor, curves.slope, curves.intercept, limit=np.full(len(low), np.inf))
-        return split(unlimited, self.global_batch, lower=low, upper=high, quantum=self.quantum).sizes
+    def split(self, forecast: Forecast, low: Array, high: Array, risk: float = 0.0) -> Split:
+        """Return the split that ends soonest between these bounds, ``[W]``; limits of the curves are left out."""
+        unlimited = replace(forecast.curves, limit=np.full(len(low), np.inf))
+        return split(
+            unlimited,
+            self.global_batch,
+            lower=low,
+            upper=high,
+            quantum=self.quantum,
+            spread=forecast.spread,
+            risk=risk,
+        )
 
     def equal(self, limit: Array | float = np.inf) -> Sizes:
         """Return sizes as equal as the bounds allow, ``[W]``."""
         low, high, _ = self.bounds(limit)
-        return self.split(Curves.from_speed(np.ones(len(low))), low, high)
+        alike = Curves.from_speed(np.ones(len(low)))
+        return split(alike, self.global_batch, lower=low, upper=high, quantum=self.quantum).sizes
 
 
 def require_drivers(name: str, drivers: ArrayLike | None, predictor: Predictor) -> None:

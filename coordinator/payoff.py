@@ -11,7 +11,6 @@ import math
 import numpy as np
 
 from paceline._arrays import Sizes
-from paceline.coordinator.plan import seconds_of
 from paceline.predictors import Curves, Report
 
 SMOOTHING = 0.1
@@ -67,7 +66,7 @@ class Payoff:
         if not (np.isfinite(seconds) & (seconds > 0) & (samples > 0)).all() or np.array_equal(samples, equal):
             return
         with np.errstate(all="ignore"):
-            otherwise = seconds * seconds_of(curves, equal) / seconds_of(curves, samples)
+            otherwise = seconds * curves.busy_seconds(equal) / curves.busy_seconds(samples)
         gain = math.log(float(otherwise.max()) / float(seconds.max()))
         if not math.isfinite(gain):
             return

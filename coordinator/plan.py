@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
-from paceline.predictors import Curves, Forecast
+from paceline.predictors import Forecast
+from paceline.solver import Split, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,12 +22,11 @@ class Plan:
     ----------
     workers
         The fleet, in the order of every array.
-    sizes
-        Samples of each worker, ``[W]`` int64; they sum to the global batch.
+    split
+        The samples of each worker, the time each is expected to take for them, and what decides how long the last
+        takes: the solver's own answer, or an evaluation of sizes that were kept, or excited.
     forecast
         The forecast from which the sizes were chosen.
-    seconds
-        Time each worker is expected to take for them, ``[W]``, in seconds; 0 for a worker without samples.
     gain
         Share of the iteration's time that these sizes are expected to save, against keeping those of the plan
         before; 0 where they were kept.
@@ -49,24 +49,37 @@ class Plan:
     """
 
     workers: tuple[str, ...]
-    sizes: Sizes
+    split: Split
     forecast: Forecast
-    seconds: Array
     gain: float
     acted: bool
     why: str
     iteration: int = 0
 
     @property
+    def sizes(self) -> Sizes:
+        """Samples of each worker, ``[W]``; they sum to the global batch."""
+        return self.split.sizes
+
+    @property
+    def seconds(self) -> Array:
+        """Time each worker is expected to take for them, ``[W]``, in seconds; 0 for a worker without samples."""
+        return self.split.seconds
+
+    @property
     def makespan(self) -> float:
         """Seconds until the last worker is expected to be done."""
-        return float(self.seconds.max())
+        return self.split.makespan
 
     @property
     def weights(self) -> Array:
         """Each worker's weight in the mean gradient, ``[W]``: its share of the samples."""
-        share: Array = self.sizes / self.sizes.sum()
-        return share
+        return self.split.weights
+
+    @property
+    def status(self) -> Status:
+        """What decides how long the last worker takes."""
+        return self.split.status
 
     @property
     def checksum(self) -> int:
@@ -115,9 +128,3 @@ class Plan:
             raise ValueError(f"tokens must be finite, not negative and not all 0, got {counts.tolist()}")
         share: Array = counts / counts.sum()
         return share
-
-
-def seconds_of(curves: Curves, sizes: Sizes | Array) -> Array:
-    """Return the time each worker takes for its size, ``[W]``, in seconds; 0 for none; memory limits left out."""
-    line = np.maximum(curves.floor, curves.intercept + curves.slope * sizes)
-    return np.where(sizes > 0, line, 0.0)

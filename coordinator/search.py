@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array, Sizes
 from paceline.coordinator import why
 from paceline.coordinator.limits import Limits, require_fleet
-from paceline.coordinator.plan import Plan, seconds_of
+from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy, gain_of
-from paceline.predictors import Curves, Forecast, Report
+from paceline.predictors import Forecast, Report
+from paceline.solver import evaluate
 
 NOBODY = -1
 
@@ -115,7 +116,7 @@ class LeaderSearch:
         low, high, _ = self._limits.bounds()
         if (self._sizes > high).any():
             reason = why.broken_bounds(self.workers, self._sizes, high)
-            sizes = self._limits.split(Curves.from_speed(self._speed()), low, high)
+            sizes = self._limits.split(_forecast(self._speed()), low, high).sizes
             self.plan = self._planned(sizes, f"{self._moved(sizes)}: {reason}")
             self._begin_window()
         elif self._seen < self._window:
@@ -138,7 +139,7 @@ class LeaderSearch:
         if name in self.workers:
             raise ValueError(f"worker {name!r} is already in the fleet")
         speed_W = self._speed()
-        self._start([*self.workers, name], np.append(self._limits.learnt, np.inf))
+        self._start([*self.workers, name], np.append(self._limits.memory, np.inf))
         return self._resplit(np.append(speed_W, np.median(speed_W)), f"{name} joined")
 
     def leave(self, worker: object) -> Plan:
@@ -148,7 +149,7 @@ class LeaderSearch:
         if stays.all() or not stays.any():
             raise ValueError(f"worker {name!r} cannot leave the fleet {list(self.workers)}")
         speed_W = self._speed()[stays]
-        self._start([other for other in self.workers if other != name], self._limits.learnt[stays])
+        self._start([other for other in self.workers if other != name], self._limits.memory[stays])
         return self._resplit(speed_W, f"{name} left")
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -160,7 +161,7 @@ class LeaderSearch:
             "sizes": self._sizes.copy(),
             "totals": self._totals.copy(),
             "speed": self._last_speed.copy(),
-            "learnt_limits": self._limits.learnt.copy(),
+            "memory_limits": self._limits.memory.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -171,7 +172,7 @@ class LeaderSearch:
                 f"the state was saved with a global batch of {global_batch}, but this search has {self.global_batch}: "
                 f"make it with global_batch={global_batch}"
             )
-        self._start([str(worker) for worker in state["workers"]], np.array(state["learnt_limits"]))
+        self._start([str(worker) for worker in state["workers"]], np.array(state["memory_limits"]))
         self._iterations, self._step, self._window, self._seen, self._gave, self._took = numbers
         self._sizes, self._totals = np.array(state["sizes"]), np.array(state["totals"])
         self._last_speed = np.array(state["speed"])
@@ -250,8 +251,8 @@ class LeaderSearch:
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
-    def _start(self, workers: Sequence[str], learnt: Array | None = None) -> None:
-        self._limits = Limits.of(self.policy, workers, self.global_batch, learnt)
+    def _start(self, workers: Sequence[str], memory: Array | None = None) -> None:
+        self._limits = Limits.of(self.policy, workers, self.global_batch, memory)
         self.workers = tuple(workers)
         self._sizes = self._limits.equal()
         self._last_speed = np.full(len(workers), np.nan)
@@ -265,7 +266,7 @@ class LeaderSearch:
 
     def _resplit(self, speed_W: Array, event: str) -> Plan:
         low, high, _ = self._limits.bounds()
-        sizes = self._limits.split(Curves.from_speed(speed_W), low, high)
+        sizes = self._limits.split(_forecast(speed_W), low, high).sizes
         self._last_speed = speed_W
         samples, fleet = why.count(self.global_batch, "sample"), why.count(len(self.workers), "worker")
         self.plan = self._planned(sizes, f"{event}: {samples} split anew over {fleet}")
@@ -275,9 +276,13 @@ class LeaderSearch:
         return why.moved(self.workers, self._sizes, sizes, self._speed())
 
     def _planned(self, sizes: Sizes, reason: str) -> Plan:
-        forecast = Forecast(self._speed(), spread=np.full(len(sizes), np.inf))
-        seconds, kept = seconds_of(forecast.curves, sizes), seconds_of(forecast.curves, self._sizes)
-        gain = gain_of(float(kept.max()), float(seconds.max()))
+        forecast = _forecast(self._speed())
+        made, kept = evaluate(forecast.curves, sizes), evaluate(forecast.curves, self._sizes)
+        gain = gain_of(kept.makespan, made.makespan)
         acted = hasattr(self, "plan") and not np.array_equal(sizes, self.plan.sizes)
         self._sizes = sizes
-        return Plan(self.workers, sizes, forecast, seconds, gain, acted, f"{reason}.", self._iterations)
+        return Plan(self.workers, made, forecast, gain, acted, f"{reason}.", self._iterations)
+
+
+def _forecast(speed_W: Array) -> Forecast:
+    return Forecast(speed_W, spread=np.full(len(speed_W), np.inf))

@@ -152,6 +152,18 @@ def broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
     return f"{_those(workers, over)} have room for fewer"
 
 
+def held_back(workers: Sequence[str], full: Mask) -> str:
+    """Return whom its memory keeps from taking more.
+
+    >>> held_back(["g0", "g1"], np.array([False, True])), held_back(["g0"], np.array([False]))
+    ('; memory keeps g1 from taking more, so that it ends early', '')
+    """
+    if not full.any():
+        return ""
+    ends = "it ends early" if full.sum() == 1 else "they end early"
+    return f"; memory keeps {_those(workers, full)} from taking more, so that {ends}"
+
+
 def _those(workers: Sequence[str], chosen: Mask) -> str:
     rows = np.flatnonzero(chosen)
     return listed([workers[int(i)] for i in rows[:SHOWN]], max(len(rows) - SHOWN, 0))

@@ -1,12 +1,13 @@
 """The promise of every predictor, and the predictors that keep it."""
 
+from paceline._curves import Curves
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.auto import Auto
 from paceline.predictors.averages import EWMA, ChangePoint, Holt, HuberEWMA, LastValue, MovingAverage, RunningMedian
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.forecast import Curves, Forecast
+from paceline.predictors.forecast import Forecast
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.named import name_of, named, register
 from paceline.predictors.networks import GRU, LSTM, NARX, BarrierHead, GatedNARX, SimpleRNN, Training

@@ -5,45 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline._arrays import Array
-
-
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """Batch time curves of a fleet: ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``.
-
-    Parameters
-    ----------
-    floor, intercept
-        Shortest possible time, and the time a batch costs besides its samples, ``[W]``, in seconds.
-    slope
-        Seconds per sample, ``[W]``.
-    limit
-        The largest batch that fits into memory, ``[W]``, in samples; infinite where there is none.
-
-    Examples
-    --------
-    >>> Curves.from_speed(np.array([100.0, 50.0])).seconds(np.array([10, 10]))
-    array([0.1, 0.2])
-    """
-
-    floor: Array
-    slope: Array
-    intercept: Array
-    limit: Array
-
-    @classmethod
-    def from_speed(cls, speed: Array) -> Curves:
-        """Curves of workers whose time is plainly samples / speed; speed ``[W]`` in samples/s."""
-        zero = np.zeros(len(speed))
-        return cls(floor=zero, slope=1.0 / np.asarray(speed), intercept=zero, limit=np.full(len(speed), np.inf))
-
-    def seconds(self, sizes: NDArray[np.int64] | Array) -> Array:
-        """Return the time of batches of these sizes, ``[W]``, in seconds; infinite beyond the limit."""
-        line = np.maximum(self.floor, self.intercept + self.slope * sizes)
-        return np.where(sizes <= self.limit, line, np.inf)
+from paceline._curves import Curves
 
 
 @dataclass(frozen=True, eq=False)

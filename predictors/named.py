@@ -19,7 +19,7 @@ def register(*classes: type[FleetPredictor]) -> None:
     >>> class Doubled(kinds["ewma"]): ...
     >>> register(Doubled)
     >>> named("doubled")
-    Doubled()
+    Doubled(smoothing=0.2)
     >>> del kinds["doubled"]
     """
     for kind in classes:

@@ -104,7 +104,7 @@ def _ranked(load: Load, done: Array, late: Array, quanta: int) -> tuple[float, A
     # The first of each worker's times stands for as many quanta as end with it; so they count on without gaps.
     before = np.add.accumulate(count) - count
     place = np.arange(len(rows)) - before.repeat(count)
-    seconds = load.seconds(first.repeat(count) + place, rows)
+    seconds = load.only(rows).seconds(first.repeat(count) + place)
     weight = np.ones(len(rows))
     weight[before] = first - done[some]
     deadline = _weighted_rank(seconds, weight, int(quanta - np.add.reduce(done)))

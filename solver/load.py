@@ -14,31 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline._curves import Line, batch_seconds
 
 ROUNDING = 16 * float(np.finfo(np.float64).eps)
 """How far, relatively, the inverse of a curve may miss the curve."""
 
 
-class BatchTimeCurves(Protocol):
+class BatchTimeCurves(Line, Protocol):
     """Batch time curves ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``; four arrays ``[W]``.
 
     `paceline.predictors.Curves` is one; anything with these four attributes will do.
     """
-
-    @property
-    def floor(self) -> Array:
-        """Shortest possible time of a batch, in seconds."""
-        ...
-
-    @property
-    def slope(self) -> Array:
-        """Seconds per sample."""
-        ...
-
-    @property
-    def intercept(self) -> Array:
-        """What a batch costs besides its samples, in seconds."""
-        ...
 
     @property
     def limit(self) -> Array:
@@ -85,11 +71,10 @@ class Load:
     quantum: int = 1
     overlap: float = 1.0
 
-    def seconds(self, quanta: Array, rows: NDArray[np.intp] | slice = slice(None)) -> Array:
-        """Return the time these workers take for these quanta, at least one each, and to communicate."""
-        line = self.intercept[rows] + self.slope[rows] * (quanta * self.quantum)
-        compute = np.maximum(self.floor[rows], line)
-        return compute + self.comm[rows] if self.overlap == 1 else overlapped(compute, self.comm[rows], self.overlap)
+    def seconds(self, quanta: Array) -> Array:
+        """Return the time the workers take for these quanta, at least one each, and to communicate, ``[W]``."""
+        compute = batch_seconds(self, quanta * self.quantum)
+        return compute + self.comm if self.overlap == 1 else overlapped(compute, self.comm, self.overlap)
 
     def only(self, rows: NDArray[np.intp]) -> Load:
         """Return the load of these workers alone."""

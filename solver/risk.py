@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeVar
+
 import numpy as np
 
 from paceline._arrays import Array
+from paceline._curves import Curves
+from paceline.solver.load import Load
+
+Stretched = TypeVar("Stretched", Curves, Load)
 
 
 def caution(spread: Array, risk: float = 1.0) -> Array:
@@ -40,6 +47,20 @@ def caution(spread: Array, risk: float = 1.0) -> Array:
     sigma = np.sqrt(2 * np.log(np.hypot(1.0, np.where(known, spread, spread[known].max()))))
     stretch: Array = np.exp(risk * _expected_largest(len(spread)) * (sigma - sigma.min()))
     return stretch
+
+
+def cautious(curves: Stretched, spread: Array, risk: float) -> Stretched:
+    """Return the curves with which noisy workers are planned: stretched by :func:`caution`, limits as they are.
+
+    The one place where caution is applied: by ``split(..., risk=...)`` to what it balances, and by the load balancer to
+    what it compares.
+    """
+    if not risk:
+        return curves
+    factor = caution(spread, risk)
+    return replace(
+        curves, floor=curves.floor * factor, slope=curves.slope * factor, intercept=curves.intercept * factor
+    )
 
 
 def _expected_largest(count: int) -> float:

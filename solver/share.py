@@ -47,7 +47,7 @@ def _evenly_used(load: Load, most: Array, deadline: float, quanta: int) -> tuple
 def _less_one(load: Load, most: Array, last_W: NDArray[np.bool_], excess: int) -> Array:
     """Take one quantum from the ``excess`` workers that end last among these; ties go to the slower curve."""
     rows = np.flatnonzero(last_W)
-    seconds = load.seconds(most[rows], rows)
+    seconds = load.only(rows).seconds(most[rows])
     bound = np.partition(seconds, len(rows) - excess)[len(rows) - excess]
     later, tied = rows[seconds > bound], rows[seconds == bound]
     keys = (load.slope, load.intercept, load.floor, load.comm)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Sizes
+from paceline._curves import Curves
 from paceline.solver.bounds import checked_load, checked_quanta, not_nan
 from paceline.solver.load import BatchTimeCurves, Load
-from paceline.solver.risk import caution
+from paceline.solver.risk import cautious
 from paceline.solver.share import share
 
 
@@ -35,6 +36,7 @@ class Status(Enum):
         "Held by the floor: the last worker takes as long for one quantum more. "
         "A larger global batch, or fewer workers, would cost no time."
     )
+    GIVEN = "Given: these sizes were not chosen from these curves, so another split may end sooner."
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +58,7 @@ class Split:
         What decides the makespan.
     """
 
-    sizes: NDArray[np.int64]
+    sizes: Sizes
     seconds: Array
     makespan: float
     weights: Array
@@ -148,6 +150,16 @@ def split(
     )
 
 
+def evaluate(curves: Curves, sizes: Sizes) -> Split:
+    """Return what given sizes take under the curves, ``[W]``, memory limits left out.
+
+    >>> evaluate(Curves.from_speed(np.array([100.0, 200.0])), np.array([60, 60])).makespan
+    0.6
+    """
+    seconds = curves.busy_seconds(sizes)
+    return Split(sizes, seconds, float(seconds.max()), sizes / sizes.sum(), Status.GIVEN)
+
+
 def _stretched(load: Load, spread: ArrayLike | None, risk: float) -> Load:
     """Return the load with the curves of noisy workers stretched."""
     if not 0 <= risk <= 2:
@@ -158,8 +170,7 @@ def _stretched(load: Load, spread: ArrayLike | None, risk: float) -> Load:
         return load
     if spread is None:
         raise ValueError("risk needs the spread of the forecast: give spread=forecast.spread, or risk=0")
-    factor = caution(spread, risk)
-    return replace(load, floor=load.floor * factor, slope=load.slope * factor, intercept=load.intercept * factor)
+    return cautious(load, spread, risk)
 
 
 def _seconds(load: Load, taken: Array) -> Array:

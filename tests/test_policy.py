@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.coordinator.plan import seconds_of
 from paceline.coordinator.policy import excited, largest_gain, turning, within_half_step, within_largest_change
 from paceline.predictors import BatchTime, Curves, LastValue, Report
 from paceline.solver import split
@@ -67,7 +66,7 @@ def test_no_split_gains_more_than_the_largest_gain(seed):
         limit=np.full(4, np.inf),
     )
     sizes = rng.multinomial(400, [0.25] * 4)
-    kept = seconds_of(curves, sizes).max()
+    kept = curves.busy_seconds(sizes).max()
     gain = 1 - split(curves, 400).makespan / kept
     assert gain <= largest_gain(curves, 400, kept) <= 1
 

@@ -264,7 +264,7 @@ def test_competitors_slow_the_worker_beside_which_they_stand(tmp_path):
     contention = Contention(workers=2, pattern="steady", competitors=3, quota=quota)
     command = [*torchrun(tmp_path, 0, 0)[:-3], str(script), "20", "-1"]
     trace = collect_command(command, tmp_path / "work.parquet", contention=contention).trace
-    (contended,) = {competitor.worker for competitor in contention.planned()}
+    (contended,) = {competitor.worker for competitor in contention.planned(seconds=60.0)}
     own = np.median(trace.seconds, axis=0)
     assert own[contended] > 1.1 * own[1 - contended]  # about 3 with control groups, less when pinned
     assert trace.meta["competitors"] == "3 (cpu)"

@@ -68,7 +68,7 @@ def untrue(before, base, plan, balancer):
     if plan.why.startswith("Kept the sizes") and changed:
         return "kept"
     if plan.why.startswith("Equal batches") and np.ptp(plan.sizes) > balancer.policy.quantum * 2 + 1:
-        bounded = np.isfinite(balancer._limits.learnt).any() or np.isfinite(plan.forecast.curves.limit).any()
+        bounded = np.isfinite(balancer._limits.memory).any() or np.isfinite(plan.forecast.curves.limit).any()
         return "" if bounded else "equal"
     return untrue_move(base, balancer, plan) or untrue_excitation(before, base, balancer, plan)
 
@@ -152,3 +152,22 @@ def test_a_state_that_is_refused_changes_nothing():
         balancer.load_state_dict(broken)
     after = balancer.state_dict()
     assert all(np.array_equal(before[name], after[name], equal_nan=before[name].dtype.kind == "f") for name in before)
+
+
+def test_a_worker_that_its_memory_holds_back_is_named_as_long_as_it_is():
+    balancer = LoadBalancer(LastValue(), workers=["a", "b"], global_batch=120, policy=Policy(warmup=0))
+    report = Report(samples=[60, 60], seconds=[0.3, 0.6], out_of_memory=[True, False])
+    reasons = [balancer.step(report).why]
+    for _ in range(3):
+        sizes = balancer.plan.sizes
+        reasons.append(balancer.step(Report(samples=sizes, seconds=sizes * [0.005, 0.01])).why)
+    assert reasons[0].endswith("a has room for 48 samples only.")
+    assert all(reason.endswith("; memory keeps a from taking more, so that it ends early.") for reason in reasons[1:])
+
+
+def test_memory_is_not_blamed_where_it_costs_nothing():
+    balancer = LoadBalancer(LastValue(), workers=["a", "b"], global_batch=120, policy=Policy(warmup=0))
+    plan = balancer.step(Report(samples=[60, 60], seconds=[0.9, 0.6], out_of_memory=[True, False]))
+    for _ in range(3):
+        plan = balancer.step(Report(samples=plan.sizes, seconds=plan.sizes * [0.015, 0.01]))
+        assert "memory" not in plan.why

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.plan import seconds_of
 
 logger = logging.getLogger("paceline.metrics")
 
@@ -89,7 +88,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
 def _equal_seconds(iteration: Iteration) -> float:
     """Return what the slowest would have taken with equal batches: the times measured, moved along the curves."""
     curves, sizes_W = iteration.plan.forecast.curves, iteration.sizes
-    used_W = seconds_of(curves, sizes_W)
-    equal_W = seconds_of(curves, np.full(len(sizes_W), sizes_W.mean()))  # a fraction will do
+    used_W = curves.busy_seconds(sizes_W)
+    equal_W = curves.busy_seconds(np.full(len(sizes_W), sizes_W.mean()))  # a fraction will do
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.fmax.reduce(np.where(used_W > 0, iteration.seconds * equal_W / used_W, np.nan)))

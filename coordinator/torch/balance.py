@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from paceline._arrays import Sizes
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.plan import Plan, seconds_of
+from paceline.coordinator.plan import Plan
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.exchange import Exchange
@@ -391,7 +391,7 @@ class Balance:
             worker=self._workers[self._loader.rank],
             sizes=np.rint(sizes_W).astype(np.int64),
             seconds=rows["seconds"] / steps_W,
-            forecast_seconds=seconds_of(used.forecast.curves, sizes_W / parts_W) * parts_W,
+            forecast_seconds=used.forecast.curves.busy_seconds(sizes_W / parts_W) * parts_W,
             comm_seconds=rows["comm_seconds"],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,

@@ -56,6 +56,7 @@ class Handed:
     --------
     The loop fetches the second batch before it computes the first:
 
+    >>> import numpy as np
     >>> handed = Handed(rank=0, global_batch=12)
     >>> handed.add(np.array([8, 4]))
     >>> handed.add(np.array([3, 9]))

@@ -57,6 +57,7 @@ class Pace:
     --------
     Balanced workers are left alone, and a slow one is answered at once:
 
+    >>> import numpy as np
     >>> pace, one = Pace(), np.ones(2)
     >>> plans = [pace.wants_plan(np.array([0.1, 0.1001]), one, plan_seconds=0.001) for _ in range(20)]
     >>> plans.count(True), pace.wants_plan(np.array([0.1, 0.2]), one, plan_seconds=0.001)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array
+from paceline._curves import Curves
 from paceline.predictors.batch_time.device_curves import (
     FIELDS,
     PROPORTIONAL,
@@ -25,7 +26,7 @@ from paceline.predictors.batch_time.device_curves import (
     median_curve,
 )
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.forecast import Curves, Forecast
+from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
 from paceline.predictors.report import FASTEST, SLOWEST, Report
 

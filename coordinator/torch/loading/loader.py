@@ -82,6 +82,7 @@ class BalancedLoader:
     --------
     Rank 1 of 2, with ten samples in order and batches of six:
 
+    >>> import numpy as np
     >>> loader = BalancedLoader(range(10), global_batch=6, rank=1, world_size=2, shuffle=False)
     >>> loader.sizes = np.array([4, 2])
     >>> [batch.tolist() for batch in loader]

@@ -1,0 +1,81 @@
+"""Batch time curves: how long a batch of some size takes. Axis: W workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from paceline._arrays import Array, Sizes
+
+
+class Line(Protocol):
+    """A floor and a line for each worker, ``[W]``."""
+
+    @property
+    def floor(self) -> Array:
+        """Shortest possible time of a batch, in seconds."""
+        ...
+
+    @property
+    def slope(self) -> Array:
+        """Seconds per sample."""
+        ...
+
+    @property
+    def intercept(self) -> Array:
+        """What a batch costs besides its samples, in seconds."""
+        ...
+
+
+def batch_seconds(line: Line, sizes: Sizes | Array) -> Array:
+    """Return ``max(floor, intercept + slope * size)``, ``[W]``, in seconds: the one place where it is computed.
+
+    Solver, forecast and plan compare times bit for bit, so they must not round in different ways.
+    """
+    seconds: Array = np.maximum(line.floor, line.intercept + line.slope * sizes)
+    return seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Batch time curves of a fleet: ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``.
+
+    Parameters
+    ----------
+    floor, intercept
+        Shortest possible time, and the time a batch costs besides its samples, ``[W]``, in seconds.
+    slope
+        Seconds per sample, ``[W]``.
+    limit
+        The largest batch that fits into memory, ``[W]``, in samples; infinite where there is none.
+
+    Examples
+    --------
+    >>> Curves.from_speed(np.array([100.0, 50.0])).seconds(np.array([10, 10]))
+    array([0.1, 0.2])
+    """
+
+    floor: Array
+    slope: Array
+    intercept: Array
+    limit: Array
+
+    @classmethod
+    def from_speed(cls, speed: Array) -> Curves:
+        """Curves of workers whose time is plainly samples / speed; speed ``[W]`` in samples/s."""
+        zero = np.zeros(len(speed))
+        return cls(floor=zero, slope=1.0 / np.asarray(speed), intercept=zero, limit=np.full(len(speed), np.inf))
+
+    def seconds(self, sizes: Sizes | Array) -> Array:
+        """Return the time of batches of these sizes, ``[W]``, in seconds; infinite beyond the limit."""
+        return np.where(sizes <= self.limit, batch_seconds(self, sizes), np.inf)
+
+    def busy_seconds(self, sizes: Sizes | Array) -> Array:
+        """Return how long each worker computes for its size, ``[W]``, in seconds: 0 for none; limits left out.
+
+        >>> Curves.from_speed(np.array([100.0, 50.0])).busy_seconds(np.array([10, 0]))
+        array([0.1, 0. ])
+        """
+        return np.where(sizes > 0, batch_seconds(self, sizes), 0.0)
