@@ -47,7 +47,7 @@ def section(outcome: Outcome) -> str:
             f"{row.loss_gap:.1g}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    step = 1e3 * sum(outcome.turns[0]["seconds"]) / len(outcome.turns[0]["seconds"])
+    step = 1e3 * sum(outcome.turns[0].seconds) / len(outcome.turns[0].seconds)
     about = (
         f"{outcome.setting.rounds} rounds, turns of {outcome.setting.seconds:g} s, an iteration of equal batches takes "
         f"{step:.0f} ms; {max(outcome.foreign_cores, 0):.2f} cores were busy beside the two ranks"

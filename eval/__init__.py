@@ -1,24 +1,24 @@
 """How good: backtests, the leaderboard, and the replay of synchronisation schemes."""
 
-from paceline.eval.backtest import Backtest, Step, backtest, iter_backtest
+from paceline.eval.backtest import Backtest, BacktestStep, backtest, iter_backtest
 from paceline.eval.figures import leaderboard_figure, replay_figure
 from paceline.eval.leaderboard import Leaderboard, leaderboard
 from paceline.eval.overhead import barrier_overhead
-from paceline.eval.replay import Iteration, Replay, Replays, iter_replay, replay, replay_all
+from paceline.eval.replay import Replay, ReplayedIteration, Replays, iter_replay, replay, replay_all
 from paceline.eval.schemes import Balanced, Clairvoyant, EqualBatches, Scheme
 from paceline.eval.worth import Worth, worth
 
 __all__ = [
     "Backtest",
+    "BacktestStep",
     "Balanced",
     "Clairvoyant",
     "EqualBatches",
-    "Iteration",
     "Leaderboard",
     "Replay",
+    "ReplayedIteration",
     "Replays",
     "Scheme",
-    "Step",
     "Worth",
     "backtest",
     "barrier_overhead",

@@ -17,7 +17,7 @@ from paceline.predictors import Forecast, Predictor, Report
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class BacktestStep:
     """One iteration of a backtest: its number, its forecast, and the speed that came, ``[W]``, in samples/s."""
 
     iteration: int
@@ -86,7 +86,7 @@ class Backtest:
         return (self.forecast_TW - self.actual_TW)[self.warmup :]
 
 
-def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> Iterator[Step]:
+def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> Iterator[BacktestStep]:
     """Pass a recorded job before a predictor, one boundary at a time.
 
     At each boundary the predictor sees the drivers sampled there and all earlier iterations, and nothing later. It
@@ -117,7 +117,7 @@ def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> It
     for boundary in range(len(trace) - horizon + 1):
         drivers_WD = None if drivers_TWD is None else drivers_TWD[boundary]
         k = boundary + horizon - 1
-        yield Step(k, predictor.predict(drivers_WD, horizon=horizon), speed_TW[k])
+        yield BacktestStep(k, predictor.predict(drivers_WD, horizon=horizon), speed_TW[k])
         predictor.observe(_report(trace, boundary, drivers_WD))
 
 

@@ -26,7 +26,7 @@ EQUAL, CLAIRVOYANT = "equal batches", "clairvoyant"
 
 
 @dataclass(frozen=True, eq=False)
-class Iteration:
+class ReplayedIteration:
     """One replayed iteration: its number, the sizes chosen, and each worker's time for them, ``[W]``, in seconds."""
 
     number: int
@@ -59,7 +59,7 @@ class Replay:
     """
 
     trace: str
-    iterations: Mapping[str, list[Iteration]] = field(repr=False)
+    iterations: Mapping[str, list[ReplayedIteration]] = field(repr=False)
     skipped: int
 
     def seconds(self, scheme: str) -> Array:
@@ -114,7 +114,7 @@ class Replays:
         return table.reset_index().sort_values("speed-up", ascending=False, ignore_index=True)
 
 
-def iter_replay(scheme: Scheme, trace: Trace, *, global_batch: int) -> Iterator[Iteration]:
+def iter_replay(scheme: Scheme, trace: Trace, *, global_batch: int) -> Iterator[ReplayedIteration]:
     """Run one scheme over a recorded job, leaving out iterations in which a worker did not report.
 
     Each worker takes its size over its recorded speed, and the iteration as long as the slowest of them.
@@ -141,7 +141,7 @@ def iter_replay(scheme: Scheme, trace: Trace, *, global_batch: int) -> Iterator[
         sizes = scheme.sizes(k, drivers_WD)
         _require_whole(sizes, global_batch, scheme)
         seconds = sizes / speed_W
-        yield Iteration(k, sizes, seconds)
+        yield ReplayedIteration(k, sizes, seconds)
         scheme.observe(sizes, seconds, drivers_WD)
 
 

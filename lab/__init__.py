@@ -5,7 +5,7 @@
 """
 
 from paceline.lab.collect.jobs import JOBS, Job
-from paceline.lab.collect.run import collect
+from paceline.lab.collect.record_job import collect
 from paceline.lab.contention.contention import USAGE, Contention
 from paceline.lab.contention.patterns import PATTERNS, Competitor, plan
 from paceline.lab.contention.usage import Usage, load_without_averaging

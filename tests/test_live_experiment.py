@@ -1,6 +1,5 @@
 """The live experiment: what it concludes from what ranks wrote down, and a short real run."""
 
-import json
 import os
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from paceline.lab.contention.disturbance import Bursts, Quota
 from paceline.lab.experiment import EQUAL, Outcome, Setting, experiment
 from paceline.lab.experiment.figure import loss_figure
+from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
 
 
 def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
@@ -17,25 +17,15 @@ def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
     turns, taken = [], {EQUAL: 0, "ewma": 0}
     for scheme, seed in setting.turns:
         seconds = [0.1 * (pace if scheme == "ewma" else 1.0)] * steps
-        turns.append(
-            {
-                "scheme": scheme,
-                "seed": seed,
-                "first": taken[scheme],
-                "seconds": seconds,
-                "machine": 2.5 * sum(seconds),
-                "own": sum(seconds),
-            }
-        )
+        turns.append(TurnSeen(scheme, seed, taken[scheme], seconds, machine=2.5 * sum(seconds), own=sum(seconds)))
         taken[scheme] += steps
-    record = {"sizes": sizes, "seconds": own, "forecast": own, "overhead": 2e-4, "acted": acted, "why": ""}
     results = []
     for rank in range(2):
         share = sizes[rank] / sum(sizes)
         losses = {scheme: (1.0 / np.arange(1, count + 1)).tolist() for scheme, count in taken.items()}
         weights = {EQUAL: [0.5] * taken[EQUAL], "ewma": [share] * taken["ewma"]}
-        records = [{"index": index, **record} for index in range(taken["ewma"])]
-        results.append({"turns": turns, "losses": losses, "weights": weights, "records": {"ewma": records}})
+        records = [IterationSeen(index, sizes, own, own, 2e-4, acted, "") for index in range(taken["ewma"])]
+        results.append(RankResult(turns, losses, weights, {"ewma": records}))
     return Outcome(setting, results)
 
 
@@ -67,13 +57,13 @@ def test_cpu_time_that_no_rank_used_is_told():
 def test_the_first_iterations_of_a_turn_do_not_count():
     outcome = made(0.5, [50, 50], [0.04, 0.04])
     for turn in outcome.turns:
-        turn["seconds"][0] = 100.0
+        turn.seconds[0] = 100.0
     assert outcome.row("ewma").speed_up == pytest.approx(2.0)
 
 
 def test_losses_of_ranks_are_weighed_by_their_samples():
     outcome = made(1.0, [80, 20], [0.08, 0.02])
-    outcome.results[1]["losses"]["ewma"][0] = 0.0
+    outcome.results[1].losses["ewma"][0] = 0.0
     assert outcome.losses("ewma")[0] == pytest.approx(0.8)
     assert outcome.row("ewma").loss_gap == pytest.approx(0.2)
 
@@ -137,8 +127,9 @@ def test_a_real_run_trains_alike_whatever_the_sizes_and_draws_its_losses(tmp_pat
         assert row.loss_gap < 0.02
         assert row.speed_up > 0
         assert 0 <= row.waiting < 1
-    control = outcome.results[0]["records"]["control"]
-    assert {tuple(record["sizes"]) for record in control} == {(64, 64)}
+    control = outcome.results[0].records["control"]
+    assert {tuple(record.sizes) for record in control} == {(64, 64)}
     assert shares[-1] == 1.0
     assert loss_figure(outcome, tmp_path / "losses.png").stat().st_size > 10_000
-    json.dumps(outcome.results)
+    outcome.results[1].write(tmp_path / "result.json")
+    assert RankResult.read(tmp_path / "result.json") == outcome.results[1]

@@ -29,7 +29,7 @@ from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.handed import Handed, Sight, Turn, lengths
 from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import Loader
-from paceline.coordinator.torch.reports import LEAST, PLACE, Rows, Tally
+from paceline.coordinator.torch.reports import LEAST, PLACE, RankReports, ReportTally
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.torch.weighting import BalanceWarning, Weigh, Weighting
 from paceline.recording.drivers import Driver
@@ -87,7 +87,7 @@ class Balance:
         self._drivers = tuple(drivers)
         self._drivers_before = np.full((len(workers), len(drivers)), np.nan)
         self._handed = Handed(loader.rank, loader.global_batch)
-        self._tally = Tally()
+        self._tally = ReportTally()
         self._pace = pace or Pace()
         self._losses = audit.LossKind(weigh)
         self._weightings: list[Weighting] = []
@@ -210,7 +210,7 @@ class Balance:
             if worker not in self._workers:
                 self.balancer.leave(worker)
         self._drivers_before = np.full_like(self._drivers_before, np.nan)
-        self._tally = Tally()
+        self._tally = ReportTally()
         self._take_order()
         self._take_sizes()
 
@@ -333,7 +333,7 @@ class Balance:
         self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
         report_WF = self._exchange.receive()
         self._clock.wait_ends()
-        rows, used, agreed = Rows(report_WF[self._order]), self._plan, True
+        rows, used, agreed = RankReports(report_WF[self._order]), self._plan, True
         if not rows.together:
             agreed = self._settle(rows)
         self._trust(rows)
@@ -345,7 +345,7 @@ class Balance:
         if self.on_iteration:
             self._tell(rows, used, agreed)
 
-    def _trust(self, rows: Rows) -> None:
+    def _trust(self, rows: RankReports) -> None:
         """Stop to sum the weights of all ranks once it shows that the loop trains on the loader's batches alone.
 
         Then they sum to one by the plan, and a collective less in every step is a millisecond for small models. A loop
@@ -357,7 +357,7 @@ class Balance:
         self._exchanges += 1
         self.sums_shares = self._mixes or self._exchanges < TRUSTED
 
-    def _learn(self, rows: Rows) -> None:
+    def _learn(self, rows: RankReports) -> None:
         """Take the reports to account, and plan if waiting has cost enough since the plan before."""
         log_norm_W = rows["log_norm"]
         if log_norm_W[0] == log_norm_W[0] and (sentence := self._losses.learn(rows["samples"], log_norm_W)):
@@ -378,7 +378,7 @@ class Balance:
         self._pace.planned(acted=self._plan.acted)
         self._plan_seconds += PLAN_SMOOTHING * (time.perf_counter() - began - self._plan_seconds)
 
-    def _tell(self, rows: Rows, used: Plan, agreed: bool) -> None:
+    def _tell(self, rows: RankReports, used: Plan, agreed: bool) -> None:
         """Tell the observers of the iteration that is over."""
         steps_W, known_W = rows["steps"], np.isfinite(rows["samples"])  # a device may not have finished yet
         handed_W = self._handed.sizes
@@ -401,7 +401,7 @@ class Balance:
         for observe in self.on_iteration:
             observe(iteration)
 
-    def _settle(self, rows: Rows) -> bool:
+    def _settle(self, rows: RankReports) -> bool:
         """Let all ranks go on from what the first has learnt where their plans differ; return whether they agreed.
 
         Raises

@@ -42,7 +42,7 @@ _AT = {name: place for place, name in enumerate(COLUMNS)}
 _PLACES = [_AT[name] for name in PLACE]
 
 
-class Rows:
+class RankReports:
     """What all ranks reported in one exchange, ``[W, F]``, in the order of the plan's workers.
 
     Most exchanges are only looked at, in every iteration of the job: so this takes apart what is asked for, no more.
@@ -86,30 +86,30 @@ class Rows:
         return places
 
 
-class Tally:
+class ReportTally:
     """Adds up reports until the balancer is to learn from them: nothing that was measured between plans is lost.
 
     Examples
     --------
     Two exchanges, of one step with two micro-batches each, in which the second worker took .5 and .7 s:
 
-    >>> tally = Tally()
+    >>> tally = ReportTally()
     >>> for seconds in (0.5, 0.7):
     ...     rest = [0, 0, 1, 0, 1, 1, 0, 0, 96, 0]
-    ...     tally.add(Rows(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, seconds, *rest]])))
+    ...     tally.add(RankReports(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, seconds, *rest]])))
     >>> report = tally.take(None)
     >>> report.samples, report.seconds
     (array([32., 16.]), array([0.25, 0.3 ]))
     """
 
     def __init__(self) -> None:
-        self._rows: list[Rows] = []
+        self._rows: list[RankReports] = []
 
     def __len__(self) -> int:
         """Return how many exchanges were added since the last report was taken."""
         return len(self._rows)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: RankReports) -> None:
         """Add what one exchange brought."""
         self._rows.append(rows)
 

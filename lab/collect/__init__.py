@@ -2,6 +2,6 @@
 
 from paceline.lab.collect.command import collect_command
 from paceline.lab.collect.jobs import JOBS, Job
-from paceline.lab.collect.run import collect
+from paceline.lab.collect.record_job import collect
 
 __all__ = ["JOBS", "Job", "collect", "collect_command"]

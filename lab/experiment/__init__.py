@@ -1,8 +1,8 @@
 """The live experiment: a real training on this machine, equal batches against balanced ones, in turns of one run."""
 
 from paceline.lab.contention.disturbance import DISTURBANCES
+from paceline.lab.experiment.conduct import can_set_quotas, experiment
 from paceline.lab.experiment.outcome import Outcome, Row
-from paceline.lab.experiment.run import can_set_quotas, experiment
 from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
 from paceline.lab.experiment.tasks import TASKS
 

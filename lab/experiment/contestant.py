@@ -15,7 +15,7 @@ from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
 from paceline.lab.experiment.tasks import live_task
 from paceline.predictors import LastValue, named
 
-NEVER = 2**40
+ENDLESS = 2**40
 """A warm-up that never ends: equal batches for ever."""
 
 
@@ -48,7 +48,7 @@ class Contestant:
         self.records: list[Iteration] = []
         if scheme != EQUAL:
             predictor = LastValue() if scheme == CONTROL else named(scheme)
-            policy = Policy(warmup=NEVER) if scheme == CONTROL else None
+            policy = Policy(warmup=ENDLESS) if scheme == CONTROL else None
             balance = attach(self.model, self.loader, predictor=predictor, policy=policy, weigh=chosen.weigh)
             balance.on_iteration.append(self.records.append)
             if chosen.weigh == "loss":

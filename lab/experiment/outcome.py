@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from paceline._arrays import Array
 from paceline.lab.contention.disturbance import DISTURBANCES
+from paceline.lab.experiment.result import RankResult, TurnSeen
 from paceline.lab.experiment.setting import DISTURBED, EQUAL, Setting
 from paceline.predictors import Curves
 from paceline.solver import split
@@ -70,36 +70,35 @@ class Outcome:
     """
 
     setting: Setting
-    results: list[dict[str, Any]]
+    results: list[RankResult]
 
     @property
-    def turns(self) -> list[dict[str, Any]]:
+    def turns(self) -> list[TurnSeen]:
         """The turns as the first rank saw them."""
-        turns: list[dict[str, Any]] = self.results[0]["turns"]
-        return turns
+        return self.results[0].turns
 
     @property
     def foreign_cores(self) -> float:
         """Cores that others kept busy, in the mean: competing processes of the experiment's own among them."""
-        spent = sum(sum(turn["seconds"]) for turn in self.turns)
-        own = sum(turn["own"] for result in self.results for turn in result["turns"])
-        return float((sum(turn["machine"] for turn in self.turns) - own) / spent)
+        spent = sum(sum(turn.seconds) for turn in self.turns)
+        own = sum(turn.own for result in self.results for turn in result.turns)
+        return float((sum(turn.machine for turn in self.turns) - own) / spent)
 
     def pairs(self, scheme: str) -> Array:
         """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""
-        rates = [_rate(turn["seconds"]) for turn in self.turns]
-        here = [index for index, turn in enumerate(self.turns) if turn["scheme"] == scheme]
+        rates = [_rate(turn.seconds) for turn in self.turns]
+        here = [index for index, turn in enumerate(self.turns) if turn.scheme == scheme]
         return np.array([rates[index] / ((rates[index - 1] + rates[index + 1]) / 2) for index in here])
 
     def losses(self, scheme: str) -> Array:
         """Return the mean loss over the samples of every iteration, ``[K]``."""
-        parts = [np.array(r["losses"][scheme]) * np.array(r["weights"][scheme]) for r in self.results]
+        parts = [np.array(r.losses[scheme]) * np.array(r.weights[scheme]) for r in self.results]
         total: Array = np.sum(parts, axis=0)
         return total
 
     def seconds(self, scheme: str) -> Array:
         """Return the training time until the end of every counted iteration, ``[K]``, the pauses left out."""
-        return np.cumsum(np.concatenate([turn["seconds"] for turn in self.turns if turn["scheme"] == scheme]))
+        return np.cumsum(np.concatenate([turn.seconds for turn in self.turns if turn.scheme == scheme]))
 
     @property
     def rows(self) -> list[Row]:
@@ -117,7 +116,7 @@ class Outcome:
         rest_K = np.maximum(walls_K - own_KW.max(axis=1), 0.0)
         equal = (fixed_W + total / sizes_KW.shape[1] * slope_KW).max(axis=1) + rest_K
         best = np.array([split(_lines(fixed_W, slope_W), total, lower=1).makespan for slope_W in slope_KW]) + rest_K
-        records = self.results[0]["records"][scheme]
+        records = self.results[0].records[scheme]
         ours, theirs = self.losses(scheme), self.losses(EQUAL)
         count = min(len(ours), len(theirs))
         return Row(
@@ -127,8 +126,8 @@ class Outcome:
             float(1 - (own_KW / own_KW.max(axis=1, keepdims=True)).mean()),
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
-            float(np.median([record["overhead"] for record in records])),
-            100 * sum(now["sizes"] != before["sizes"] for before, now in pairwise(records)) / len(ours),
+            float(np.median([record.overhead for record in records])),
+            100 * sum(now.sizes != before.sizes for before, now in pairwise(records)) / len(ours),
             float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
         )
 
@@ -146,12 +145,12 @@ class Outcome:
 
     def _measured(self, scheme: str) -> tuple[Array, Array, Array]:
         """Return wall seconds ``[K]``, sizes and own seconds ``[K, W]`` of the recorded iterations that count."""
-        begun = [(turn["first"], turn["seconds"]) for turn in self.turns if turn["scheme"] == scheme]
+        begun = [(turn.first, turn.seconds) for turn in self.turns if turn.scheme == scheme]
         walls = {first + k: wall for first, seconds in begun for k, wall in enumerate(seconds) if k >= SETTLE}
-        chosen = [record for record in self.results[0]["records"][scheme] if record["index"] in walls]
-        walls_K = np.array([walls[record["index"]] for record in chosen])
-        sizes, own = (np.array([record[name] for record in chosen], dtype=float) for name in ("sizes", "seconds"))
-        return walls_K, sizes, own
+        chosen = [record for record in self.results[0].records[scheme] if record.index in walls]
+        walls_K = np.array([walls[record.index] for record in chosen])
+        sizes_KW = np.array([record.sizes for record in chosen], dtype=float)
+        return walls_K, sizes_KW, np.array([record.seconds for record in chosen], dtype=float)
 
 
 def _lines(fixed_W: Array, slope_W: Array) -> Curves:

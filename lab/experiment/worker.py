@@ -12,16 +12,15 @@ import os
 import struct
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
 
-from paceline.coordinator.iteration import Iteration
 from paceline.lab.contention.disturbance import DISTURBANCES, Bursts, Hogs, Quota, Switch
 from paceline.lab.experiment.contestant import Contestant
+from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
 from paceline.lab.experiment.setting import EQUAL, Setting
 from paceline.lab.processes.orphan import die_with_parent
 from paceline.recording.place import Place
@@ -29,18 +28,6 @@ from paceline.recording.place import Place
 WARM_UP = 5
 """Iterations of every scheme before the first turn: they allocate memory and choose kernels."""
 NOT_YET = 2**62
-
-
-@dataclass
-class Turn:
-    """What a rank saw in one turn: wall seconds of each iteration, CPU seconds of the machine and of this rank."""
-
-    scheme: str
-    seed: int
-    first: int
-    seconds: list[float]
-    machine: float
-    own: float
 
 
 class Finish:
@@ -60,7 +47,7 @@ class Finish:
         self._shared[:] = struct.pack("q", value)
 
 
-def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None, disturbed: bool) -> dict[str, Any]:
+def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None, disturbed: bool) -> RankResult:
     """Train for every scheme in its turns, and return what this rank saw."""
     between = DISTURBANCES[setting.contention].between if disturbed else 0.0
     contestants = {scheme: Contestant(scheme, setting) for scheme in (EQUAL, *setting.schemes)}
@@ -71,12 +58,12 @@ def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None, dist
         take_turn(contestants[scheme], scheme, seed, setting.seconds, rank, finish, bursts, between)
         for scheme, seed in setting.turns
     ]
-    return {
-        "turns": [asdict(turn) for turn in turns],
-        "losses": {scheme: one.losses for scheme, one in contestants.items()},
-        "weights": {scheme: one.weights for scheme, one in contestants.items()},
-        "records": {scheme: [plain(record) for record in one.records] for scheme, one in contestants.items()},
-    }
+    return RankResult(
+        turns=turns,
+        losses={scheme: one.losses for scheme, one in contestants.items()},
+        weights={scheme: one.weights for scheme, one in contestants.items()},
+        records={scheme: [IterationSeen.of(seen) for seen in one.records] for scheme, one in contestants.items()},
+    )
 
 
 def take_turn(
@@ -88,7 +75,7 @@ def take_turn(
     finish: Finish,
     bursts: Bursts | None,
     between: float = 0.0,
-) -> Turn:
+) -> TurnSeen:
     """Train for so many seconds by the clock of the first rank."""
     distributed.barrier()  # all have ended the turn before
     if rank == 0:
@@ -109,7 +96,7 @@ def take_turn(
             finish.iteration = len(contestant.losses) + 1
     if bursts:
         bursts.stop()
-    return Turn(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - own)
+    return TurnSeen(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - own)
 
 
 def work_for(seconds: float) -> None:
@@ -117,19 +104,6 @@ def work_for(seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
-
-
-def plain(record: Iteration) -> dict[str, Any]:
-    """Return what the outcome is computed from."""
-    return {
-        "index": record.index,
-        "sizes": record.sizes.tolist(),
-        "seconds": record.seconds.tolist(),
-        "forecast": record.forecast_seconds.tolist(),
-        "overhead": record.overhead_seconds,
-        "acted": record.plan.acted,
-        "why": record.plan.why,
-    }
 
 
 def busy_seconds() -> float:
@@ -155,7 +129,7 @@ def main() -> None:
     if told["place"]:
         Place(**told["place"]).enter()
     result = run(setting, rank, Finish(folder / "finish"), disturbed(told, setting), told["disturbed"])
-    (folder / f"result{rank}.json").write_text(json.dumps(result))
+    result.write(folder / f"result{rank}.json")
     distributed.destroy_process_group()
 
 

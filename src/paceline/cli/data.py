@@ -179,7 +179,7 @@ def data_fetch(
 def _traces(name: str, file_format: str | None, options: list[str] | None) -> Iterator[Trace]:
     from paceline.cli import sources
 
-    return sources.iter_traces(name, file_format, **dict(map(_option, options or [])))
+    return sources.find_traces(name, file_format, **dict(map(_option, options or [])))
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -15,7 +15,7 @@ DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx", "arima", 
 """What is replayed unless other predictors are named."""
 
 
-def iter_traces(name: str, file_format: str | None = None, **options: Any) -> Iterator[Trace]:
+def find_traces(name: str, file_format: str | None = None, **options: Any) -> Iterator[Trace]:
     """Yield the trace of a recorded job's name, or the traces of a file or a folder of any format.
 
     Raises
@@ -39,7 +39,7 @@ def iter_traces(name: str, file_format: str | None = None, **options: Any) -> It
 
 def trace(name: str) -> Trace:
     """Return the one trace of a recorded job's name, or of a file of any format."""
-    found = list(islice(iter_traces(name), 2))
+    found = list(islice(find_traces(name), 2))
     if len(found) > 1:
         raise ValueError(f"{name} holds more than one trace: load it into a folder (paceline data load) and name one")
     return found[0]
@@ -47,7 +47,7 @@ def trace(name: str) -> Trace:
 
 def traces(names: Sequence[str] | None, split: str) -> list[Trace]:
     """Return all traces of those named, or the recorded ones of a split when none is named."""
-    return [one for name in names for one in iter_traces(name)] if names else recorded.load_split(split)
+    return [one for name in names for one in find_traces(name)] if names else recorded.load_split(split)
 
 
 def predictor(text: str) -> FleetPredictor:

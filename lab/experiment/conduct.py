@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from paceline.lab.contention.disturbance import DISTURBANCES
 from paceline.lab.experiment.outcome import Outcome
+from paceline.lab.experiment.result import RankResult
 from paceline.lab.experiment.setting import DISTURBED, Setting
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive
@@ -71,7 +71,7 @@ def experiment(setting: Setting, *, progress: Callable[[float], None] | None = N
             ranks.append(Process(WORKER, rank, folder, told))
             running.callback(ranks[-1].end)
         _wait(ranks, len(setting.turns) * setting.seconds, progress or (lambda share: None))
-        return Outcome(setting, [json.loads((folder / f"result{rank}.json").read_text()) for rank in range(RANKS)])
+        return Outcome(setting, [RankResult.read(folder / f"result{rank}.json") for rank in range(RANKS)])
 
 
 def _place(setting: Setting, running: ExitStack) -> Place | None:
