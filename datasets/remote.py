@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from paceline._require import require
 from paceline.datasets.remote_sets import REMOTE_SETS, RemoteFile, RemoteSet
 
 CHUNK_BYTES = 1 << 16
@@ -60,8 +60,7 @@ def fetch(
     if len(chosen) > 1 and (url or sha256):
         raise ValueError(f"url and sha256 are those of one file: name it, one of {[each.name for each in chosen]}")
     wanted = [(each, _address(one, each, url), _hash(each, sha256)) for each in chosen]
-    if find_spec("pooch") is None:
-        raise ImportError('`pooch` is needed by fetch; install it with `pip install "paceline[remote]"`')
+    require("pooch", needed_by="fetch", extra="remote")
     import pooch  # type: ignore[import-untyped]
 
     folder = Path(cache if cache is not None else pooch.os_cache("paceline")) / name

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._require import require
+
 if TYPE_CHECKING:
     import torch
 
@@ -184,3 +186,9 @@ def _photo_patches(each: int = 1000) -> NDArray[np.float32]:
         corners = zip(rng.integers(height - 16, size=each), rng.integers(width - 16, size=each), strict=True)
         patches += [photo[y : y + 16, x : x + 16].transpose(2, 0, 1) / 255.0 for y, x in corners]
     return np.stack(patches).astype(np.float32)
+
+
+def require_models(needed_by: str) -> None:
+    """Raise an error that says what to install, unless these models can be trained here."""
+    require("torch", needed_by=needed_by, extra="lab")
+    require("sklearn", needed_by=needed_by, extra="lab")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
+from paceline._require import require
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.watch import Watch, watch
 
@@ -25,6 +26,7 @@ def trainer_callback(recorder: Recorder) -> TrainerCallback:
     ImportError
         If transformers is not installed.
     """
+    require("transformers", needed_by="trainer_callback", extra="huggingface")
     from transformers import TrainerCallback
 
     class Recording(TrainerCallback):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from paceline._require import require
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.samples import leading_size
 from paceline.recording.torch.stopwatch import Stopwatch
@@ -30,6 +31,7 @@ def lightning_callback(
     ImportError
         If Lightning is not installed.
     """
+    require("lightning", needed_by="lightning_callback", extra="lightning")
     from lightning.pytorch import Callback
 
     class Recording(Callback):

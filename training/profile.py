@@ -101,7 +101,7 @@ def example(batch_size: int, device: str) -> Step:
 
     What a ``make_step`` looks like: build everything first, and return the function that is to be timed.
     """
-    require("torch", needed_by="paceline.training.profile:example", extra="neural")
+    require("torch", needed_by="paceline.training.profile:example", extra="torch")
     import torch
     from torch import nn
 
@@ -199,7 +199,7 @@ def _free_memory(device: str) -> None:
 
 
 def _require_cuda() -> None:
-    require("torch", needed_by="profiling on CUDA", extra="neural")
+    require("torch", needed_by="profiling on CUDA", extra="torch")
     import torch
 
     if not torch.cuda.is_available():

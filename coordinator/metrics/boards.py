@@ -63,7 +63,7 @@ class TensorBoard(Sink):
     """
 
     def __init__(self, folder: str | Path) -> None:
-        require("torch", needed_by="TensorBoard", extra="neural")
+        require("torch", needed_by="TensorBoard", extra="torch")
         require("tensorboard", needed_by="TensorBoard", extra="metrics")
         self.folder = Path(folder)
         self._writer: Any = None

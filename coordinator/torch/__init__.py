@@ -2,7 +2,7 @@
 
 from paceline._require import require
 
-require("torch", needed_by="paceline.coordinator.torch", extra="neural")
+require("torch", needed_by="paceline.coordinator.torch", extra="torch")
 
 from paceline.coordinator.iteration import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
 from paceline.coordinator.torch.attach import attach  # noqa: E402

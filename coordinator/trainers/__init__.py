@@ -2,3 +2,7 @@
 
 Each needs its library and is imported by its name, such as ``paceline.coordinator.trainers.lightning``.
 """
+
+from paceline._require import require
+
+require("torch", needed_by="paceline.coordinator.trainers", extra="torch")

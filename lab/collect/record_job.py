@@ -18,7 +18,7 @@ from paceline.lab.collect.machine import machine
 from paceline.lab.contention.contention import Contention
 from paceline.lab.contention.patterns import Competitor
 from paceline.lab.contention.usage import Usage
-from paceline.lab.models import MODELS
+from paceline.lab.models import MODELS, require_models
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive, wait
 from paceline.recording.merging import merge
@@ -55,6 +55,7 @@ def collect(
     RuntimeError
         If a worker or a competitor dies; the sentence ends with what it said last.
     """
+    require_models("collect")
     path = Path(path)
     contention = job.contention(usage)
     if path.exists():

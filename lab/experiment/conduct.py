@@ -15,6 +15,7 @@ from paceline.lab.contention.disturbance import DISTURBANCES
 from paceline.lab.experiment.outcome import Outcome
 from paceline.lab.experiment.result import RankResult
 from paceline.lab.experiment.setting import DISTURBED, Setting
+from paceline.lab.models import require_models
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive
 from paceline.recording.place import Place
@@ -46,6 +47,7 @@ def experiment(setting: Setting, *, progress: Callable[[float], None] | None = N
         If this machine has too few cores or lets nobody set a CPU quota, or a process dies; the sentence says which
         and ends with what it said last.
     """
+    require_models("a live experiment")
     cores = sorted(os.sched_getaffinity(0))[:RANKS]
     if len(cores) < RANKS:
         raise RuntimeError(

@@ -70,7 +70,7 @@ class BarrierHead(GatedNARX):
 
     def tune(self, traces: Iterable[Trace]) -> Self:
         """Go on from the weights there are, GatedNARX's or its own, to random groups of workers. Needs torch."""
-        require("torch", needed_by="BarrierHead.tune", extra="neural")
+        require("torch", needed_by="BarrierHead.tune", extra="torch")
         from paceline.predictors.networks.torch_fit import fit_barrier
 
         traces = list(traces)

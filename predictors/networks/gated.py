@@ -188,7 +188,7 @@ class GatedNARX(Network):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
-        require("torch", needed_by=f"{type(self).__name__}.fit", extra="neural")
+        require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         traces = list(traces)
         if not traces:
             raise ValueError("traces must hold at least one trace to fit, got none")

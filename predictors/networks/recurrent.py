@@ -117,7 +117,7 @@ class RecurrentPredictor(Network):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
-        require("torch", needed_by=f"{type(self).__name__}.fit", extra="neural")
+        require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         from paceline.predictors.networks.torch_recurrent import fit_recurrent
 
         traces = list(traces)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paceline._require import require
+
 if TYPE_CHECKING:
     from paceline.recording.drivers.driver import Driver
 
@@ -53,6 +55,7 @@ class MemoryPercent:
 
 
 def _psutil() -> Any:
+    require("psutil", needed_by="psutil_drivers", extra="drivers")
     import psutil  # type: ignore[import-untyped]
 
     return psutil

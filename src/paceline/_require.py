@@ -9,9 +9,9 @@ def require(library: str, needed_by: str, extra: str) -> None:
     """Raise an error that says what to install, unless the library is there.
 
     >>> require("numpy", needed_by="everything", extra="all")
-    >>> require("not_there", needed_by="NARX.fit", extra="neural")
+    >>> require("not_there", needed_by="NARX.fit", extra="torch")
     Traceback (most recent call last):
-    ImportError: `not_there` is needed by NARX.fit; install it with `pip install "paceline[neural]"`
+    ImportError: `not_there` is needed by NARX.fit; install it with `pip install "paceline[torch]"`
     """
     if find_spec(library) is None:
         raise ImportError(f'`{library}` is needed by {needed_by}; install it with `pip install "paceline[{extra}]"`')

@@ -1,0 +1,115 @@
+"""What fails for want of an extra names the line that installs it, for every extra."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import paceline
+
+PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+CALLS = {
+    "torch": [
+        ("torch", "import paceline.coordinator.torch"),
+        ("torch", "import paceline.coordinator.trainers.lightning"),
+        ("torch", "from paceline.predictors import *; NARX().fit([])"),
+        ("torch", "from paceline.predictors import *; GatedNARX().fit([])"),
+        ("torch", "from paceline.predictors import *; LSTM().fit([])"),
+        ("torch", "from paceline.coordinator.metrics import TensorBoard; TensorBoard('runs')"),
+        ("torch", "from paceline.training.profile import example; example(8, 'cpu')"),
+        ("lab", "from paceline.lab.experiment import *; experiment(Setting())"),
+        ("lab", "from paceline.lab import *; collect(JOBS['digits-mlp-steady'], 'new.parquet')"),
+    ],
+    "sklearn": [
+        ("boosting", "from paceline.predictors import *; Boosting().fit([])"),
+        ("lab", "from paceline.lab.experiment import *; experiment(Setting())"),
+    ],
+    "statsmodels": [
+        (
+            "arima",
+            "from paceline.predictors import ARIMA; from paceline.datasets import recorded; "
+            "ARIMA(method='likelihood').fit(recorded.load_split('fit')[:1])",
+        )
+    ],
+    "matplotlib": [
+        (
+            "plot",
+            "from paceline.eval.health_figure import health_figure; from paceline.datasets import recorded; "
+            "health_figure(recorded.load_split('fit')[0], 'x.png')",
+        )
+    ],
+    "psutil": [("drivers", "from paceline.recording.drivers.psutil import psutil_drivers; psutil_drivers()")],
+    "pooch": [("remote", "from paceline.datasets import fetch; fetch('pai_minibatch')")],
+    "tensorboard": [("metrics", "from paceline.coordinator.metrics import TensorBoard; TensorBoard('runs')")],
+    "prometheus_client": [("metrics", "from paceline.coordinator.metrics import Prometheus; Prometheus(0)")],
+    "transformers": [("huggingface", "from paceline.recording import trainer_callback; trainer_callback(None)")],
+    "accelerate": [("huggingface", "from paceline.coordinator.trainers.accelerate import prepare; prepare(None)")],
+    "lightning": [
+        ("lightning", "from paceline.recording import lightning_callback; lightning_callback(None)"),
+        ("lightning", "from paceline.coordinator.trainers.lightning import balance_callback; balance_callback()"),
+    ],
+}
+"""What a user may call first without the library, and the extra that the error must name."""
+
+RUN = """
+import sys
+library, *calls = sys.argv[1:]
+sys.modules[library] = None
+for call in calls:
+    try:
+        exec(call, {})
+        print("no error")
+    except ImportError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("library", CALLS)
+def test_a_missing_library_is_named_with_the_line_that_installs_it(library, tmp_path):
+    calls = [call for _, call in CALLS[library]]
+    source = str(Path(paceline.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, library, *calls],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    for (extra, call), said in zip(CALLS[library], done.stdout.splitlines(), strict=True):
+        wanted = rf"`{library}` is needed by .*; install it with `pip install \"paceline\[{extra}\]\"`"
+        assert re.fullmatch(wanted, said), f"{call} said {said}"
+
+
+@pytest.mark.checkout
+def test_every_extra_that_an_error_names_installs_what_is_missing():
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    packages = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
+    for library, calls in CALLS.items():
+        for extra in {extra for extra, _ in calls}:
+            assert packages.get(library, library) in installed(extra, extras), f"{extra} does not install {library}"
+
+
+@pytest.mark.checkout
+def test_every_extra_of_a_user_is_among_all():
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    named = set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))
+    assert named == set(extras) - {"all", "dev", "peers"}
+
+
+def installed(extra, extras):
+    """Names of the packages that an extra installs."""
+    found = set()
+    for requirement in extras[extra]:
+        if requirement.startswith("paceline["):
+            for inner in re.findall(r"[\w-]+", requirement.partition("[")[2]):
+                found |= installed(inner, extras)
+        else:
+            found.add(re.match(r"[\w-]+", requirement)[0])
+    return found
