@@ -1,30 +1,47 @@
 # Two commands, from a fresh clone: `make demo` and `make test`. Each makes .venv from the constraints first.
 PYTHON ?= python3
 BIN := .venv/bin
+# One thread a process: the tests measure and compare, and many of them start processes of their own.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: demo test check wheel-test clean
+.PHONY: help demo test soak check format loops wheel-test clean
+.DEFAULT_GOAL := help
 
-demo: .venv/installed
+help:  ## Say what each target does.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, then balance a real training here.
 	@$(BIN)/paceline demo
 
-test: .venv/installed
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+test: .venv/installed  ## Everything that must pass: two files at a time, then those that need the machine alone.
+	@$(PYTEST) -n 2 --dist loadfile -m "not alone and not soak"
+	@$(PYTEST) -m "alone and not soak" tests
 
-check: .venv/installed
+soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
+	@$(PYTEST) -m soak tests
+
+check: .venv/installed  ## Formatting, lint and types: what CI and pre-commit run.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 
+format: .venv/installed  ## Format, and mend what can be mended.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+loops: .venv/installed  ## Renew the table of loops in docs/loops.md from the tests.
+	@PYTHONPATH=src $(BIN)/python tests/loops/renew.py
+
 # The built wheel, alone in an environment of its own, outside the checkout.
-wheel-test: .venv/installed
+wheel-test: .venv/installed  ## Build the wheel and test it in an environment of its own.
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(BIN)/python -m build --quiet --wheel --no-isolation --outdir "$$folder" .; \
 	$(PYTHON) -m venv "$$folder/venv"; \
 	"$$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	    "$$(echo "$$folder"/*.whl)[all]" pytest pytest-timeout hypothesis; \
+	    "$$(echo "$$folder"/*.whl)[all]" pytest pytest-timeout pytest-xdist hypothesis; \
 	cp -r tests "$$folder/tests"; cd "$$folder"; \
-	OMP_NUM_THREADS=1 venv/bin/python -m pytest -q -c /dev/null --rootdir . -m "not checkout" tests
+	OMP_NUM_THREADS=1 venv/bin/python -m pytest -q -c /dev/null --rootdir . -m "not checkout and not soak" tests
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Installing into .venv (a few minutes the first time) ..."
@@ -33,5 +50,5 @@ wheel-test: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
-clean:
+clean:  ## Remove what was built, installed and cached.
 	rm -rf .venv demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

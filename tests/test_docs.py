@@ -1,0 +1,77 @@
+"""What the documents promise is there: links, lists and counts agree with the code."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from paceline.datasets.readers import FORMATS
+from paceline.predictors import NAMES
+
+CHECKOUT = Path(__file__).parent.parent
+PAGES = [
+    path
+    for path in (*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/*.md"), *CHECKOUT.glob("benchmarks/*.md"))
+    if path.is_file()
+]
+
+pytestmark = pytest.mark.checkout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_to_a_file(page):
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_the_readme_can_be_read_in_a_minute():
+    assert len((CHECKOUT / "README.md").read_text().split()) <= 700
+
+
+def test_every_predictor_stands_in_the_table_and_no_other():
+    table = (CHECKOUT / "docs" / "predictors.md").read_text().split("##")[0]
+    named = {name for line in table.splitlines() if line.startswith("| `") for name in _first_cell(line)}
+    assert named == set(NAMES)
+
+
+def _first_cell(line):
+    return re.findall(r"`([^`]+)`", line.split("|")[1])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md", "docs/formats.md"])
+def test_the_number_of_formats_is_that_of_the_registry(page):
+    counts = re.findall(r"\b(\d+)\s+(?:public |trace )?formats\b", (CHECKOUT / page).read_text())
+    assert all(int(count) == len(FORMATS) for count in counts)
+
+
+def test_every_format_is_described():
+    page = (CHECKOUT / "docs" / "formats.md").read_text()
+    assert [name for name in FORMATS if f"`{name}`" not in page] == []
+
+
+def test_all_files_agree_on_the_version():
+    version = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (CHECKOUT / "CITATION.cff").read_text()
+
+
+def test_the_readmes_numbers_are_those_of_the_benchmark():
+    readme = (CHECKOUT / "README.md").read_text()
+    page = (CHECKOUT / "benchmarks" / "live.md").read_text()
+    sections = {"3 competing processes": "hogs", "half a core": "quota", "a quarter of a core": "bursty"}
+    sections["no disturbance"] = "none"
+    for words, name in sections.items():
+        speed_up, half_width = re.search(rf"\| {words}.*\| ([\d.]+) ± ([\d.]+)", readme).groups()
+        section = page.split(f"## `{name}`:")[1]
+        measured, around = re.search(r"`auto` \| ([\d.]+) ± ([\d.]+)", section).groups()
+        assert (float(speed_up), float(half_width)) == (round(float(measured), 2), round(float(around), 2)), name
+
+
+def test_every_benchmarks_page_names_the_command_that_makes_it():
+    pages = list((CHECKOUT / "benchmarks").glob("*.md"))
+    assert pages
+    for page in pages:
+        named = re.findall(r"python (benchmarks/\w+\.py)", page.read_text())
+        assert named, f"{page.name} names no command"
+        assert all((CHECKOUT / name).is_file() for name in named), page.name
