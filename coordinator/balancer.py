@@ -5,7 +5,6 @@ Every rank that is given the same reports reaches the same plan, bit for bit, so
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,13 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Sizes
 from paceline.coordinator import why
-from paceline.coordinator.chance import Chance
 from paceline.coordinator.decision import Situation, decide
 from paceline.coordinator.limits import Limits, require_drivers, require_fleet
-from paceline.coordinator.payoff import Payoff
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy, excited, gain_of
-from paceline.predictors import Forecast, Predictor, Report, WantsExcitation
+from paceline.coordinator.trust import Trust
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.protocol import Predictor, WantsExcitation
+from paceline.predictors.report import Report
 from paceline.solver import Split, evaluate
 
 NEVER = -(2**40)
@@ -92,9 +92,10 @@ class LoadBalancer:
         names = [str(worker) for worker in workers]
         limits = Limits.of(self.policy, names, global_batch)
         predictor.reset(names)
+        # Asked once: to look for the optional part of a protocol takes longer than a forecast.
+        self._curious = predictor if isinstance(predictor, WantsExcitation) else None
         self._iterations = 0
-        self._chance = Chance()
-        self._payoff = Payoff()
+        self._trust = Trust()
         now = self._start(limits)
         reason = "Equal batches: no iteration has been reported yet."
         self.plan = self._planned(evaluate(now.curves, self._sizes), now, reason, acted=False)
@@ -122,10 +123,10 @@ class LoadBalancer:
         """
         require_drivers("drivers_now", drivers_now, self.predictor)
         self.observe(report)
-        self._payoff.learn(report, self._limits.equal(), self.plan.forecast.curves)
+        self._trust.judge(report, self._limits.equal(), self.plan.forecast.curves)
         self._iterations += 1
         forecast = self._forecast(drivers_now)
-        self._chance.learn(report.speed, forecast.speed)
+        self._trust.follow(report.speed, forecast.speed)
         self._limits = self._limits.after(report, self._sizes, forecast)
         self.plan = self._next(self._situation(forecast))
         return self.plan
@@ -185,8 +186,7 @@ class LoadBalancer:
             "direction": self._direction.copy(),
             "changed_at": self._changed_at.copy(),
             "memory_limits": self._limits.memory.copy(),
-            "payoff": np.array([self._payoff.gain, self._payoff.doubt]),
-            **{f"chance/{name}": value for name, value in self._chance.state_dict().items()},
+            **{f"trust/{name}": value for name, value in self._trust.state_dict().items()},
             **predictor,
         }
 
@@ -212,8 +212,7 @@ class LoadBalancer:
             self.predictor.load_state_dict(before)  # a state that is refused changes nothing
             raise
         self._limits = limits
-        self._chance.load_state_dict({name[7:]: v for name, v in state.items() if name.startswith("chance/")})
-        self._payoff.gain, self._payoff.doubt = map(float, state.get("payoff", (0.0, 0.0)))
+        self._trust.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("trust/")})
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
         self._direction = np.array(state["direction"])
@@ -232,7 +231,7 @@ class LoadBalancer:
             chosen = evaluate(now.curves, self._limits.equal(now.curves.limit))
             of = why.count(self.policy.warmup, "warm-up iteration")
             reason = f"Equal batches: {self._iterations} of {of} done"
-        elif self._payoff.has_lost and self.policy.dead_band:
+        elif self._trust.has_lost and self.policy.dead_band:
             chosen, reason = self._given_up(now)
         else:
             chosen, reason = decide(now)
@@ -250,8 +249,8 @@ class LoadBalancer:
     def _given_up(self, now: Situation) -> tuple[Split, str]:
         """Return equal sizes, where these have lately been faster."""
         equal = evaluate(now.curves, self._limits.equal(now.curves.limit))
-        lost = why.percent(-math.expm1(self._payoff.gain))
-        self._payoff.begin_anew()
+        lost = why.percent(self._trust.lost)
+        self._trust.begin_anew()
         return equal, f"Back to equal batches, which would lately have been {lost} faster"
 
     def _change(self, sizes: Sizes, now: Situation) -> float:
@@ -267,7 +266,7 @@ class LoadBalancer:
 
     def _tried(self, now: Situation) -> Sizes:
         """Return the sizes, excited for those whose curve the predictor cannot tell; a change tells as much."""
-        wanted = self.predictor.wants_excitation if isinstance(self.predictor, WantsExcitation) else None
+        wanted = None if self._curious is None else self._curious.wants_excitation
         policy = self.policy
         silent = wanted is None or not np.any(wanted) or not policy.excitation
         if silent or self._iterations < policy.warmup or self._iterations == self._changed_at.max():
@@ -290,13 +289,13 @@ class LoadBalancer:
             sizes=self._sizes,
             direction=self._direction,
             changed_ago=self._iterations - self._changed_at,
-            chance=max(self._chance.gain(), self._payoff.doubt),
+            chance=self._trust.least_gain,
         )
 
     def _start(self, limits: Limits) -> Situation:
         """Take equal sizes, with no memory of any change."""
         self._limits = limits
-        self._payoff.begin_anew()
+        self._trust.begin_anew()
         self._sizes = limits.equal()
         self._direction = np.zeros(len(self._sizes), dtype=np.int64)
         self._changed_at = np.full(len(self._sizes), NEVER)

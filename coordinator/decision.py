@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from paceline._arrays import Array, Sizes
+from paceline._curves import Curves
 from paceline.coordinator import why
 from paceline.coordinator.limits import Limits
 from paceline.coordinator.policy import Policy, gain_of, largest_gain, turning, within_half_step, within_largest_change
-from paceline.predictors import Curves, Forecast
+from paceline.predictors.forecast import Forecast
 from paceline.solver import Split, cautious, evaluate
 
 SHOWS = 0.02
@@ -48,7 +49,7 @@ class Situation:
     changed_ago: Sizes
     chance: float = 0.0
 
-    @property
+    @cached_property
     def curves(self) -> Curves:
         """The curves of the forecast as they are."""
         return self.forecast.curves
@@ -56,7 +57,8 @@ class Situation:
     @cached_property
     def cautious_curves(self) -> Curves:
         """The curves to compare sizes by: those of noisy workers are stretched if the policy spares them."""
-        return cautious(self.curves, self.forecast.spread, self.policy.risk)
+        risk = self.policy.risk
+        return cautious(self.curves, self.forecast.spread, risk) if risk else self.curves
 
     @cached_property
     def bounds(self) -> tuple[Array, Array, bool]:
@@ -74,7 +76,7 @@ class Situation:
 
     def best(self, low: Array, high: Array) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``."""
-        return self.limits.split(self.forecast, low, high, self.policy.risk)
+        return self.limits.split(self.curves, low, high, self.forecast.spread, self.policy.risk)
 
     @cached_property
     def kept(self) -> Split:
@@ -97,7 +99,10 @@ def decide(now: Situation) -> tuple[Split, str]:
 
 def _held_back(now: Situation, chosen: Split, high: Array) -> str:
     """Return whom its memory keeps from more while others make it wait; nothing where it does not matter."""
-    full_W = (chosen.sizes + now.policy.quantum > high) & (high < now.limits.upper)
+    limited_W = high < now.limits.upper
+    if not limited_W.any():
+        return ""
+    full_W = limited_W & (chosen.sizes + now.policy.quantum > high)
     early_W = chosen.seconds < (1 - max(now.policy.dead_band, SHOWS)) * chosen.makespan
     return why.held_back(now.workers, full_W & early_W)
 

@@ -14,7 +14,7 @@ from paceline.coordinator import why
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.search import LeaderSearch
-from paceline.predictors import Report
+from paceline.predictors.report import Report
 from paceline.solver import evaluate
 
 SMOOTHING = 0.2

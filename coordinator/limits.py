@@ -13,8 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Sizes
+from paceline._curves import Curves
 from paceline.coordinator.policy import Policy
-from paceline.predictors import Curves, Forecast, Predictor, Report
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.protocol import Predictor
+from paceline.predictors.report import Report
 from paceline.solver import Split, split
 
 SHRINK = 0.8
@@ -68,24 +71,17 @@ class Limits:
         enough = bool(high.sum() >= self.global_batch)
         return self.lower, high if enough else self.upper, enough
 
-    def split(self, forecast: Forecast, low: Array, high: Array, risk: float = 0.0) -> Split:
+    def split(self, curves: Curves, low: Array, high: Array, spread: Array | None = None, risk: float = 0.0) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``; limits of the curves are left out."""
-        unlimited = replace(forecast.curves, limit=np.full(len(low), np.inf))
-        return split(
-            unlimited,
-            self.global_batch,
-            lower=low,
-            upper=high,
-            quantum=self.quantum,
-            spread=forecast.spread,
-            risk=risk,
-        )
+        free = replace(curves, limit=np.full(len(low), np.inf))
+        step = self.quantum
+        return split(free, self.global_batch, lower=low, upper=high, quantum=step, spread=spread, risk=risk)
 
     def equal(self, limit: Array | float = np.inf) -> Sizes:
         """Return sizes as equal as the bounds allow, ``[W]``."""
         low, high, _ = self.bounds(limit)
         alike = Curves.from_speed(np.ones(len(low)))
-        return split(alike, self.global_batch, lower=low, upper=high, quantum=self.quantum).sizes
+        return self.split(alike, low, high).sizes
 
 
 def require_drivers(name: str, drivers: ArrayLike | None, predictor: Predictor) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
-from paceline.predictors import Forecast
+from paceline.predictors.forecast import Forecast
 from paceline.solver import Split, Status
 
 

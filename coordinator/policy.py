@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline.predictors import Curves
+from paceline._curves import Curves
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Sizes
+from paceline._curves import Curves
 from paceline.coordinator import why
 from paceline.coordinator.limits import Limits, require_fleet
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy, gain_of
-from paceline.predictors import Forecast, Report
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.report import Report
 from paceline.solver import evaluate
 
 NOBODY = -1
@@ -116,7 +118,7 @@ class LeaderSearch:
         low, high, _ = self._limits.bounds()
         if (self._sizes > high).any():
             reason = why.broken_bounds(self.workers, self._sizes, high)
-            sizes = self._limits.split(_forecast(self._speed()), low, high).sizes
+            sizes = self._limits.split(Curves.from_speed(self._speed()), low, high).sizes
             self.plan = self._planned(sizes, f"{self._moved(sizes)}: {reason}")
             self._begin_window()
         elif self._seen < self._window:
@@ -266,7 +268,7 @@ class LeaderSearch:
 
     def _resplit(self, speed_W: Array, event: str) -> Plan:
         low, high, _ = self._limits.bounds()
-        sizes = self._limits.split(_forecast(speed_W), low, high).sizes
+        sizes = self._limits.split(Curves.from_speed(speed_W), low, high).sizes
         self._last_speed = speed_W
         samples, fleet = why.count(self.global_batch, "sample"), why.count(len(self.workers), "worker")
         self.plan = self._planned(sizes, f"{event}: {samples} split anew over {fleet}")
@@ -276,13 +278,9 @@ class LeaderSearch:
         return why.moved(self.workers, self._sizes, sizes, self._speed())
 
     def _planned(self, sizes: Sizes, reason: str) -> Plan:
-        forecast = _forecast(self._speed())
+        forecast = Forecast(self._speed(), spread=np.full(len(sizes), np.inf))
         made, kept = evaluate(forecast.curves, sizes), evaluate(forecast.curves, self._sizes)
         gain = gain_of(kept.makespan, made.makespan)
         acted = hasattr(self, "plan") and not np.array_equal(sizes, self.plan.sizes)
         self._sizes = sizes
         return Plan(self.workers, made, forecast, gain, acted, f"{reason}.", self._iterations)
-
-
-def _forecast(speed_W: Array) -> Forecast:
-    return Forecast(speed_W, spread=np.full(len(speed_W), np.inf))

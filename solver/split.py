@@ -170,7 +170,7 @@ def _stretched(load: Load, spread: ArrayLike | None, risk: float) -> Load:
         return load
     if spread is None:
         raise ValueError("risk needs the spread of the forecast: give spread=forecast.spread, or risk=0")
-    return cautious(load, spread, risk)
+    return cautious(load, spread, risk)  # the load balancer compares sizes under the same curves
 
 
 def _seconds(load: Load, taken: Array) -> Array:

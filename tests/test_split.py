@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from paceline.predictors import Curves
 from paceline.solver import Split, Status, split
-from paceline.solver import deadline as selection
+from paceline.solver import share as selection
 
 # Quarters make many times equal; the second choice makes curves of very different size.
 QUARTERS = st.integers(0, 12).map(lambda n: n / 4)

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.handed import Sight, Turn
+from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.waiting import unheard
 
 Weigh = Literal["gradients", "loss", "none"]
@@ -190,7 +191,7 @@ class Weighting:
                 self.listener.summed(waiting)
             return total
 
-        result: torch.futures.Future[torch.Tensor] = future.then(summed)
+        result = then(future, summed)
         if last:
             self.listener.sent()
         return result
@@ -307,8 +308,7 @@ def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
             return weighting.hook(bucket, group)
         average = bucket.buffer().div_(group.size())  # nothing is attached any more
         future = _all_reduce(average, group).get_future()
-        result: torch.futures.Future[torch.Tensor] = future.then(lambda arrived: arrived.value()[0])
-        return result
+        return then(future, lambda arrived: arrived.value()[0])
 
     return hook
 

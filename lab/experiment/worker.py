@@ -147,4 +147,3 @@ def disturbed(told: dict[str, Any], setting: Setting) -> Bursts | None:
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # threads of torch may outlive the interpreter and abort a process whose work is done

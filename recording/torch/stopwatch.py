@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paceline.recording.recorder import Recorder, Step
+from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.marks import Marks, marks_of
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Stopwatch:
             marked = self._exchange
             if bucket.is_last():
                 marked[0], self._exchange = self._marks.mark(), None
-            return hook(state, bucket).then(functools.partial(self._done, marked))
+            return then(hook(state, bucket), functools.partial(self._done, marked))
 
         return timed_hook
 

@@ -3,7 +3,6 @@
 import faulthandler
 import gc
 import json
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -83,4 +82,3 @@ def main():
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # threads of torch may outlive the interpreter and abort a process whose work is done

@@ -1,0 +1,35 @@
+"""A process does not close its interpreter while a thread of torch holds a callback of ours."""
+
+import threading
+import time
+
+import torch
+
+from paceline.recording.torch import callbacks
+
+
+def test_the_exit_waits_until_a_thread_has_let_go(monkeypatch):
+    future = torch.futures.Future()
+    callbacks.then(future, lambda arrived: arrived.value() + 1)
+    dropped = []
+
+    def sum_up():
+        time.sleep(0.2)
+        future.set_result(torch.zeros(1))
+        dropped.append(True)
+
+    thread = threading.Thread(target=sum_up)
+    thread.start()
+    callbacks.let_go()
+    assert dropped
+    thread.join()
+
+
+def test_a_rank_that_is_lost_does_not_hold_the_exit(monkeypatch):
+    monkeypatch.setattr(callbacks, "LONGEST_SECONDS", 0.1)
+    future = torch.futures.Future()  # never done
+    callbacks.then(future, lambda arrived: arrived.value())
+    callbacks.let_go()
+    assert callbacks._held
+    future.set_result(torch.zeros(1))
+    assert not callbacks._held
