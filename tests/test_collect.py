@@ -19,6 +19,8 @@ from paceline.lab.processes.places import PERIOD_SECONDS, remove_stale
 from paceline.lab.processes.process import Process
 from paceline.recording.control_group import mounted
 
+pytestmark = pytest.mark.alone
+
 PERIOD = round(PERIOD_SECONDS * 1e6)  # microseconds
 TINY = {"name": "tiny", "model": "digits-mlp", "batch_size": 256, "workers": 2, "pattern": "none"}
 

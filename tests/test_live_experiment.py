@@ -10,6 +10,8 @@ from paceline.lab.experiment import EQUAL, Outcome, Setting, experiment
 from paceline.lab.experiment.figure import loss_figure
 from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
 
+pytestmark = pytest.mark.alone
+
 
 def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
     """An outcome in which equal batches take 0.1 s an iteration, and the scheme ``pace`` as long."""

@@ -23,6 +23,8 @@ from paceline.predictors import EWMA
 from paceline.recording.torch.marks import CPUMarks
 from paceline.recording.torch.waiting import WAITS, listen, unheard
 
+pytestmark = pytest.mark.alone
+
 
 class Ticking(CPUMarks):
     """A CPU whose time is set by hand."""

@@ -256,6 +256,7 @@ def test_under_torchrun_own_work_waiting_and_communication_are_told_apart_withou
     assert {file.name for file in (tmp_path / "train").iterdir()} == {"rank0.jsonl", "rank1.jsonl"}
 
 
+@pytest.mark.alone
 def test_competitors_slow_the_worker_beside_which_they_stand(tmp_path):
     """Both workers do the same, for longer than the scheduler lets one have its way; one has three competitors."""
     script = tmp_path / "work.py"

@@ -6,6 +6,7 @@ Axes: T iterations, W workers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,12 +67,21 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
     count = f"{why.count(done, 'iteration')} recorded"
     return Panel(
         Group(*parts),
-        title=Text(printable(run.name)),
+        title=Text(_title(run.name)),
         title_align="left",
         subtitle=Text(count),
         subtitle_align="right",
         border_style="red" if is_silent(run, silent) or run.silent_workers.any() else "none",
     )
+
+
+def _title(name: str) -> str:
+    """Return the file and its folder: a long path would lose its end, which says most.
+
+    >>> _title("/home/me/experiments/monday/run.jsonl")
+    'monday/run.jsonl'
+    """
+    return printable("/".join(PurePath(name).parts[-2:]))
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------
