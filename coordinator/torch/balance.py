@@ -190,10 +190,11 @@ class Balance:
             )
         return {"balancer": to_torch(self.balancer.state_dict()), "loader": to_torch(self._loader.state_dict())}
 
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]], *, skip_rest: bool = False) -> None:
         """Resume, on every rank, from what ``state_dict`` returned, also with other ranks than were saved.
 
-        What was learnt of a worker follows its name; workers without a saved state start afresh.
+        What was learnt of a worker follows its name; workers without a saved state start afresh. ``skip_rest`` leaves
+        out what remains of the saved epoch, where that is too little for these ranks.
 
         Raises
         ------
@@ -201,7 +202,7 @@ class Balance:
             If the state is another global batch's or other data's.
         """
         self._receive()
-        self._loader.load_state_dict(from_torch(state["loader"]))
+        self._loader.load_state_dict(from_torch(state["loader"]), skip_rest=skip_rest)
         self.balancer.load_state_dict(from_torch(state["balancer"]))
         for worker in self._workers:
             if worker not in self.balancer.workers:
