@@ -1,4 +1,4 @@
-"""Which of the fastest splits to take: the one that uses everybody evenly. Axis: W workers."""
+"""Which of several equally fast splits to take: the one that uses all workers evenly. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from paceline.solver.load import Load
 
 
 def share(load: Load, quanta: int) -> Array:
-    """Return the quanta of each worker, ``[W]``: they sum to ``quanta`` and end as early as can be.
+    """Return the quanta of each worker, ``[W]``: they sum to ``quanta`` and end as early as possible.
 
-    Often the fleet could end more than ``quanta`` by the earliest deadline, because times tie or curves are flat.
-    If it suffices, one quantum is taken back from those that would end last. If not, every worker is used to the
+    The fleet can often end more than ``quanta`` by the earliest deadline, because times tie or curves are flat. If
+    that is enough, one quantum is taken back from each of those that would end last. If not, every worker gets the
     same share of what it could do of the batch by the deadline.
     """
     if np.add.reduce(load.lower) == quanta:
@@ -33,12 +33,13 @@ def share(load: Load, quanta: int) -> Array:
 
 
 def _evenly_used(load: Load, most: Array, deadline: float, quanta: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Return the quanta at the lowest use that suffices, and who reaches that use with the last quantum.
+    """Return the quanta at the lowest use that is enough, and which workers reach that use with their last quantum.
 
-    Use is the share of what a worker's curve, whatever its upper bound, would do of the batch by the deadline.
+    A worker's use is its quanta divided by what its curve alone, without the upper bound, would allow by the deadline.
     """
     able = replace(load, upper=np.full(len(most), float(quanta))).quanta_within(deadline)
     zero = np.zeros(len(most))
+    # The same selection solves both problems: "use" takes the place of time, and each worker's curve is a line.
     use = Load(zero, 1.0 / np.maximum(able, 1), zero, zero, load.lower, most)
     level, even = earliest(use, quanta)
     return even, (even > load.lower) & (use.seconds(even) == level)
@@ -50,6 +51,7 @@ def _less_one(load: Load, most: Array, last_W: NDArray[np.bool_], excess: int) -
     seconds = load.only(rows).seconds(most[rows])
     bound = np.partition(seconds, len(rows) - excess)[len(rows) - excess]
     later, tied = rows[seconds > bound], rows[seconds == bound]
+    # The worker's place comes last among the keys, so that workers of equal curves are ordered the same way each time.
     keys = (load.slope, load.intercept, load.floor, load.comm)
     order = np.lexsort((tied, *(key[tied] for key in keys)))
     less = most.copy()
