@@ -1,4 +1,4 @@
-"""How large a gain chance alone would promise: forecasts move a little with the noise of reports. Axis: W workers."""
+"""How large a gain noise alone can promise: forecasts move a little with the noise of reports. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 
 STEP = 1.1
-"""How fast the usual size of something is followed. A factor, up or down, finds the median: a jump now and then, as
-where competitors come and go, is no noise."""
-
+"""Factor by which a running typical size moves up or down per report. Equal factors both ways find the median, so that
+a rare jump, as when a competitor comes or goes, does not count as noise."""
 
 LEAST = 1e-6
-"""Nothing is followed below this: from nothing there is no way up by factors."""
+"""Least typical size: no factor leads up from zero."""
 
 MOST = 0.15
-"""A gain from here on is always worth a change: where forecasts swing as much as that, sizes that do not follow may
-rest at a bad split for good."""
+"""A gain from here on is always worth a change. Where forecasts swing this much, a higher bar could hold sizes at a bad
+split forever."""
 
 START = 0.01
-"""What is taken for usual before anything was seen: the first jump must not be."""
+"""Typical size before the first report, so that a first jump does not set it."""
 
 
 class Chance:
-    """Follows how far forecasts move from plan to plan, and how far they are off.
+    """Tracks how far forecasts move from plan to plan, and how far off they are.
 
-    A forecast that gives the newest report the weight ``a`` moves by ``a s`` and has an error of its own of
-    ``s sqrt(a / 2)``, where ``s`` is how far reports are from it, if they are independent. So that error is
-    ``sqrt(move s / 2)``, whatever ``a`` is. Of W workers with errors of this size the slowest seems slower than the
+    Let ``s`` be how far independent reports are from a forecast that gives the newest one the weight ``a``. The
+    forecast then moves by ``a s`` per report and has an error of its own of ``s sqrt(a / 2)``. So that error is
+    ``sqrt(move s / 2)``, for any ``a``. Among W workers with errors of this size, the slowest seems slower than the
     mean by up to about ``sqrt(2 ln W) + 1`` of them.
 
     Examples
     --------
-    The forecast of one of two workers moves by 4 % from plan to plan, and is some 10 % off:
+    The forecast of one of two workers moves by 4 % from plan to plan, and is about 10 % off:
 
     >>> chance = Chance()
     >>> for move in (1.02, 0.98) * 20:
@@ -51,7 +50,7 @@ class Chance:
         self._move = self._surprise = START
 
     def learn(self, speed_W: Array, forecast_W: Array) -> None:
-        """Take in reported speeds, NaN where there was no report, and the next forecast; another fleet begins anew."""
+        """Take reported speeds (NaN without a report) and the next forecast; a fleet of another size starts again."""
         log_forecast = np.log(forecast_W)
         before = self._log_forecast
         if before is not None and len(before) == len(log_forecast):
@@ -60,26 +59,26 @@ class Chance:
         self._log_forecast = log_forecast
 
     def gain(self) -> float:
-        """Return the share of the time that a split may promise by chance."""
+        """Return the share of the time that a split may seem to save by chance."""
         if self._log_forecast is None:
             return 0.0
         own_error = math.sqrt(self._move * self._surprise / 2)
         return min((math.sqrt(2 * math.log(len(self._log_forecast))) + 1) * own_error, MOST)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that was learnt."""
+        """Return everything learnt, as arrays."""
         last = np.zeros(0) if self._log_forecast is None else self._log_forecast.copy()
         return {"log_forecast": last, "usual": np.array([self._move, self._surprise])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; a state that knows nothing of chance begins anew."""
+        """Resume; a state saved before this class existed starts from the beginning."""
         last = np.array(state.get("log_forecast", np.zeros(0)))
         self._log_forecast = last if len(last) else None
         self._move, self._surprise = map(float, state.get("usual", (START, START)))
 
 
 def _apart(change_W: Array) -> float:
-    """Return how far workers moved apart, as what all did together moves no samples; NaN if nobody is known."""
+    """Return how far workers moved apart (a common change moves no samples); NaN if none is known."""
     known = change_W[np.isfinite(change_W)]
     return float(known.std()) if len(known) else math.nan
 

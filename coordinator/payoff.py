@@ -1,7 +1,7 @@
-"""Whether balancing pays: what the sizes in use took, against what equal ones would have taken. Axis: W workers.
+"""Whether balancing pays: the time of the sizes in use against the time of equal ones. Axis: W workers.
 
-Forecasts of workers that differ by noise alone look like those of workers that differ. No rule for forecasts tells the
-two apart as surely as the outcome does.
+Workers that differ only by noise have forecasts like those of workers that really differ. No rule on forecasts
+separates the two as well as the outcome does.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from paceline._arrays import Sizes
 from paceline.predictors import Curves, Report
 
 SMOOTHING = 0.1
-"""Weight of the newest iteration: some ten of them decide, so that one unlucky iteration does not."""
+"""Weight of the newest iteration: about ten iterations decide, so that a single unlucky one does not."""
 
 DOUBT, RELIEF, MOST = 1.15, 1.03, 0.15
-"""How fast doubt grows with every iteration that equal batches would have ended sooner, and fades with every other; and
-the gain beyond which no doubt counts."""
+"""Factor by which doubt grows with every iteration that equal batches would have ended sooner, factor by which it
+shrinks with every other, and its upper bound: larger gains are always trusted."""
 
 FIRST_DOUBT = 0.02
-"""Doubt begins with this gain."""
+"""Doubt after the first iteration that lost time: no factor leads up from zero."""
 
 LOST = -0.01
-"""Sizes that have cost this share of the time lately are given up for equal ones."""
+"""Sizes that have lately lost this share of the time are replaced by equal ones."""
 
 
 class Payoff:
-    """Follows what the sizes in use have gained over equal ones, and how much to doubt forecast gains.
+    """Tracks what the sizes in use have gained over equal ones, and how far to doubt forecast gains.
 
     Attributes
     ----------
     gain
-        Logarithm of the time of equal batches over that of the batches in use, smoothed.
+        Smoothed logarithm of the time of equal batches over that of the batches in use.
     doubt
-        Forecast gains below this are not acted upon.
+        Forecast gains below this lead to no change.
 
     Examples
     --------
-    The second worker got less, and was not slower:
+    The second worker got fewer samples although it was not slower:
 
     >>> payoff, curves = Payoff(), Curves.from_speed(np.array([100.0, 80.0]))
     >>> sizes, equal = np.array([66, 54]), np.array([60, 60])
@@ -58,9 +58,9 @@ class Payoff:
         return self.gain < LOST
 
     def learn(self, report: Report, equal: Sizes, curves: Curves) -> None:
-        """Take in a report of an iteration; incomplete ones say nothing, and nor do equal ones.
+        """Learn from the report of an iteration; incomplete reports and equal sizes teach nothing.
 
-        Times at other sizes follow the shape of the forecast curves.
+        The times that equal sizes would have taken follow from the measured ones by the shape of the forecast curves.
         """
         samples, seconds = (np.asarray(each, dtype=np.float64) for each in (report.samples, report.seconds))
         if not (np.isfinite(seconds) & (seconds > 0) & (samples > 0)).all() or np.array_equal(samples, equal):
@@ -74,5 +74,5 @@ class Payoff:
         self.doubt = min(max(self.doubt, FIRST_DOUBT) * DOUBT, MOST) if gain < 0 else self.doubt / RELIEF
 
     def begin_anew(self) -> None:
-        """Forget what sizes have gained that are no longer in use; the doubt stays."""
+        """Forget the gain of sizes that are no longer in use; the doubt stays."""
         self.gain = 0.0

@@ -161,7 +161,7 @@ def test_a_worker_that_its_memory_holds_back_is_named_as_long_as_it_is():
     for _ in range(3):
         sizes = balancer.plan.sizes
         reasons.append(balancer.step(Report(samples=sizes, seconds=sizes * [0.005, 0.01])).why)
-    assert reasons[0].endswith("a has room for 48 samples only.")
+    assert reasons[0].endswith("a has room for only 48 samples.")
     assert all(reason.endswith("; memory keeps a from taking more, so that it ends early.") for reason in reasons[1:])
 
 
