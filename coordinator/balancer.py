@@ -1,6 +1,6 @@
-"""The load balancer: reports in, plans out. No threads, no files, no clock, no chance. Axes: W workers, D drivers.
+"""The load balancer: reports in, plans out. No threads, files, clock or random state. Axes: W workers, D drivers.
 
-Every rank that is given the same reports reaches the same plan, bit for bit, so no coordinator process is needed.
+Every rank that gets the same reports makes the same plan, bit for bit, so no coordinator process is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paceline.predictors.report import Report
 from paceline.solver import Split, evaluate
 
 NEVER = -(2**40)
-"""The iteration of a change that never was."""
+"""The iteration of the last change, for a worker whose size never changed: long before any cool-down."""
 
 
 class LoadBalancer:
@@ -33,7 +33,7 @@ class LoadBalancer:
     Parameters
     ----------
     predictor
-        Any predictor, fitted where it needs it. It is reset with this fleet and from then on is the balancer's own.
+        Any predictor, fitted if it needs fitting. The balancer resets it with this fleet and owns it from then on.
     workers
         Names or ranks of the workers, in the order of every array.
     global_batch
@@ -41,8 +41,8 @@ class LoadBalancer:
     policy
         When to change sizes, and by how much at once.
     horizon
-        How many iterations after the report a plan is used: 1 at the next barrier, 2 when reports are gathered
-        while the next iteration already runs.
+        How many iterations after the report a plan is used: 1 for the next barrier, 2 if reports are gathered while
+        the next iteration already runs.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class LoadBalancer:
     Raises
     ------
     ValueError
-        If the policy's bounds leave no way to hand out the global batch, or an argument is out of range.
+        If no split of the global batch satisfies the policy's bounds, or an argument is out of range.
 
     Examples
     --------
-    The third worker is half as fast; after the warm-up it gets half as much:
+    The third worker is half as fast; after the warm-up it gets half as many samples:
 
     >>> from paceline.predictors import LastValue, Report
     >>> fleet = ["gpu0", "gpu1", "gpu2"]
@@ -70,8 +70,8 @@ class LoadBalancer:
     """
 
     _limits: Limits
-    # The sizes that were decided. Those of the plan differ from them while workers are excited, and a loader holds a
-    # copy of the plan's: here alone they are changed.
+    # The one owner of the decided sizes. The plan's sizes differ from them during an excitation, and a loader holds a
+    # copy of the plan's. Only this attribute is ever changed.
     _sizes: Sizes
 
     def __init__(
@@ -106,12 +106,12 @@ class LoadBalancer:
         return self.predictor.workers
 
     def step(self, report: Report, drivers_now: ArrayLike | None = None) -> Plan:
-        """Learn from the iteration just finished and plan a coming one.
+        """Learn from the iteration just finished, and plan a coming one.
 
         Parameters
         ----------
         report
-            What the workers measured; NaN, or any nonsense, for a worker that did not report well.
+            What the workers measured; NaN, or any invalid number, for a worker without a usable report.
         drivers_now
             The driving factors sampled now, at the boundary, ``[W, D]``, in the order of the predictor's
             ``driver_names``.
@@ -119,8 +119,9 @@ class LoadBalancer:
         Raises
         ------
         ValueError
-            If the report or the drivers are not those of a fleet of this size. Nothing is learnt then.
+            If the report or the drivers do not have the size of this fleet. Nothing is learnt then.
         """
+        # Everything is checked before anything is learnt, so that a refused report changes nothing.
         require_drivers("drivers_now", drivers_now, self.predictor)
         self.observe(report)
         self._trust.judge(report, self._limits.equal(), self.plan.forecast.curves)
@@ -137,19 +138,19 @@ class LoadBalancer:
         Raises
         ------
         ValueError
-            If the report is not that of a fleet of this size. Nothing is learnt then.
+            If the report does not have the size of this fleet. Nothing is learnt then.
         """
         require_fleet(report, len(self.workers))
         require_drivers("the report's drivers", report.drivers, self.predictor)
         self.predictor.observe(report)
 
     def join(self, worker: object) -> Plan:
-        """Add a worker at the end of the fleet and split the batch anew.
+        """Add a worker at the end of the fleet, and split the batch again.
 
         Raises
         ------
         ValueError
-            If there is such a worker already, or the policy's bounds do not suit the larger fleet.
+            If the fleet has a worker of this name, or the policy's bounds do not suit the larger fleet.
         """
         name = str(worker)
         memory = np.append(self._limits.memory, np.inf)
@@ -158,12 +159,12 @@ class LoadBalancer:
         return self._resplit(limits, f"{name} joined")
 
     def leave(self, worker: object) -> Plan:
-        """Remove a worker and split the batch anew.
+        """Remove a worker, and split the batch again.
 
         Raises
         ------
         ValueError
-            If there is no such worker, it is the last, or the others may not take the whole batch.
+            If there is no such worker, it is the last one, or the others' bounds do not allow the whole batch.
         """
         name = str(worker)
         stays = np.array([other != name for other in self.workers])
@@ -175,7 +176,7 @@ class LoadBalancer:
         return self._resplit(limits, f"{name} left")
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and decided, with the predictor's state: loading it resumes exactly."""
+        """Return all that was learnt and decided, with the predictor's state; loading it resumes exactly."""
         predictor = {f"predictor/{name}": value for name, value in self.predictor.state_dict().items()}
         return {
             "workers": np.array(self.workers, dtype=np.str_),
@@ -196,7 +197,7 @@ class LoadBalancer:
         Raises
         ------
         ValueError
-            If the state is another global batch's, or the policy's bounds do not suit the saved fleet.
+            If the state belongs to another global batch, or the policy's bounds do not suit the saved fleet.
         """
         if int(state["global_batch"]) != self.global_batch:
             raise ValueError(
@@ -209,7 +210,7 @@ class LoadBalancer:
         try:
             self.predictor.load_state_dict({name[10:]: v for name, v in state.items() if name.startswith("predictor/")})
         except BaseException:
-            self.predictor.load_state_dict(before)  # a state that is refused changes nothing
+            self.predictor.load_state_dict(before)  # a refused state must change nothing
             raise
         self._limits = limits
         self._trust.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("trust/")})
@@ -223,10 +224,10 @@ class LoadBalancer:
             evaluate(now.curves, np.array(state["planned"])), now, f"Resumed after {after}.", acted=False
         )
 
-    # -- what it is made of --------------------------------------------------------------------------------------
+    # -- parts ---------------------------------------------------------------------------------------------------
 
     def _next(self, now: Situation) -> Plan:
-        """Choose the sizes, remember the change, and plan them with what the predictor wants to try."""
+        """Choose the sizes, remember the change, and plan them with any excitation the predictor wants."""
         if self._iterations < self.policy.warmup:
             chosen = evaluate(now.curves, self._limits.equal(now.curves.limit))
             of = why.count(self.policy.warmup, "warm-up iteration")
@@ -247,14 +248,14 @@ class LoadBalancer:
         return self._planned(chosen, now, f"{reason}.", acted=acted, gain=gain)
 
     def _given_up(self, now: Situation) -> tuple[Split, str]:
-        """Return equal sizes, where these have lately been faster."""
+        """Return equal sizes, because they would have been faster lately."""
         equal = evaluate(now.curves, self._limits.equal(now.curves.limit))
         lost = why.percent(self._trust.lost)
         self._trust.begin_anew()
         return equal, f"Back to equal batches, which would lately have been {lost} faster"
 
     def _change(self, sizes: Sizes, now: Situation) -> float:
-        """Use these sizes, remember who changed which way, and return the gain."""
+        """Adopt these sizes, remember the direction of every change, and return the gain."""
         change = sizes - self._sizes
         if not change.any():
             return 0.0
@@ -265,7 +266,8 @@ class LoadBalancer:
         return gain_of(kept, made)
 
     def _tried(self, now: Situation) -> Sizes:
-        """Return the sizes, excited for those whose curve the predictor cannot tell; a change tells as much."""
+        """Return the sizes, with an excitation of workers whose curves the predictor does not know."""
+        # No excitation right after a change: the change itself shows how time depends on the batch.
         wanted = None if self._curious is None else self._curious.wants_excitation
         policy = self.policy
         silent = wanted is None or not np.any(wanted) or not policy.excitation
@@ -293,7 +295,7 @@ class LoadBalancer:
         )
 
     def _start(self, limits: Limits) -> Situation:
-        """Take equal sizes, with no memory of any change."""
+        """Start with equal sizes and no memory of any change."""
         self._limits = limits
         self._trust.begin_anew()
         self._sizes = limits.equal()
@@ -307,7 +309,7 @@ class LoadBalancer:
             low, high, _ = now.bounds
             self._sizes = now.best(low, high).sizes
         fleet = why.count(len(self.workers), "worker")
-        reason = f"{event}: {why.count(self.global_batch, 'sample')} split anew over {fleet}."
+        reason = f"{event}: {why.count(self.global_batch, 'sample')} split again over {fleet}."
         self.plan = self._planned(evaluate(now.curves, self._sizes), now, reason, acted=True)
         return self.plan
 

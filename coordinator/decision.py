@@ -1,4 +1,4 @@
-"""The decision: from a forecast and the sizes in use to the sizes to use, and the reason. Pure. Axis: W workers."""
+"""The decision: from a forecast and the sizes in use to the next sizes and the reason. Pure. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from paceline.predictors.forecast import Forecast
 from paceline.solver import Split, cautious, evaluate
 
 SHOWS = 0.02
-"""A worker that ends earlier than the last by less than this share is not held back by anything worth a word."""
+"""A worker that ends less than this share before the last one is not reported as held back."""
 
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """All that a decision rests upon.
+    """All inputs of a decision.
 
     Parameters
     ----------
     policy, limits, workers, horizon
-        What was agreed with the load balancer.
+        Settings of the load balancer.
     forecast
-        What is known of the iteration to plan.
+        The forecast for the iteration to plan.
     sizes
         The sizes in use, ``[W]``.
     direction
         Which way each size went when it last changed, ``[W]``: 1, -1, or 0 if it never did.
     changed_ago
-        How many iterations ago that was, ``[W]``.
+        Iterations since that change, ``[W]``.
     chance
         The gain that noise alone may promise.
     """
@@ -51,12 +51,12 @@ class Situation:
 
     @cached_property
     def curves(self) -> Curves:
-        """The curves of the forecast as they are."""
+        """The forecast's curves, without caution."""
         return self.forecast.curves
 
     @cached_property
     def cautious_curves(self) -> Curves:
-        """The curves to compare sizes by: those of noisy workers are stretched if the policy spares them."""
+        """The curves to compare sizes with: stretched for noisy workers if the policy has a risk above 0."""
         risk = self.policy.risk
         return cautious(self.curves, self.forecast.spread, risk) if risk else self.curves
 
@@ -67,11 +67,11 @@ class Situation:
 
     @property
     def least_gain(self) -> float:
-        """The gain from which on a change is worth it: beyond the dead-band, and beyond chance."""
+        """The least gain that is worth a change: the dead-band, or what noise alone may promise if that is more."""
         return max(self.policy.dead_band, self.chance) if self.policy.dead_band else 0.0
 
     def makespan(self, sizes: Sizes) -> float:
-        """Return the seconds until the last worker is planned to be done."""
+        """Return the planned seconds until the last worker is done."""
         return float(self.cautious_curves.busy_seconds(sizes).max())
 
     def best(self, low: Array, high: Array) -> Split:
@@ -87,7 +87,7 @@ class Situation:
 def decide(now: Situation) -> tuple[Split, str]:
     """Return the split to use, and the reason, by the rules of the policy.
 
-    Sizes that broke a bound are put right at once; all other changes have to be worth it.
+    Sizes that violate a bound are corrected at once; any other change must be worth it.
     """
     low, high, _ = now.bounds
     if ((now.sizes < low) | (now.sizes > high) | (now.sizes % now.policy.quantum != 0)).any():
@@ -98,7 +98,7 @@ def decide(now: Situation) -> tuple[Split, str]:
 
 
 def _held_back(now: Situation, chosen: Split, high: Array) -> str:
-    """Return whom its memory keeps from more while others make it wait; nothing where it does not matter."""
+    """Return a remark on workers that memory keeps from taking more while they wait for others; empty if none."""
     limited_W = high < now.limits.upper
     if not limited_W.any():
         return ""
@@ -108,8 +108,9 @@ def _held_back(now: Situation, chosen: Split, high: Array) -> str:
 
 
 def _weighed(now: Situation, low: Array, high: Array) -> tuple[Split, str]:
-    """Weigh the best split against the sizes in use."""
+    """Compare the best split with the sizes in use."""
     kept = now.makespan(now.sizes)
+    # A cheap upper bound first: in a steady job it saves the solver's run in most iterations.
     at_most = largest_gain(now.cautious_curves, now.limits.global_batch, kept)
     if at_most < now.least_gain:
         return now.kept, _too_little(now, f"at most {why.percent(max(at_most, 0.0))}", at_most)
@@ -120,7 +121,9 @@ def _weighed(now: Situation, low: Array, high: Array) -> tuple[Split, str]:
     chosen, cut = _shortened(now, best, low, high)
     made = now.makespan(chosen.sizes)
     if made >= kept:
-        return now.kept, f"Kept the sizes: the best split would gain {why.percent(gain)}, but a first step nothing"
+        return now.kept, (
+            f"Kept the sizes: the best split would gain {why.percent(gain)}, but a first step would gain nothing"
+        )
     return chosen, f"{_moved(now, chosen.sizes)}: {why.expected(made, kept, now.horizon, now.policy.risk)}{cut}"
 
 
@@ -147,10 +150,10 @@ def _too_little(now: Situation, gain: str, value: float) -> str:
 
 
 def _shortened(now: Situation, best: Split, low: Array, high: Array) -> tuple[Split, str]:
-    """Return the best split within the largest change and, for those that turn round, within half the step.
+    """Return the best split within the largest change and, for workers that reverse direction, within half the step.
 
-    The rules narrow the bounds and the solver does the rest: sum, bounds and quantum are kept, and the shortened
-    step is again the best there is.
+    The rules only narrow the bounds; the solver then keeps sum, bounds and quantum, so the shortened step is again the
+    best one possible.
     """
     policy = now.policy
     turns = turning(now.sizes, best.sizes, now.direction, now.changed_ago, policy.reversal_memory)

@@ -1,4 +1,4 @@
-"""A load balancer that searches without a model for as long as its curves do not hold. Axis: W workers."""
+"""A load balancer that searches without a model while its batch time curves are wrong. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from paceline.predictors.report import Report
 from paceline.solver import evaluate
 
 SMOOTHING = 0.2
-"""Weight of the newest error in the typical one."""
+"""Weight of the newest error in the running typical error."""
 
 LONGEST_STAY = 16
-"""A search that is needed again and again lasts up to so many times the patience."""
+"""A search that is needed again and again lasts up to this many times the patience."""
 
 WORSE = 0.05
-"""Noise alone is no reason to search: iterations must also be longer by this share than equal batches would take."""
+"""Noise alone is no reason to search: iterations must also take this share longer than with equal batches."""
 
 LARGEST_ERROR = 10.0
-"""An error of the logarithm above this is garbage, and counts as this."""
+"""Log errors above this cannot be real and are cut to it."""
 
 
 class SearchFallback:
-    """A load balancer with a net: while its forecasts are far off, sizes are searched for without a model.
+    """A load balancer with a safety net: while its forecasts are far off, it searches for sizes without a model.
 
-    After each iteration the forecast time of the batches that were run is compared with the time they took. If a
-    worker's typical error stays large, and the sizes do worse than equal ones would at the speeds measured,
-    :class:`LeaderSearch` takes over from the sizes in use; the balancer goes on learning. Once its forecasts have held
-    again for a while, its plans are taken again. Each time the curves let it down anew, the search stays twice as long.
+    After each iteration it compares the forecast time of the batches with the time they took. If a worker's typical
+    error stays large, and the sizes do worse than equal ones would at the measured speeds, :class:`LeaderSearch` takes
+    over, starting from the sizes in use, and the balancer continues to learn. Once its forecasts have been right for a
+    while, its plans are used again. Each further failure of the curves doubles the length of the search.
 
     Parameters
     ----------
     balancer
         The load balancer, not yet stepped.
     tolerance
-        The curves do not hold while some worker's times are typically off by more than this share; they hold again when
-        all are within half of it.
+        The curves count as wrong while some worker's times are typically off by more than this share, and as right
+        again once all are within half of it.
     patience
-        Iterations that an error must last, and the least that a search does.
+        Iterations that an error must last before a search starts, and the fewest iterations of a search.
 
     Attributes
     ----------
     plan
-        The latest plan, of the load balancer or of the search; ``plan.why`` says if it is a search's.
+        The latest plan, of the load balancer or of the search; ``plan.why`` says so if it is the search's.
     searching
-        Whether sizes are being searched for.
+        Whether the search is in use.
 
     Raises
     ------
@@ -89,7 +89,7 @@ class SearchFallback:
         return self.balancer.workers
 
     def step(self, report: Report, drivers_now: ArrayLike | None = None) -> Plan:
-        """Learn from the iteration just finished and plan a coming one: see :meth:`LoadBalancer.step`."""
+        """Learn from the iteration just finished, and plan a coming one: see :meth:`LoadBalancer.step`."""
         self._judge(report)
         before = self.plan
         planned = self.balancer.step(report, drivers_now)
@@ -100,15 +100,15 @@ class SearchFallback:
         return self.plan
 
     def join(self, worker: object) -> Plan:
-        """Add a worker at the end of the fleet and split the batch anew; a search ends."""
+        """Add a worker at the end of the fleet, and split the batch again; a search ends."""
         return self._begin_anew(self.balancer.join(worker))
 
     def leave(self, worker: object) -> Plan:
-        """Remove a worker and split the batch anew; a search ends."""
+        """Remove a worker, and split the batch again; a search ends."""
         return self._begin_anew(self.balancer.leave(worker))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the states of both, and which one is in use: loading it resumes exactly."""
+        """Return the states of balancer and search, and which one is in use; loading them resumes exactly."""
         parts = {"balancer": self.balancer.state_dict(), "search": self._search.state_dict()}
         states = {f"{part}/{name}": value for part, state in parts.items() for name, value in state.items()}
         numbers = np.array([self._lasted, self._stay, self.searching], dtype=np.int64)
@@ -128,7 +128,7 @@ class SearchFallback:
     # -- which of the two ----------------------------------------------------------------------------------------
 
     def _judge(self, report: Report) -> None:
-        """Compare what the balancer forecast for the batches that were run with what they took."""
+        """Compare the forecast time of the batches just run with the time they took."""
         if self.balancer.plan.iteration < self.balancer.policy.warmup:
             return
         samples = np.asarray(report.samples, dtype=np.float64)
@@ -146,7 +146,7 @@ class SearchFallback:
         self._lasted = self._lasted + 1 if crossed else 0
 
     def _change_over(self) -> None:
-        """Begin to search, or trust the curves again, for the next iteration on."""
+        """Start or end a search, from the next iteration on."""
         worst = int(np.argmax(self._error))
         off = f"the times of {self.workers[worst]} are typically {why.percent(float(np.expm1(self._error[worst])))} off"
         if not self.searching and self._lasted >= self.patience:
@@ -177,7 +177,7 @@ class SearchFallback:
 
 
 def _loss_to_equal(samples_W: Array, speed_W: Array) -> float:
-    """Return how much longer the iteration took than equal batches at these speeds would, as a logarithm."""
+    """Return the log of the iteration's time over that of equal batches at these speeds."""
     known = np.isfinite(speed_W)
     if not known.any():
         return 0.0

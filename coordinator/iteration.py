@@ -1,4 +1,4 @@
-"""The record of one finished iteration, as an observer of a live run gets it. Axis: W workers. Loads no engine."""
+"""The record of one finished iteration, as observers of a live run get it. Axis: W workers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from paceline.coordinator.plan import Plan
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Iteration:
-    """What one iteration of a live run measured, what had been forecast, and what was planned next.
+    """What one iteration of a live run measured, what the forecast was, and what was planned next.
 
-    Every worker holds the same record of an iteration, up to ``time``, ``worker``, ``wall_seconds`` and
+    Every worker holds the same record of an iteration, except for ``time``, ``worker``, ``wall_seconds`` and
     ``overhead_seconds``, which are its own. All arrays are in the order of ``workers``.
 
     Parameters
     ----------
     index
-        The iteration's number, from 0 on. Short iterations are not planned, and recorded, one by one.
+        The iteration's number, from 0 on. Numbers may skip: short iterations are not all planned and recorded.
     time
         When the next plan was made, in seconds since the epoch, by this worker's clock.
     worker
@@ -33,17 +33,17 @@ class Iteration:
     forecast_seconds
         Time that the plan in use expected each worker to take for these sizes, ``[W]``, in seconds.
     comm_seconds
-        Time each worker spent between having its last gradient ready and holding the sum of all, ``[W]``, in seconds,
-        waiting for others included; that of the iteration **before**, as it is known only after the report has
-        gone out. NaN where it is not known.
+        Time from each worker's last gradient being ready to the sum over all workers being there, ``[W]``, in seconds,
+        waiting included. It belongs to the **previous** iteration, because it is known only after the report was sent.
+        NaN where it is not known.
     wall_seconds
         Time from the start of this iteration to the start of the next, in seconds; NaN where it is not known.
     overhead_seconds
-        Time that balancing took on the critical path: exchange of reports, forecast, plan.
+        Time that balancing took on the critical path, in seconds: exchange of reports, forecast, plan.
     agreed
-        Whether all workers had used the same plan. Where they had not, the first worker's was taken over.
+        Whether all workers had used the same plan. If not, they adopted the first worker's.
     plan
-        The plan for the next iteration; ``plan.why`` says why.
+        The plan for the next iteration; ``plan.why`` gives the reason.
 
     Examples
     --------
@@ -85,21 +85,21 @@ class Iteration:
 
     @property
     def makespan(self) -> float:
-        """Own compute seconds of the slowest worker; NaN if nobody reported."""
+        """Own compute seconds of the slowest worker; NaN without any report."""
         return float(np.fmax.reduce(self.seconds))
 
     @property
     def slowest(self) -> str:
-        """The worker for which the others waited; empty if nobody reported."""
+        """The worker that the others waited for; empty without any report."""
         return "" if np.isnan(self.seconds).all() else self.workers[int(np.nanargmax(self.seconds))]
 
     @property
     def wait_seconds(self) -> Array:
-        """Seconds each worker waited for the slowest, ``[W]``, had all begun together; NaN where it did not report."""
+        """Seconds each worker waited for the slowest, ``[W]``, if all began together; NaN where it did not report."""
         return self.makespan - self.seconds
 
     @property
     def waiting_share(self) -> float:
-        """Share of the workers' time, up to the slowest's end, that was spent waiting; NaN if nobody reported."""
+        """Share of the workers' time, up to the slowest's end, spent waiting; NaN without any report."""
         waited = self.wait_seconds[~np.isnan(self.seconds)]
         return float(waited.mean() / self.makespan) if len(waited) else float("nan")

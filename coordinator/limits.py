@@ -1,4 +1,4 @@
-"""How few and how many samples a worker may get: by the policy, and as seen when it ran out of memory.
+"""Bounds on each worker's samples: those of the policy, and those learnt when it ran out of memory.
 
 Axis: W workers.
 """
@@ -21,12 +21,12 @@ from paceline.predictors.report import Report
 from paceline.solver import Split, split
 
 SHRINK = 0.8
-"""A worker that ran out of memory gets at most this share of the batch that it ran out with."""
+"""A worker that ran out of memory gets at most this share of the batch that was too large."""
 
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """Bounds of one fleet, in samples, ``[W]``; ``memory`` is infinite for a worker that never ran out of it."""
+    """Bounds of one fleet, in samples, ``[W]``; ``memory`` is infinite for a worker that never ran out of memory."""
 
     global_batch: int
     quantum: int
@@ -41,17 +41,18 @@ class Limits:
         Raises
         ------
         ValueError
-            If the bounds leave no way to hand out the global batch.
+            If no split of the global batch satisfies the bounds.
         """
         lower = _by_worker(policy.lower, workers, unnamed=1)
         upper = _by_worker(policy.upper, workers, unnamed=np.inf)
+        # Solved only for its checks: they name the bound that makes every split impossible.
         split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=lower, upper=upper, quantum=policy.quantum)
         step = policy.quantum
         low, high = np.ceil(lower / step) * step, np.floor(np.minimum(upper, global_batch) / step) * step
         return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if memory is None else memory)
 
     def after(self, report: Report, sizes: Sizes, forecast: Forecast | None = None) -> Self:
-        """Return the bounds after a report: who ran out of memory gets less, unless the forecast already says so."""
+        """Return the bounds after a report: who ran out of memory gets less, unless the curves' limit does that."""
         if report.out_of_memory is None:
             return self
         ran_out = _flags(report.out_of_memory, len(sizes))
@@ -62,9 +63,9 @@ class Limits:
         return replace(self, memory=np.where(shrinks, np.minimum(self.memory, SHRINK * held), self.memory))
 
     def bounds(self, limit: Array | float = np.inf) -> tuple[Array, Array, bool]:
-        """Return the fewest and most samples, ``[W]``, and whether the memory limits left room for the batch.
+        """Return the fewest and most samples, ``[W]``, and whether the memory limits leave room for the batch.
 
-        Where they do not, they are left out: the job must go on, and its user be told.
+        If they do not, they are ignored, because the job must go on; the plan's reason tells the user.
         """
         fits = np.floor(np.minimum(self.memory, limit) / self.quantum) * self.quantum
         high = np.maximum(np.minimum(self.upper, fits), self.lower)
@@ -72,7 +73,7 @@ class Limits:
         return self.lower, high if enough else self.upper, enough
 
     def split(self, curves: Curves, low: Array, high: Array, spread: Array | None = None, risk: float = 0.0) -> Split:
-        """Return the split that ends soonest between these bounds, ``[W]``; limits of the curves are left out."""
+        """Return the split that ends soonest between these bounds, ``[W]``; the curves' own limits are ignored."""
         free = replace(curves, limit=np.full(len(low), np.inf))
         step = self.quantum
         return split(free, self.global_batch, lower=low, upper=high, quantum=step, spread=spread, risk=risk)

@@ -1,4 +1,4 @@
-"""The plan of one iteration: who processes how many samples, and why. Axis: W workers."""
+"""The plan of one iteration: how many samples each worker processes, and why. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Plan:
     workers
         The fleet, in the order of every array.
     split
-        The samples of each worker, the time each is expected to take for them, and what decides how long the last
-        takes: the solver's own answer, or an evaluation of sizes that were kept, or excited.
+        The samples of each worker, the time each is expected to take for them, and what decides the makespan: the
+        solver's own result, or an evaluation of sizes that were kept or excited.
     forecast
         The forecast from which the sizes were chosen.
     gain
-        Share of the iteration's time that these sizes are expected to save, against keeping those of the plan
-        before; 0 where they were kept.
+        Share of the iteration's time that these sizes are expected to save, compared with keeping the previous plan's;
+        0 if they were kept.
     acted
-        Whether a size differs from the plan before.
+        Whether a size differs from the previous plan.
     why
         What was done and why, in a sentence.
     iteration
-        How many iterations had been reported when it was made.
+        Number of iterations reported when the plan was made.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def checksum(self) -> int:
-        """A hash of workers, sizes and iteration, for ranks to compare: 52 bits, so that a float64 carries it exactly.
+        """A hash of workers, sizes and iteration, for ranks to compare: 52 bits, so that a float64 holds it exactly.
 
         It is the same on every rank and platform.
 
@@ -96,18 +96,19 @@ class Plan:
         digest.update(np.asarray(self.sizes, dtype="<i8").tobytes())
         return int.from_bytes(digest.digest(), "little") >> 12
 
+    # A mean over tokens weighs a sample by its tokens, so shares of samples would be wrong for unequal sentences.
     def token_weights(self, tokens: ArrayLike) -> Array:
         """Return each worker's weight in the mean gradient of a loss that is a mean over tokens, ``[W]``.
 
         Parameters
         ----------
         tokens
-            Tokens that count in each worker's loss this iteration, ``[W]``.
+            Tokens that count in each worker's loss in this iteration, ``[W]``.
 
         Raises
         ------
         ValueError
-            If there is not one finite number, not negative, for each worker, or all are 0.
+            If there is not one finite, non-negative number for each worker, or all are 0.
 
         Examples
         --------

@@ -15,36 +15,36 @@ from paceline._curves import Curves
 class Policy:
     """When a load balancer changes sizes, and by how much at once.
 
-    With a good predictor the defaults change sizes half as often as no policy would, at next to no loss of time.
-    They follow a lasting change within five iterations. Waiting out every cool-down, and half steps, were measured to
-    cost more than they save where changes are free; ``benchmarks/balancer.md`` has the numbers.
+    With a good predictor, the defaults change sizes half as often as no policy would, at almost no loss of time, and
+    follow a lasting change within five iterations. Strict cool-downs and half steps cost more than they save where
+    changes are free; ``benchmarks/balancer.md`` has the numbers.
 
     Parameters
     ----------
     warmup
-        Iterations of equal batches at the start, in which the predictor gets to know the workers; 5 as in LB-BSP.
+        Iterations of equal batches at the start, in which the predictor learns the workers; 5 as in LB-BSP.
     dead_band
         Sizes are kept unless the best split is expected to save at least this share of the iteration's time.
     cooldown
         Iterations after a change during which sizes are kept, unless the gain is urgent.
     urgent
-        The expected gain from which on the cool-down is not waited for; 1 is never.
+        Expected gain from which a change does not wait for the cool-down; 1 means it always waits.
     largest_change
-        How much a size may grow in one step, relative to itself; it may shrink by the same ratio. 1 is double or
-        half; infinite is no limit. One quantum is always allowed.
+        How much a size may grow in one step, relative to itself; it may shrink by the same ratio. 1 means double or
+        half; infinite means no limit. One quantum is always allowed.
     reversal_memory
-        A worker whose size turns round within this many iterations of its last change takes half the step; 0
-        switches the rule off, 3 suits a fleet whose sizes swing.
+        A worker whose size reverses direction within this many iterations of its last change takes half the step; 0
+        switches the rule off, 3 suits a fleet whose sizes oscillate.
     excitation
         Size of the excitation, relative to a worker's size, for workers whose fixed time and time per sample the
-        predictor cannot tell apart (those it marks in ``wants_excitation``); 0 switches it off.
+        predictor cannot separate (those it marks in ``wants_excitation``); 0 switches it off.
     seed
-        Seed of the excitation, so that every rank excites alike.
+        Seed of the excitation, so that every rank makes the same one.
     quantum
         Every size is a multiple of this many samples.
     lower, upper
-        Fewest and most samples: of every worker, or by the worker's name. A worker that is not named has a lower
-        bound of 1 and no upper bound. Memory limits that a predictor learns come with its forecast.
+        Fewest and most samples: one number for all workers, or a mapping by name. A worker that is not named has a
+        lower bound of 1 and no upper bound. Memory limits that a predictor learns come with its forecast.
     risk
         How much to spare workers with noisy forecasts, 0 to 2: see :func:`paceline.solver.caution`.
 
@@ -100,10 +100,10 @@ def gain_of(kept: float, proposed: float) -> float:
 
 
 def largest_gain(curves: Curves, global_batch: int, kept: float) -> float:
-    """Return a share of the makespan ``kept`` that no split saves more than; 1 where that is not easily told.
+    """Return an upper bound of the share of the makespan ``kept`` that any split can save; 1 if there is no easy bound.
 
-    If all workers could end together in fractions of samples, on their lines, without floors and bounds, nothing
-    would end sooner: this takes no solver.
+    The bound needs no solver: nothing ends sooner than if all workers ended together on their lines, with fractions of
+    samples and without floors or bounds.
 
     >>> largest_gain(Curves.from_speed(np.array([100.0, 50.0])), 60, kept=0.8)
     0.5
@@ -111,7 +111,7 @@ def largest_gain(curves: Curves, global_batch: int, kept: float) -> float:
     with np.errstate(all="ignore"):
         rate = 1 / curves.slope
         together = float((global_batch + (curves.intercept * rate).sum()) / rate.sum())
-    # A worker whose intercept is longer would be idle instead; lines without a slope give no number at all.
+    # A worker whose intercept alone takes longer would idle, which the formula ignores; level lines give NaN here.
     return gain_of(kept, together) if together >= curves.intercept.max() else 1.0
 
 
@@ -128,7 +128,7 @@ def within_largest_change(current: Sizes, change: float, quantum: int) -> tuple[
 
 
 def turning(current: Sizes, proposed: Sizes, direction: Sizes, changed_ago: Sizes, memory: int) -> Mask:
-    """Return who would turn round: move against its last change, made at most ``memory`` iterations ago, ``[W]``.
+    """Return which workers would reverse direction within ``memory`` iterations of their last change, ``[W]``.
 
     >>> before, now = np.array([1, -1, -1]), np.array([2, 2, 50])
     >>> turning(np.array([64, 64, 64]), np.array([48, 72, 72]), before, now, memory=10)
@@ -139,7 +139,7 @@ def turning(current: Sizes, proposed: Sizes, direction: Sizes, changed_ago: Size
 
 
 def within_half_step(current: Sizes, proposed: Sizes, turns: Mask, quantum: int) -> tuple[Array, Array]:
-    """Return the fewest and most samples of each worker, ``[W]``, when those that turn round go half the way.
+    """Return the fewest and most samples of each worker, ``[W]``, if those that reverse direction go half the way.
 
     >>> within_half_step(np.array([64, 64]), np.array([48, 80]), np.array([True, False]), quantum=1)
     (array([56.,  0.]), array([inf, inf]))
@@ -153,19 +153,20 @@ def within_half_step(current: Sizes, proposed: Sizes, turns: Mask, quantum: int)
 def excited(
     sizes: Sizes, wanted: Mask, low: Array, high: Array, *, amount: float, quantum: int, seed: tuple[int, int]
 ) -> Sizes:
-    """Return sizes in which workers of random pairs hand each other a few samples: sum and bounds are kept.
+    """Return sizes in which random pairs of workers exchange a few samples; sum and bounds are kept.
 
     >>> sizes, no_limit = np.array([100, 100, 100]), np.full(3, np.inf)
     >>> excited(sizes, np.array([True, True, False]), np.ones(3), no_limit, amount=0.05, quantum=1, seed=(0, 9))
     array([ 95, 105, 100])
     """
+    # Seeded by policy and iteration, not by global state: every rank must draw the same pairs.
     chance = np.random.default_rng(seed)
     order = chance.permutation(np.flatnonzero(wanted))
     if len(order) % 2:
         others = np.delete(np.arange(len(sizes)), order[-1])
         order = np.append(order, chance.choice(others)) if len(others) else order[:-1]
     result = sizes.copy()
-    for give, take in chance.permuted(order.reshape(-1, 2), axis=1):  # in turn: a partner may be in two pairs
+    for give, take in chance.permuted(order.reshape(-1, 2), axis=1):  # one by one: a worker may be in two pairs
         wish = max(amount * min(sizes[give], sizes[take]), quantum)
         room = min(wish, result[give] - low[give], high[take] - result[take])
         handed = int(max(room, 0) // quantum * quantum)

@@ -1,4 +1,4 @@
-"""A search for sizes that needs no model: move a step of batch from the straggler to the leader, and look again.
+"""A model-free search for sizes: move some samples from the straggler to the leader, and measure again.
 
 Axis: W workers.
 """
@@ -24,16 +24,16 @@ from paceline.solver import evaluate
 NOBODY = -1
 
 LONGEST = 1e12
-"""Times above this many seconds are taken for garbage and cut."""
+"""Times above this many seconds cannot be real and are cut to it."""
 
 
 class LeaderSearch:
-    """The model-free search of LB-BSP for accelerators, a stand-in for the load balancer where no curve holds.
+    """The model-free search of LB-BSP for accelerators: a substitute for the load balancer where no curve fits.
 
-    Over a window of iterations it measures each worker's mean time. Then the straggler hands a step of samples to
-    the leader, the fastest worker that has room. If that made the straggler of the one who took, or the leader of
-    the one who gave, sizes oscillate: the step is halved and the window doubled. A worker that gives, or takes,
-    twice in a row has the two regrow to what they were at first.
+    It measures each worker's mean time over a window of iterations. Then the straggler hands a step of samples to the
+    leader, the fastest worker that has room. If the worker that took then becomes the straggler, or the one that gave
+    becomes the leader, sizes oscillate: the step is halved and the window doubled. If a worker gives, or takes, twice
+    in a row, step and window return towards their first values.
 
     Parameters
     ----------
@@ -42,28 +42,28 @@ class LeaderSearch:
     global_batch
         Samples of all workers together in one iteration.
     policy
-        Only its ``quantum``, ``lower`` and ``upper`` count here.
+        Only its ``quantum``, ``lower`` and ``upper`` are used.
     step
         First step, as a share of the equal batch.
     window
         First number of iterations over which times are averaged.
     tolerance
-        Sizes are kept while the leader's mean time is short of the straggler's by less than this share.
+        Sizes are kept while the leader's mean time is within this share of the straggler's.
 
     Attributes
     ----------
     plan
-        The latest plan; equal batches before the first report. Its forecast is the mean speed measured.
+        The latest plan; equal batches before the first report. Its forecast is the last measured speed.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, or the policy's bounds leave no way to hand out the global batch.
+        If an argument is out of range, or no split of the global batch satisfies the policy's bounds.
 
     Notes
     -----
-    Chen et al., SoCC 2020, describe the moves, the shrinking step and the widening window; their numbers, the
-    tolerance and the regrowth are this library's own.
+    Chen et al., SoCC 2020, describe the moves, the shrinking step and the widening window. The numbers, the tolerance
+    and the regrowth are this library's own.
 
     Examples
     --------
@@ -104,12 +104,12 @@ class LeaderSearch:
         self.plan = self._planned(self._sizes, "Equal batches: no iteration has been reported yet")
 
     def step(self, report: Report, drivers_now: ArrayLike | None = None) -> Plan:
-        """Take in the iteration just finished and plan the next; drivers are not used.
+        """Measure the iteration just finished, and plan the next; drivers are not used.
 
         Raises
         ------
         ValueError
-            If the report is not that of a fleet of this size.
+            If the report does not have the size of this fleet.
         """
         require_fleet(report, len(self.workers))
         self._iterations += 1
@@ -123,20 +123,20 @@ class LeaderSearch:
             self._begin_window()
         elif self._seen < self._window:
             window = why.count(self._window, "iteration")
-            self.plan = self._planned(self._sizes, f"Kept the sizes: {self._seen} of {window} of the window are seen")
+            self.plan = self._planned(self._sizes, f"Kept the sizes: {self._seen} of {window} of the window measured")
         else:
             self.plan = self._planned(*self._moved_on(low, high))
         return self.plan
 
     def begin(self, sizes: Sizes) -> None:
-        """Search on from these sizes, ``[W]``, which sum to the global batch, with a new window and the first step."""
+        """Start a search from these sizes, ``[W]``, which sum to the global batch, with the first window and step."""
         self._sizes = np.array(sizes)
         self._step, self._window = self._initial_step(), self.first_window
         self._gave = self._took = NOBODY
         self._begin_window()
 
     def join(self, worker: object) -> Plan:
-        """Add a worker at the end of the fleet, and search again from sizes that suit the speeds measured."""
+        """Add a worker at the end of the fleet, and restart the search from sizes that suit the measured speeds."""
         name = str(worker)
         if name in self.workers:
             raise ValueError(f"worker {name!r} is already in the fleet")
@@ -145,7 +145,7 @@ class LeaderSearch:
         return self._resplit(np.append(speed_W, np.median(speed_W)), f"{name} joined")
 
     def leave(self, worker: object) -> Plan:
-        """Remove a worker, and search again from sizes that suit the speeds measured."""
+        """Remove a worker, and restart the search from sizes that suit the measured speeds."""
         name = str(worker)
         stays = np.array([other != name for other in self.workers])
         if stays.all() or not stays.any():
@@ -155,7 +155,7 @@ class LeaderSearch:
         return self._resplit(speed_W, f"{name} left")
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything measured and decided: loading it resumes exactly."""
+        """Return everything measured and decided; a search that loads it resumes exactly."""
         numbers = [self.global_batch, self._iterations, self._step, self._window, self._seen, self._gave, self._took]
         return {
             "workers": np.array(self.workers, dtype=np.str_),
@@ -187,7 +187,7 @@ class LeaderSearch:
         seconds_W, over = self._mean_seconds(), why.count(self._seen, "iteration")
         self._begin_window()
         if np.isnan(seconds_W).all():
-            return self._sizes, f"Kept the sizes: nobody reported a usable time over {over}"
+            return self._sizes, f"Kept the sizes: no worker reported a usable time over {over}"
         straggler = int(np.nanargmax(seconds_W))
         has_room = ~np.isnan(seconds_W) & (self._sizes + self.policy.quantum <= high)
         has_room[straggler] = False
@@ -210,7 +210,7 @@ class LeaderSearch:
         return sizes, f"{self._moved(sizes)}: {took}{remark}"
 
     def _adapted(self, straggler: int, leader: int) -> str:
-        """Shrink the step and widen the window when sizes oscillate; the reverse when they move on."""
+        """Shrink the step and widen the window if sizes oscillate; do the reverse if they keep moving one way."""
         remark = ""
         if straggler == self._took or leader == self._gave:
             self._step, self._window = self._whole(self._step / 2), min(2 * self._window, 16 * self.first_window)
@@ -246,12 +246,12 @@ class LeaderSearch:
         return np.where(reports > 0, seconds / np.maximum(reports, 1), np.nan)
 
     def _speed(self) -> Array:
-        """Return the speed last seen of each worker, ``[W]``, in samples/s; the median for one that never reported."""
+        """Return the last speed of each worker, ``[W]``, in samples/s; the median for one that never reported."""
         known = np.isfinite(self._last_speed)
         median = np.median(self._last_speed[known]) if known.any() else 1.0
         return np.where(known, self._last_speed, median)
 
-    # -- what it is made of --------------------------------------------------------------------------------------
+    # -- parts ---------------------------------------------------------------------------------------------------
 
     def _start(self, workers: Sequence[str], memory: Array | None = None) -> None:
         self._limits = Limits.of(self.policy, workers, self.global_batch, memory)
@@ -271,7 +271,7 @@ class LeaderSearch:
         sizes = self._limits.split(Curves.from_speed(speed_W), low, high).sizes
         self._last_speed = speed_W
         samples, fleet = why.count(self.global_batch, "sample"), why.count(len(self.workers), "worker")
-        self.plan = self._planned(sizes, f"{event}: {samples} split anew over {fleet}")
+        self.plan = self._planned(sizes, f"{event}: {samples} split again over {fleet}")
         return self.plan
 
     def _moved(self, sizes: Sizes) -> str:

@@ -1,7 +1,7 @@
-"""How far to trust a forecast gain: noise alone promises some, and what was gained may not come true. Axis: W workers.
+"""How far to trust a forecast gain: noise alone promises some, and what was promised may not come true.
 
-Forecasts of workers that differ by noise alone look like those of workers that differ. No rule for forecasts tells the
-two apart as surely as the outcome does, so both are followed: how forecasts move, and what sizes have gained.
+Workers that differ only by noise have forecasts like those of workers that really differ. No rule on forecasts
+separates the two as well as the outcome does, so both are tracked. Axis: W workers.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from paceline._curves import Curves
 from paceline.predictors.report import Report
 
 STEP = 1.1
-"""How fast the usual size of something is followed. A factor, up or down, finds the median: a jump now and then, as
-where competitors come and go, is no noise."""
-
+"""Factor by which a running typical size moves up or down per report. Equal factors both ways find the median, so that
+a rare jump, as when a competitor comes or goes, does not count as noise."""
 
 LEAST = 1e-6
-"""Nothing is followed below this: from nothing there is no way up by factors."""
+"""Least typical size: no factor leads up from zero."""
 
 MOST = 0.15
-"""A gain from here on is always worth a change, whatever chance and doubt say: where forecasts swing as much as that,
-sizes that do not follow may rest at a bad split for good."""
+"""A gain from here on is always worth a change. Where forecasts swing this much, a higher bar could hold sizes at a bad
+split forever."""
 
 START = 0.01
-"""What is taken for usual before anything was seen: the first jump must not be."""
+"""Typical size before the first report, so that a first jump does not set it."""
 
 SMOOTHING = 0.1
-"""Weight of the newest iteration: some ten of them decide, so that one unlucky iteration does not."""
+"""Weight of the newest iteration: about ten iterations decide, so that a single unlucky one does not."""
 
 DOUBT, RELIEF = 1.15, 1.03
-"""How fast doubt grows with every iteration that equal batches would have ended sooner, and fades with every other."""
+"""Factor by which doubt grows with every iteration that equal batches would have ended sooner, and factor by which it
+shrinks with every other."""
 
 FIRST_DOUBT = 0.02
-"""Doubt begins with this gain."""
+"""Doubt after the first iteration that lost time: no factor leads up from zero."""
 
 LOST = -0.01
-"""Sizes that have cost this share of the time lately are given up for equal ones."""
+"""Sizes that have lately lost this share of the time are replaced by equal ones."""
 
 
 class Trust:
@@ -90,16 +90,16 @@ class Trust:
 
 
 class Chance:
-    """Follows how far forecasts move from plan to plan, and how far they are off.
+    """Tracks how far forecasts move from plan to plan, and how far off they are.
 
-    A forecast that gives the newest report the weight ``a`` moves by ``a s`` and has an error of its own of
-    ``s sqrt(a / 2)``, where ``s`` is how far reports are from it, if they are independent. So that error is
-    ``sqrt(move s / 2)``, whatever ``a`` is. Of W workers with errors of this size the slowest seems slower than the
+    Let ``s`` be how far independent reports are from a forecast that gives the newest one the weight ``a``. The
+    forecast then moves by ``a s`` per report and has an error of its own of ``s sqrt(a / 2)``. So that error is
+    ``sqrt(move s / 2)``, for any ``a``. Among W workers with errors of this size, the slowest seems slower than the
     mean by up to about ``sqrt(2 ln W) + 1`` of them.
 
     Examples
     --------
-    The forecast of one of two workers moves by 4 % from plan to plan, and is some 10 % off:
+    The forecast of one of two workers moves by 4 % from plan to plan, and is about 10 % off:
 
     >>> chance = Chance()
     >>> for move in (1.02, 0.98) * 20:
@@ -113,7 +113,7 @@ class Chance:
         self._move = self._surprise = START
 
     def learn(self, speed_W: Array, forecast_W: Array) -> None:
-        """Take in reported speeds, NaN where there was no report, and the next forecast; another fleet begins anew."""
+        """Take reported speeds (NaN without a report) and the next forecast; a fleet of another size starts again."""
         log_forecast = np.log(forecast_W)
         before = self._log_forecast
         if before is not None and len(before) == len(log_forecast):
@@ -122,37 +122,37 @@ class Chance:
         self._log_forecast = log_forecast
 
     def gain(self) -> float:
-        """Return the share of the time that a split may promise by chance."""
+        """Return the share of the time that a split may seem to save by chance."""
         if self._log_forecast is None:
             return 0.0
         own_error = math.sqrt(self._move * self._surprise / 2)
         return min((math.sqrt(2 * math.log(len(self._log_forecast))) + 1) * own_error, MOST)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that was learnt."""
+        """Return everything learnt, as arrays."""
         last = np.zeros(0) if self._log_forecast is None else self._log_forecast.copy()
         return {"log_forecast": last, "usual": np.array([self._move, self._surprise])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; a state that knows nothing of chance begins anew."""
+        """Resume; a state saved before this class existed starts from the beginning."""
         last = np.array(state.get("log_forecast", np.zeros(0)))
         self._log_forecast = last if len(last) else None
         self._move, self._surprise = map(float, state.get("usual", (START, START)))
 
 
 class Payoff:
-    """Follows what the sizes in use have gained over equal ones, and how much to doubt forecast gains.
+    """Tracks what the sizes in use have gained over equal ones, and how far to doubt forecast gains.
 
     Attributes
     ----------
     gain
-        Logarithm of the time of equal batches over that of the batches in use, smoothed.
+        Smoothed logarithm of the time of equal batches over that of the batches in use.
     doubt
-        Forecast gains below this are not acted upon.
+        Forecast gains below this lead to no change.
 
     Examples
     --------
-    The second worker got less, and was not slower:
+    The second worker got fewer samples although it was not slower:
 
     >>> payoff, curves = Payoff(), Curves.from_speed(np.array([100.0, 80.0]))
     >>> sizes, equal = np.array([66, 54]), np.array([60, 60])
@@ -171,9 +171,9 @@ class Payoff:
         return self.gain < LOST
 
     def learn(self, report: Report, equal: Sizes, curves: Curves) -> None:
-        """Take in a report of an iteration; incomplete ones say nothing, and nor do equal ones.
+        """Learn from the report of an iteration; incomplete reports and equal sizes teach nothing.
 
-        Times at other sizes follow the shape of the forecast curves.
+        The times that equal sizes would have taken follow from the measured ones by the shape of the forecast curves.
         """
         samples, seconds = (np.asarray(each, dtype=np.float64) for each in (report.samples, report.seconds))
         if not (np.isfinite(seconds) & (seconds > 0) & (samples > 0)).all() or np.array_equal(samples, equal):
@@ -188,12 +188,12 @@ class Payoff:
         self.doubt = min(max(self.doubt, FIRST_DOUBT) * DOUBT, MOST) if gain < 0 else self.doubt / RELIEF
 
     def begin_anew(self) -> None:
-        """Forget what sizes have gained that are no longer in use; the doubt stays."""
+        """Forget the gain of sizes that are no longer in use; the doubt stays."""
         self.gain = 0.0
 
 
 def _apart(change_W: Array) -> float:
-    """Return how far workers moved apart, as what all did together moves no samples; NaN if nobody is known."""
+    """Return how far workers moved apart (a common change moves no samples); NaN if none is known."""
     known = change_W[np.isfinite(change_W)]
     return float(known.std()) if len(known) else math.nan
 

@@ -1,4 +1,4 @@
-"""The sentences that say why a plan is as it is. Axis: W workers."""
+"""The sentences that give the reason for a plan. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from paceline._arrays import Array, Mask, Sizes
 
 SHOWN = 3
-"""This many workers are named; the others are counted."""
+"""At most this many workers are named; the others are counted."""
 
 WORTH_NAMING = 0.01
-"""A worker that is slower by less than this is no reason for anything."""
+"""A worker that is slower by less than this share is not called slow."""
 
 
 def percent(share: float) -> str:
@@ -26,7 +26,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time with its unit, in three digits.
+    """Return a time with its unit, with three digits.
 
     >>> duration(0.0414), duration(0.00033), duration(7.2)
     ('41.4 ms', '330 us', '7.2 s')
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Return a number of things.
+    """Return a number with its noun, in the plural if needed.
 
     >>> count(1, "sample"), count(24, "sample")
     ('1 sample', '24 samples')
@@ -47,7 +47,7 @@ def count(number: int, thing: str) -> str:
 
 
 def listed(names: Sequence[str], more: int = 0) -> str:
-    """Return names as one reads them, and how many more there are.
+    """Return names as a list in prose, and how many more there are.
 
     >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b"], more=3)
     ('a', 'a and b', 'a, b and 3 others')
@@ -57,7 +57,7 @@ def listed(names: Sequence[str], more: int = 0) -> str:
 
 
 def moved(workers: Sequence[str], before: Sizes, after: Sizes, speed: Array) -> str:
-    """Return who gave how many samples to whom.
+    """Return how many samples moved, from which workers, and to which.
 
     >>> speed = np.array([100.0, 100.0, 38.0, 110.0])
     >>> moved(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed)
@@ -77,14 +77,14 @@ def moved(workers: Sequence[str], before: Sizes, after: Sizes, speed: Array) -> 
 
 
 def _usual(workers: Sequence[str], speed: Array, one: int) -> tuple[float, str]:
-    """Return the speed with which a worker's is compared, and whose it is."""
-    if len(workers) == 2:
+    """Return the speed that a worker's speed is compared with, and whose it is."""
+    if len(workers) == 2:  # the median of two would be half their own difference away from both
         return float(speed[1 - one]), workers[1 - one]
     return float(np.median(speed)), "the median"
 
 
 def moved_samples(before: Sizes, after: Sizes) -> int:
-    """Return how many samples went from one worker to another.
+    """Return how many samples moved between workers.
 
     >>> moved_samples(np.array([64, 64]), np.array([60, 68]))
     4
@@ -93,7 +93,7 @@ def moved_samples(before: Sizes, after: Sizes) -> int:
 
 
 def with_excitation(reason: str, before: int, now: int) -> str:
-    """Return the reason, and what becomes of samples that are moved for a while to learn from it.
+    """Return the reason, with a remark on samples that an excitation moves or has moved for a while.
 
     >>> with_excitation("Kept the sizes: no split is expected to be faster", before=0, now=6)
     'Moved 6 samples for a while, to tell fixed time from time per sample; otherwise kept the sizes: no split is
@@ -101,7 +101,7 @@ def with_excitation(reason: str, before: int, now: int) -> str:
     """
     done = []
     if before:
-        done.append(f"took {count(before, 'sample')} back that had been moved for a while")
+        done.append(f"took back {count(before, 'sample')} that had been moved for a while")
     if now:
         done.append(f"moved {count(now, 'sample')} for a while, to tell fixed time from time per sample")
     if not done:
@@ -138,22 +138,22 @@ def cut(workers: Sequence[str], too_far: Mask, turns: Mask) -> str:
 
 
 def broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
-    """Return which bound had to be put right.
+    """Return which bound the sizes violated.
 
     >>> broken_bounds(["g0", "g1"], np.array([64, 128]), np.array([256.0, 102.0]))
-    'g1 has room for 102 samples only'
+    'g1 has room for only 102 samples'
     """
     over = sizes > high
     if not over.any():
-        return "the sizes before broke a lower bound or the quantum"
+        return "the previous sizes violated a lower bound or the quantum"
     if over.sum() == 1:
         i = int(np.argmax(over))
-        return f"{workers[i]} has room for {count(int(high[i]), 'sample')} only"
+        return f"{workers[i]} has room for only {count(int(high[i]), 'sample')}"
     return f"{_those(workers, over)} have room for fewer"
 
 
 def held_back(workers: Sequence[str], full: Mask) -> str:
-    """Return whom its memory keeps from taking more.
+    """Return a remark on workers that memory keeps from taking more.
 
     >>> held_back(["g0", "g1"], np.array([False, True])), held_back(["g0"], np.array([False]))
     ('; memory keeps g1 from taking more, so that it ends early', '')
@@ -170,7 +170,7 @@ def _those(workers: Sequence[str], chosen: Mask) -> str:
 
 
 def _largest(change: Sizes) -> tuple[list[int], int]:
-    """Return who changed most, and how many more changed."""
+    """Return the workers that changed most, and how many others changed."""
     order = np.argsort(-change, kind="stable")[:SHOWN]
     changed = int((change > 0).sum())
     return [int(i) for i in order if change[i] > 0], max(changed - SHOWN, 0)

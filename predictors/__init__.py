@@ -38,10 +38,10 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     Calibrated,
     Auto,
 )
-"""Every predictor that ships."""
+"""Every predictor that comes with the library."""
 
 NAMES: tuple[str, ...] = tuple(map(name_of, KINDS))
-"""The name of each as it is typed: ``huber-ewma`` for HuberEWMA."""
+"""The name of each as typed on the command line: ``huber-ewma`` for HuberEWMA."""
 
 register(*KINDS)
 

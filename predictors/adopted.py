@@ -1,4 +1,4 @@
-"""Adopted: a predictor that keeps the promise and no more, as one that others can be made of.
+"""Adopted: lets a mixture or another wrapper hold any predictor that keeps only the public promise.
 
 Axes: W workers, D drivers.
 """
@@ -27,7 +27,7 @@ PREFIX = "learnt/adopted/"
 
 
 def adopted(predictor: str | Predictor) -> FleetPredictor:
-    """Return a predictor that another one can hold: by its name, or a copy of the one that was given.
+    """Return a predictor that a wrapper can hold: a new one by name, or a copy of the given one.
 
     Raises
     ------
@@ -41,12 +41,12 @@ def adopted(predictor: str | Predictor) -> FleetPredictor:
 
 
 class Adopted(FleetPredictor):
-    """A user's own predictor, asked and taught through the promise alone.
+    """A user's own predictor, called only through the public promise.
 
     Parameters
     ----------
     predictor
-        What keeps the promise: see :class:`paceline.predictors.Predictor`.
+        Any object that keeps the promise: see :class:`paceline.predictors.Predictor`.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -59,7 +59,7 @@ class Adopted(FleetPredictor):
         return tuple(self.predictor.driver_names)
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit it to these traces."""
+        """Fit the predictor to these traces."""
         self.predictor.fit(traces)
         return self
 
@@ -84,7 +84,7 @@ class Adopted(FleetPredictor):
         self.predictor.rename(old, new)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return its state beside what is kept of the fleet here."""
+        """Return the predictor's state, together with what this wrapper keeps about the fleet."""
         return super().state_dict() | {PREFIX + name: value for name, value in self.predictor.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -97,7 +97,8 @@ class Adopted(FleetPredictor):
         return {"seen": np.zeros(count)}
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        # The promise is a forecast for everybody, from a prior if need be; here what is not known is NaN.
+        # The promise is a forecast for every worker, from a prior if necessary. Wrappers need NaN for unknown workers,
+        # so that a prior is never weighed against a measurement.
         return np.where(self._rows["seen"] > 0, self._forecast(drivers_WD, horizon).speed, np.nan)
 
     def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:

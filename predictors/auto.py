@@ -1,4 +1,4 @@
-"""Auto: what to take when nothing is known of the fleet yet. It needs no fitting."""
+"""Auto: the predictor to take when nothing is known about the fleet yet. It needs no fitting."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from paceline.predictors.networks.gated import GatedNARX
 from paceline.predictors.rls import RLS
 
 SIMPLE = ("last-value", "ewma:smoothing=0.5", "ewma:smoothing=0.25", "ewma:smoothing=0.1", "ewma:smoothing=0.03")
-"""The simple predictors it asks. Huber's EWMA and the running median beside them made it slower, and hardly better."""
+"""Its simple experts. Huber's EWMA and the running median made it slower and hardly better, so they are left out."""
 
 HEAD_START = 18.0
-"""Regret that the network begins with: it has about three quarters of the trust until others have deserved more."""
+"""Regret that the network begins with: about three quarters of the trust, until other experts earn more."""
 
 
 class Auto(Calibrated):
-    """The library's default: simple predictors, RLS and the shipped GatedNARX, mixed by what each deserves.
+    """The library's default: a mixture of simple predictors, RLS and the shipped GatedNARX, with calibrated quantiles.
 
     It serves any fleet from the first report on, without fitting: RLS learns each worker while it serves, and the
-    network was fitted before, to other jobs. Each worker comes to trust the expert that deserves it, and quantiles are
-    kept true. Fitting is optional: it lets the network go on learning from your traces (that needs torch), and tells
-    RLS where new workers start.
+    network was fitted to other jobs. For each worker, the experts that forecast it best gain the trust, and quantiles
+    are corrected online. Fitting is optional: it trains the network further on your traces (which needs torch), and
+    gives RLS its starting weights for new workers.
 
     Parameters
     ----------
     drivers
-        Names of the drivers that RLS learns to use, whatever they mean. The network reads those it knows besides.
+        Names of the drivers (driving factors, such as the CPU share) that RLS learns to use; they may mean anything.
+        The network also reads those that it was fitted with.
 
     Examples
     --------
@@ -51,7 +52,7 @@ class Auto(Calibrated):
 
 
 class _HeadStart(Mixture):
-    """A mixture that trusts its last expert from the start, as the one that has seen other fleets before."""
+    """A mixture that trusts its last expert from the start, because that one was fitted to other fleets."""
 
     def _fresh(self, count: int) -> dict[str, Array]:
         rows = super()._fresh(count)

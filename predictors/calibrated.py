@@ -1,4 +1,4 @@
-"""Calibrated: any predictor, with quantiles that are kept true by watching how often they hold.
+"""Calibrated: any predictor, with quantiles that are corrected by counting how often they hold.
 
 Axes: W workers, D drivers, L levels.
 """
@@ -17,42 +17,42 @@ from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import FASTEST, SLOWEST, Report
 
 LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-"""The quantiles that are tracked; those between are interpolated."""
+"""The quantiles that are tracked; those in between are interpolated."""
 
 LEVELS_L = np.array(LEVELS)
 SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 
 STEP, FIRST_STEPS = 0.3, 3.0
-"""How far a quantile moves in one iteration, in running scales; at first 1 / (FIRST_STEPS + iterations) if larger."""
+"""How far a quantile moves in one iteration, in running scales: STEP, or 1 / (FIRST_STEPS + iterations) if larger."""
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
-"""Weight of the newest error in the running scale, how many scales it counts for at most, and the least scale."""
+"""Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
 
 FARTHEST = 2.5
-"""No quantile lies farther out, in root mean squares of the last errors: one begun at a spike is back soon."""
+"""Farthest a quantile may lie, in root mean squares of recent errors, so that it soon recovers from a first spike."""
 
 
 class Calibrated(NestedPredictor):
     """Another predictor's forecast, with quantiles of its relative error tracked online, worker by worker.
 
-    Each quantile moves up a little when the error exceeds it and down a little when not, in the ratio that stands still
-    where the quantile holds as often as it says. Skewed errors get skewed intervals, and a predictor that becomes worse
-    gets wider ones. The speed forecast stays that of the inner predictor.
+    Each quantile moves up a little when the error exceeds it and down a little when it does not. The ratio of the two
+    steps is such that the quantile settles where it holds with its nominal probability. Skewed errors get skewed
+    intervals, and a predictor that gets worse gets wider ones. The speed forecast is that of the inner predictor.
 
     Parameters
     ----------
     predictor
-        Name with arguments as in :func:`paceline.predictors.named`, or a predictor of whatever class.
+        Name with arguments as in :func:`paceline.predictors.named`, or a predictor of any class.
 
     Notes
     -----
-    The steps are those of Gibbs and Candes, Adaptive conformal inference under distribution shift, 2021, taken on the
-    quantile itself and scaled by the running size of the error. Further horizons widen with their square root. A model
-    file keeps a predictor given by name only.
+    The steps are those of Gibbs and Candes, Adaptive conformal inference under distribution shift, 2021, applied to the
+    quantile itself and scaled by the running size of the error. Intervals widen with the square root of the horizon. A
+    model file can only hold a predictor that was given by name.
 
     Examples
     --------
-    One iteration in five takes twice as long; the interval reaches down to it, and hardly above the usual speed:
+    One iteration in five takes twice as long. The interval reaches down to it, and hardly above the usual speed:
 
     >>> from paceline.predictors import Calibrated, Report
     >>> model = Calibrated("running-median")
@@ -105,7 +105,7 @@ class Calibrated(NestedPredictor):
         self._inner[0]._learn_report(report, speed_W, drivers_WD)
 
     def _compare(self, forecast_W: Array, speed_W: Array) -> None:
-        """Move every quantile by what this error says of it; who did not report keeps its quantiles."""
+        """Move every quantile by this error; a worker that did not report keeps its quantiles."""
         rows, error_W = self._rows, np.log(speed_W / forecast_W)
         seen_W = np.isfinite(error_W)
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
@@ -128,7 +128,7 @@ class Calibrated(NestedPredictor):
 
 
 def _rising(quantiles_WL: Array) -> Array:
-    """Put quantiles that have crossed back in order; few have."""
+    """Sort quantiles that have crossed; few ever do."""
     crossed_W = (quantiles_WL[:, 1:] < quantiles_WL[:, :-1]).any(axis=1)
     if crossed_W.any():
         quantiles_WL[crossed_W] = np.sort(quantiles_WL[crossed_W], axis=1)

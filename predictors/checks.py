@@ -1,10 +1,10 @@
-"""What every predictor promises, as small named checks that anyone can run on their own.
+"""The promises of every predictor, as small named checks that anyone can run on their own predictor.
 
     from paceline.predictors import checks
 
     checks.run(checks.fitted(MyPredictor()))
 
-A predictor for which a promise makes no sense opts out openly: ``opts_out = {"learns_a_constant": "the reason"}``.
+A predictor for which a promise makes no sense declares so: ``opts_out = {"learns_a_constant": "the reason"}``.
 Axes: T iterations, W workers, D drivers.
 """
 
@@ -30,7 +30,7 @@ SILENCE = 300
 
 
 class PromiseBroken(AssertionError):  # noqa: N818 - it names what happened, as the checks' readers see it
-    """A predictor does not do what all predictors promise."""
+    """A predictor breaks a promise that all predictors must keep."""
 
 
 def fitted(predictor: Predictor) -> Factory:
@@ -40,12 +40,12 @@ def fitted(predictor: Predictor) -> Factory:
 
 
 def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
-    """Run the checks, all of them or those named, and return the names of those that ran.
+    """Run all checks, or those named, and return the names of those that ran.
 
     Raises
     ------
     PromiseBroken
-        At the first promise that the predictor breaks; the sentence says which.
+        At the first promise that the predictor breaks; the message says which.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
 
 
 def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-untyped-def]  # datasets is imported late
-    """Return a small made-up trace: three workers, two drivers, one of which explains the changes of speed."""
+    """Return a small synthetic trace: three workers and two drivers; one driver explains the changes of speed."""
     from paceline.datasets import Trace
 
     rng = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-unty
 
 
 def predict_is_pure(make: Factory) -> None:
-    """Asking twice gives the same answer, and asking changes nothing."""
+    """Two calls in a row give the same answer, and a call changes nothing."""
     asked, silent = _warm(make), _warm(make)
     first, second = asked.predict(), asked.predict()
     _require(_same(first, second), "predict gave two different answers in a row")
@@ -92,7 +92,7 @@ def predict_is_pure(make: Factory) -> None:
 
 
 def defined_before_the_first_report(make: Factory) -> None:
-    """Before any report there is a forecast, and its spread is infinite."""
+    """There is a forecast before the first report, and its spread is infinite."""
     predictor = make()
     predictor.reset(FLEET)
     forecast = predictor.predict()
@@ -111,7 +111,7 @@ def survives_gaps(make: Factory) -> None:
 
 
 def survives_zero_time(make: Factory) -> None:
-    """A report of zero seconds or zero samples is no report."""
+    """A report of zero seconds or zero samples counts as no report."""
     predictor = _warm(make)
     predictor.observe(_report([0.0, 0.5, 0.5]))
     _require_usable(predictor.predict())
@@ -121,7 +121,7 @@ def survives_zero_time(make: Factory) -> None:
 
 
 def survives_garbage(make: Factory) -> None:
-    """Infinite, negative and absurd reports leave every forecast usable."""
+    """Infinite, negative and impossibly large or small reports leave every forecast usable."""
     predictor = _warm(make)
     for garbage in (np.inf, -1.0, 1e300, 1e-300):
         predictor.observe(_report([garbage, 0.5, 0.5]))
@@ -181,13 +181,13 @@ def state_resumes_exactly(make: Factory) -> None:
 
 
 def state_is_a_snapshot(make: Factory) -> None:
-    """A state taken earlier does not change while the predictor goes on."""
+    """A state saved earlier does not change while the predictor goes on learning."""
     predictor = _warm(make)
     state = predictor.state_dict()
     before = {name: np.array(value) for name, value in state.items()}
     _continue(predictor)
     same = all(np.array_equal(before[n], state[n], equal_nan=before[n].dtype.kind == "f") for n in before)
-    _require(same, "state_dict returned arrays that the predictor goes on changing")
+    _require(same, "state_dict returned arrays that the predictor still changes")
 
 
 def copies_and_pickles(make: Factory) -> None:
@@ -239,7 +239,7 @@ def renaming_keeps_what_was_learnt(make: Factory) -> None:
 
 
 def silence_is_survived(make: Factory) -> None:
-    """A worker silent for hundreds of iterations is waited for, disturbs nobody, and is followed when it is back."""
+    """A worker silent for hundreds of iterations does not disturb the others, and is forecast well once it is back."""
     silent, present = _warm(make), _warm(make)
     before = silent.predict().spread[0]
     for report in _reports(SILENCE, seed=3):
@@ -247,7 +247,7 @@ def silence_is_survived(make: Factory) -> None:
         present.observe(report)
     waited, expected = silent.predict(), present.predict()
     _require_usable(waited)
-    _require(bool(waited.spread[0] >= before), "silence made a forecast surer")
+    _require(bool(waited.spread[0] >= before), "silence made a forecast more certain")
     _require(_same_workers(waited, expected, [1, 2]), "a silent worker changed the forecasts of the others")
     for _ in range(30):
         silent.observe(_report([0.125, 0.25, 1.0]))
@@ -256,7 +256,7 @@ def silence_is_survived(make: Factory) -> None:
 
 
 def reset_forgets(make: Factory) -> None:
-    """After reset the predictor is as one that never observed anything."""
+    """After reset the predictor behaves like one that never observed anything."""
     used, new = _warm(make), make()
     used.reset(FLEET)
     new.reset(FLEET)
@@ -277,12 +277,14 @@ def memory_is_bounded(make: Factory) -> None:
 
 
 def further_horizons_are_usable(make: Factory) -> None:
-    """Two and ten iterations ahead there is a forecast too, not surer than one ahead."""
+    """There are forecasts two and ten iterations ahead, no more certain than one ahead."""
     predictor = _warm(make)
     near, far = predictor.predict(horizon=1), predictor.predict(horizon=10)
     _require_usable(predictor.predict(horizon=2))
     _require_usable(far)
-    _require(bool((far.spread >= near.spread).all()), "ten iterations ahead is forecast more surely than one")
+    _require(
+        bool((far.spread >= near.spread).all()), "the forecast ten iterations ahead is more certain than one ahead"
+    )
 
 
 def missing_drivers_are_survived(make: Factory) -> None:
@@ -296,7 +298,7 @@ def missing_drivers_are_survived(make: Factory) -> None:
 
 
 def inputs_are_left_alone(make: Factory) -> None:
-    """Observing and predicting never write into the arrays they are given, nor keep them."""
+    """Neither observe nor predict writes to its input arrays or keeps a reference to them."""
     watched, clean = _warm(make), _warm(make)
     seconds = np.array([0.5, 0.25, 1.0])
     drivers = np.ones((3, len(watched.driver_names)))
@@ -305,7 +307,7 @@ def inputs_are_left_alone(make: Factory) -> None:
     _require(bool((seconds == [0.5, 0.25, 1.0]).all() and (drivers == 1.0).all()), "an input array was changed")
     clean.observe(_report(seconds.copy(), drivers.copy()))
     seconds[:], drivers[:] = 99.0, 99.0
-    kept = "an input array was kept, and followed when its owner changed it"
+    kept = "an input array was kept by reference, so a later change by its owner changed the forecast"
     _require(_same(watched.predict(), clean.predict()), kept)
     _require(_same(_continue(watched), _continue(clean)), kept)
 
@@ -316,7 +318,7 @@ def forecasts_are_deterministic(make: Factory) -> None:
 
 
 def a_report_of_another_fleet_is_refused(make: Factory) -> None:
-    """A report whose length is not that of the fleet is a ValueError, and leaves the state as it was."""
+    """A report whose length is not that of the fleet raises a ValueError and leaves the state unchanged."""
     predictor, untouched = _warm(make), _warm(make)
     try:
         predictor.observe(Report(samples=[SAMPLES] * 5, seconds=[0.5] * 5))

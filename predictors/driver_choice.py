@@ -1,4 +1,4 @@
-"""Which drivers a predictor reads, and on what scale. Axis: D drivers."""
+"""Which drivers (driving factors) a predictor reads, and on what scale. Axis: D drivers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def shared_drivers(traces: Sequence[Trace], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the drivers wanted, or all that the traces share when ``wanted`` is None.
+    """Return the wanted drivers, or all that the traces share if ``wanted`` is None.
 
     Raises
     ------
     ValueError
-        If a driver wanted is not in every trace; the sentence lists those that are.
+        If a wanted driver is not in every trace; the message lists those that are.
     """
     common = [n for n in traces[0].driver_names if all(n in trace.driver_names for trace in traces)]
     missing = [name for name in wanted or () if name not in common]
@@ -29,7 +29,7 @@ def shared_drivers(traces: Sequence[Trace], wanted: tuple[str, ...] | None) -> t
 
 
 def mean_and_scale(traces: Sequence[Trace], names: tuple[str, ...]) -> tuple[Array, Array]:
-    """Return mean and deviation of each driver, ``[D]``; one that is never known, or never changes, has deviation 1."""
+    """Return mean and deviation of each driver, ``[D]``; deviation 1 if a driver is never known or never changes."""
     panels = [p.reshape(-1, len(names)) for trace in traces if names and (p := trace.drivers_named(names)) is not None]
     values = np.concatenate([np.zeros((0, len(names))), *panels])
     known = np.isfinite(values)

@@ -1,7 +1,7 @@
-"""What all predictors of a fleet share: who is in it, its state as arrays, and the guards around a forecast.
+"""What all predictors of a fleet share: the list of workers, their state as arrays, and guards around a forecast.
 
-A predictor that inherits from `FleetPredictor` writes three small methods: the state of new workers, what one
-iteration teaches, and the next speed. Everything else of the promise is kept here. Axes: W workers, D drivers.
+A predictor that inherits from `FleetPredictor` writes three small methods: the state of new workers, what to learn from
+one iteration, and the next speed. This class keeps the rest of the promise. Axes: W workers, D drivers.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 PRIOR_SPEED = 1.0
-"""The speed, in samples/s, forecast for everybody before anybody reported: only ratios size batches."""
+"""Forecast for all workers before the first report, in samples/s. Any value works: only ratios size batches."""
 
 ERROR_SMOOTHING = 0.05
-"""Weight of the newest squared error in the spread."""
+"""Weight of the newest squared error in the spread: it remembers about the last 20 iterations."""
 
 
 class FleetPredictor:
-    """The shared part of the predictors whose state is one row of arrays per worker.
+    """Base class of predictors whose state is one row of arrays per worker.
 
-    A worker that has not reported yet is forecast at the median of those that have.
+    The forecast for a worker that has not reported yet is the median of those that have.
     """
 
     opts_out: ClassVar[Mapping[str, str]] = {}
@@ -49,7 +49,7 @@ class FleetPredictor:
         """Return the constructor's arguments, by name."""
         return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
-    # -- what a predictor writes ---------------------------------------------------------------------------------
+    # -- what every predictor implements -------------------------------------------------------------------------
 
     def _fresh(self, count: int) -> dict[str, Array]:
         """Return the state of ``count`` workers that have not reported: arrays with one row per worker."""
@@ -63,19 +63,19 @@ class FleetPredictor:
         """Return the speed expected ``horizon`` iterations ahead, NaN where nothing is known yet."""
         raise TypeError(f"{type(self).__name__} must define _next_speed")
 
-    # -- what a predictor of batch time curves writes besides ----------------------------------------------------
+    # -- what predictors of batch time curves override -----------------------------------------------------------
 
     def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
-        """Return the speed expected next at these batch sizes; only a predictor of curves knows a difference."""
+        """Return the speed expected next at these batch sizes; only with curves does it depend on them."""
         return self._next_speed(drivers_WD, 1)
 
     def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
-        """Return the forecast; one of curves adds them."""
+        """Return the forecast; a predictor of curves adds them."""
         speed_W = self._next_speed(drivers_WD, horizon)
         return Forecast(speed=_with_prior(speed_W), spread=self._spread(speed_W, horizon))
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
-        """Learn one iteration from all that was reported; most need no more than the speeds."""
+        """Learn one iteration from the whole report; most predictors only need the speeds."""
         self._learn(speed_W, drivers_WD)
 
     # -- the promise ---------------------------------------------------------------------------------------------
@@ -113,15 +113,15 @@ class FleetPredictor:
         self.workers = self.workers[:i] + self.workers[i + 1 :]
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place and all that was learnt of it.
+        """Give a worker another name; it keeps its place and everything learnt about it.
 
-        For a process that starts again on the same machine, or a rank that is numbered anew.
+        Use it for a process that starts again on the same machine, or a rank that gets a new number.
         """
         i = self._place(old)
         self.workers = (*self.workers[:i], self._new_name(new), *self.workers[i + 1 :])
 
     def observe(self, report: Report) -> None:
-        """Learn what the iteration just finished measured, and how far the forecast for it was off."""
+        """Learn from the measurements of the iteration just finished, and how far its forecast was off."""
         self._require_fleet()
         speed_W = _completed(report)
         if len(speed_W) != len(self.workers):
@@ -130,12 +130,13 @@ class FleetPredictor:
                 "call reset, join or leave when the fleet changes"
             )
         drivers_WD = self._driver_rows(report.drivers)
+        # Compare before learning: the forecast to judge is the one made without this report.
         forecast_W = self._speed_of(np.asarray(report.samples, dtype=np.float64), drivers_WD)
         self._compare(forecast_W, speed_W)
         self._learn_report(report, speed_W, drivers_WD)
 
     def predict(self, drivers: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
-        """Forecast the iteration ``horizon`` ahead. Pure: asking twice gives the same answer."""
+        """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer."""
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
         self._require_fleet()
@@ -149,6 +150,7 @@ class FleetPredictor:
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
+        # Fitted parameters first: the width of the rows that reset makes may depend on them, such as on the drivers.
         self._load_learnt({name[7:]: value for name, value in state.items() if name.startswith("learnt/")})
         self.reset([str(worker) for worker in state.get("workers", ())])
         self._require_rows({name[5:] for name in state if name.startswith("rows/")})
@@ -161,7 +163,7 @@ class FleetPredictor:
                 )
             self._rows[name] = saved.astype(rows.dtype, order="F", copy=True)
 
-    # -- what predictors that learn from traces add --------------------------------------------------------------
+    # -- what predictors that learn from traces override ---------------------------------------------------------
 
     def _learnt(self) -> dict[str, NDArray[Any]]:
         return {}
@@ -173,11 +175,11 @@ class FleetPredictor:
     # -- guards --------------------------------------------------------------------------------------------------
 
     def _compare(self, forecast_W: Array, speed_W: Array) -> None:
-        """Note how far the forecast was off."""
+        """Update the running squared error of each worker's forecast."""
         self._rows["squared_error"] = _updated_error(self._rows["squared_error"], forecast_W, speed_W)
 
     def _spread(self, speed_W: Array, horizon: int) -> Array:
-        """Return the relative deviation of these speeds, infinite where one is NaN or was never compared."""
+        """Return the relative deviation of these speeds; infinite where a speed is NaN or was never compared."""
         spread_W = np.sqrt(self._rows["squared_error"] * horizon)
         return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 
@@ -195,7 +197,7 @@ class FleetPredictor:
         return _name(worker)
 
     def _require_rows(self, saved: set[str]) -> None:
-        """Raise an error unless a state that holds a fleet holds all that this predictor keeps of it, and no more."""
+        """Raise an error unless the state of a fleet holds exactly the rows that this predictor keeps."""
         if self.workers and saved != set(self._rows):
             raise ValueError(
                 f"the state of {type(self).__name__}'s workers must hold {sorted(self._rows)}, got {sorted(saved)}: "
@@ -221,26 +223,26 @@ class FleetPredictor:
 
 
 def _side_by_side(rows: dict[str, Array]) -> dict[str, Array]:
-    """Lay the workers side by side in memory: work on short rows of many workers is then several times faster."""
+    """Lay the workers side by side in memory (Fortran order): work on many short rows is then several times faster."""
     return {name: np.asfortranarray(values) for name, values in rows.items()}
 
 
 def _name(worker: object) -> str:
-    """Return a worker's name as text; one that is empty names nobody."""
+    """Return a worker's name as text; refuse an empty one."""
     if not str(worker):
         raise ValueError("a worker's name must not be empty, got ''")
     return str(worker)
 
 
 def _completed(report: Report) -> Array:
-    """Return the speeds, NaN where the worker ran out of memory: it did not do its samples."""
+    """Return the speeds, NaN where the worker ran out of memory, because it did not process its samples."""
     if report.out_of_memory is None:
         return report.speed
     return np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, report.speed)
 
 
 def _updated_error(error_W: Array, forecast_W: Array, speed_W: Array) -> Array:
-    """Smooth the squared error of the log speed: relative, and the same for half as fast and twice as fast."""
+    """Smooth the squared error of the log speed: half as fast counts the same as twice as fast."""
     with np.errstate(divide="ignore", invalid="ignore"):
         newest = np.square(np.log(speed_W / forecast_W))
     smoothed = np.where(np.isfinite(error_W), error_W + ERROR_SMOOTHING * (newest - error_W), newest)

@@ -12,7 +12,7 @@ from paceline._curves import Curves
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The next speeds, with what is known about their error.
+    """The next speeds, and how far they may be off.
 
     Parameters
     ----------
@@ -21,10 +21,10 @@ class Forecast:
     spread
         Relative standard deviation of the forecast's error, ``[W]``; infinite before the first report.
     batch_time
-        Batch time curves, from a predictor that knows them; others leave them out.
+        Batch time curves, if the predictor knows them.
     levels, quantiles
-        Probabilities, rising, and the speeds not exceeded with each of them, ``[W, levels]``, from a predictor that
-        tracks them; NaN where it does not know yet.
+        Probabilities in rising order, and the speeds not exceeded with each of them, ``[W, levels]``, if the predictor
+        tracks them; NaN where they are not known yet.
     """
 
     speed: Array
@@ -36,8 +36,8 @@ class Forecast:
     def quantile(self, q: float) -> Array:
         """Return the speed that is not exceeded with probability ``q``, ``[W]``, in samples/s.
 
-        Tracked quantiles are interpolated; without any the error is log-normal with the forecast's spread. Where the
-        spread is infinite nothing is known: the quantile is then 0 below the median and infinite above it.
+        Tracked quantiles are interpolated. Without any, the error is taken to be log-normal with the forecast's spread.
+        Where the spread is infinite nothing is known: the quantile is 0 below the median and infinite above it.
 
         >>> forecast = Forecast(speed=np.array([100.0]), spread=np.array([0.1]))
         >>> forecast.quantile(0.1).round(1), forecast.quantile(0.5)
@@ -49,6 +49,7 @@ class Forecast:
             raise ValueError(f"q must lie strictly between 0 and 1, got {q}")
         z = float(ndtri(q))
         sigma = np.sqrt(np.log1p(np.square(self.spread)))
+        # At the median z * sigma would be 0 * inf, which is NaN, where the spread is infinite.
         normal = self.speed.copy() if z == 0.0 else self.speed * np.exp(z * sigma)
         if self.quantiles is None:
             return normal
@@ -57,12 +58,12 @@ class Forecast:
 
     @property
     def curves(self) -> Curves:
-        """The batch time curves that the solver consumes: those forecast, or time = samples / speed."""
+        """The batch time curves for the solver: those forecast, or time = samples / speed if there are none."""
         return Curves.from_speed(self.speed) if self.batch_time is None else self.batch_time
 
 
 def _interpolated(score: float, scores: Array, log_speed: Array) -> Array:
-    """Return the log speed at a normal score, on the line between its neighbours, or of the nearest two beyond."""
+    """Return the log speed at a normal score, on the line through its neighbours, or through the last two outside."""
     i = int(np.clip(np.searchsorted(scores, score), 1, len(scores) - 1))
     share = (score - scores[i - 1]) / (scores[i] - scores[i - 1])
     return np.asarray(log_speed[:, i - 1] + share * (log_speed[:, i] - log_speed[:, i - 1]))

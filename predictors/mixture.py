@@ -1,4 +1,4 @@
-"""Mixture: several predictors at once, each trusted as much as it has deserved on each worker.
+"""Mixture: several predictors at once; on each worker the best of them gain the trust.
 
 Axes: W workers, D drivers, E experts.
 """
@@ -32,44 +32,45 @@ EXPERTS = (
     "rls",
     "narx",
 )
-"""Who is asked unless told otherwise."""
+"""The default experts."""
 
 DISCOUNT, SHARE = 0.998, 0.01
-"""What the past keeps in each iteration, and the part of the trust that all experts share, deserved or not."""
+"""Factor by which the past fades in each iteration, and the part of the trust that all experts share equally."""
 
 SCALE_SMOOTHING, LARGEST_ERROR = 0.05, 3.0
-"""Weight of the newest error in a worker's running scale, and how many scales one iteration may count at most."""
+"""Weight of the newest error in a worker's running scale, and the most scales that one iteration may count for."""
 
 SMALLEST_SCALE = 1e-6
+"""Least running scale in log speed: a constant worker has no error to divide by."""
 
 
 class Mixture(NestedPredictor):
-    """Weighted mean of several predictors' log speeds; the weights of each worker follow what its experts deserve.
+    """Weighted mean of several predictors' log speeds; each worker's weights follow how well its experts forecast.
 
-    The weights are those of Bernstein online aggregation: exponential in each expert's accumulated regret, less its
+    The weights are those of Bernstein online aggregation: exponential in each expert's accumulated regret minus its
     square, so that an expert that is right by luck gains little. The past fades, and every expert keeps a small share,
-    so that one that was bad may come back when a worker changes.
+    so that an expert that was bad can recover when a worker changes.
 
     Parameters
     ----------
     experts
-        Names with arguments as in :func:`paceline.predictors.named`, or predictors, of whatever class. Those that
-        need fitting and are not fitted forecast the last value until they are.
+        Names with arguments as in :func:`paceline.predictors.named`, or predictors of any class. Those that need
+        fitting forecast the last value until they are fitted.
 
     Raises
     ------
     ValueError
-        If there is no expert, or no predictor of a name.
+        If there is no expert, or no predictor of a given name.
 
     Notes
     -----
     Wintenberger, Optimal learning with Bernstein online aggregation, Machine Learning 106, 2017. The losses are
     linearised (the gradient trick), so that the mixture competes with the best weighted mean of the experts. A model
-    file keeps experts given by name only.
+    file can only hold experts that were given by name.
 
     Examples
     --------
-    One worker is noise around 100 samples/s, so that the slow average soon has all the trust:
+    One worker's speed is noise around 100 samples/s, so the slow average soon has nearly all the trust:
 
     >>> from paceline.predictors import Mixture, Report
     >>> model = Mixture(["last-value", "ewma:smoothing=0.03"])
@@ -86,7 +87,7 @@ class Mixture(NestedPredictor):
         super().__init__()
         self.experts = tuple(experts)
         self._inner = _averages_together([adopted(expert) for expert in self.experts])
-        # A forecast that is the same for batches of any size is asked for once, and serves when it is judged too.
+        # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
         self._asked_once = all(type(inner)._speed_of is FleetPredictor._speed_of for inner in self._inner)
         self._answer: _Answer | None = None
 
@@ -118,7 +119,7 @@ class Mixture(NestedPredictor):
         return np.exp(self._mean(self._expected(drivers_WD, lambda inner, mine: inner._next_speed(mine, horizon))))
 
     def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
-        """Return the mixed forecast, and keep the experts' own: what is learnt next is how far each was off."""
+        """Return the mixed forecast, and keep the experts' own: the next report shows how far each was off."""
         if self._asked_once:
             return self._answered(drivers_WD).speed
         expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._speed_of(samples_W, mine))
@@ -126,7 +127,7 @@ class Mixture(NestedPredictor):
         return self._answer.speed
 
     def _answered(self, drivers_WD: Array) -> _Answer:
-        """Return the answer for these drivers; one that was asked for since the last report is not made again."""
+        """Return the answer for these drivers, cached until the next report."""
         regret_WE, asked = self._rows["regret"], drivers_WD.tobytes()
         if self._answer is None or self._answer.regret_WE is not regret_WE or self._answer.asked != asked:
             expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._next_speed(mine, 1))
@@ -171,7 +172,7 @@ class Mixture(NestedPredictor):
         scale_W = np.where(np.isnan(rows["scale"]), size_W, smoothed_W)
         better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
         gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
-        gain_WE[np.isnan(gain_WE)] = 0.0  # who did not report, or what an expert does not know
+        gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
         seen_W = np.isfinite(error_W)
         kept_W1 = np.where(seen_W, DISCOUNT, 1.0)[:, None]
         rows["regret"] = kept_W1 * rows["regret"] + gain_WE
@@ -181,7 +182,7 @@ class Mixture(NestedPredictor):
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """What the experts and the mixture expected, and what it was asked: after which report, with which drivers."""
+    """What the experts and the mixture expected, and for which question: after which report, with which drivers."""
 
     regret_WE: Array | None
     asked: bytes
@@ -199,7 +200,7 @@ def _bounded(error: Array) -> Array:
 
 
 def _averages_together(experts: Sequence[FleetPredictor]) -> tuple[FleetPredictor, ...]:
-    """Return the experts with neighbouring plain averages as one: to serve five of them costs as much as one."""
+    """Return the experts with neighbouring plain averages merged: five of them then cost as much as one."""
     together: list[FleetPredictor] = []
     for plain, group in groupby(experts, key=lambda expert: _given_smoothing(expert) is not None):
         neighbours = list(group)
@@ -209,7 +210,7 @@ def _averages_together(experts: Sequence[FleetPredictor]) -> tuple[FleetPredicto
 
 
 def _given_smoothing(expert: FleetPredictor) -> float | None:
-    """Return the smoothing of a plain average, 1 of the last value, and None of any other predictor."""
+    """Return the smoothing of a plain average, 1 for the last value, and None for any other predictor."""
     if type(expert) is LastValue:
         return 1.0
     return expert.smoothing if type(expert) is EWMA else None

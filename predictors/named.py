@@ -9,12 +9,12 @@ from inspect import signature
 from paceline.predictors.fleet import FleetPredictor
 
 kinds: dict[str, type[FleetPredictor]] = {}
-"""Every registered kind by its plain name. The room's table of contents fills it, so that a predictor made of others
-can be given their names without importing them."""
+"""Every registered class by its plain name. ``predictors/__init__.py`` fills it, so that a predictor made of others can
+take their names without importing them, which would close an import cycle."""
 
 
 def register(*classes: type[FleetPredictor]) -> None:
-    """Let predictors be named by their classes' names, on the command line and wherever a name is taken.
+    """Make predictors available by their class names, on the command line and wherever a name is accepted.
 
     >>> class Doubled(kinds["ewma"]): ...
     >>> register(Doubled)
@@ -27,7 +27,7 @@ def register(*classes: type[FleetPredictor]) -> None:
 
 
 def name_of(kind: type) -> str:
-    """Return a kind's name as it is typed.
+    """Return the name of a class as typed on the command line.
 
     >>> [name_of(kinds[plain]) for plain in ("huberewma", "gatednarx", "lastvalue")]
     ['huber-ewma', 'gated-narx', 'last-value']
@@ -38,12 +38,12 @@ def name_of(kind: type) -> str:
 def named(text: str) -> FleetPredictor:
     """Return a new predictor from its name and, after a colon, its arguments.
 
-    Upper and lower case, ``-`` and ``_`` are all the same.
+    Case, ``-`` and ``_`` do not matter.
 
     Raises
     ------
     ValueError
-        If there is no such predictor or argument; the sentence lists those there are.
+        If there is no such predictor or argument; the message lists the valid ones.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def named(text: str) -> FleetPredictor:
 
 
 def _arguments(text: str) -> dict[str, object]:
-    """Read ``lags=8,hidden=16``: names and plain values, nothing that runs."""
+    """Parse ``lags=8,hidden=16``: names and literal values only, so that nothing is executed."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if isinstance(call, ast.Call) and not call.args:

@@ -1,4 +1,4 @@
-"""What predictors made of other predictors share: the inner ones join, leave, save and resume with the outer one.
+"""Base class of predictors made of other predictors: the inner ones join, leave, save and resume with the outer one.
 
 Axes: W workers, D drivers.
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class NestedPredictor(FleetPredictor):
-    """The shared part of predictors that hold others in ``_inner``.
+    """Base class of predictors that hold others in ``_inner``.
 
-    The inner ones are asked and taught directly, without the guards and the spread that the outer one has already.
+    It calls the inner ones below their guards, because the outer one has checked the report and keeps the spread.
     """
 
     _inner: tuple[FleetPredictor, ...] = ()
@@ -33,7 +33,7 @@ class NestedPredictor(FleetPredictor):
         return self._reading()[0]
 
     def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp]]]:
-        """Return all drivers, and the places of those that each inner predictor reads; found anew after fitting."""
+        """Return all drivers, and the places of those that each inner predictor reads; cached until the next fit."""
         if self._read is None:
             names = tuple(dict.fromkeys(name for inner in self._inner for name in inner.driver_names))
             places = [np.array([names.index(n) for n in inner.driver_names], np.intp) for inner in self._inner]
@@ -67,13 +67,13 @@ class NestedPredictor(FleetPredictor):
             inner.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place and all that was learnt of it."""
+        """Give a worker another name; it keeps its place and everything learnt about it."""
         super().rename(old, new)
         for inner in self._inner:
             inner.rename(old, new)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and observed, that of the inner predictors too, as arrays."""
+        """Return everything learnt and observed, by the inner predictors too, as arrays."""
         state = super().state_dict()
         for i, inner in enumerate(self._inner):
             entries = {n: value for n, value in inner.state_dict().items() if n != "workers"}
@@ -92,5 +92,5 @@ class NestedPredictor(FleetPredictor):
     def _with_drivers(self, drivers_WD: Array) -> Iterator[tuple[FleetPredictor, Array]]:
         """Yield each inner predictor with the drivers that it reads, in its order."""
         for inner, places in zip(self._inner, self._reading()[1], strict=True):
-            # Taken from the transpose, where a driver's column lies in one piece.
+            # Take from the transpose, where a driver's column is contiguous.
             yield inner, drivers_WD.T.take(places, axis=0).T if len(places) else drivers_WD[:, :0]

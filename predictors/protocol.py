@@ -19,8 +19,11 @@ class Predictor(Protocol):
     """Forecasts the next speed of every worker of a fleet.
 
     The life of a predictor: ``fit`` on recorded traces (optional), ``reset`` with the fleet's names, then for each
-    iteration ``predict`` before it and ``observe`` after it. :mod:`paceline.predictors.checks` states what else is
-    promised, as checks that anyone can run on their own predictor.
+    iteration ``predict`` before it and ``observe`` after it. :mod:`paceline.predictors.checks` states the other
+    promises, as checks that anyone can run on their own predictor.
+
+    The *drivers* are driving factors of a worker's speed, such as its CPU share or free memory; no hardware driver is
+    meant.
     """
 
     workers: tuple[str, ...]
@@ -32,7 +35,7 @@ class Predictor(Protocol):
         ...
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Learn from recorded traces; may do nothing."""
+        """Learn from recorded traces. A predictor that only learns while it serves does nothing here."""
         ...
 
     def reset(self, workers: Sequence[str]) -> None:
@@ -48,22 +51,22 @@ class Predictor(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place and all that was learnt of it."""
+        """Give a worker another name; it keeps its place and everything learnt about it."""
         ...
 
     def observe(self, report: Report) -> None:
-        """Learn what the iteration just finished measured."""
+        """Learn from the measurements of the iteration just finished."""
         ...
 
     def predict(self, drivers: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
-        """Forecast the iteration ``horizon`` ahead. Pure: asking twice gives the same answer.
+        """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer.
 
         ``drivers``, ``[W, D]``, are those sampled now, at the boundary before the next iteration.
         """
         ...
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and observed, as arrays: loading it resumes exactly."""
+        """Return everything learnt and observed, as arrays: a predictor that loads them resumes exactly."""
         ...
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -73,19 +76,19 @@ class Predictor(Protocol):
 
 @runtime_checkable
 class WantsExcitation(Protocol):
-    """What a predictor may offer besides: it says whose batch sizes should move so that it can learn more.
+    """Optional part of the promise: the predictor names workers whose batch sizes should vary, to learn their curves.
 
-    A curve cannot be told from batches that are all of one size.
+    Batches of one size do not determine a curve.
     """
 
     @property
     def wants_excitation(self) -> NDArray[np.bool_]:
-        """Whose curve it cannot tell, ``[W]``."""
+        """Workers whose curve it does not know yet, ``[W]``."""
         ...
 
 
 @runtime_checkable
 class OptsOut(Protocol):
-    """What a predictor may offer besides: the promise checks that it does not keep, and why."""
+    """Optional part of the promise: the checks that the predictor does not pass, and why."""
 
     opts_out: Mapping[str, str]

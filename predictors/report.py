@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from paceline._arrays import Array
 
 SLOWEST, FASTEST = 1e-9, 1e12
-"""Speeds outside this range, in samples/s, are taken for garbage and clipped."""
+"""Speeds outside this range, in samples/s, cannot be real and are clipped."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Report:
 
     Examples
     --------
-    A worker that took no time at all did not really report:
+    A time of zero does not count as a report:
 
     >>> Report(samples=[64, 64], seconds=[0.5, 0.0]).speed
     array([128.,  nan])
@@ -56,5 +56,5 @@ class Report:
             )
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             speed = samples / seconds
-        usable = (seconds > 0) & (speed > 0)  # no speed is above 0 where samples are not, or seconds are infinite
+        usable = (seconds > 0) & (speed > 0)  # the speed is not above 0 if samples are not, or if seconds are infinite
         return np.where(usable, np.minimum(np.maximum(speed, SLOWEST), FASTEST), np.nan)

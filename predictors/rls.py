@@ -1,4 +1,4 @@
-"""RLS: a linear autoregression with drivers for every worker, learnt robustly while it serves.
+"""RLS: a linear autoregression with drivers (driving factors) per worker, learnt robustly while it serves.
 
 Axes: W workers, D drivers, R references, F inputs, T iterations.
 """
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 
 LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
-"""Number of past log speeds, and the averages of log speed, that the next one is compared with."""
+"""Number of past log speeds, and smoothings of the averages of log speed, that serve as inputs."""
 
 REFERENCES = LAGS - 1 + len(SMOOTHINGS)
-"""Inputs made of these: those besides the last log speed."""
+"""Inputs made of these: all but the last log speed, from which the others are measured."""
 
 FARTHEST_DRIVER = 4.0
-"""A driver is taken at most so many deviations from its mean, or from its last value."""
+"""A driver counts as at most this many deviations from its mean, or from its last value."""
 
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest change in a worker's running scale, and the least scale in log speed."""
 
 HUBER = 2.0
-"""Errors beyond this many scales count linearly, and inputs beyond it teach less."""
+"""Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
 
 BLOCK = 256
-"""Workers learnt at a time, so that their covariances stay in the processor's cache."""
+"""Workers processed at a time, so that their covariances stay in the processor's cache."""
 
 PRIOR_VARIANCE = 0.05
-"""Variance of each weight before anything was learnt: weights start at zero, the last value."""
+"""Variance of each weight before anything is learnt. Weights start at zero, which forecasts the last value."""
 
 LEAST_PRIOR_VARIANCE = 0.002
-"""Variance of a weight that all fitted workers agreed on."""
+"""Least variance of a weight after fitting, even if all fitted workers agreed on it: a new worker may differ."""
 
 
 class RLS(FleetPredictor):
     """Robust recursive least squares: a linear ARX model of each worker that never stops learning.
 
-    The next log speed is forecast as a difference from the last one, in units of the worker's running scale, from past
-    speeds, averages and drivers: with all weights at zero that is the last value. Errors are weighted as Huber's, and
+    It forecasts the next log speed as a difference from the last one, in units of the worker's running scale, from past
+    speeds, averages and drivers. With all weights at zero it forecasts the last value. Errors get Huber's weights, and
     the covariance is bounded, so that neither an outlier nor a long constant stretch makes it diverge.
 
     Parameters
@@ -58,7 +58,7 @@ class RLS(FleetPredictor):
     drivers
         Names of the drivers to use; ``None`` takes all that the fitted traces share (none before that), ``()`` none.
     forgetting
-        Weight that the past keeps in each iteration, in (0.9, 1].
+        Factor by which the weight of the past shrinks in each iteration, in (0.9, 1].
 
     Raises
     ------
@@ -67,12 +67,12 @@ class RLS(FleetPredictor):
 
     Notes
     -----
-    Fitting is optional. It learns where a new worker's weights start: at the median of the workers seen, the surer the
-    better those agreed.
+    Fitting is optional. It learns where a new worker's weights start: at the median of the fitted workers, with a
+    variance that is smaller the better those agree.
 
     Examples
     --------
-    A worker alternates between 100 and 50 samples/s, and after a while the next one is known:
+    A worker alternates between 100 and 50 samples/s; after a while the forecast alternates too:
 
     >>> from paceline.predictors import RLS, Report
     >>> model = RLS()
@@ -109,6 +109,7 @@ class RLS(FleetPredictor):
         self._set_zero_prior()
         weights_WF = np.concatenate([self._learnt_weights(trace) for trace in traces])
         centre_F = np.median(weights_WF, axis=0)
+        # 1.4826 turns the median absolute deviation into the standard deviation of normal numbers.
         variance_F = np.square(1.4826 * np.median(np.abs(weights_WF - centre_F), axis=0))
         self.prior_weights_ = centre_F
         self.prior_variance_ = np.clip(variance_F, LEAST_PRIOR_VARIANCE, PRIOR_VARIANCE)
@@ -158,20 +159,21 @@ class RLS(FleetPredictor):
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         rows = self._rows
         inputs_WF = self._inputs(drivers_WD)
+        # No step far beyond what the worker has shown lately: weights that have gone astray do bounded harm.
         reach_W = np.abs(inputs_WF[:, :REFERENCES]).max(axis=1) + HUBER
         step_W = (inputs_WF * rows["weights"]).sum(axis=1)
         step_W = np.minimum(np.maximum(step_W, -reach_W), reach_W)
         return np.asarray(np.exp(rows["log_speed"][:, 0] + _scale(rows) * step_W))
 
     def _inputs(self, drivers_WD: Array) -> Array:
-        """Return the inputs; those that a forecast was made from serve again when it is learnt from."""
+        """Return the inputs, cached from the forecast until its iteration is learnt."""
         memory_WR, asked = self._rows["log_speed"], drivers_WD.tobytes()
         if self._asked is None or self._asked[0] is not memory_WR or self._asked[1] != asked:
             self._asked = (memory_WR, asked, self._new_inputs(drivers_WD))
         return self._asked[2]
 
     def _new_inputs(self, drivers_WD: Array) -> Array:
-        """Return how far references lie from the last speed, then drivers from their mean and last value, in scales."""
+        """Return how far references are from the last speed, then drivers from their mean and last value, in scales."""
         rows = self._rows
         drivers, last_W1 = len(self.driver_names_), rows["log_speed"][:, :1]
         inputs_WF = np.empty((len(last_W1), REFERENCES + 2 * drivers), order="F")
@@ -184,7 +186,7 @@ class RLS(FleetPredictor):
             np.divide(drivers_WD - rows["driver_mean"], spread_WD, out=driven_WF[:, :drivers])
             np.divide(drivers_WD - rows["last_drivers"], spread_WD, out=driven_WF[:, drivers:])
             np.minimum(np.maximum(driven_WF, -FARTHEST_DRIVER), FARTHEST_DRIVER, out=driven_WF)
-        inputs_WF[np.isnan(inputs_WF)] = 0.0  # what is not known yet has no part in the forecast
+        inputs_WF[np.isnan(inputs_WF)] = 0.0  # an unknown input adds nothing to the forecast
         return inputs_WF
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ class RLS(FleetPredictor):
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
         log_speed_W = np.log(speed_W)
         target_W = (log_speed_W - self._rows["log_speed"][:, 0]) / _scale(self._rows)
-        target_W[np.isnan(self._rows["scale"])] = np.nan  # one speed alone has no change to tell by
+        target_W[np.isnan(self._rows["scale"])] = np.nan  # a single speed has no change to scale by
         inputs_WF = self._inputs(drivers_WD)
         for first in range(0, len(speed_W), BLOCK):
             block = slice(first, first + BLOCK)
@@ -202,7 +204,7 @@ class RLS(FleetPredictor):
         self._move_drivers(drivers_WD)
 
     def _learn_weights(self, block: slice, target_W: Array, inputs_WF: Array) -> None:
-        """Take one step of weighted recursive least squares in place; who has no target (NaN) learns nothing."""
+        """Take one step of weighted recursive least squares in place; without a target (NaN) nothing is learnt."""
         weights_WF, covariance_WFF = self._rows["weights"][block], self._rows["covariance"][block]
         seen_W = np.isfinite(target_W)
         error_W = np.where(seen_W, target_W - (inputs_WF * weights_WF).sum(axis=1), 0.0)
@@ -213,6 +215,7 @@ class RLS(FleetPredictor):
         weights_WF += moved_WF * (error_W / total_W)[:, None]
         learnt_WF = moved_WF * (seen_W / np.sqrt(total_W))[:, None]
         covariance_WFF -= learnt_WF[:, :, None] * learnt_WF[:, None, :]
+        # Forgetting inflates the covariance, without end where inputs stay zero. The prior's trace is the bound.
         trace_W = np.einsum("wff->w", covariance_WFF)
         bound_W = np.minimum(1.0 / self.forgetting, self.prior_variance_.sum() / np.maximum(trace_W, 1e-300))
         covariance_WFF *= np.where(seen_W, bound_W, 1.0)[:, None, None]

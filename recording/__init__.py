@@ -1,7 +1,7 @@
-"""Instruments: a recorder of what a worker does, stopwatches for training loops, and the driving factors of its speed.
+"""Instruments: a recorder of a worker's iterations, stopwatches for training loops, and samplers of driving factors.
 
-``drivers/`` reads the factors, ``torch/`` times the steps of a PyTorch loop, and a file each adapts Lightning and
-Hugging Face. Each adapter needs the library that it adapts to, and loads it when it is used.
+``drivers/`` samples the factors that drive a worker's speed, ``torch/`` times the steps of a PyTorch loop, and one file
+each adapts Lightning and Hugging Face. An adapter imports its library only when it is used.
 """
 
 from paceline.recording.control_group import ControlGroup

@@ -1,4 +1,4 @@
-"""Recording a script that knows nothing of it: what `paceline collect -- COMMAND` does inside each worker."""
+"""Record an unedited script: what `paceline collect -- COMMAND` does inside each worker."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from paceline.recording.torch.watch import Watch, watch
 
 
 def watch_every(ddp: Any, folder: str) -> None:
-    """Have the first DistributedDataParallel of this process recorded from its construction on.
+    """Record the first DistributedDataParallel of this process from its construction on.
 
     Parameters
     ----------
     ddp
-        The class, whose ``__init__`` and ``register_comm_hook`` are replaced by ones that call them.
+        The class; its ``__init__`` and ``register_comm_hook`` are replaced by wrappers.
     folder
         Where ``rank<r>.jsonl`` is written; ``rank<r>.<n>.jsonl`` after the n-th restart by torchrun.
     """
@@ -46,18 +46,18 @@ def watch_every(ddp: Any, folder: str) -> None:
 
 
 def _enter_place() -> None:
-    # Where `paceline collect` puts this worker, together with those who compete with it.
+    # `paceline collect` passes the place of each worker and its competitors in the environment.
     places = json.loads(os.environ.get("PACELINE_PLACES", "[]"))
     if places:
         Place(**places[int(os.environ["LOCAL_RANK"])]).enter()
 
 
 def _watched(model: Any, folder: Path) -> list[Watch]:
-    # A training matters more than its record: where there cannot be one, it goes on without.
+    # The training matters more than its record: if recording fails, the training continues without it.
     rank, restart = os.environ["RANK"], os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     name = f"rank{rank}.jsonl" if restart == "0" else f"rank{rank}.{restart}.jsonl"
     try:
-        _enter_place()  # no earlier: under a quota, libraries take long to load
+        _enter_place()  # only now, because libraries load slowly under a quota
         recorder = Recorder(folder / name, rank, all_drivers(), meta={"host": socket.gethostname()}).__enter__()
         recorder.clock = offset_from_rank_zero()
         watching = watch(model, None, recorder)
@@ -70,5 +70,5 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
 
 
 def startup_folder() -> Path:
-    """Return the folder that, first on Python's path, has every DistributedDataParallel watched."""
+    """Return the folder that, if first on Python's path, makes Python record DistributedDataParallel."""
     return Path(__file__).parent / "startup"

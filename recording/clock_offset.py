@@ -1,4 +1,4 @@
-"""How far the clocks of two hosts are apart, by asking for the time there and back, as NTP does."""
+"""The offset between the clocks of two hosts, from round trips as in NTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class ClockOffset(NamedTuple):
-    """How far this host's clock is ahead of the other's: the truth lies within the error on either side."""
+    """How far this host's clock is ahead of the other's; the true offset is within the error on either side."""
 
     offset_seconds: float
     error_seconds: float
@@ -17,26 +17,26 @@ class ClockOffset(NamedTuple):
 def clock_offset(ask: Callable[[], float], *, rounds: int = 8, clock: Callable[[], float] = time.time) -> ClockOffset:
     """Estimate how far this host's clock is ahead of another's.
 
-    Whatever the other answers was true at some moment between asking and hearing: the middle of the two is at most
-    half of the round trip off, so the quickest of several round trips is believed.
+    The other host's answer was its time at some moment between the question and the answer. The middle of that interval
+    is at most half a round trip off, so the result comes from the fastest of several round trips.
 
     Parameters
     ----------
     ask
-        Returns the other's time, in seconds since 1970.
+        Returns the other host's time, in seconds since 1970.
     rounds
-        How often to ask.
+        Number of round trips.
     clock
-        This host's time.
+        Returns this host's time, in seconds since 1970.
 
     Raises
     ------
     ValueError
-        If it is not to be asked at all.
+        If rounds is below 1.
 
     Examples
     --------
-    The other's clock is 5 s behind; the way there takes 0.2 s, the way back 0.4 s:
+    The other clock is 5 s behind; the question takes 0.2 s and the answer 0.4 s:
 
     >>> now = iter([100.0, 100.6])
     >>> clock_offset(lambda: 100.2 - 5, rounds=1, clock=lambda: next(now))

@@ -1,7 +1,7 @@
-"""The Linux control group that a process lives in: how much CPU it may use, and where its counters are read.
+"""The Linux control group of a process: how much CPU it may use, and where to read its counters.
 
-Version 1 keeps every controller in a folder tree of its own, version 2 keeps all in one; many machines mount both.
-A group is bound by the quotas of all groups above it, too.
+Version 1 keeps every controller in its own folder tree, version 2 keeps all in one; many machines mount both. The
+quotas of all parent groups bind a group as well.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pathlib import Path
 from paceline.recording.kernel_files import File
 
 LOOKED_UP_EVERY = 0.1
-"""Seconds between two looks at where the process is: a look takes 4 us, about as much as two drivers."""
+"""Seconds between two lookups of the process's group: a lookup takes 4 us, about as long as two drivers."""
 
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """Where one control group is read.
+    """The folders and files of one control group.
 
     Parameters
     ----------
     cpu
         The folder with the quota, ``cpu.stat`` and the list of processes.
     usage
-        The file that counts CPU time: ``cpuacct.usage`` (version 1) or ``cpu.stat`` (version 2), of the group whose
-        quota binds.
+        The file that counts CPU time: ``cpuacct.usage`` (version 1) or ``cpu.stat`` (version 2), of the group with the
+        smallest quota.
     pressure
         The folder with ``cpu.pressure`` and ``memory.pressure``, in the tree of version 2.
     above
-        The folders of the groups that hold this one, the nearest first, as far as they can be seen from here.
+        The folders of the parent groups, the nearest first, as far as they are visible from here.
     """
 
     cpu: Path
@@ -41,9 +41,9 @@ class ControlGroup:
 
     @classmethod
     def of_this_process(cls, root: str | Path = "/") -> ControlGroup | None:
-        """Return the group of the calling process, or ``None`` if neither it nor one above it has a CPU quota now.
+        """Return the group of the calling process, or ``None`` if neither it nor a parent has a CPU quota now.
 
-        ``root`` is the folder under which ``proc`` and ``sys`` are looked for.
+        ``root`` is the folder that contains ``proc`` and ``sys``.
 
         Examples
         --------
@@ -55,7 +55,7 @@ class ControlGroup:
 
     @classmethod
     def around_this_process(cls, root: str | Path = "/") -> ControlGroup | None:
-        """Return the group of the calling process, with a quota or without; ``None`` where no groups are mounted."""
+        """Return the group of the calling process, with or without a quota; ``None`` if no groups are mounted."""
         mounts, paths = mounted(root), _paths(Path(root))
         lineages = {name: _lineage(mounts[name], paths[name]) for name in mounts if name in paths}
         unified = lineages.get("")
@@ -63,29 +63,29 @@ class ControlGroup:
         cpu = lineages.get(tree)
         if cpu is None:
             return None
-        binding = cpu.index(min(cpu, key=_cores_or_all))  # the nearest of those that bind alike
+        binding = cpu.index(min(cpu, key=_cores_or_all))  # the smallest quota; the nearest group if several are equal
         usage = cpu[binding] / "cpu.stat"
-        if "cpuacct" in lineages:  # a tree of its own; who made the group there as well gave it the same name
+        if "cpuacct" in lineages:  # a separate tree, in which container runtimes make groups of the same names
             usage = mounts["cpuacct"] / cpu[binding].relative_to(mounts[tree]) / "cpuacct.usage"
         return cls(cpu=cpu[0], usage=usage, pressure=(unified or cpu)[0], above=cpu[1:])
 
     @property
     def lineage(self) -> tuple[Path, ...]:
-        """The folder of the group, and of those that hold it: the quotas of all of them bind."""
+        """The folders of the group and its parents: the quotas of all of them bind."""
         return (self.cpu, *self.above)
 
     @property
     def cores(self) -> float | None:
-        """The smallest CPU quota of the group and those above it, in cores, or ``None`` where there is none."""
+        """The smallest CPU quota of the group and its parents, in cores, or ``None`` if there is none."""
         quotas = [quota for folder in self.lineage if (quota := _cores(folder)) is not None]
         return min(quotas, default=None)
 
 
 class Whereabouts:
-    """The control group that this process is in now: looked up again when the process was moved.
+    """The control group that this process is in now, looked up repeatedly because the process may be moved.
 
-    Launchers, and people, move a process after it began: a driver that holds on to the first group would tell of
-    others' affairs for the rest of the run.
+    Launchers and people move processes after their start: a driver that kept the first group would measure other
+    processes for the rest of the run.
     """
 
     def __init__(self, root: str | Path = "/") -> None:
@@ -96,7 +96,7 @@ class Whereabouts:
         self._looked = float("-inf")
 
     def group(self) -> ControlGroup | None:
-        """Return the group, ``None`` where no groups are mounted; the same object until the process is moved."""
+        """Return the group, or ``None`` if no groups are mounted; the same object until the process is moved."""
         now = time.monotonic()
         if now - self._looked >= LOOKED_UP_EVERY:
             self._looked, told = now, self._file.text()
@@ -106,7 +106,7 @@ class Whereabouts:
 
 
 def mounted(root: str | Path = "/") -> dict[str, Path]:
-    """Return the folder of each mounted controller of version 1, and under ``""`` that of version 2."""
+    """Return the folder of each mounted controller of version 1, and that of version 2 under the key ``""``."""
     mounts: dict[str, Path] = {}
     for line in _lines(Path(root) / "proc/self/mounts"):
         _, folder, kind, options, *_ = line.split()
@@ -123,7 +123,7 @@ def quota_files(folder: Path) -> tuple[Path, ...]:
 
 
 def cores_granted(text: bytes) -> float | None:
-    """Return the cores that a quota and its period are worth, ``None`` for no quota.
+    """Return the cores that a quota and its period allow, ``None`` for no quota.
 
     >>> cores_granted(b"40000 100000"), cores_granted(b"max 100000"), cores_granted(b"-1 100000")
     (0.4, None, None)
@@ -153,17 +153,18 @@ def _paths(root: Path) -> dict[str, str]:
 
 
 def _lineage(mount: Path, path: str) -> tuple[Path, ...]:
-    """Return the folder of a group and those above it, up to the mount.
+    """Return the folders of a group and its parents, up to the mount.
 
-    Inside a container the path may be told as the host sees it, while the mount already is a folder of that path: so
-    its first parts are left off until the rest is there. A path that leads out of what is mounted is not followed.
+    Inside a container the path may be the one on the host, while the mount is already a folder on that path. So leading
+    parts of the path are dropped until the rest exists. A path that leads out of the mount is not followed.
     """
     parts = [part for part in path.split("/") if part]
     if ".." in parts:
         return (mount,)
     inside = next((parts[k:] for k in range(len(parts)) if mount.joinpath(*parts[k:]).is_dir()), [])
     lineage = tuple(mount.joinpath(*inside[:depth]) for depth in range(len(inside), -1, -1))
-    # Only the root of a whole tree of version 1 has this file; it can have no quota, and each file read costs 1 us.
+    # Only the root of a whole tree of version 1 has the file release_agent. The root cannot have a quota, and every
+    # file read costs 1 us, so it is left out.
     return lineage[:-1] if inside and (mount / "release_agent").exists() else lineage
 
 

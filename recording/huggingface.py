@@ -1,4 +1,4 @@
-"""Recording a Hugging Face Trainer by a callback."""
+"""Record a Hugging Face Trainer with a callback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def trainer_callback(recorder: Recorder) -> TrainerCallback:
     Parameters
     ----------
     recorder
-        An open recorder to which nothing was recorded yet.
+        An open recorder that has not recorded anything yet.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def trainer_callback(recorder: Recorder) -> TrainerCallback:
 
 
 def _outermost(model: Any) -> Any:
-    # The trainer tells a callback of its model, but not of the DistributedDataParallel that it put around it.
+    # The Trainer passes its model to a callback, but not the DistributedDataParallel that it wrapped around the model.
     from torch.nn.parallel import DistributedDataParallel
 
     found = [each for each in gc.get_objects() if type(each) is DistributedDataParallel and each.module is model]

@@ -25,7 +25,7 @@ class Growth:
 
 
 class File:
-    """A file of the kernel that is read again and again: opened once, empty if it cannot be read."""
+    """A kernel file that is read repeatedly: opened once, and empty if it cannot be read."""
 
     def __init__(self, path: str | Path) -> None:
         try:
@@ -36,12 +36,13 @@ class File:
             weakref.finalize(self, os.close, self._handle)
 
     def text(self) -> bytes:
-        """Return what the file holds now."""
+        """Return the file's present content."""
         if self._handle < 0:
             return b""
         try:
+            # pread from 0 makes the kernel write the content again, without opening the file again.
             return os.pread(self._handle, 1 << 16, 0)
-        except OSError:  # what it told of has gone: a process that ended, a control group that was removed
+        except OSError:  # its subject is gone: a process that ended, or a control group that was removed
             return b""
 
     def number(self) -> float:
@@ -50,7 +51,7 @@ class File:
 
 
 def number(text: bytes) -> float:
-    """Return the number that a text begins with, NaN if there is none.
+    """Return the number at the start of a text, NaN if there is none.
 
     >>> number(b"42 us")
     42.0

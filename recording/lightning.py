@@ -1,4 +1,4 @@
-"""Recording a Lightning trainer by a callback."""
+"""Record a Lightning trainer with a callback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lightning_callback(
     Parameters
     ----------
     recorder
-        An open recorder to which nothing was recorded yet. Batches of one accumulated gradient are one iteration.
+        An open recorder that has not recorded anything yet. The batches of one accumulated gradient are one iteration.
     samples
         Returns the samples of a batch; by default the length of its first tensor.
 
@@ -55,7 +55,7 @@ def lightning_callback(
                 self.stepping = True
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if self.stopwatch is not None and self.stepping:  # else the gradient goes on accumulating
+            if self.stopwatch is not None and self.stepping:  # otherwise the gradient is still accumulating
                 self.stopwatch.stepped()
                 self.stepping = False
 

@@ -1,4 +1,4 @@
-"""Reading what recorders wrote: all workers' files become one trace, and the phases of iterations one table.
+"""Read recorders' files: those of all workers become one trace, and the phases of their iterations one table.
 
 Axes: T iterations, W workers.
 """
@@ -21,30 +21,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLOCK = {"host", "offset_seconds", "error_seconds"}
-"""What :attr:`Recorder.clock` says, if anything."""
+"""The keys of :attr:`Recorder.clock`, if it was measured."""
 
 Record = tuple[dict[str, Any], NDArray[np.float64]]
 """One worker's header, and its rows ``[T, columns]``."""
 
 
 def merge(paths: Iterable[str | Path]) -> Trace:
-    """Merge the files of all workers into one trace, aligned by iteration; what a worker lacks is NaN.
+    """Merge the files of all workers into one trace, aligned by iteration; missing iterations of a worker are NaN.
 
-    Where the recorder could not tell waiting from communication, they are told apart here: the exchange ends for all
-    workers together, so the one who came last waited for nobody, and its time is the communication of all.
-    How far the clocks of hosts were apart, if it was measured, stands in ``meta["clock_offsets"]``; ``start`` is as
-    each host's own clock told it.
+    If the recorder could not separate waiting from communication, this function does: the exchange ends for all workers
+    together, so the last worker to arrive waited for nobody, and its time is the communication time of all. Measured
+    offsets between the hosts' clocks are in ``meta["clock_offsets"]``; ``start`` is the time by each host's own clock.
 
     Parameters
     ----------
     paths
-        The workers' files, in the order the workers shall have.
+        The workers' files, in the order of the workers.
 
     Raises
     ------
     ValueError
-        If a line other than the last is broken (the sentence names file and line), the files have different
-        columns, or none holds an iteration.
+        If a line other than the last is broken (the message names file and line), the files have different columns, or
+        none holds an iteration.
     """
     files = _files(paths)
     columns, driver_names = files[0][0]["columns"], files[0][0]["drivers"]
@@ -75,7 +74,7 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        The columns ``iteration``, ``worker``, ``seconds``, then one for each phase, in seconds. What lies between two
+        The columns ``iteration``, ``worker``, ``seconds``, then one for each phase, in seconds. The time between two
         iterations (``between_seconds``) is not part of ``seconds``.
 
     Raises
@@ -122,8 +121,8 @@ def _clocks(files: Sequence[Record]) -> dict[str, str]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    # The header and the rows [T, columns] of one file. What follows the last line break is a torn line: it was
-    # being written when the process was killed, and is left out.
+    # Return the header and the rows [T, columns] of one file. Text after the last line break is a torn line, which was
+    # being written when the process was killed; it is dropped.
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     if not lines:
         raise ValueError(f"{path} holds no header: nothing was recorded in it")
@@ -135,14 +134,14 @@ def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.float64]]:
     try:
         panel = np.array(rows, dtype=np.float64).reshape(len(rows), width)
     except OverflowError as error:
-        raise ValueError(f"{path}: holds a number that no computer can hold ({error})") from error
+        raise ValueError(f"{path}: holds a number too large for float64 ({error})") from error
     if len(np.unique(panel[:, 0])) != len(panel):
-        raise ValueError(f"{path}: an iteration stands in it twice")
+        raise ValueError(f"{path}: it holds an iteration twice")
     return header, panel
 
 
 def _explains(header: Any) -> bool:
-    # Whether it says what merging needs to know: the measured columns first, the drivers last.
+    # Whether the header has everything that merging needs: the measured columns first, the drivers last.
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
         return False
     names, drivers = header.get("columns"), header.get("drivers")

@@ -1,4 +1,4 @@
-"""Where a worker is kept, apart from the others of its machine."""
+"""Where a worker runs, apart from the other workers on its machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Place:
     cores: Sequence[int] = ()
 
     def enter(self) -> None:
-        """Move the calling process here; on cores, the calling thread and those it starts later."""
+        """Move the calling process here; with cores, the calling thread and threads that it starts later."""
         for folder in self.folders:
             (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
         if self.cores:
             os.sched_setaffinity(0, self.cores)
 
     def isolation(self, quota: float) -> str:
-        """Say in a phrase how workers are kept apart."""
+        """Return a phrase that says how workers are kept apart."""
         if self.folders:
             return f"a control group for each worker and its competitors, CPU quota {quota:g} cores"
         return "none: workers and their competitors pinned to cores in turn, as control groups cannot be written"

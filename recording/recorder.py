@@ -1,9 +1,8 @@
 """The recorder: one worker's iterations, appended to a file while it trains.
 
-A file is JSON lines: a header that explains the columns, then one list of numbers an iteration. It is only ever
-appended to, a whole line at a time and without a buffer of its own, so a process killed at any moment leaves every
-iteration that was written.
-All workers' files become one trace in :mod:`paceline.recording.merging`.
+A file is JSON lines: a header that explains the columns, then one list of numbers per iteration. The recorder only
+appends, one whole line at a time and without a buffer, so a process killed at any moment loses no written iteration.
+:mod:`paceline.recording.merging` turns all workers' files into one trace.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ class Recorder:
     worker
         The worker's name, such as its rank.
     drivers
-        What to sample at the boundary before each iteration. Those that tell a change since the last boundary are
-        NaN before the first iteration, unless they were sampled earlier.
+        The driving factors to sample at the boundary before each iteration. Those that measure a change since the last
+        boundary are NaN before the first iteration, unless they were sampled earlier.
     meta
-        What is known about the job.
+        Facts about the job.
     first_iteration
         The number of the first iteration: not 0 for a worker that joins a running job.
 
     Attributes
     ----------
     phases
-        Names of parts of an iteration that are timed as well, each a column of the file. Like ``meta`` and ``clock``
-        they stand in the file's header, which is written with the first iteration: set them before.
+        Names of the timed parts of an iteration, each a column of the file. Like ``meta`` and ``clock`` they are part
+        of the file's header, which is written with the first iteration: set them before.
     wait_in_comm
-        Whether ``comm_seconds`` hold the waiting too, for :func:`paceline.recording.merge` to tell apart.
+        Whether ``comm_seconds`` include waiting, which :func:`paceline.recording.merge` then separates.
     clock
-        How far the clock of this host is ahead of that of the first worker, if somebody measured it.
+        How far this host's clock is ahead of the first worker's, if it was measured.
 
     Raises
     ------
@@ -98,7 +97,7 @@ class Recorder:
             self._file = self.path.open("xb", buffering=0)
         except FileExistsError:
             raise FileExistsError(
-                f"{self.path} exists, and a record is never overwritten: give a new path, or move the old file away"
+                f"{self.path} exists, and a record is never overwritten: choose a new path, or move the old file away"
             ) from None
         return self
 
@@ -108,7 +107,7 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Write what is still to be written and close the file; closing again does nothing."""
+        """Write anything that is still pending and close the file; closing again does nothing."""
         if self._file is not None:
             self._explain()
             self._file.close()
@@ -116,7 +115,7 @@ class Recorder:
 
     @contextmanager
     def iteration(self, samples: float) -> Iterator[Step]:
-        """Time the block as one iteration of so many samples; one that raises is not recorded."""
+        """Time the block as one iteration of this many samples; a block that raises is not recorded."""
         step = self.begin()
         begin = time.perf_counter()
         yield step
@@ -124,14 +123,14 @@ class Recorder:
         self.write(step, samples)
 
     def begin(self) -> Step:
-        """Sample the drivers and return the iteration that begins now, for a loop that no ``with`` block can enclose.
+        """Sample the drivers and return the iteration that begins now, for loops that no ``with`` block can enclose.
 
-        The times of the step are then yours to set, and :meth:`write` records it, now or some iterations later.
+        Set the times of the step yourself; :meth:`write` records it, now or some iterations later.
         """
         return Step(tuple(driver.sample() for driver in self.drivers), start=time.time())
 
     def write(self, step: Step, samples: float) -> None:
-        """Record an iteration of so many samples whose times are known."""
+        """Record an iteration of this many samples whose times are known."""
         self._explain()
         measured = (samples, step.seconds, step.comm_seconds, step.wait_seconds, step.start)
         phases = (step.phases.get(name, math.nan) for name in self.phases)
@@ -163,7 +162,7 @@ class Recorder:
 
 
 class Step:
-    """The iteration under way: the drivers sampled before it, its times, and what is taken out of its seconds."""
+    """The iteration under way: the drivers sampled before it, its times, and the times that its seconds leave out."""
 
     def __init__(self, drivers: tuple[float, ...], start: float) -> None:
         self.drivers = drivers
@@ -182,12 +181,12 @@ class Step:
 
     @contextmanager
     def communicating(self) -> Iterator[None]:
-        """Time the block as communication; it must not lie inside ``waiting``."""
+        """Time the block as communication; it must not be inside a ``waiting`` block."""
         begin = time.perf_counter()
         yield
         self.comm_seconds += time.perf_counter() - begin
 
 
 def _number(value: float) -> str:
-    # As JSON has it, which has no NaN: what was not measured is null.
+    # JSON has no NaN: an unmeasured value is null.
     return repr(float(value)) if math.isfinite(value) else "null"

@@ -1,4 +1,4 @@
-"""Checked arguments of `split`, and the bounds counted in quanta. Axis: W workers."""
+"""Check the arguments of `split`, and convert its bounds to quanta. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline._arrays import Array
 from paceline.solver.load import OVERLAPS, BatchTimeCurves, Load
 
 LARGEST_BATCH = 2**53
-"""Above this float64 no longer counts every sample."""
+"""Above this, float64 cannot represent every whole number of samples."""
 
 
 def checked_load(
@@ -23,7 +23,7 @@ def checked_load(
     comm: ArrayLike,
     overlap: float = 1.0,
 ) -> Load:
-    """Return the curves with bounds in quanta, rounded inward, or say which argument is wrong."""
+    """Return the curves with bounds in quanta, rounded inward; raise an error that names a wrong argument."""
     count = len(curves.slope) if np.ndim(curves.slope) else 0
     if not count:
         raise ValueError("curves must hold at least one worker, got none: check curves.slope")
@@ -42,7 +42,7 @@ def checked_load(
 
 
 def checked_quanta(global_batch: int, quantum: int) -> tuple[int, int]:
-    """Return the global batch in quanta, and the quantum, or say which batch would do."""
+    """Return the global batch in quanta, and the quantum; the error for an odd batch names the nearest valid ones."""
     size = _whole("global_batch", global_batch)
     step = _whole("quantum", quantum)
     if size > LARGEST_BATCH:
@@ -58,19 +58,23 @@ def checked_quanta(global_batch: int, quantum: int) -> tuple[int, int]:
 
 def finite(name: str, values: ArrayLike, count: int, *, least: float = 0.0) -> Array:
     """Return one finite number for each worker, not below ``least``."""
+    # The usual argument is one plain number: checking it without an array saves time in every iteration.
+    # Curves must be arrays, because their length says how many workers there are.
     if isinstance(values, int | float) and least <= values < np.inf and not name.startswith("curves"):
         return np.full(count, float(values))
     column = _column(name, values, count)
+    # NaN survives min and max and fails every comparison, so one `not` catches NaN, infinity and values that are too
+    # small. `np.minimum.reduce` skips the Python wrapper of `.min()`, which costs more than a small fleet's arithmetic.
     if not (-np.inf < np.minimum.reduce(column) >= least and np.maximum.reduce(column) < np.inf):
         i = int(np.argmax(~(np.isfinite(column) & (column >= least))))
-        hint = "; keep a worker that cannot run out with upper=0" if name == "curves.slope" else ""
+        hint = "; exclude a worker that cannot run with upper=0" if name == "curves.slope" else ""
         wanted = "finite" if least < 0 else "finite and not negative"
         raise ValueError(f"{name} must be {wanted}, got {column[i]} for worker {i}{hint}")
     return column
 
 
 def not_nan(name: str, values: ArrayLike, count: int) -> Array:
-    """Return one number for each worker, not negative, perhaps infinite."""
+    """Return one number for each worker: not negative, possibly infinite."""
     column = _column(name, values, count)
     if not np.minimum.reduce(column) >= 0:
         i = int(np.argmax(~(column >= 0)))

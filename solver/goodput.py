@@ -1,4 +1,4 @@
-"""The total batch of highest goodput: how many samples an iteration should take, where that is free to choose.
+"""The global batch of highest goodput: how many samples an iteration should take, where you are free to choose.
 
 Axis: W workers.
 """
@@ -16,7 +16,7 @@ from paceline.solver.load import BatchTimeCurves
 from paceline.solver.split import Split, split
 
 ROUNDING = 1 + 16 * float(np.finfo(np.float64).eps)
-"""By how much a bound is raised, so that rounding never hides a better batch."""
+"""Factor that raises a bound, so that rounding never hides a better batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +28,11 @@ class Goodput:
     global_batch
         Samples of all workers together.
     split
-        Who gets how many.
+        How many of them each worker gets.
     efficiency
-        Progress of training that a sample makes, 1 at the reference batch.
+        Training progress per sample, 1 at the reference batch.
     goodput
-        Progress a second, in samples at the reference batch: throughput times efficiency.
+        Training progress per second, in samples at the reference batch: throughput times efficiency.
     """
 
     global_batch: int
@@ -54,33 +54,33 @@ def best_batch(
     comm: ArrayLike = 0.0,
     overlap: float = 1.0,
 ) -> Goodput:
-    """Choose the global batch whose best split makes the most progress a second: exactly, of all there are.
+    """Choose the global batch whose best split makes the most training progress per second: the exact optimum.
 
-    A larger batch costs less time a sample, and each of its samples teaches less. With a gradient noise scale of ``N``
-    samples (McCandlish et al. 2018, arXiv 1812.06162) the progress a sample makes is in proportion to ``1 / (N + X)``;
-    times throughput it is the goodput of Pollux (Qiao et al., OSDI 2021).
+    A larger batch takes less time per sample, but each of its samples teaches less. With a gradient noise scale of
+    ``N`` samples (McCandlish et al. 2018, arXiv 1812.06162), a sample of a batch of ``X`` makes progress in proportion
+    to ``1 / (N + X)``. Progress per sample times throughput is the goodput of Pollux (Qiao et al., OSDI 2021).
 
     Parameters
     ----------
     curves
         Batch time curves of the fleet, as for :func:`paceline.solver.split`.
     noise_scale
-        The gradient noise scale, in samples; 0 favours the smallest batch, a very large one throughput alone.
+        The gradient noise scale, in samples. 0 favours the smallest batch; if it is very large, only throughput counts.
     smallest, largest
         The global batches to choose from: multiples of the quantum between these, both included.
     reference
-        The batch at which a sample's progress is called 1; the smallest unless given. It does not change the choice.
+        The batch at which a sample's progress counts as 1; by default the smallest. It does not change the choice.
     quantum, lower, upper, comm, overlap
         As for :func:`paceline.solver.split`.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, or no batch between the two keeps the bounds.
+        If an argument is out of range, or no batch between the two satisfies the bounds.
 
     Examples
     --------
-    Two devices whose steps take 0.1 s besides their samples. Where gradients are noisy a large batch pays:
+    Two devices with a fixed cost of 0.1 s per step. Where gradients are noisy, a large batch pays:
 
     >>> from paceline.predictors import Curves
     >>> fixed, limit = np.full(2, 0.1), np.full(2, np.inf)
@@ -93,10 +93,10 @@ def best_batch(
 
     Notes
     -----
-    Branch and bound: ``X / (N + X)`` rises with X and the makespan never falls, so that no batch from a to b is better
-    than the one of b in the makespan of a. Intervals are halved, the most promising first, until none may hold a better
-    batch. Of equally good batches the smallest is taken. A few dozen splits are usual. Where goodput is nearly level
-    (no fixed times, a huge noise scale) a large part of all batches is tried: then take a quantum.
+    Branch and bound: ``X / (N + X)`` rises with X and the makespan never falls, so no batch from a to b is better than
+    b would be in the makespan of a. Intervals are halved, the most promising first, until none can hold a better batch.
+    Of equally good batches the smallest is taken. A few dozen splits are usual. Where goodput is nearly level (no fixed
+    costs, a huge noise scale) most batches are tried: set a larger quantum then.
     """
     first, last, step = _checked(smallest, largest, quantum, noise_scale)
     first = max(first, _least(curves, lower, step))
@@ -109,13 +109,14 @@ def best_batch(
 
     last = _most(curves, upper, step, last)
     if last < first:
-        at(int(last) or step)  # says which bounds leave no room
+        at(int(last) or step)  # raises the error that names the bounds that leave no room
 
     def useful(numerator: int, makespan: int) -> float:
-        """Progress a second of one batch in the makespan of another, up to a factor."""
+        """Progress per second of one batch in the makespan of another, up to a constant factor."""
         seconds = at(makespan).makespan
         return numerator / (noise_scale + numerator) / seconds if seconds > 0 else np.inf
 
+    # Batches enter with a minus sign, so that `max` prefers the smaller of two equally good ones.
     best = max((useful(x, x), -x) for x in (first, last))
     queue = [(-useful(last, first), first, last)]
     while queue and -queue[0][0] * ROUNDING >= best[0]:
@@ -138,7 +139,7 @@ def _goodput(plan: Split, batch: int, noise_scale: float, reference: float) -> G
 
 
 def _checked(smallest: int, largest: int, quantum: int, noise_scale: float) -> tuple[int, int, int]:
-    """Return the first and the last batch to try, and the step, or say what is wrong."""
+    """Return the first and the last batch to try, and the step between batches."""
     if not 0 <= noise_scale < np.inf:
         raise ValueError(f"noise_scale must be finite and not negative, in samples, got {noise_scale}")
     for name, value in (("smallest", smallest), ("largest", largest)):
@@ -154,7 +155,7 @@ def _checked(smallest: int, largest: int, quantum: int, noise_scale: float) -> t
 
 
 def _least(curves: BatchTimeCurves, lower: ArrayLike, step: int) -> int:
-    """Return the fewest samples that the lower bounds allow; what is wrong with a bound is said when it is used."""
+    """Return the fewest samples that the lower bounds allow; `split` reports a wrong bound later, with its name."""
     each = np.broadcast_to(np.nan_to_num(lower), np.shape(curves.slope))
     return int((np.ceil(each / step) * step).sum())
 

@@ -1,7 +1,7 @@
-"""What a fleet may be given, counted in quanta, and how much of it is done by a deadline. Axis: W workers.
+"""The work that a fleet may be given, in quanta, and how much of it is done by a deadline. Axis: W workers.
 
-Times are computed in one place, `Load.seconds`, and every decision compares those very numbers: what the solver
-calls the shortest is the shortest in float64, not up to a tolerance.
+Times are computed in one place, `Load.seconds`, and every decision compares exactly those numbers: the shortest
+makespan is the shortest in float64, not up to a tolerance.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from paceline._arrays import Array
 from paceline._curves import Line, batch_seconds
 
 ROUNDING = 16 * float(np.finfo(np.float64).eps)
-"""How far, relatively, the inverse of a curve may miss the curve."""
+"""Largest relative error of a curve's inverse."""
 
 
 class BatchTimeCurves(Line, Protocol):
     """Batch time curves ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``; four arrays ``[W]``.
 
-    `paceline.predictors.Curves` is one; anything with these four attributes will do.
+    `paceline.predictors.Curves` is one; any object with these four attributes works.
     """
 
     @property
@@ -33,13 +33,13 @@ class BatchTimeCurves(Line, Protocol):
 
 
 OVERLAPS = (1, 2, 4, 8, np.inf)
-"""Powers of two alone: squares and roots are rounded correctly, so that times never fall as batches grow."""
+"""Only powers of two: IEEE 754 rounds squares and square roots correctly, so times never fall as batches grow."""
 
 
 def overlapped(compute: Array, comm: Array, overlap: float) -> Array:
     """Return the time of computing and communicating at once: ``(compute**g + comm**g) ** (1 / g)``, in seconds.
 
-    At 1 one follows the other, at infinity the longer hides the shorter.
+    At 1 one follows the other; at infinity the longer hides the shorter.
 
     >>> [float(overlapped(np.array([3.0]), np.array([4.0]), g)[0]) for g in (1, 2, np.inf)]
     [7.0, 5.0, 4.0]
@@ -57,9 +57,9 @@ def overlapped(compute: Array, comm: Array, overlap: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Curves of a fleet in which a worker is given ``lower`` to ``upper`` quanta of ``quantum`` samples, ``[W]``.
+    """Curves of a fleet in which each worker gets ``lower`` to ``upper`` quanta of ``quantum`` samples, ``[W]``.
 
-    Counts of quanta are whole numbers kept in float64, which is exact below 2**53.
+    Counts of quanta are whole numbers stored as float64, which is exact below 2**53.
     """
 
     floor: Array
@@ -72,19 +72,19 @@ class Load:
     overlap: float = 1.0
 
     def seconds(self, quanta: Array) -> Array:
-        """Return the time the workers take for these quanta, at least one each, and to communicate, ``[W]``."""
+        """Return the seconds that workers take for these quanta, at least one each, with communication, ``[W]``."""
         compute = batch_seconds(self, quanta * self.quantum)
         return compute + self.comm if self.overlap == 1 else overlapped(compute, self.comm, self.overlap)
 
     def only(self, rows: NDArray[np.intp]) -> Load:
-        """Return the load of these workers alone."""
+        """Return the load of only these workers."""
         bounds = self.lower[rows], self.upper[rows]
         curves = self.floor[rows], self.slope[rows], self.intercept[rows], self.comm[rows]
         return Load(*curves, *bounds, self.quantum, self.overlap)
 
     @cached_property
     def rate(self) -> Array:
-        """Quanta per second on the line, ``[W]``; 0 where the line is level, as no time makes it grow."""
+        """Quanta per second on the line, ``[W]``; 0 where the line is level, as more time changes nothing there."""
         rate = 1.0 / (self.slope * self.quantum)
         return np.where(rate < np.inf, rate, 0.0)
 
@@ -95,14 +95,14 @@ class Load:
 
     @cached_property
     def begins_flat(self) -> NDArray[np.bool_]:
-        """Who does several quanta in the time of the first above the lower bound, ``[W]``."""
+        """Which workers end several quanta together with the first above the lower bound, ``[W]``."""
         line = self.intercept + self.slope * ((self.lower + 2) * self.quantum)
         flat: NDArray[np.bool_] = (line <= self.floor) | (self.rate == 0)
         return flat
 
     @cached_property
     def flat(self) -> Array | None:
-        """About how many quanta end with the first, ``[W]``, 0 where the curve rises at once; none if all do."""
+        """Estimated quanta that end with the first, ``[W]``, 0 where the curve rises at once; None if all rise."""
         if not np.logical_or.reduce(self.begins_flat):
             return None
         until = np.where(self.rate > 0, (self.floor - self.intercept) * self.rate, np.inf)
@@ -110,7 +110,7 @@ class Load:
 
     @cached_property
     def _inverse(self) -> tuple[Array, Array, Array, Array]:
-        """Rates and offsets of two lines between which the inverse of the curve lies, whatever rounding does."""
+        """Rates and offsets of two lines that enclose the curve's inverse in spite of rounding."""
         start = self.intercept + self.comm
         offset = start * self.rate
         doubt = (np.abs(start) + self.comm) * (ROUNDING * self.rate)
@@ -120,13 +120,13 @@ class Load:
     def quanta_within(self, deadline: Array | float) -> Array:
         """Return the most quanta each worker ends by the deadline, between its bounds, ``[W]``.
 
-        The line is inverted, with room for rounding; where that leaves a choice, the times themselves settle it.
+        The line is inverted with a margin for rounding; where several counts remain, the computed times decide.
         """
         started = self.first <= deadline
-        if self.overlap != 1:  # its inverse cancels where most of the time is communication
+        if self.overlap != 1:  # the inverse loses its digits to cancellation where communication takes most of the time
             return self._bisected(started, deadline)
         slow_rate, slow_offset, fast_rate, fast_offset = self._inverse
-        # In place: in a large fleet fresh arrays cost more than the arithmetic.
+        # In place, because new arrays cost more than the arithmetic in a large fleet.
         done, late = deadline * slow_rate, deadline * fast_rate
         np.floor(np.subtract(done, slow_offset, out=done), out=done)
         np.minimum(np.maximum(done, self.lower, out=done), self.upper, out=done)
@@ -148,7 +148,7 @@ class Load:
         return done
 
     def _settled(self, done: Array, late: Array, deadline: Array | float) -> Array:
-        """Bisect between the quanta that are done and those that are late."""
+        """Bisect between a count that is done in time and one that is late."""
         done = np.where(self.seconds(self.upper) <= deadline, self.upper, done)
         while (late - done > 1).any():
             middle = np.floor((done + late) / 2)

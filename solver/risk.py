@@ -1,4 +1,4 @@
-"""Caution: how much slower to plan a worker whose forecast is noisy. Axis: W workers."""
+"""Caution: how much slower than forecast to plan a worker whose forecast is noisy. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Stretched = TypeVar("Stretched", Curves, Load)
 def caution(spread: Array, risk: float = 1.0) -> Array:
     """Return the factor by which to stretch each worker's curve, ``[W]``: 1 for the least noisy worker.
 
-    A barrier waits for the last worker, and a noisy worker is often the last. With log-normal errors of log
-    deviation ``sigma = sqrt(log(1 + spread**2))`` each worker is planned at the time it exceeds as rarely as the
-    largest of W normal errors is exceeded: ``exp(risk * z * (sigma - min sigma))``, with ``z`` the expected
-    largest of W standard normal numbers (Blom's approximation). The rule is this library's own, chosen by
-    simulating ``E[max_i x_i / v_i]``: ``risk = 1`` is near the best for 8 to 512 workers.
+    A barrier waits for the last worker, and a noisy worker is often the last. Errors are taken to be log-normal with
+    log deviation ``sigma = sqrt(log(1 + spread**2))``. Each worker is planned at the time that it exceeds as rarely as
+    W normal errors exceed their expected maximum: ``exp(risk * z * (sigma - min sigma))``, where ``z`` is the expected
+    maximum of W standard normal numbers (Blom's approximation). The rule is this library's own, chosen by simulating
+    ``E[max_i x_i / v_i]``: ``risk = 1`` is close to optimal for 8 to 512 workers.
 
     Parameters
     ----------
     spread
         Relative standard deviation of each forecast's error, ``[W]``, not negative. Infinite means unknown: such a
-        worker is taken to be as noisy as the noisiest known one.
+        worker counts as noisy as the noisiest known one.
     risk
-        How much of the caution to apply: 0 none, 1 the whole.
+        How much of the caution to apply: 0 none, 1 all of it.
 
     Examples
     --------
-    Half of a fleet of eight is noisy; equal noise, known or not, changes nothing:
+    Half of a fleet of eight is noisy. Equal noise changes nothing, known or unknown:
 
     >>> caution(np.repeat([0.05, 0.4], 4)).round(2)
     array([1.  , 1.  , 1.  , 1.  , 1.62, 1.62, 1.62, 1.62])
@@ -43,17 +43,17 @@ def caution(spread: Array, risk: float = 1.0) -> Array:
     known = np.isfinite(spread)
     if risk == 0 or not known.any():
         return np.ones(len(spread))
-    # log(1 + s**2) without squaring: a spread may be huge
+    # log(1 + s**2) without squaring, which would overflow for a huge spread.
     sigma = np.sqrt(2 * np.log(np.hypot(1.0, np.where(known, spread, spread[known].max()))))
     stretch: Array = np.exp(risk * _expected_largest(len(spread)) * (sigma - sigma.min()))
     return stretch
 
 
 def cautious(curves: Stretched, spread: Array, risk: float) -> Stretched:
-    """Return the curves with which noisy workers are planned: stretched by :func:`caution`, limits as they are.
+    """Return the curves to plan noisy workers with: stretched by :func:`caution`, limits unchanged.
 
-    The one place where caution is applied: by ``split(..., risk=...)`` to what it balances, and by the load balancer to
-    what it compares.
+    Caution is applied only here. ``split(..., risk=...)`` applies it to the curves it balances, the load balancer to
+    the plans it compares.
     """
     if not risk:
         return curves

@@ -1,10 +1,9 @@
-"""Who gets how many quanta: the earliest deadline by which the fleet ends the work, and the even use of it.
+"""Which of the fastest splits to take: the earliest deadline, and the even use of all workers. Axis: W workers.
 
-Axis: W workers. The deadline is an exact selection, no tolerance. Each worker's quanta, in order, end at times that
-never fall: W sorted rows. The deadline wanted is the R-th smallest number of all rows together, R being the quanta
-above the lower bounds. It is found by selection from sorted rows: count the quanta that end by a pivot, keep the side
-that holds the R-th, and rank the few that are left. Newton steps choose the pivots, because curves are nearly
-straight: three to six turns are usual.
+The deadline is an exact selection, no tolerance. The end times of each worker's quanta never decrease, so they form W
+sorted rows. With R quanta above the lower bounds, the deadline is the R-th smallest number of all rows together.
+Selection from sorted rows finds it: count the quanta that end by a pivot, keep the side that holds the R-th, and rank
+the few that are left. Newton steps choose the pivots, because curves are nearly straight: three to six turns are usual.
 """
 
 from __future__ import annotations
@@ -21,17 +20,20 @@ from paceline.solver.load import Load
 FLOAT, BITS = struct.Struct("<d"), struct.Struct("<q")
 
 RANKABLE = 256
-"""With no more times left than these and one a worker, they are ranked at once."""
+"""Once at most this many end times, plus one per worker, are left, they are ranked directly."""
 
 NEWTON_TURNS = 3
-"""After so many turns, once pivots came out too early and too late, halving what lies between is surer."""
+"""After this many turns the search bisects: in every turn if pivots enclose the deadline, otherwise in every second.
+
+Newton steps stall where curves are flat or bounds cut them off.
+"""
 
 
 def share(load: Load, quanta: int) -> Array:
-    """Return the quanta of each worker, ``[W]``: they sum to ``quanta`` and end as early as can be.
+    """Return the quanta of each worker, ``[W]``: they sum to ``quanta`` and end as early as possible.
 
-    Often the fleet could end more than ``quanta`` by the earliest deadline, because times tie or curves are flat.
-    If it suffices, one quantum is taken back from those that would end last. If not, every worker is used to the
+    The fleet can often end more than ``quanta`` by the earliest deadline, because times tie or curves are flat. If
+    that is enough, one quantum is taken back from each of those that would end last. If not, every worker gets the
     same share of what it could do of the batch by the deadline.
     """
     if np.add.reduce(load.lower) == quanta:
@@ -48,12 +50,13 @@ def share(load: Load, quanta: int) -> Array:
 
 
 def _evenly_used(load: Load, most: Array, deadline: float, quanta: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Return the quanta at the lowest use that suffices, and who reaches that use with the last quantum.
+    """Return the quanta at the lowest use that is enough, and which workers reach that use with their last quantum.
 
-    Use is the share of what a worker's curve, whatever its upper bound, would do of the batch by the deadline.
+    A worker's use is its quanta divided by what its curve alone, without the upper bound, would allow by the deadline.
     """
     able = replace(load, upper=np.full(len(most), float(quanta))).quanta_within(deadline)
     zero = np.zeros(len(most))
+    # The same selection solves both problems: "use" takes the place of time, and each worker's curve is a line.
     use = Load(zero, 1.0 / np.maximum(able, 1), zero, zero, load.lower, most)
     level, even = earliest(use, quanta)
     return even, (even > load.lower) & (use.seconds(even) == level)
@@ -65,6 +68,7 @@ def _less_one(load: Load, most: Array, last_W: NDArray[np.bool_], excess: int) -
     seconds = load.only(rows).seconds(most[rows])
     bound = np.partition(seconds, len(rows) - excess)[len(rows) - excess]
     later, tied = rows[seconds > bound], rows[seconds == bound]
+    # The worker's place comes last among the keys, so that workers of equal curves are ordered the same way each time.
     keys = (load.slope, load.intercept, load.floor, load.comm)
     order = np.lexsort((tied, *(key[tied] for key in keys)))
     less = most.copy()
@@ -79,10 +83,12 @@ def _less_one(load: Load, most: Array, last_W: NDArray[np.bool_], excess: int) -
 def earliest(load: Load, quanta: int) -> tuple[float, Array]:
     """Return the smallest float64 by which the fleet ends ``quanta``, and the most each worker ends by it, ``[W]``.
 
-    ``quanta`` must exceed the sum of the lower bounds and not exceed that of the upper ones. What a worker's lower
-    bound makes it do, however late, does not count: the deadline is that of the work there is a choice about.
+    ``quanta`` must be above the sum of the lower bounds and at most the sum of the upper bounds. The quanta that a
+    lower bound forces on a worker do not count, however late they end: only the remaining work leaves a choice.
     """
     done, late = load.lower, load.upper
+    # Bisecting the bit patterns halves the number of float64 that are left, so the search ends at one exact number.
+    # A bisection of the seconds themselves would need a tolerance.
     early, end = -1, _to_bits(float(np.maximum.reduce(load.seconds(late))))
     pivot = _first_pivot(load, quanta)
     within, missing, turn = done, 0.0, 0
@@ -98,16 +104,16 @@ def earliest(load: Load, quanta: int) -> tuple[float, Array]:
             early, done = _to_bits(pivot), within
         else:
             end, late = _to_bits(pivot), within
-            # Of each worker's times only the last may be later than the deadline, and one more be the deadline.
+            # At most `-missing` of each worker's last times are later than the deadline, and one more may equal it.
             done = np.maximum(done, late - (1 - missing))
         turn += 1
     return (_from_bits(end), late) if end - early == 1 else _ranked(load, done, late, quanta)
 
 
 def _first_pivot(load: Load, quanta: int) -> float:
-    """Return about the deadline if all curves were lines without bounds and rounding down cost half a quantum each.
+    """Estimate the deadline: take all curves for lines without bounds, and half a quantum per worker for rounding.
 
-    A little later, as times by a deadline that is late are ranked at once.
+    The estimate is a little late on purpose: if the pivot is late, the few times before it are ranked at once.
     """
     started = np.dot(load.intercept + load.comm, load.rate)
     count = len(load.rate)
@@ -115,7 +121,8 @@ def _first_pivot(load: Load, quanta: int) -> float:
 
 
 def _newton_step(load: Load, within: Array, missing: float, turn: int) -> float:
-    """Return how far to move the deadline, aiming beyond the wanted count, farther each turn, to enclose it."""
+    """Return how far to move the deadline: beyond the count it should reach, farther each turn, to enclose it."""
+    # Only workers between their bounds gain quanta when the deadline moves.
     moving = (within > load.lower) & (within < load.upper)
     count = float(np.count_nonzero(moving))
     beyond = min(count, 16.0 ** min(turn, 9) * count**0.5) + 1
@@ -123,9 +130,9 @@ def _newton_step(load: Load, within: Array, missing: float, turn: int) -> float:
 
 
 def _inside(load: Load, early: int, end: int, pivot: float) -> float:
-    """Return the pivot if it lies between these ranks, or else the middle of the flat parts there, or of the ranks.
+    """Return the pivot if it lies between these ranks; otherwise the median start of a flat part, or the middle rank.
 
-    Newton steps fail where curves are flat: there many quanta end at one time.
+    Newton steps fail where curves are flat, because many quanta end at one time there.
     """
     if pivot > 0 and early < _to_bits(pivot) < end:
         return pivot
@@ -138,7 +145,7 @@ def _inside(load: Load, early: int, end: int, pivot: float) -> float:
 
 
 def _left(load: Load, done: Array, late: Array) -> float:
-    """Return about how many times lie above ``done`` up to ``late``; the flat first part of a curve is one time."""
+    """Estimate how many end times lie above ``done`` up to ``late``; a curve's flat first part counts as one."""
     left = float(np.add.reduce(late - done))
     if left <= len(done) + RANKABLE or load.flat is None:
         return left
@@ -152,7 +159,7 @@ def _ranked(load: Load, done: Array, late: Array, quanta: int) -> tuple[float, A
     first = _first_steps(load, done, some)
     count = (late[some] - first + 1).astype(np.intp)
     rows = some.repeat(count)
-    # The first of each worker's times stands for as many quanta as end with it; so they count on without gaps.
+    # The first of each worker's times stands for all quanta that end with it, so the weights leave no gap.
     before = np.add.accumulate(count) - count
     place = np.arange(len(rows)) - before.repeat(count)
     seconds = load.only(rows).seconds(first.repeat(count) + place)
@@ -164,7 +171,7 @@ def _ranked(load: Load, done: Array, late: Array, quanta: int) -> tuple[float, A
 
 
 def _first_steps(load: Load, done: Array, rows: NDArray[np.intp]) -> Array:
-    """Return the first quantum above ``done`` of these workers, or, where a curve begins flat, the last as early."""
+    """Return the first quantum above ``done`` of these workers; where a curve begins flat, the last one as early."""
     first = done[rows] + 1
     if load.flat is not None:
         flat = np.flatnonzero(load.begins_flat[rows] & (done[rows] == load.lower[rows]))
@@ -175,7 +182,7 @@ def _first_steps(load: Load, done: Array, rows: NDArray[np.intp]) -> Array:
 
 def _weighted_rank(values: Array, weight: Array, rank: int) -> float:
     """Return the smallest value up to which the weights sum to the rank."""
-    if np.maximum.reduce(weight) == 1:
+    if np.maximum.reduce(weight) == 1:  # no flat parts: a partial sort is enough
         ranked = values.copy()
         ranked.partition(rank - 1)
         return float(ranked[rank - 1])
@@ -184,7 +191,11 @@ def _weighted_rank(values: Array, weight: Array, rank: int) -> float:
 
 
 def _to_bits(seconds: float) -> int:
-    """Return the rank of a float64 that is not negative among all float64: halving ranks halves what is left."""
+    """Return the rank of a non-negative float64 among all float64.
+
+    The bit pattern of a non-negative float64, read as an integer, grows with the number. ``abs`` turns -0.0 into 0.0,
+    whose pattern would be negative otherwise.
+    """
     bits: int = BITS.unpack(FLOAT.pack(abs(seconds)))[0]
     return bits
 

@@ -1,4 +1,4 @@
-"""The exact split of a global batch: who gets how many samples so that all end together. Axis: W workers."""
+"""The exact split of a global batch: how many samples each worker gets so that all end together. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.solver.share import share
 
 
 class Status(Enum):
-    """What decides how long the iteration takes, in a sentence to act on."""
+    """What decides how long the iteration takes, in one sentence that says what to do."""
 
     BALANCED = "Balanced: the workers end together, up to one quantum."
     HELD_BY_UPPER = (
@@ -30,10 +30,10 @@ class Status(Enum):
     )
     IDLE = (
         "Some workers get no samples: a quantum given to one of them would not make the fleet end sooner. "
-        "Set lower to keep everybody at work, or take a smaller quantum or a larger global batch."
+        "Set lower to keep every worker busy, or take a smaller quantum or a larger global batch."
     )
     FLAT = (
-        "Held by the floor: the last worker takes as long for one quantum more. "
+        "Held by the floor: the last worker takes the same time for one more quantum. "
         "A larger global batch, or fewer workers, would cost no time."
     )
     GIVEN = "Given: these sizes were not chosen from these curves, so another split may end sooner."
@@ -51,7 +51,7 @@ class Split:
         Time each worker takes for them under the curves, with its ``comm``, ``[W]``, in seconds; 0 for a worker
         without samples, which does not run.
     makespan
-        The longest of these times, in seconds: the iteration's.
+        The longest of these times, in seconds: how long the iteration takes.
     weights
         Share of each worker in the global batch, ``[W]``: its weight in the mean gradient.
     status
@@ -77,15 +77,15 @@ def split(
     comm: ArrayLike = 0.0,
     overlap: float = 1.0,
 ) -> Split:
-    """Split a global batch so that the last worker ends as early as it can: exactly, in whole samples.
+    """Split a global batch so that the last worker ends as early as possible: the exact optimum, in whole samples.
 
     Minimises ``max_i t_i(x_i) + comm_i`` where ``sum_i x_i`` is the global batch, ``lower_i <= x_i <= upper_i``
-    and ``x_i`` is a multiple of the quantum. No split ends earlier, not by one float64.
+    and ``x_i`` is a multiple of the quantum. No split ends earlier, not even by one float64.
 
-    Several splits may end equally early, as times tie or curves are flat. Then workers of equal curves get the
-    same, up to one quantum; a faster worker never gets less than a slower one of the same bounds; and if there is
-    plenty of room every worker is used to the same share of what it could do of the batch in that time. A worker
-    kept late by its own lower bound holds nobody else back: the others still end as early as they can.
+    Several splits may end equally early, because times tie or curves are flat. Then workers with equal curves get the
+    same, up to one quantum; a faster worker never gets less than a slower one with the same bounds; and if there is
+    plenty of room, every worker gets the same share of what it could do of the batch in that time. A worker that its
+    own lower bound makes late does not delay the others: they still end as early as possible.
 
     Parameters
     ----------
@@ -95,25 +95,25 @@ def split(
         Samples of all workers together, a multiple of the quantum.
     lower, upper
         Fewest and most samples of each worker, one number or ``[W]``; rounded inward to multiples of the quantum.
-        Without a lower bound a slow worker may get none. ``None`` is no upper bound.
+        Without a lower bound a slow worker may get no samples. ``None`` means no upper bound.
     quantum
         Every size is a multiple of this many samples.
     spread
-        Relative standard deviation of each worker's forecast, ``[W]``, infinite where unknown; needed with risk.
+        Relative standard deviation of each worker's forecast, ``[W]``, infinite where unknown; required if risk is set.
     risk
-        How much to spare noisy workers, from 0 (not at all) over 1 (as shortens the mean iteration most) to 2: see
-        :func:`paceline.solver.caution`. Above 0 the stretched curves are balanced, and the seconds returned
-        are still those of the plain ones.
+        How much to spare noisy workers, from 0 (not at all) through 1 (the shortest mean iteration) to 2: see
+        :func:`paceline.solver.caution`. Above 0 the stretched curves are balanced, but the returned seconds are still
+        those of the plain curves.
     comm
-        Seconds each worker needs besides its curve to communicate, one number or ``[W]``.
+        Seconds each worker needs to communicate, on top of its curve; one number or ``[W]``.
     overlap
-        How much of it happens while the worker computes: its time is ``(t**g + comm**g) ** (1 / g)`` with this ``g``,
-        as in Pollux. 1 is one after the other, infinite the longer of the two; 2, 4 and 8 lie between.
+        How much communication overlaps with computing: a worker's time is ``(t**g + comm**g) ** (1 / g)`` with this
+        ``g``, as in Pollux. At 1 one follows the other, at infinity only the longer counts; 2, 4 and 8 lie between.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, or no split keeps the bounds.
+        If an argument is out of range, or no split satisfies the bounds.
     TypeError
         If the global batch or the quantum is not a whole number.
 
@@ -128,13 +128,13 @@ def split(
     >>> print(plan.status.value)
     Balanced: the workers end together, up to one quantum.
 
-    The third has memory for 128 samples only:
+    The third worker has memory for only 128 samples:
 
     >>> split(Curves.from_speed(np.array([100.0, 200.0, 300.0])), 512, upper=[512, 512, 128], quantum=8).sizes
     array([128, 256, 128])
     """
     quanta, step = checked_quanta(global_batch, quantum)
-    # A flat curve has an infinite rate, and what 0 * inf leaves undefined is settled by the times themselves.
+    # A flat curve has an infinite rate. Where that leads to 0 * inf, the computed times decide, so no warning is due.
     with np.errstate(all="ignore"):
         plain = checked_load(curves, quanta, step, lower, upper, comm, overlap)
         load = _stretched(plain, spread, risk)
@@ -151,7 +151,7 @@ def split(
 
 
 def evaluate(curves: Curves, sizes: Sizes) -> Split:
-    """Return what given sizes take under the curves, ``[W]``, memory limits left out.
+    """Return how long given sizes take under the curves, ``[W]``, without regard to memory limits.
 
     >>> evaluate(Curves.from_speed(np.array([100.0, 200.0])), np.array([60, 60])).makespan
     0.6

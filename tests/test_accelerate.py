@@ -43,7 +43,7 @@ def test_without_the_adapter_a_prepared_scheduler_is_warned_about(outcomes):
     found = outcomes["without"]
     assert found["seen"] == 14
     assert min(found["rates"]) < 0, "the schedule is as long as it should be: nothing to warn about"
-    assert any("Accelerate steps a prepared scheduler once for every process" in said for said in found["warned"])
+    assert any("Accelerate steps a prepared scheduler once per process" in said for said in found["warned"])
 
 
 def test_a_saved_state_resumes_in_the_middle_of_an_epoch(outcomes):

@@ -232,7 +232,7 @@ def test_the_extra_is_named_when_statsmodels_is_missing(monkeypatch):
         (lambda: ARIMA(method="guess"), "'css' or 'likelihood', got 'guess'"),
         (lambda: ARIMA().fit([]), "at least one trace"),
         (lambda: ARIMA(drivers=("gpu",)).fit([checks.example_trace()]), r"drivers \['gpu'\] are not in every trace"),
-        (lambda: ARIMA().fit([checks.example_trace(8)]), "fit longer traces, or give a smaller order"),
+        (lambda: ARIMA().fit([checks.example_trace(8)]), "fit it to longer traces, or choose a smaller order"),
     ],
 )
 def test_an_error_names_what_was_expected(make, words):

@@ -381,7 +381,7 @@ REASONS = {
     ),
     "out of memory": (
         lambda: why_after(EQUAL, out_of_memory=[False, True, False, False]),
-        "Moved 26 samples from gpu1 to gpu0, gpu2 and gpu3: gpu1 has room for 102 samples only.",
+        "Moved 26 samples from gpu1 to gpu0, gpu2 and gpu3: gpu1 has room for only 102 samples.",
     ),
     "no memory anywhere": (
         lambda: why_after(EQUAL, out_of_memory=[True] * 4),
@@ -393,8 +393,8 @@ REASONS = {
         "Moved 6 samples for a while, to tell fixed time from time per sample; otherwise kept the sizes: "
         "the best split would gain at most 0 %, less than the dead-band of 2 %.",
     ),
-    "a worker joins": (lambda: balancer().join("gpu4").why, "gpu4 joined: 512 samples split anew over 5 workers."),
-    "a worker leaves": (lambda: balancer().leave("gpu1").why, "gpu1 left: 512 samples split anew over 3 workers."),
+    "a worker joins": (lambda: balancer().join("gpu4").why, "gpu4 joined: 512 samples split again over 5 workers."),
+    "a worker leaves": (lambda: balancer().leave("gpu1").why, "gpu1 left: 512 samples split again over 3 workers."),
 }
 
 

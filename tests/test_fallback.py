@@ -72,7 +72,7 @@ def test_the_plan_says_why_it_searches_and_why_it_stops():
     )
     plans, _ = run(planner, plain, 30)
     assert plans[0].why == (
-        "Searching, as the curves do not hold. Kept the sizes: 1 of 5 iterations of the window are seen."
+        "Searching, as the curves do not hold. Kept the sizes: 1 of 5 iterations of the window measured."
     )
     ended = next(plan.why for plan in plans if "hold again" in plan.why)
     assert ended.endswith(

@@ -285,11 +285,11 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
         'attach(..., weigh="loss") and balance.scale(loss)',
         'weigh must be "gradients", "loss" or "none", got \'both\'',
         "timeout must be above 0 seconds, got 0",
-        "the loader deals to 1 ranks, but 2 train together: give the loader their rank and world_size",
+        "the loader deals samples to 1 ranks, but 2 ranks train together: give the loader their rank and world_size",
         "workers must be 2 different names, one for each rank, got ['a', 'a']",
         "policy.lower must be at least 1 sample, as an empty batch has no mean loss, got 0",
-        "the predictor reads the drivers ['temperature'], but sampled are ['cpu_busy', 'run_delay', 'throttled', "
-        "'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']: give drivers=[...]",
+        "the predictor reads the drivers ['temperature'], but only ['cpu_busy', 'run_delay', 'throttled', "
+        "'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure'] are sampled: give drivers=[...]",
     ]
     assert first[7].startswith("the ranks must agree on the policy, got Policy(warmup=0")
     assert first[8] == "the ranks must agree on the version of paceline, got 1.0 on rank 0, 1.1 on rank 1"

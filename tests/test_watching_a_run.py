@@ -434,7 +434,7 @@ def test_alike_reasons_are_counted_together(tmp_path):
         kind_of(sentence, ["gpu1"])
         == "Kept the sizes: a worker is the straggler, but the last change is … iterations ago"
     )
-    assert kind_of("0 joined: 60 samples split anew.", ["0"]) == kind_of("1 joined: 50 samples split anew.", ["1"])
+    assert kind_of("0 joined: 60 samples split again.", ["0"]) == kind_of("1 joined: 50 samples split again.", ["1"])
 
 
 def test_a_fleet_that_changes_is_reported_whole(tmp_path):

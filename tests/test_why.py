@@ -97,7 +97,7 @@ def untrue_move(base, balancer, plan):
 def untrue_excitation(before, base, balancer, plan):
     now, then = np.abs(plan.sizes - balancer._sizes).sum() // 2, np.abs(before.sizes - base).sum() // 2
     said_now = re.search(r"oved (\d+) samples? for a while", plan.why)
-    said_then = re.search(r"ook (\d+) samples? back", plan.why)
+    said_then = re.search(r"ook back (\d+) samples?", plan.why)
     if now != (int(said_now.group(1)) if said_now else 0):
         return "what is tried"
     if then != (int(said_then.group(1)) if said_then else 0):
@@ -161,7 +161,7 @@ def test_a_worker_that_its_memory_holds_back_is_named_as_long_as_it_is():
     for _ in range(3):
         sizes = balancer.plan.sizes
         reasons.append(balancer.step(Report(samples=sizes, seconds=sizes * [0.005, 0.01])).why)
-    assert reasons[0].endswith("a has room for 48 samples only.")
+    assert reasons[0].endswith("a has room for only 48 samples.")
     assert all(reason.endswith("; memory keeps a from taking more, so that it ends early.") for reason in reasons[1:])
 
 

@@ -1,4 +1,4 @@
-"""Watching a run: what each iteration measured, forecast and decided, to a file, a log or a dashboard."""
+"""Watch a run: write what each iteration measured, forecast and decided to a file, a log or a dashboard."""
 
 from paceline.coordinator.metrics.boards import Logging, Prometheus, TensorBoard
 from paceline.coordinator.metrics.json_lines import JsonLines

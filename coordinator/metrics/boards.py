@@ -1,4 +1,4 @@
-"""Sinks for what is there already: Python's log, TensorBoard, Prometheus. Axis: W workers."""
+"""Sinks for existing tools: Python's log, TensorBoard, Prometheus. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from paceline.coordinator.metrics.sink import Sink, summary
 
 
 class Logging(Sink):
-    """A line in the log ``paceline.metrics`` for each change of sizes, and for every so many iterations.
+    """Writes a line to the log ``paceline.metrics`` for each change of sizes, and one every ``every`` iterations.
 
     Parameters
     ----------
     every
-        Iterations between two lines when nothing changes.
+        Iterations between two lines while nothing changes.
     """
 
     def __init__(self, every: int = 100) -> None:
@@ -34,7 +34,7 @@ class Logging(Sink):
         """Log the iteration: a warning if the workers had used different plans."""
         if not iteration.agreed:
             logger.warning("iteration %d: the workers had different plans; the first's is used", iteration.index)
-        if iteration.plan.acted or iteration.index >= self._next:  # short iterations are not recorded one by one
+        if iteration.plan.acted or iteration.index >= self._next:  # >= because numbers of short iterations may skip
             self._next = (iteration.index // self.every + 1) * self.every
             numbers = summary(iteration)
             logger.info(
@@ -49,12 +49,12 @@ class Logging(Sink):
 
 
 class TensorBoard(Sink):
-    """Scalars of each iteration for TensorBoard: the fleet's under ``paceline/``, each worker's beside it.
+    """Writes scalars of each iteration for TensorBoard: the fleet's under ``paceline/``, each worker's beside them.
 
     Parameters
     ----------
     folder
-        Where TensorBoard looks for runs.
+        The folder in which TensorBoard looks for runs.
 
     Raises
     ------
@@ -74,7 +74,7 @@ class TensorBoard(Sink):
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(self.folder)
-            atexit.register(self.close)  # it writes every two minutes only
+            atexit.register(self.close)  # TensorBoard's writer flushes only every two minutes
         step, when = iteration.index, iteration.time
         for name, value in summary(iteration).items():
             self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
@@ -85,7 +85,7 @@ class TensorBoard(Sink):
             self._writer.add_text("paceline/why", iteration.plan.why, step, walltime=when)
 
     def close(self) -> None:
-        """Write what is still in memory."""
+        """Write scalars that are still in memory."""
         if self._writer is not None:
             self._writer.close()
 
@@ -96,10 +96,10 @@ class Prometheus(Sink):
     Parameters
     ----------
     port
-        The port to answer on, on the fleet's first worker alone; ``None`` registers the metrics only, for a process
-        that has an endpoint of its own.
+        The port to answer on; only the fleet's first worker does. ``None`` only registers the metrics, for a process
+        that has its own endpoint.
     registry
-        The ``prometheus_client.CollectorRegistry`` to register with; the library's own unless given.
+        The ``prometheus_client.CollectorRegistry`` to register with; by default the library's own.
 
     Raises
     ------
@@ -143,7 +143,7 @@ class Prometheus(Sink):
         self._server = None
 
     def _forget_workers(self) -> None:
-        """Say no more of workers that left."""
+        """Remove the gauges of workers that left."""
         for name in WORKER:
             self._gauges[f"worker_{name}"].clear()
 
@@ -166,18 +166,18 @@ logger = logging.getLogger("paceline.metrics")
 
 FLEET = {
     "seconds": "Own compute time of the slowest worker.",
-    "forecast_seconds": "What the slowest was expected to take.",
-    "equal_seconds": "What the slowest would have taken with equal batches, an estimate.",
-    "gain": "Share of the time saved against equal batches.",
+    "forecast_seconds": "Time that the slowest worker was expected to take.",
+    "equal_seconds": "Time that the slowest worker would have taken with equal batches, an estimate.",
+    "gain": "Share of the time saved over equal batches.",
     "waiting_share": "Share of the workers' time spent waiting for the slowest.",
     "forecast_error": "Relative error of the forecast, the mean over the workers.",
-    "wall_seconds": "Time from one iteration's start to the next.",
+    "wall_seconds": "Time from one iteration's start to the next one's.",
     "overhead_seconds": "Time that balancing took on the critical path.",
 }
 WORKER = {
     "samples": "Samples processed in the last iteration.",
     "seconds": "Own compute time of the last iteration.",
-    "forecast_seconds": "What it was expected to take.",
+    "forecast_seconds": "Compute time that was expected.",
     "wait_seconds": "Time it waited for the slowest.",
 }
 COUNTED = {
@@ -189,7 +189,7 @@ COUNTED = {
 
 
 def _of_workers(iteration: Iteration) -> dict[str, list[float]]:
-    """Return the numbers of each worker, by the names in ``WORKER``."""
+    """Return the numbers of each worker, under the names in ``WORKER``."""
     with np.errstate(invalid="ignore"):  # a worker may have reported an infinite time
         waited_W = iteration.wait_seconds
     rows = (iteration.sizes, iteration.seconds, iteration.forecast_seconds, waited_W)

@@ -1,4 +1,4 @@
-"""A run as lines of JSON: one for each iteration, after one that says how to read them. Axis: W workers."""
+"""A run as lines of JSON: one per iteration, after a header that explains them. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.metrics.sink import Sink, summary
 
 SCHEMA = 1
-"""The version of the lines; a reader refuses those of a later one."""
+"""The version of the format; a reader refuses later versions."""
 
 
 class JsonLines(Sink):
     """Appends a line to a file at each iteration, and hands it to the operating system at once.
 
-    Whatever ends the process, kill -9 too, the file is readable up to the last line, which may be cut short. The first
-    line names the schema, the workers and the global batch; such a line follows again whenever the fleet changes or a
-    run is resumed into the same file. Read it with :func:`read_run`, ``paceline watch`` or ``paceline report``.
+    However the process ends, even by ``kill -9``, the file stays readable up to the last line, which may be cut short.
+    The first line names the schema, the workers and the global batch. Another such line follows whenever the fleet
+    changes or a run is resumed into the same file. Read it with :func:`read_run`, ``paceline watch`` or ``paceline
+    report``.
 
     Parameters
     ----------
     path
-        The file, best ending in ``.jsonl``; made when the first iteration is written, with the folders it needs.
+        The file, preferably with the suffix ``.jsonl``; made, with its parent folders, when the first iteration is
+        written.
 
     Examples
     --------
@@ -56,7 +58,7 @@ class JsonLines(Sink):
         self._fleet: tuple[tuple[str, ...], int] | None = None
 
     def write(self, iteration: Iteration) -> None:
-        """Append the iteration, after a line about the fleet if it is a new one."""
+        """Append the iteration, after a header line if the fleet is a new one."""
         if self._file is None:
             self._file = _opened(self.path)
         fleet = (iteration.workers, iteration.plan.sizes.sum())
@@ -66,7 +68,7 @@ class JsonLines(Sink):
         self._line(_about(iteration))
 
     def close(self) -> None:
-        """Close the file; another iteration would open it again."""
+        """Close the file; a further iteration opens it again."""
         if self._file is not None:
             self._file.close()
         self._file = self._fleet = None
@@ -77,7 +79,7 @@ class JsonLines(Sink):
 
 
 def _opened(path: Path) -> TextIO:
-    """Open a file whose every line goes out at once; end a line that was cut short."""
+    """Open a line-buffered file; if its last line was cut short, end that line first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a", buffering=1, encoding="utf-8")
     if file.tell():
@@ -118,7 +120,7 @@ def _about(iteration: Iteration) -> dict[str, Any]:
 
 
 def _known(value: float) -> float | None:
-    """Return a number as JSON takes it: null where it is not finite."""
+    """Return a number for JSON: null if it is not finite, because JSON has no NaN."""
     return round(float(value), 7) if math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""A run read back from its JSON lines, while it grows or when it is over."""
+"""Read a run from its JSON lines, while it grows or after its end."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from paceline.coordinator.metrics.run import OF_FLEET, OF_WORKERS, TRUTHS, Line,
 
 ALWAYS_KNOWN = ("index", "time")
 LARGEST = 10**300
-"""A whole number in JSON may have any number of digits; beyond this one it is none that was measured."""
+"""Integers in JSON may have any number of digits; one beyond this was never measured and would not fit into a float."""
 
 
 class RunReader:
     """Reads a file of JSON lines as it grows.
 
-    A line that is cut short is left for later if it is the last one. Any other line that cannot be read is skipped and
-    counted: one cut short where the process was killed and the run resumed, one that lacks a number, one that is not
-    about an iteration of the fleet that was named last.
+    An incomplete last line is left for later. Any other line that cannot be read is skipped and counted: one cut short
+    where the process was killed and the run resumed, one that lacks a number, or one that does not match the fleet
+    named last.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class RunReader:
     Attributes
     ----------
     skipped
-        How many lines were skipped.
+        Number of skipped lines.
 
     Raises
     ------
@@ -46,15 +46,15 @@ class RunReader:
         self._restart()
 
     def poll(self) -> int:
-        """Read what was added, and return the number of new iterations.
+        """Read the lines added since the last call, and return the number of new iterations.
 
         Raises
         ------
         ValueError
-            If the file is not the record of a run, or that of a later version.
+            If the file is not the record of a run, or has a later version.
         """
         before = len(self._lines)
-        if self.path.stat().st_size < self._offset:  # written anew
+        if self.path.stat().st_size < self._offset:  # shorter than before: another run overwrote the file
             self._restart()
             before = 0
         with self.path.open("rb") as file:
@@ -97,12 +97,12 @@ class RunReader:
             self.skipped += 1
 
     def _fleet_of(self, header: dict[str, Any]) -> tuple[str, ...] | None:
-        """Return the workers that a header names, ``None`` if it is spoilt: then nobody knows whose numbers follow."""
+        """Return the workers that a header names; ``None`` if it is broken, as it then explains no line."""
         schema, workers = header["paceline_run"], header.get("workers")
         if isinstance(schema, int) and schema > SCHEMA:
             raise ValueError(
                 f"{printable(str(self.path))} was written by paceline {printable(str(header.get('version')))}, whose "
-                "lines this version does not know; read it with that version or a later one"
+                "format this version does not know; read it with that version or a later one"
             )
         if not isinstance(schema, int) or not isinstance(workers, list) or not workers:
             return None
@@ -118,7 +118,7 @@ def read_run(path: str | Path) -> Run:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is not the record of a run, holds no iteration, or is that of a later version.
+        If it is not the record of a run, holds no iteration, or has a later version.
     """
     reader = RunReader(path)
     if not reader.poll():
@@ -128,12 +128,12 @@ def read_run(path: str | Path) -> Run:
 
 
 def newest(path: str | Path) -> Path:
-    """Return the file itself, or the one of a folder's ``.jsonl`` files that was written to last.
+    """Return the file itself, or a folder's ``.jsonl`` file that was written to last.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such file or folder, or the folder holds none.
+        If the folder holds no ``.jsonl`` file.
     """
     path = Path(path)
     if not path.is_dir():
@@ -145,7 +145,7 @@ def newest(path: str | Path) -> Path:
 
 
 def _parsed(text: bytes) -> dict[str, Any]:
-    """Return what a line holds; nothing if it is no JSON object."""
+    """Return the JSON object in a line; an empty one if the line holds none."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -154,7 +154,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
 
 
 def _is_iteration(line: dict[str, Any], workers: int) -> bool:
-    """Say whether a line holds all that is told of an iteration, for as many workers."""
+    """Return whether a line holds all fields of an iteration, for this many workers."""
     if not line.keys() >= {*OF_WORKERS, *OF_FLEET, *TRUTHS, "why"}:
         return False
     rows = [line[key] for key in OF_WORKERS]
@@ -168,7 +168,7 @@ def _is_iteration(line: dict[str, Any], workers: int) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Say whether a value is a number that fits into a float, or null, which says that it is not known."""
+    """Return whether a value is a number that fits into a float, or null, which means unknown."""
     if isinstance(value, int) and not isinstance(value, bool):
         return -LARGEST < value < LARGEST
     return value is None or isinstance(value, float)

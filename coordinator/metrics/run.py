@@ -1,4 +1,4 @@
-"""A run as it was recorded: who took how long, who waited, what was planned and why. Axes: T iterations, W workers."""
+"""A recorded run: how long each worker took and waited, what was planned and why. Axes: T iterations, W workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline._arrays import Array
 from paceline.datasets import Trace
 
 Line = tuple[tuple[str, ...], dict[str, Any]]
-"""The fleet, and what was written of an iteration of it."""
+"""The fleet, and the recorded fields of one of its iterations."""
 
 OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
 OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
@@ -24,24 +24,24 @@ TRUTHS = ("agreed", "acted")
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What was recorded of a run. NaN where nothing is known, or a worker was not in the fleet.
+    """The record of a run. NaN where a value is unknown, or a worker was not in the fleet.
 
     Parameters
     ----------
     name
-        Where it was read from.
+        The file it was read from.
     workers
-        All that ever took part, in the order in which they came.
+        All workers that ever took part, in the order in which they appeared.
     of_workers
-        ``[T, W]``, by the names in ``OF_WORKERS``.
+        Arrays ``[T, W]`` under the names in ``OF_WORKERS``.
     of_fleet
-        ``[T]``, by the names in ``OF_FLEET``.
+        Arrays ``[T]`` under the names in ``OF_FLEET``.
     agreed, acted
         Whether all workers had the same plan, and whether the next sizes differ, ``[T]`` of bool.
     why
         The balancer's reason, T sentences.
     skipped
-        How many lines of the file could not be read; what they told is missing here.
+        Number of lines of the file that could not be read; their iterations are missing here.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Run:
 
     @classmethod
     def of_lines(cls, name: str, lines: Sequence[Line], skipped: int = 0) -> Self:
-        """Make a run of pairs of a fleet and the line of an iteration, which holds everything it must."""
+        """Make a run from pairs of a fleet and the checked line of an iteration."""
         workers = tuple(dict.fromkeys(worker for fleet, _ in lines for worker in fleet))
         of_workers = {key: np.full((len(lines), len(workers)), np.nan) for key in OF_WORKERS}
         for t, (fleet, line) in enumerate(lines):
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def forecast_seconds(self) -> Array:
-        """The time that was expected, ``[T, W]``, in seconds."""
+        """The forecast compute time, ``[T, W]``, in seconds."""
         return self.of_workers["forecast_seconds"]
 
     @cached_property
@@ -106,34 +106,34 @@ class Run:
 
     @cached_property
     def slowest(self) -> NDArray[np.int64]:
-        """Which worker the others waited for, ``[T]``: its column, -1 where nobody reported."""
+        """Column of the worker that the others waited for, ``[T]``; -1 without any report."""
         known_TW = np.isfinite(self.seconds)
         column_T = np.argmax(np.where(known_TW, self.seconds, -np.inf), axis=1)
         return np.where(known_TW.any(axis=1), column_T, -1)
 
     @property
     def silent_workers(self) -> NDArray[np.int64]:
-        """For how many iterations up to the last each worker has been in the fleet without a report, ``[W]``."""
-        # Backwards from the last iteration, a worker is silent up to the first time that it reported or was not there.
+        """Iterations, up to the last, for which each worker has been in the fleet without a report, ``[W]``."""
+        # Seen backwards, a worker's silence ends where it reported, or was not in the fleet.
         ended_TW = np.isfinite(self.seconds[::-1]) | np.isnan(self.sizes[::-1])
         return np.where(ended_TW.any(axis=0), np.argmax(ended_TW, axis=0), len(self))
 
     @cached_property
     def forecast_error(self) -> Array:
-        """How far the forecast was off, relative to the time measured, ``[T, W]``; above 0 it expected too much."""
+        """Relative error of the forecast, ``[T, W]``; above 0 the forecast time was too long."""
         with np.errstate(divide="ignore", invalid="ignore"):
             error = self.forecast_seconds / self.seconds - 1.0
         return np.where(np.isfinite(error), error, np.nan)
 
     @property
     def saved(self) -> float:
-        """Share of the time saved against equal batches, an estimate over the whole run; NaN if nothing is known."""
+        """Share of the time saved over equal batches, an estimate for the whole run; NaN if nothing is known."""
         equal, made = self.of_fleet["equal_seconds"], self.makespan
         known = np.isfinite(equal) & np.isfinite(made)
         return float(1.0 - made[known].sum() / equal[known].sum()) if known.any() else float("nan")
 
     def trace(self) -> Trace:
-        """Return the run as a trace, to be replayed, fitted to, or scored like any other."""
+        """Return the run as a trace, to replay it, fit predictors to it, or score them on it."""
         comm, start = self.of_workers["comm_seconds"], np.repeat(self.of_fleet["time"][:, None], len(self.workers), 1)
         return Trace(
             self.sizes,

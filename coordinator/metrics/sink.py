@@ -1,4 +1,4 @@
-"""What all sinks share: who writes, what is written, and what happens when that fails. Axis: W workers."""
+"""Base class of all sinks: which worker writes, what it writes, and what happens if that fails. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ logger = logging.getLogger("paceline.metrics")
 
 
 class Sink:
-    """Something that takes in the record of each iteration; add it to ``on_iteration``.
+    """Writes the record of each iteration somewhere; add it to ``on_iteration``.
 
-    Every rank may hold one: only that of the fleet's first worker writes. A disk that is full or a file that cannot be
-    written ends the metrics, with a line in the log, and not the training.
+    Every rank may have one; only that of the fleet's first worker writes. If writing fails, as on a full disk, the sink
+    logs an error and stops, and the training continues.
     """
 
     _ended = False
@@ -36,23 +36,22 @@ class Sink:
         raise TypeError(f"{type(self).__name__} must define write")
 
     def close(self) -> None:
-        """Finish what was written. A process that ends in good order need not call it."""
+        """Finish writing. A process that ends normally need not call it."""
 
 
 def summary(iteration: Iteration) -> dict[str, float]:
-    """Return the numbers of the whole fleet, NaN where they are not known: what every dashboard shows.
+    """Return the numbers of the whole fleet that every dashboard shows; NaN where they are not known.
 
     Returns
     -------
     dict
-        ``seconds``, the slowest worker's; ``forecast_seconds``, what they were expected to be; ``equal_seconds``, an
-        estimate of what they would have been with equal batches; ``gain``, the share of the time saved against that;
-        ``waiting_share``; ``forecast_error``, relative, the mean over the workers; ``wall_seconds``;
-        ``overhead_seconds``.
+        ``seconds``, those of the slowest worker; ``forecast_seconds``, their forecast; ``equal_seconds``, an estimate
+        of them with equal batches; ``gain``, the share of the time saved over that; ``waiting_share``;
+        ``forecast_error``, the mean relative error over the workers; ``wall_seconds``; ``overhead_seconds``.
 
     Examples
     --------
-    One worker is half as fast, and got half as much:
+    One worker is half as fast, and got half as many samples:
 
     >>> from paceline.coordinator import LoadBalancer
     >>> from paceline.predictors import EWMA, Report
@@ -68,7 +67,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
     (0.6, 0.333, 0.05)
     """
     reported = np.where(np.isfinite(iteration.seconds), iteration.seconds, np.nan)
-    iteration = replace(iteration, seconds=reported)  # a report of garbage is none
+    iteration = replace(iteration, seconds=reported)  # an infinite time counts as no report
     equal = _equal_seconds(iteration)
     with np.errstate(divide="ignore", invalid="ignore"):
         error_W = np.abs(iteration.forecast_seconds / reported - 1.0)
@@ -86,9 +85,9 @@ def summary(iteration: Iteration) -> dict[str, float]:
 
 
 def _equal_seconds(iteration: Iteration) -> float:
-    """Return what the slowest would have taken with equal batches: the times measured, moved along the curves."""
+    """Return the slowest worker's time with equal batches: measured times, moved along the forecast curves."""
     curves, sizes_W = iteration.plan.forecast.curves, iteration.sizes
     used_W = curves.busy_seconds(sizes_W)
-    equal_W = curves.busy_seconds(np.full(len(sizes_W), sizes_W.mean()))  # a fraction will do
+    equal_W = curves.busy_seconds(np.full(len(sizes_W), sizes_W.mean()))  # fractions of samples suit an estimate
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.fmax.reduce(np.where(used_W > 0, iteration.seconds * equal_W / used_W, np.nan)))

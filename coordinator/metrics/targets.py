@@ -1,4 +1,4 @@
-"""Sinks by the texts that name them."""
+"""Make sinks from text, as on a command line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paceline.coordinator.metrics.json_lines import JsonLines
 from paceline.coordinator.metrics.sink import Sink
 
 Target = str | Callable[[Iteration], None]
-"""What names a sink, or is one."""
+"""The name of a sink, or a sink."""
 
 
 def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
-    """Return the sinks that texts name; a sink, or any function of an iteration, stays as it is.
+    """Return the sinks for these names; a sink, or any function of an iteration, is returned unchanged.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the ranks must agree on before they balance: the same library, data, policy, predictor and way of weighing."""
+"""What the ranks must agree on before they balance: library version, data, policy, predictor and weighting."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from paceline.predictors import Predictor
 def facts_of(
     loader: Loader, predictor: Predictor, policy: Policy, weigh: str, timeout: float | None, every: int | None
 ) -> dict[str, str]:
-    """Return all that the plans depend on, besides the reports, each by a name that can stand in an error."""
+    """Return everything other than reports that plans depend on, each under a name that reads well in an error."""
     about_data = {f"{name} of the loader": str(value) for name, value in loader.settings().items()}
     return {
         "version of paceline": __version__,
         **about_data,
         "place in the data": str(loader.position),
         "policy": repr(policy),
-        # An object that does not say what it is, is shown with its address, which differs everywhere.
+        # Python's default repr holds the object's address, which differs in every process.
         "predictor": re.sub(r" at 0x\w+", "", repr(predictor)) + f" with state {_hash(predictor.state_dict())}",
-        "way of weighing": weigh,
+        "way of weighting": weigh,
         "iterations between plans": str(every),
         "timeout": str(timeout),
     }
@@ -40,12 +40,12 @@ def facts_of(
 def agree(
     exchange: Exchange, loader: Loader, facts: Mapping[str, str], workers: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Compare the facts of all ranks and return a name for each rank: those given, or host and local rank.
+    """Compare the facts of all ranks, and return a name for each rank: the given one, or host and local rank.
 
     Raises
     ------
     ValueError
-        On every rank, if they do not agree, or the names are not one for each rank.
+        On every rank, if the ranks do not agree, or there is not one distinct name per rank.
     """
     local = os.environ.get("LOCAL_RANK", str(exchange.rank))
     own = {
@@ -53,11 +53,11 @@ def agree(
         "name": f"{socket.gethostname()}:{local}",
         "rank": loader.rank,
     }
-    told_W = exchange.gather(own)
+    told_W = exchange.gather(own)  # before any check, so that every rank sees the same facts and raises the same error
     if loader.world_size != exchange.world_size:
         raise ValueError(
-            f"the loader deals to {loader.world_size} ranks, but {exchange.world_size} train together: give the loader "
-            "their rank and world_size"
+            f"the loader deals samples to {loader.world_size} ranks, but {exchange.world_size} ranks train together: "
+            "give the loader their rank and world_size"
         )
     for name in own["facts"]:  # type: ignore[attr-defined]
         said = [str(other["facts"].get(name)) for other in told_W]

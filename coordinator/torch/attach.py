@@ -27,10 +27,10 @@ from paceline.recording.drivers import Driver
 from paceline.recording.torch.marks import marks_of
 
 STEPS = 30
-"""A rank's share of the batch is at least this many steps of the default quantum."""
+"""The default quantum divides a rank's share of the batch into at least this many steps."""
 
 _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
-"""The balance of each loader, which is balanced once for all models that train on it; hooks of the models hold it."""
+"""The balance of each loader, shared by all models that train on it. Weak, because the models' hooks keep it alive."""
 
 
 def attach(
@@ -47,58 +47,59 @@ def attach(
 ) -> Balance:
     """Let every rank's batch size follow its speed, so that no rank waits for another.
 
-    Every rank of the job calls it once, after wrapping the model and before the first batch. From then on gradients
-    are weighed by each rank's share of the samples that the model was given: whatever the sizes are, a step equals
-    that of one process on the union of all batches. Of two models that train on the same batches, such as a generator
-    and its discriminator, each is attached to the same loader.
+    Every rank of the job calls it once, after wrapping the model and before the first batch. From then on each rank's
+    gradients are weighted by its share of the samples that the model was given, so that a step equals that of one
+    process on the union of all batches, for any sizes. If two models train on the same batches, such as a generator and
+    its discriminator, attach both to the same loader.
 
     Parameters
     ----------
     model
-        The model, in ``DistributedDataParallel``; with ``weigh="loss"`` also by ``fully_shard``, or bare.
+        The model, in ``DistributedDataParallel``; with ``weigh="loss"`` it may also be sharded by ``fully_shard``, or
+        not wrapped at all.
     loader
         A :class:`BalancedLoader`.
     predictor
-        Forecasts the ranks' speeds, fitted where it needs it; ``Auto()`` by default.
+        Forecasts the ranks' speeds, fitted if it needs fitting; ``Auto()`` by default.
     policy
-        When to change sizes, and by how much at once. By default sizes are multiples of 2, 4, 8 and so on, as the batch
-        allows, in steps of up to a thirtieth of a rank's share: libraries choose and tune their kernels anew for
-        every size they have not seen.
+        When to change sizes, and by how much at once. By default sizes are multiples of a power of two that divides the
+        batch, at most a thirtieth of a rank's share: libraries choose and tune their kernels again for every new size.
     weigh
-        What carries the weights. ``"gradients"`` leaves the loop as it is and is right for a loss that is a mean over
-        the rank's batch. With ``"loss"`` the loop calls ``balance.scale(loss)`` with such a mean: for models whose
+        What carries the weights. ``"gradients"`` leaves the loop as it is, and is right for a loss that is a mean over
+        the rank's batch. With ``"loss"`` the loop calls ``balance.scale(loss)`` on such a mean: use it for models whose
         gradients are not summed by ``DistributedDataParallel``, and for those whose forward or backward pass mixes
-        the samples of all ranks. ``"none"`` averages plainly: for losses that are sums, or divided by a number of all
-        ranks, such as all tokens of the global batch.
+        the samples of all ranks. ``"none"`` takes the plain average: use it for losses that are sums, or that are
+        divided by a count over all ranks, such as all tokens of the global batch.
     timeout
-        Seconds after which a rank that does not answer is taken for lost, which ends every rank with an error. It is
-        set on the model's process group too. None leaves that as it is: by default 30 minutes with gloo, 10 with NCCL.
+        Seconds after which a rank that does not answer counts as lost, which ends every rank with an error. It also
+        applies to the model's process group. None keeps that group's timeout: by default 30 minutes with gloo, 10 with
+        NCCL.
     workers
-        A name for each rank, by which state finds its worker again after a restart; by default host and local rank.
+        A name for each rank, by which a saved state finds its worker after a restart; by default host and local rank.
     drivers
-        What to sample for a predictor that reads drivers; by default those of its names that
-        :func:`paceline.recording.drivers.linux.default_drivers` knows. What nobody samples is NaN.
+        Samplers for the predictor's drivers (driving factors, such as the CPU share); by default those that
+        :func:`paceline.recording.drivers.linux.default_drivers` offers under the predictor's names. A driver that
+        nothing samples is NaN.
     every
         Iterations from one exchange of reports to the next, with a plan after each. By default reports are exchanged up
-        to twenty times a second, and a plan is made when waiting has cost five times what a plan costs.
+        to twenty times a second, and a plan is made once waiting has cost five times what a plan costs.
 
     Returns
     -------
     Balance
-        The handle, for watching the job and for saving its state. Nothing needs to be done with it.
+        A handle to watch the job and save its state. You may ignore it.
 
     Raises
     ------
     TypeError
-        If the model is not in ``DistributedDataParallel`` although gradients are to be weighed, or the loader is none
-        that can be balanced.
+        If ``weigh="gradients"`` but the model is not in ``DistributedDataParallel``, or the loader cannot be balanced.
     ValueError
         If the ranks do not agree on the library's version, the data, the policy or the predictor, an argument is
         out of range, or the model mixes samples of all ranks in a way that needs ``weigh="loss"``.
 
     Examples
     --------
-    A job of a single rank, to show the calls; ``torchrun`` starts as many as there are:
+    A job with a single rank, to show the calls; ``torchrun`` starts one such process per rank:
 
     >>> from torch.nn.parallel import DistributedDataParallel
     >>> from paceline.coordinator.torch import BalancedLoader
@@ -125,7 +126,7 @@ def attach(
     ddp = ddp_of(model)
     group: dist.ProcessGroup = dist.group.WORLD if ddp is None else ddp.process_group  # type: ignore[assignment]
     exchange = Exchange(group, timeout)
-    # Not closed where the ranks disagree: another may still be about to hear of it.
+    # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
     names = agree(exchange, loader, facts_of(loader, predictor, policy, weigh, timeout, every), workers)
     clock = Clock(marks_of(model))
     balancer = LoadBalancer(
@@ -142,7 +143,7 @@ def attach(
 
 
 def _joined(balance: Balance, model: torch.nn.Module, options: tuple[object, ...], weigh: Weigh) -> Balance:
-    """Let a further model be balanced together with those that train on the same loader."""
+    """Add a further model that trains on an attached loader to its balance."""
     if any(option is not None for option in options) or weigh != balance.weigh:
         raise ValueError(
             "this loader is attached already, and a further model shares its balance: give options only in the first "
@@ -153,9 +154,10 @@ def _joined(balance: Balance, model: torch.nn.Module, options: tuple[object, ...
 
 
 def _listen(loader: Loader, balance: Balance) -> None:
-    """Let the loader tell the balance what it does, as long as there is a balance: the model's hooks hold it.
+    """Connect the loader's callbacks to the balance, by weak references.
 
-    The balance holds the loader. If the loader held the balance too, its processes would not end at once with it.
+    The balance holds the loader, and the model's hooks hold the balance. If the loader held the balance too, the cycle
+    would delay the end of the loader's worker processes until the next garbage collection.
     """
 
     def weakly(method: Callable[..., None]) -> Callable[..., None]:
@@ -173,7 +175,7 @@ def _listen(loader: Loader, balance: Balance) -> None:
 
 
 def _quantum(global_batch: int, world_size: int) -> int:
-    """Return the largest power of two that divides the batch and is small beside a rank's share of it.
+    """Return the largest power of two that divides the batch and fits :data:`STEPS` times into a rank's share of it.
 
     >>> _quantum(896, world_size=2), _quantum(1000, world_size=2), _quantum(30, world_size=2)
     (8, 8, 1)
@@ -186,7 +188,7 @@ def _quantum(global_batch: int, world_size: int) -> int:
 
 
 def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -> Policy:
-    """Return the policy, with a lower bound below which the model cannot be trained."""
+    """Return the policy, with a lower bound that the model needs for training."""
     wanted = policy or Policy(quantum=_quantum(loader.global_batch, loader.world_size))
     bounds = wanted.lower.values() if isinstance(wanted.lower, Mapping) else [wanted.lower]
     if min(bounds, default=1) < 1:
@@ -195,7 +197,7 @@ def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -
         )
     normalises = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
     if normalises and wanted.lower == 1 and loader.global_batch >= 2 * loader.world_size:
-        return replace(wanted, lower=2)  # batch normalisation has no variance of one sample
+        return replace(wanted, lower=2)  # batch normalisation needs two samples for a variance
     return wanted
 
 
@@ -203,7 +205,7 @@ def _require_loader(loader: object) -> None:
     if isinstance(loader, torch.utils.data.DataLoader):
         raise TypeError(
             "loader must be a BalancedLoader, got a DataLoader, whose batch size is fixed: replace it and its sampler "
-            "by BalancedLoader(dataset, global_batch=...)"
+            "with BalancedLoader(dataset, global_batch=...)"
         )
     missing = [name for name in ("global_batch", "sizes", "settings", "position") if not hasattr(loader, name)]
     if missing:

@@ -1,6 +1,6 @@
-"""What would be silently wrong, found by looking: losses that are no means, models that nobody weighs.
+"""Checks for what would be silently wrong: losses that are not means, models whose gradients nothing weights.
 
-Axes: W ranks.
+Axis: W ranks.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ from paceline._arrays import Array, Sizes
 from paceline.coordinator.torch.weighting import Weigh, ddp_of
 
 UNEVEN = 1.2
-"""Sizes that differ by less than this ratio say too little about how gradients grow with them."""
+"""Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""
 
 MOST = 60
-"""Steps that are looked at: a loss does not change its kind, and a norm takes time."""
+"""Most steps to look at: the kind of a loss does not change, and every norm takes time."""
 
 FEWEST = 6
-"""Steps before anything is said."""
+"""Fewest steps before a warning."""
 
 SURE, CLEAR = 3.0, 0.15
-"""Standard errors by which the growth of gradients must lie on the wrong side of the border, and the largest such error
-with which anything is said: what is right lies a quarter beyond the border, and so nearly 5 errors away."""
+"""Standard errors by which the growth of gradients must be on the wrong side of the border, and the largest standard
+error at which to warn at all. A correct loss lies a quarter (0.25) on the right side, so a false alarm takes nearly 5
+standard errors."""
 
 BORDERS = {"gradients": 0.25, "none": 0.25, "loss": 1.25}
-"""How a rank's gradients grow with its samples n, as a power of n. Summed over the rows of the model's output they stay
-as large for a mean loss, and grow with n for a sum. Where a model shows no rows, the norm of its parameters' gradients
-is taken: of a mean loss it falls, between n ** -0.5 (all noise) and n ** 0 (all signal), and a sum has one power more.
-``scale()`` puts one power on top."""
+"""Border between right and wrong losses, as the power of a rank's samples n with which its gradients grow. The norm of
+gradients summed over the rows of the model's output is constant for a mean loss (power 0), and grows with n for a sum
+(power 1). If a model's output has no rows, the norm of its parameters' gradients is used: for a mean loss its power is
+between -0.5 (all noise) and 0 (all signal), for a sum one more. ``scale()`` adds one power."""
 
 SENTENCES = {
     "gradients": (
-        "The gradients of a rank grow with its number of samples, as those of a loss do that is a sum, or that is "
-        'divided by a number of all ranks. attach(..., weigh="gradients") weighs means: take the mean over the '
-        'batch of the rank, or attach(..., weigh="none"), under which gradients are averaged plainly.'
+        "The gradients of a rank grow with its number of samples, as for a loss that is a sum, or that is divided by a "
+        'count over all ranks. attach(..., weigh="gradients") expects means: take the mean over the batch of the '
+        'rank, or use attach(..., weigh="none"), which averages gradients plainly.'
     ),
     "none": (
-        "The gradients of a rank do not grow with its number of samples, as those of a mean loss. "
-        'attach(..., weigh="none") averages them plainly, so that samples on a rank with few count more: use the '
-        'default, weigh="gradients".'
+        "The gradients of a rank do not grow with its number of samples, as for a mean loss. "
+        'attach(..., weigh="none") averages them plainly, so that samples count more on a rank with few of them: use '
+        'the default, weigh="gradients".'
     ),
     "loss": (
         "The gradients of a rank grow faster than its number of samples: the loss given to balance.scale() seems to be "
@@ -55,18 +56,18 @@ SENTENCES = {
 
 COLLECTIVE_IN_BACKWARD = (
     "a collective inside the backward pass carries gradients from rank to rank (gathered features, synchronised batch "
-    "normalisation and the like): gradients that are weighed afterwards would not be those of equal batches. Use "
+    "normalisation and the like): weighting them afterwards would not give the gradients of equal batches. Use "
     'attach(..., weigh="loss") and balance.scale(loss), which is exact for them'
 )
 
 
 class LossKind:
-    """Finds out whether the loss is of the kind that the weighing is for, from gradients of unequal batches.
+    """Finds out from gradients of unequal batches whether the loss is of the kind that the weighting assumes.
 
     Parameters
     ----------
     weigh
-        How gradients are weighed.
+        How gradients are weighted.
 
     Examples
     --------
@@ -84,14 +85,14 @@ class LossKind:
         self._y: list[Array] = []
 
     def wants(self, sizes_W: Sizes | None) -> bool:
-        """Whether the gradients of such a batch are worth a look."""
+        """Whether the gradients of a batch of these sizes are worth a look."""
         if sizes_W is None or len(self._x) >= MOST:
             return False
-        sizes = sizes_W.tolist()  # asked in every step: plain numbers are several times as fast
+        sizes = sizes_W.tolist()  # runs in every step, and plain numbers are several times as fast as numpy here
         return bool(max(sizes) >= UNEVEN * min(sizes))
 
     def learn(self, samples_W: Array, log_norm_W: Array) -> str:
-        """Take in how large the gradients of each rank were; return a sentence once it is sure that they do not fit."""
+        """Take the log norms of each rank's gradients; return a warning once it is certain that they do not fit."""
         if len(self._x) >= MOST or not np.isfinite([samples_W, log_norm_W]).all() or samples_W.min() <= 0:
             return ""
         x = np.log(samples_W)
@@ -100,14 +101,14 @@ class LossKind:
         power, error = self._growth()
         wrong = power - BORDERS[self.weigh] if self.weigh != "none" else BORDERS["none"] - power
         if error < CLEAR and wrong > SURE * error:
-            self._x = [x] * MOST  # once is enough
+            self._x = [x] * MOST  # full, so that the warning comes only once
             return SENTENCES[self.weigh]
         return ""
 
     def _growth(self) -> tuple[float, float]:
-        """Return the power of n with which gradients grow, and its standard error: infinite while few are seen."""
+        """Return the power of n with which gradients grow, and its standard error (infinite at first)."""
         x, y = np.concatenate(self._x), np.concatenate(self._y)
-        known = len(x) - len(self._x)  # each step has one mean taken off
+        known = len(x) - len(self._x)  # subtracting each step's mean takes one degree of freedom
         if len(self._x) < FEWEST or not (spread := float(x @ x)):
             return 0.0, np.inf
         power = float(x @ y) / spread
@@ -116,7 +117,7 @@ class LossKind:
 
 
 def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
-    """Refuse layers that mix the samples of all ranks, unless the loss carries the weights.
+    """Refuse layers that mix the samples of all ranks if gradients carry the weights.
 
     Raises
     ------
@@ -127,25 +128,25 @@ def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
     if mixing and weigh == "gradients":
         raise ValueError(
             f"synchronised batch normalisation ({mixing[0]}) carries gradients from rank to rank, so they cannot be "
-            'weighed afterwards: use attach(..., weigh="loss") and balance.scale(loss).backward(), which is exact'
+            'weighted afterwards: use attach(..., weigh="loss") and balance.scale(loss).backward(), which is exact'
         )
 
 
 def apart(workers: Sequence[str], places: Array) -> str:
-    """Return what to say when ranks are at different epochs and batches, ``[W, 2 or more]``."""
+    """Return the error message for ranks at different epochs and batches, ``[W, 2 or more]``."""
     said = [
         f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
         for worker, place in zip(workers, places, strict=True)
     ]
     return (
-        f"the ranks are not at the same place of the data: {', '.join(said)}, or had other batches on the way. Every "
-        "rank must loop over the loader alike. A look at a batch on one rank alone takes it out of the epoch: for "
-        "that, use loader.dataset[0]"
+        f"the ranks are not at the same place of the data: {', '.join(said)}, or had different batches on the way. "
+        "Every rank must loop over the loader in the same way. Taking a batch on one rank only removes it from the "
+        "epoch: to look at a sample, use loader.dataset[0]"
     )
 
 
 def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
-    """Return a hook of all optimisers that refuses one which evaluates the loss several times a step."""
+    """Return an optimiser hook that refuses an optimiser which evaluates the loss several times per step."""
 
     def refuse(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
         known = balance()
@@ -154,34 +155,35 @@ def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
         ours = {id(parameter) for model in known.models for parameter in model.parameters()}
         if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
             raise RuntimeError(
-                "LBFGS chooses its step by the loss, which is that of each rank's own batch: the ranks part ways, with "
-                "equal batches too. Use an optimiser that evaluates the loss once a step"
+                "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal "
+                "batches. Use an optimiser that evaluates the loss once per step"
             )
 
     return refuse
 
 
 def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[str]:
-    """Yield what stands beside the balanced models in this process and will not fit unequal batches."""
+    """Yield warnings about other objects in this process that do not suit unequal batches."""
     balanced = {id(ddp_of(model)) for model in models}
     others = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced and _trains(ddp)]
     if others and weigh != "none":
         yield (
             f"A further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this process "
-            "and is not balanced: if its batches are those of the balanced loader, its gradients are averaged with "
+            "and is not balanced: if it trains on batches of the balanced loader, its gradients are averaged with "
             "wrong weights. Attach it to the same loader too: attach(model, loader)."
         )
     scheduler = getattr(sys.modules.get("accelerate.scheduler"), "AcceleratedScheduler", None)
     if scheduler is not None and any(not one.split_batches for one in _living(scheduler)):
         yield (
-            "Accelerate steps a prepared scheduler once for every process, as it takes the loader for that of one "
-            "rank. A balanced loader counts batches of all ranks: use Accelerator(split_batches=True), or do not "
-            "prepare the scheduler."
+            "Accelerate steps a prepared scheduler once per process, because it expects a loader that counts the "
+            "batches of one rank. A balanced loader counts batches of all ranks: use Accelerator(split_batches=True), "
+            "or do not prepare the scheduler."
         )
 
 
 def _living(kind: type) -> list[Any]:
-    return [thing for thing in gc.get_objects() if type(thing) is kind]  # isinstance would wake lazy proxies
+    # DistributedDataParallel keeps no list of its instances. `isinstance` would trigger lazy proxies to load.
+    return [thing for thing in gc.get_objects() if type(thing) is kind]
 
 
 def _trains(ddp: DistributedDataParallel) -> bool:

@@ -1,8 +1,8 @@
 """A rank's own time: everything that it does between two waits for the others, on a CPU or on a CUDA device.
 
-Neither the wall time of a step nor that of its backward pass would do: in both a fast rank waits for a slow one. Nor
-does forward and backward alone: a rank may be slow in its optimiser, in reading data or in writing logs, and the others
-wait for that as well.
+Neither the wall time of a step nor that of its backward pass is usable: in both, a fast rank waits for a slow one.
+Forward and backward passes alone are not enough: a rank may be slow in its optimiser, in reading data or in writing
+logs, and the others wait for that as well.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from paceline.recording.torch.marks import CPUMarks, Marks
 NAN = float("nan")
 
 REMEMBERED = 9
-"""Laps whose time between steps is remembered. Their median is what is usual: an evaluation or a checkpoint, which
-takes long once in a while, says nothing about the next step; a lasting change counts after five laps."""
+"""Laps whose time between steps is remembered. Reports use their median: an occasional evaluation or checkpoint says
+nothing about the next step, while a lasting change counts after five laps."""
 
 LATEST = 16
-"""Laps that a device may lag behind before the oldest is given up."""
+"""Laps that a device may lag behind; beyond this the oldest are dropped."""
 
 
 class Measure(NamedTuple):
-    """What was measured since the last report.
+    """Measurements since the last report.
 
-    That is: samples, their micro-batches, steps, own seconds for all of them, and the seconds from the last gradients
-    ready to their sum, of the step before.
+    They are samples, their micro-batches, steps, own seconds for all of them, and the communication seconds of the
+    previous step: from the last gradient being ready to the sum over all ranks.
     """
 
     samples: float = NAN
@@ -40,7 +40,7 @@ class Measure(NamedTuple):
 
 @dataclass(eq=False)
 class _Wait:
-    """From one mark to another; the second is missing as long as it lasts."""
+    """A wait between two marks; the second is missing while it lasts."""
 
     begin: Any
     end: Any = None
@@ -48,7 +48,7 @@ class _Wait:
 
 @dataclass(eq=False)
 class _Lap:
-    """From one step's gradients ready to the next's."""
+    """One lap: from one step's gradients being ready to the next step's."""
 
     begin: Any
     forward: Any = None
@@ -66,19 +66,19 @@ class _Lap:
 
 
 class Clock:
-    """Measures own time, told of the parts of every step in their order.
+    """Measures own time; callers report the parts of every step in order.
 
-    A CUDA device is behind the process that tells it what to do: its marks are read one step later, so that nothing
+    A CUDA device runs behind the process that launches its work. Its marks are read one step later, so that nothing
     ever waits for them.
 
     Parameters
     ----------
     marks
-        How moments are marked.
+        How moments are marked: by the CPU's clock, or by CUDA events.
 
     Examples
     --------
-    A step of 40 ms, of which 10 were spent waiting in a collective:
+    A step of 40 ms, 10 ms of it spent waiting in a collective:
 
     >>> class Ticks(CPUMarks):
     ...     ticks = iter([1.00, 1.01, 1.02, 1.04])
@@ -96,7 +96,7 @@ class Clock:
     def __init__(self, marks: Marks) -> None:
         self.delay = 0 if isinstance(marks, CPUMarks) else 1
         self._marks = marks
-        self._lap = _Lap(begin=None)  # what happened before the first step says nothing about steps
+        self._lap = _Lap(begin=None)  # the time before the first step is setup, not part of a step
         self._over: deque[_Lap] = deque(maxlen=LATEST)
         self._between: deque[float] = deque(maxlen=REMEMBERED)
         self._open: _Wait | None = None
@@ -104,9 +104,9 @@ class Clock:
         self._given: list[float] = []
 
     def forward(self, samples: int, *, counts: bool = True) -> None:
-        """A forward pass over a new batch begins: the step's first, or a further micro-batch.
+        """Note that a forward pass over a new batch begins: the step's first, or a further micro-batch.
 
-        A step that does not count, such as one of an epoch's last few samples, is left out of the reports.
+        A step that does not count, such as an epoch's short last one, is left out of the reports.
         """
         if self._lap.forward is None:
             self._lap.forward = self._marks.mark()
@@ -115,20 +115,20 @@ class Clock:
         self._lap.counts &= counts
 
     def wait_begins(self) -> None:
-        """A collective begins to wait for other ranks."""
+        """Note that a collective begins to wait for other ranks."""
         self._open = _Wait(self._marks.mark())
         self._lap.waits.append(self._open)
 
     def wait_ends(self) -> None:
-        """It is over."""
+        """Note that the collective's wait is over."""
         if self._open is not None:
             self._open.end, self._open = self._marks.mark(), None
 
     def ready(self) -> _Wait:
-        """All own gradients are ready; the rank waits from now on, until :meth:`summed` is told of this wait.
+        """Note that all own gradients are ready; the rank waits from now on, until :meth:`summed` gets this wait.
 
-        Ends the lap if it had a new batch. A loop may sum gradients more often than that, as two losses of one batch
-        are: what comes between then counts for the lap to come.
+        It ends the lap if the lap had a new batch. A loop may sum gradients more often, as with two losses of one
+        batch: the time after the first sum then counts for the next lap.
         """
         ready, lap = self._marks.mark(), self._lap
         wait = _Wait(ready)
@@ -140,15 +140,15 @@ class Clock:
         return wait
 
     def summed(self, wait: _Wait) -> None:
-        """The gradients of all ranks are summed and the rank goes on; another thread may say so."""
+        """Note that the gradients of all ranks are summed and the rank goes on; any thread may call it."""
         wait.end = self._marks.mark()
 
     def measured(self, seconds: float) -> None:
-        """Let the next report carry these own seconds in place of the clock's."""
+        """Let the next report carry these own seconds instead of the clock's."""
         self._given.append(seconds)
 
     def report(self) -> Measure:
-        """Return what can be known by now, each lap once; NaN where there is nothing."""
+        """Return what is known by now, each lap once; NaN where nothing is known."""
         laps = self._finished()
         counted = [lap for lap in laps if lap.counts]
         if not counted:
@@ -167,14 +167,14 @@ class Clock:
         )
 
     def _finished(self) -> list[_Lap]:
-        """Take the laps that the device has finished; with seconds given from outside, there is no need to look."""
+        """Take the laps that the device has finished, or all laps if their seconds were given from outside."""
         laps = []
         while self._over and (self._given or self._marks.passed(self._over[0].end)):
             laps.append(self._over.popleft())
         return laps
 
     def _own_seconds(self, lap: _Lap) -> float:
-        """Return the time from forward to ready, and remember the time before."""
+        """Return the time from forward to ready, and remember the time between the steps before it."""
         if self._given:
             return 0.0
         if lap.begin is not None:
@@ -186,7 +186,7 @@ class Clock:
         return sum(self._marks.seconds(wait.begin, wait.end) for wait in waits if self._is_known(wait))
 
     def _comm_seconds(self, laps: list[_Lap]) -> float:
-        """Return how long the newest exchange lasted that is over: on a CPU that of the step before."""
+        """Return how long the newest finished exchange took: on a CPU, that of the previous step."""
         exchanges = [lap.exchange for lap in laps if lap.exchange is not None]
         known = [wait for wait in (self._exchange, *exchanges) if wait is not None and self._is_known(wait)]
         self._exchange = exchanges[-1] if exchanges else self._exchange

@@ -1,6 +1,6 @@
-"""The exchange of reports between ranks: gathered while the iteration still runs, on a group of its own.
+"""The exchange of reports between ranks: gathered while the iteration still runs, on its own process group.
 
-What ranks tell each other are numbers and JSON: nothing that comes from another process is unpickled.
+Ranks send each other only numbers and JSON: nothing that comes from another process is unpickled.
 
 Axes: W ranks, F numbers in a rank's report.
 """
@@ -26,26 +26,27 @@ T = TypeVar("T")
 
 
 class LostRankError(RuntimeError):
-    """A rank died, or did not answer within the timeout: the job cannot go on without it."""
+    """A rank died, or did not answer within the timeout; the job cannot continue without it."""
 
 
 class Exchange:
-    """Gathers one row of numbers from every rank without making anybody wait.
+    """Gathers one row of numbers from every rank without making any rank wait.
 
     Parameters
     ----------
     group
         The process group that trains together.
     timeout
-        Seconds to wait for a rank that does not answer; None is the process group's own timeout.
+        Seconds to wait for a rank that does not answer; None means the process group's own timeout.
     """
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None = None) -> None:
         ranks = dist.get_process_group_ranks(group)
         limit = None if timeout is None else timedelta(seconds=timeout)
-        # gloo, whatever the gradients use: reports lie in main memory, and must not queue behind gradients.
-        # Synchronised locally, torch names a group by its ranks and by how many groups there are: a name, and the
-        # addresses kept under it, comes again after a group was destroyed. So that is for parts of the world only.
+        # Always gloo: reports are in main memory, and must not queue behind gradients on the GPU's backend.
+        # Local synchronisation is needed if only part of the world trains together, because the other ranks make no
+        # such call. It is avoided otherwise: torch then names a group by its ranks and by the number of groups, so a
+        # name can repeat after a group was destroyed, and a rank would find the old group's addresses under it.
         part = len(ranks) < dist.get_world_size()
         made = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=part)
         assert isinstance(made, dist.ProcessGroup), "this rank is one of the group"
@@ -60,20 +61,21 @@ class Exchange:
 
     @property
     def under_way(self) -> bool:
-        """Whether a report was sent and those of the others have yet to be received."""
+        """Whether a report was sent and the others' have not been received yet."""
         return self._work is not None
 
     def send(self, report_F: Sequence[float]) -> None:
-        """Start to gather; returns at once. Every report has as many numbers as the first."""
+        """Start to gather, and return at once. Every report must have as many numbers as the first."""
         if not self._rows:
             self._own = torch.zeros(len(report_F), dtype=torch.float64)
             self._all = torch.zeros(self.world_size, len(report_F), dtype=torch.float64)
             self._rows = list(self._all)
         self._own.numpy()[:] = report_F
-        self._work = self.group.allgather([self._rows], [self._own])  # dist.all_gather, without its checks
+        # dist.all_gather without its Python checks: this runs in every exchange.
+        self._work = self.group.allgather([self._rows], [self._own])
 
     def receive(self) -> Array:
-        """Return the reports of all ranks, ``[W, F]``, as soon as the last is there.
+        """Return the reports of all ranks, ``[W, F]``, as soon as the last has arrived.
 
         Raises
         ------
@@ -86,7 +88,8 @@ class Exchange:
         return self._all.numpy().copy()
 
     def gather(self, thing: object) -> list[Any]:
-        """Return what every rank gave, of what JSON can hold, in the order of ranks; waits for all."""
+        """Return every rank's JSON value, in the order of ranks; waits for all."""
+        # Lengths first: all_gather needs tensors of equal length. dist.all_gather_object would unpickle.
         own = torch.frombuffer(bytearray(json.dumps(thing).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
         self._answered(lambda: dist.all_gather(lengths, torch.tensor([len(own)]), group=self.group))
@@ -98,7 +101,7 @@ class Exchange:
         return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in pairs]
 
     def from_first(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the arrays that the first rank gave; waits for it."""
+        """Return the arrays of the first rank, on every rank; waits for it."""
         written = io.BytesIO()
         np.savez(written, **state)  # type: ignore[arg-type]
         own = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
@@ -110,9 +113,9 @@ class Exchange:
             return dict(arrays)
 
     def close(self) -> None:
-        """Give the group's connections and threads back. Reports under way are dropped."""
+        """Release the group's connections and threads. Reports under way are dropped."""
         self._work = None
-        with suppress(ValueError, RuntimeError, AssertionError):  # the whole job may have ended before
+        with suppress(ValueError, RuntimeError, AssertionError):  # torch may have been shut down before
             dist.destroy_process_group(self.group)
 
     def _answered(self, wait: Callable[[], T]) -> T:
@@ -123,10 +126,10 @@ class Exchange:
             raise self.lost(error) from error
 
     def lost(self, error: BaseException) -> LostRankError:
-        """Return what to tell the user when a rank is gone."""
+        """Return the error to raise when a rank is gone."""
         limit = "the process group's timeout" if self.timeout is None else f"{self.timeout:g} s"
         return LostRankError(
             f"rank {self.rank} of {self.world_size} lost contact with the others: a rank has died, or has not answered "
             f"within {limit} (the timeout given to attach). See the logs of the other ranks; resume from the last "
-            f"checkpoint. The network said: {error}"
+            f"checkpoint. The network reported: {error}"
         )

@@ -1,4 +1,4 @@
-"""Rows of all ranks on every rank, with their gradients: for losses that compare samples with those of other ranks."""
+"""Gather the rows of all ranks, with gradients: for losses that compare samples across ranks."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch.distributed as dist
 
 
 def gather_rows(rows: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """Return the rows of all ranks, in the order of ranks; each rank may give another number of them.
+    """Return the rows of all ranks, in the order of ranks; the number of rows may differ between ranks.
 
-    ``torch.distributed.all_gather`` needs equal numbers, which balanced batches are not. Gradients flow back to the
-    ranks that the rows came from, summed over all ranks. A contrastive loss uses it with
-    ``attach(..., weigh="loss")``: the mean over the rank's own rows, each compared with the rows of all.
+    ``torch.distributed.all_gather`` needs the same number of rows on all ranks, which balanced batches do not have.
+    Gradients flow back to the ranks that the rows came from, summed over all ranks. A contrastive loss uses it with
+    ``attach(..., weigh="loss")``: it is the mean over the rank's own rows, each compared with the rows of all ranks.
 
     Parameters
     ----------
     rows
-        This rank's rows, ``[n, ...]``; the further dimensions are the same on every rank.
+        This rank's rows, ``[n, ...]``; the other dimensions are the same on every rank.
     group
-        The process group; the default one if not given.
+        The process group; by default the whole job's.
 
     Returns
     -------
     torch.Tensor
-        ``[N, ...]``, N being the sum of all n. The first row of this rank stands behind the rows of lower ranks.
+        ``[N, ...]``, where N is the sum of all n. The rows of this rank follow those of the lower ranks.
 
     Examples
     --------
@@ -45,6 +45,7 @@ class _GatherRows(torch.autograd.Function):
         counts = [torch.zeros_like(own) for _ in range(dist.get_world_size(group))]
         dist.all_gather(counts, own, group=group)
         lengths = [int(count) for count in counts]
+        # all_gather needs equal shapes: pad to the longest, and cut the padding off afterwards.
         padded = rows.new_zeros(max(lengths), *rows.shape[1:])
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in lengths]

@@ -1,7 +1,7 @@
-"""Which of the loader's batches a forward pass was given, seen from the sizes of what it was given. Axis: W ranks.
+"""Which of the loader's batches a forward pass was given, found from the sizes of its inputs. Axis: W ranks.
 
-A loop may fetch the next batch before it computes the last, skip one, or train on data that is not the loader's. So
-the weight of a gradient follows from what the model was given, never from what the loader handed out last.
+A loop may fetch the next batch before it computes the last, skip one, or train on data from elsewhere. So the weight of
+a gradient follows from the inputs of the model, never from the batch that the loader handed out last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from paceline._arrays import Sizes
 
 FAR_AHEAD = 64
-"""Batches that a loop may have fetched before it computes the first; a longer queue has been abandoned."""
+"""Most batches that a loop may fetch before it computes the first; the oldest of a longer queue are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Turn:
     Parameters
     ----------
     samples
-        This rank's samples in it; the rows given, where the loader did not hand them out.
+        This rank's samples in it; the number of rows if the loader did not hand them out.
     share
         Weight of this rank in the mean over all ranks, up to a factor that is the same on every rank.
     total
         Samples of all ranks in the loader's batch.
     known
-        Whether the loader handed out what was given.
+        Whether the inputs are a batch of the loader.
     fresh
         Whether it is the first pass over a batch of the loader.
     """
@@ -43,7 +43,7 @@ class Turn:
 
 
 class Handed:
-    """The batches that the loader has handed out and that the models of this rank have yet to see.
+    """The batches that the loader has handed out and that the models of this rank have not seen yet.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Handed:
     >>> handed.given([8], [], sight).share.__round__(3), handed.given([3], [], sight).share
     (0.667, 0.25)
 
-    Data from elsewhere weighs by its rows:
+    Data from elsewhere is weighted by its rows:
 
     >>> handed.given([5], [], sight)
     Turn(samples=5, share=0.4166666666666667, total=12, known=False, fresh=False)
@@ -78,7 +78,7 @@ class Handed:
 
     @property
     def in_flight(self) -> int:
-        """Batches that were handed out and not yet computed."""
+        """Number of batches handed out and not computed yet."""
         return len(self._waiting)
 
     @property
@@ -91,18 +91,18 @@ class Handed:
         self._waiting.append(sizes_W)
 
     def clear(self) -> None:
-        """Forget what was handed out and not computed: its loop is over."""
+        """Forget batches that were handed out and not computed, because their loop is over."""
         self._waiting.clear()
 
     def given(self, rows: Sequence[int], second: Sequence[int], sight: Sight) -> Turn:
-        """Return whose turn it is: of the first batch that fits, or of the one computed last, once more.
+        """Return the turn of a forward pass: the first waiting batch that fits, or the last computed one again.
 
         Parameters
         ----------
         rows, second
-            Lengths of what a model is given, the likeliest first, and of second axes: see :func:`lengths`.
+            Lengths of the model's inputs, the likeliest first, and of their second axes: see :func:`lengths`.
         sight
-            What was learnt of how this model's batches can be seen.
+            How the size of a batch shows in this model's inputs, as far as known.
         """
         for place, sizes_W in enumerate(self._waiting):
             if sight.fits(int(sizes_W[self.rank]), rows, second):
@@ -115,14 +115,15 @@ class Handed:
         return self._foreign(rows[0] if rows else 1)
 
     def _turn(self, sizes_W: Sizes, *, fresh: bool) -> Turn:
-        sizes = sizes_W.tolist()  # plain numbers: a call of numpy costs more than the sum of a fleet
+        sizes = sizes_W.tolist()  # plain numbers: a call of numpy costs more than summing a fleet's sizes
         samples, total = sizes[self.rank], sum(sizes)
         return Turn(samples, samples / total, total, known=True, fresh=fresh)
 
     def _foreign(self, rows: int) -> Turn:
-        """Data that the loader did not hand out, alone or together with its next batch, which is then computed.
+        """Return the turn of data from elsewhere, alone or mixed with the loader's next batch, which it then uses up.
 
-        Its unit is the batch computed last, as on a rank where it has as many rows as that and is taken for it.
+        Its weight is relative to the batch computed last. So does a rank on which the data happens to have as many rows
+        as that batch, and is mistaken for it: the ranks stay consistent.
         """
         samples, fresh = rows, bool(self._waiting)
         if fresh:
@@ -133,11 +134,11 @@ class Handed:
 
 
 class Sight:
-    """How the size of a batch can be seen in what one model is given: found out once, and then held to.
+    """How the size of a batch shows in the inputs of one model: found out at the first batch, then kept.
 
     Examples
     --------
-    A recurrent network, whose inputs have time first:
+    A recurrent network whose inputs have time as the first axis:
 
     >>> sight = Sight()
     >>> sight.fits(8, [50], [8]), sight.fits(25, [50], [8])
@@ -148,15 +149,15 @@ class Sight:
         self._see: Callable[[int, Sequence[int], Sequence[int]], bool] | None = None
 
     def fits(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
-        """Whether a batch of this many samples may be what the model is given."""
+        """Whether the model's inputs can be a batch of this many samples."""
         if self._see is not None:
             return self._see(samples, rows, second)
         if not rows:
-            self._see = lambda samples, rows, second: True  # in the order in which they are handed out
+            self._see = lambda samples, rows, second: True  # nothing to see: assume the order of handing out
         elif samples in rows:
             self._see = lambda samples, rows, second: samples in rows
         elif rows[0] % samples == 0:
-            each = rows[0] // samples  # tokens of a sample, or views of it
+            each = rows[0] // samples  # several rows per sample, such as tokens or views
             self._see = lambda samples, rows, second: bool(rows) and rows[0] == each * samples
         elif samples in second:
             self._see = lambda samples, rows, second: samples in second
@@ -164,7 +165,7 @@ class Sight:
 
 
 def lengths(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """Return the lengths of what a model is given: of its lists and its tensors, and of the tensors' second axes.
+    """Return the lengths of a model's inputs (lists and tensors), and of the tensors' second axes.
 
     >>> import torch
     >>> lengths((torch.zeros(8, 3),), {"mask": torch.zeros(8)}), lengths(([torch.zeros(3, 5), torch.zeros(3, 6)],), {})

@@ -1,4 +1,4 @@
-"""When to exchange reports and when to plan: waiting is bought off only where it costs more than planning."""
+"""When to exchange reports and when to plan: planning must cost clearly less than the waiting it can save."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import math
 from paceline._arrays import Array
 
 EXCHANGE_SECONDS, QUIET_SECONDS = 0.05, 0.2
-"""Reports are exchanged this often while ranks wait for each other, and this often while they hardly do; once an
-iteration where iterations are longer. An exchange takes about half a millisecond of every rank: one percent of an
-iteration while there is something to gain, a quarter of that otherwise."""
+"""Seconds between exchanges of reports while ranks wait for each other, and while they hardly do; longer iterations
+exchange once each. An exchange costs every rank about half a millisecond: one per cent of the time while there is
+something to gain, a quarter of that otherwise."""
 
 QUIET = 0.1
-"""Ranks hardly wait where they spend less than this share of the time waiting: noise alone makes some percent."""
+"""Ranks hardly wait if they spend less than this share of the time waiting: noise alone causes a few per cent."""
 
 WORTH = 5.0
-"""Plan when waiting since the last plan has cost this many times what planning costs. The rule of a ski rental, made
-more patient since a plan does not take all waiting away: planning takes at most a fifth of what it fights."""
+"""Plan once waiting since the last plan has cost this many times what a plan costs. It is the ski-rental rule, with
+more patience because a plan does not remove all waiting: planning costs at most a fifth of the waiting it fights."""
 
 MOST_PATIENT = 4.0
-"""A plan that changed nothing has shown that planning does not help against this waiting: be twice as patient before
-the next, up to this factor. With 2 ms a plan, that is 40 ms of waiting: a few iterations after a change. Reports are
-exchanged less often by the same factor, so that a machine's own noise does not cost an exchange an iteration."""
+"""Upper bound of the patience. A plan that changed nothing shows that planning does not help against this waiting, so
+the patience before the next one doubles. At 2 ms per plan the bound is 40 ms of waiting: a few iterations after a
+change. Exchanges become rarer by the same factor, so that a machine's own noise does not cause one per iteration."""
 
 ALERT = 0.2
-"""From this share of that on a plan is near, and what it needs besides reports is worth sampling."""
+"""Share of that cost from which a plan counts as near, and its other inputs (the drivers) are worth sampling."""
 
 WARM_UP = 6
-"""The first reports, each of which is planned with: what comes first teaches most."""
+"""Number of first reports that are each followed by a plan: the first ones teach the most."""
 
 SMOOTHING = 0.1
-"""Weight of the newest iteration in the usual length of one."""
+"""Weight of the newest iteration in the running length of an iteration and share of waiting."""
 
 
 class Pace:
-    """Decides, from what all ranks reported and thus alike on all, what is worth its time.
+    """Decides when exchanges and plans are worth their time, from all ranks' reports and so equally on all ranks.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Pace:
 
     Examples
     --------
-    Balanced workers are left alone, and a slow one is answered at once:
+    Balanced workers cause no plan, and a slow one causes a plan at once:
 
     >>> import numpy as np
     >>> pace, one = Pace(), np.ones(2)
@@ -81,14 +81,14 @@ class Pace:
         Parameters
         ----------
         seconds_W, steps_W
-            Own seconds of each worker since the last exchange, and for how many iterations, ``[W]``; NaN where they
-            are not known.
+            Own seconds of each worker since the last exchange, and the number of iterations, ``[W]``; NaN where not
+            known.
         plan_seconds
-            What a plan costs the rank that takes longest for it.
+            Seconds that a plan takes on the rank where it takes longest.
         """
         if not self._chooses:
             return True
-        # Plain numbers: this runs after every exchange, and a call of numpy costs more than a fleet of them.
+        # Plain numbers: this runs after every exchange, and a call of numpy costs more than a loop over a fleet.
         own = [
             (seconds / steps, steps)
             for seconds, steps in zip(seconds_W.tolist(), steps_W.tolist(), strict=True)
@@ -116,5 +116,5 @@ class Pace:
         return True
 
     def planned(self, *, acted: bool) -> None:
-        """Take in whether a plan changed anything."""
+        """Note whether the last plan changed anything."""
         self._patience = 1.0 if acted else min(2 * self._patience, MOST_PATIENT)

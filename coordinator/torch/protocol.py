@@ -1,4 +1,4 @@
-"""What is asked of a loader whose batches can be balanced. Axis: W ranks."""
+"""What a loader must offer so that its batches can be balanced. Axis: W ranks."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from paceline._arrays import Sizes
 
 
 class Loader(Protocol):
-    """What is asked of a loader; :class:`BalancedLoader` is one.
+    """The interface of a loader whose batches can be balanced; :class:`BalancedLoader` is one.
 
     Attributes
     ----------
     global_batch
         Samples of all ranks together in one batch.
     rank, world_size
-        This process and how many there are.
+        This process, and the number of processes.
     accumulate
-        Micro-batches of one optimiser step.
+        Micro-batches per optimiser step.
     batch_sizes
         Samples of each rank in the batch handed out last, ``[W]`` int64.
     before_batch
         Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
     after_batch
-        Called with the sizes of a batch, ``[W]``, and this rank's part of it, collated, just before that is handed
-        out: the one place that knows which sizes belong to which batch, however early a loop fetches its batches.
+        Called with the sizes of a batch, ``[W]``, and this rank's collated part of it, just before the part is handed
+        out. Only this call shows which sizes belong to which batch, even if a loop fetches batches early.
     on_start
-        Called when a new generation of batches begins: with the first batch of a loop, when a state is loaded, and
-        when another rank's is adopted (then inside ``before_batch``). Batches handed out before it may never be
-        trained on; what is known of them can be forgotten.
+        Called when a new series of batches begins: with the first batch of a loop, when a state is loaded, and when
+        another rank's state is adopted (then inside ``before_batch``). Batches handed out before it may never be
+        trained on, so records of them can be dropped.
     """
 
     global_batch: int
@@ -60,24 +60,23 @@ class Loader(Protocol):
     def position(self) -> tuple[int, int, int]:
         """Epoch, batches handed out in it, and a checksum below 2**32 of the sizes of all ranks in them.
 
-        Ranks that train together have the same position whenever they have handed out as many batches. If they have
-        not, one has looped alone (it peeked, or began a loop, when the others did not) or with other sizes, and
-        samples come twice or not at all.
+        Ranks that train together must have the same position. If they do not, one has looped alone (it peeked, or began
+        a loop, when the others did not) or used other sizes, and samples come twice or not at all.
         """
         ...
 
     def settings(self) -> dict[str, object]:
-        """Return all that must be the same on every rank, by readable names."""
+        """Return everything that must be the same on every rank, under readable names."""
         ...
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the data stands."""
+        """Return the place in the data."""
         ...
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, skip_rest: bool = False) -> None:
-        """Resume where the data stood, or with the epoch after it; a loop that was under way is over."""
+        """Resume at a saved place in the data, or with the epoch after it; a loop under way ends."""
         ...
 
     def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on, in the middle of an epoch and of a loop, from where another rank stands."""
+        """Continue from another rank's place, in the middle of an epoch and of a loop."""
         ...

@@ -1,4 +1,4 @@
-"""What the ranks report of their iterations, as rows of numbers, and what the balancer learns from them.
+"""What the ranks report about their iterations, as rows of numbers, and what the balancer learns from them.
 
 Axes: K exchanges, W workers, F numbers in a row, D drivers.
 """
@@ -28,14 +28,13 @@ COLUMNS = (
     "total",
     "foreign",
 )
-"""What a row holds; the drivers follow."""
+"""The columns of a row; the drivers follow."""
 
 LEAST = 0.5
-"""A batch smaller than this share of a full one, at an epoch's end, says too little about full ones to learn from."""
-
+"""An epoch's last batch is not learnt from if it is smaller than this share of a full one: its time says too little."""
 
 PLACE = ("checksum", "epoch", "batches", "dealt")
-"""What all ranks must have in common: the plan in use, and the place in the data."""
+"""Columns that must be the same on all ranks: the plan in use, and the place in the data."""
 
 _SUMMED = ("samples", "micro_batches", "seconds", "comm_seconds")
 _AT = {name: place for place, name in enumerate(COLUMNS)}
@@ -45,7 +44,7 @@ _PLACES = [_AT[name] for name in PLACE]
 class RankReports:
     """What all ranks reported in one exchange, ``[W, F]``, in the order of the plan's workers.
 
-    Most exchanges are only looked at, in every iteration of the job: so this takes apart what is asked for, no more.
+    It splits off a column only on request, because this runs in every iteration and most columns are not needed.
     """
 
     def __init__(self, report_WF: Array) -> None:
@@ -64,13 +63,13 @@ class RankReports:
 
     @property
     def together(self) -> bool:
-        """Whether all ranks used the same plan, at the same place of the data."""
+        """Whether all ranks used the same plan, at the same place in the data."""
         places = self.report_WF[:, _PLACES]
         return bool((places == places[0]).all())
 
     @property
     def any_foreign(self) -> bool:
-        """Whether a rank trained on data that are not the loader's, or ranks took other batches for the same."""
+        """Whether a rank trained on data from elsewhere, or ranks attributed their inputs to different batches."""
         totals = self["total"]
         return bool(self["foreign"].any() or (totals != totals[0]).any())
 
@@ -81,17 +80,17 @@ class RankReports:
         return bool((checksums == checksums[0]).all())
 
     def places(self, names: Sequence[str]) -> Array:
-        """Return where each rank is, ``[W, len(names)]``."""
+        """Return these columns, ``[W, len(names)]``."""
         places: Array = self.report_WF[:, [_AT[name] for name in names]]
         return places
 
 
 class ReportTally:
-    """Adds up reports until the balancer is to learn from them: nothing that was measured between plans is lost.
+    """Adds up reports until the balancer learns from them, so that no measurement between plans is lost.
 
     Examples
     --------
-    Two exchanges, of one step with two micro-batches each, in which the second worker took .5 and .7 s:
+    Two exchanges, each of one step with two micro-batches; the second worker took 0.5 s and 0.7 s:
 
     >>> tally = ReportTally()
     >>> for seconds in (0.5, 0.7):
@@ -106,15 +105,15 @@ class ReportTally:
         self._rows: list[RankReports] = []
 
     def __len__(self) -> int:
-        """Return how many exchanges were added since the last report was taken."""
+        """Return the number of exchanges added since the last report was taken."""
         return len(self._rows)
 
     def add(self, rows: RankReports) -> None:
-        """Add what one exchange brought."""
+        """Add the rows of one exchange."""
         self._rows.append(rows)
 
     def take(self, drivers_WD: Array | None) -> Report:
-        """Return the mean micro-batch since the last report, NaN for workers without a measure, and begin anew."""
+        """Return the mean micro-batch since the last report (NaN for workers without one), and start again."""
         report_KWF = np.stack([rows.report_WF for rows in self._rows])
         self._rows = []
         samples_KW, seconds_KW = report_KWF[..., _AT["samples"]], report_KWF[..., _AT["seconds"]]

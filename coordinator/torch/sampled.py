@@ -1,4 +1,4 @@
-"""Which drivers a rank samples for its predictor: what drives a worker's speed, such as competing tasks."""
+"""Which drivers a rank samples for its predictor: factors that drive a worker's speed, such as competing tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Unknown:
-    """A driver that this machine cannot sample: always NaN, which predictors take for not known."""
+    """A driver that this machine cannot sample: always NaN, which predictors treat as unknown."""
 
     name: str
     unit: str = "not sampled"
@@ -25,12 +25,12 @@ class Unknown:
 
 
 def drivers_for(predictor: Predictor, drivers: Sequence[Driver] | None) -> list[Driver]:
-    """Return what to sample, in the order in which the predictor reads it.
+    """Return the drivers to sample, in the order in which the predictor reads them.
 
     Raises
     ------
     ValueError
-        If the predictor reads drivers and none of them can be sampled.
+        If the predictor reads drivers but none of them can be sampled.
     """
     if not predictor.driver_names:
         return []
@@ -38,8 +38,8 @@ def drivers_for(predictor: Predictor, drivers: Sequence[Driver] | None) -> list[
     missing = [name for name in predictor.driver_names if name not in known]
     if len(missing) == len(predictor.driver_names):
         raise ValueError(
-            f"the predictor reads the drivers {missing}, but sampled are {list(known)}: give drivers=[...]"
+            f"the predictor reads the drivers {missing}, but only {list(known)} are sampled: give drivers=[...]"
         )
     if missing:
-        logger.info("the predictor could read %s, which nobody samples here", missing)
+        logger.info("the predictor can read %s, which nothing samples here", missing)
     return [known.get(name, Unknown(name)) for name in predictor.driver_names]

@@ -1,4 +1,4 @@
-"""States of arrays as tensors and lists, so that ``torch.load`` reads a checkpoint of them without unpickling."""
+"""Convert states of arrays to tensors and lists, so that ``torch.load(weights_only=True)`` reads checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def to_torch(state: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def from_torch(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return what ``to_torch`` was given.
+    """Return the arrays that ``to_torch`` converted.
 
     >>> from_torch({"sizes": torch.tensor([3, 5])})
     {'sizes': array([3, 5])}

@@ -1,10 +1,11 @@
-"""Weighs one model's gradients by the samples behind them, whatever the loop fetched or skipped in between.
+"""Weights one model's gradients by the samples behind them, no matter what the loop fetched or skipped in between.
 
 A forward pass notes which batch it was given; the gradients that come back through its output carry that batch's
-weight. As long as a loop trains on the loader's batches alone, the weights of all ranks sum to one by the plan. Where
-it does not, they are summed beside the gradients and divided out.
+weight. While a loop trains only on the loader's batches, the weights of all ranks sum to one by the plan. Otherwise
+they are summed beside the gradients and divided out.
 
-DistributedDataParallel compares the hook's annotations with its types, so this file keeps them as types, not as text.
+This file has no ``from __future__ import annotations``: DistributedDataParallel compares the hook's annotations with
+its own types, and would not accept strings.
 """
 
 import weakref
@@ -25,42 +26,42 @@ Weigh = Literal["gradients", "loss", "none"]
 
 
 class BalanceWarning(UserWarning):
-    """The loop does something for which balanced batches do not give what equal ones would have given."""
+    """The loop does something for which balanced batches give other results than equal ones."""
 
 
 class Listener(Protocol):
-    """Who follows the passes of a model: the balance."""
+    """What a weighting reports a model's passes to: the balance."""
 
     weigh: Weigh
     sums_shares: bool
-    """Whether weights are summed over the ranks: the same on all of them, and during a backward pass."""
+    """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
-        """A forward pass in training begins."""
+        """Note that a forward pass in training begins, and return its turn."""
         ...
 
     def look(self, gradient: torch.Tensor, turn: Turn) -> None:
-        """Gradients of the loss by an output of the model: they tell what kind of loss it is."""
+        """Look at the gradient of the loss with respect to an output: it shows what kind of loss it is."""
         ...
 
     def ready(self, gradients: torch.Tensor) -> Any:
-        """All gradients are ready, the last of them these; return what to tell ``summed``."""
+        """Note that all gradients are ready, these being the last; return the argument of ``summed``."""
         ...
 
     def sent(self) -> None:
-        """They have been handed to the network."""
+        """Note that the gradients were handed to the network."""
         ...
 
     def summed(self, waiting: Any) -> None:
-        """Those of all ranks are summed."""
+        """Note that the gradients of all ranks are summed."""
         ...
 
     def backward_ended(self) -> None:
-        """A backward pass is over, of a model outside DistributedDataParallel."""
+        """Note that a backward pass ended, for a model outside DistributedDataParallel."""
         ...
 
     def warn(self, about: str, sentence: str) -> None:
-        """Warn, once about each thing."""
+        """Warn, once per subject ``about``."""
         ...
 
 
@@ -72,9 +73,9 @@ class Weighting:
     model
         The model that the loop calls.
     listener
-        Who is told of its passes.
+        Gets a call at every step of a pass.
     exchange
-        Words the error when a rank is gone.
+        Makes the error for a lost rank.
     """
 
     def __init__(self, model: torch.nn.Module, listener: Listener, exchange: Exchange) -> None:
@@ -88,7 +89,7 @@ class Weighting:
         self._reached: Turn | None = None
         self._unsummed = False
         self._share: torch.Tensor | None = None
-        self._sharing: Any = None  # the work under way
+        self._sharing: Any = None  # the sum of the weights, while it is under way
         before = model.register_forward_pre_hook(Only(model, self._before_forward), with_kwargs=True)
         after = model.register_forward_hook(Only(model, self._after_forward))
         self._handles = [before, after]
@@ -97,7 +98,7 @@ class Weighting:
             _take_hook(self._ddp, self)
 
     def close(self) -> None:
-        """Take the hooks off; DistributedDataParallel keeps its own, which averages plainly from now on."""
+        """Remove the hooks. DistributedDataParallel cannot drop its own, which takes plain averages from now on."""
         for handle in self._handles:
             handle.remove()
         if self._ddp is not None:
@@ -107,10 +108,10 @@ class Weighting:
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._turn = None
-        # Validation may leave the wrapper in evaluation mode while what it wraps trains on.
+        # Trainers may leave the wrapper in evaluation mode after validation while the model inside trains.
         inside = module if self._ddp is None else self._ddp.module
         if (module.training or inside.training) and torch.is_grad_enabled():
-            self.in_backward = False  # a backward pass that raised an error has not said that it ended
+            self.in_backward = False  # after an error in a backward pass, its end was never reported
             self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
 
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
@@ -118,13 +119,14 @@ class Weighting:
         if turn is None:
             return
 
-        # Weakly: a model may keep its output, and Python cannot see the cycle that goes through torch's graph.
+        # A weak reference: a model may keep its output, and Python's garbage collector cannot see the cycle through
+        # torch's graph.
         known = weakref.ref(self)
 
         def reached(gradient: torch.Tensor | None) -> None:
             if (alive := known()) is not None:
                 alive._reach(turn)
-                if gradient is not None:  # an output that the loss does not depend on has none
+                if gradient is not None:  # None if the loss does not depend on this output
                     alive.listener.look(gradient, turn)
 
         for tensor in tensors_in(output):
@@ -132,9 +134,10 @@ class Weighting:
                 tensor.register_hook(reached)
 
     def _reach(self, turn: Turn) -> None:
-        """A backward pass comes to the output of this turn: its gradients are still to be accumulated."""
+        """Note that a backward pass reaches the output of this turn, before its gradients are accumulated."""
         if not self.in_backward:
             self.in_backward = True
+            # The callback runs after the whole backward pass. torch has no public call for it.
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
             self._take_share(turn)
         elif self._weighs and self._reached is not None and turn.share != self._reached.share:
@@ -146,10 +149,10 @@ class Weighting:
             )
 
     def _take_share(self, turn: Turn) -> None:
-        """Let this turn's weight be that of all gradients that wait to be summed.
+        """Use this turn's weight for all gradients that wait to be summed.
 
-        Micro-batches accumulated under ``no_sync`` may have other weights: an epoch's last is split in other
-        proportions.
+        Micro-batches accumulated under ``no_sync`` may have other weights, because an epoch's last batch is split in
+        other proportions. Their gradients are rescaled, so that one weight is right for the sum.
         """
         before, self._reached = self._reached, turn
         if self._weighs and self._unsummed and before is not None and before.share != turn.share:
@@ -170,7 +173,7 @@ class Weighting:
     # -- the communication hook --------------------------------------------------------------------------------------
 
     def hook(self, bucket: Any, group: dist.ProcessGroup) -> "torch.futures.Future[torch.Tensor]":
-        """Weigh the gradients of a bucket, sum them over the ranks, and tell of the last."""
+        """Weight the gradients of a bucket, sum them over the ranks, and report the last bucket."""
         last, gradients = bucket.is_last(), bucket.buffer()
         waiting = self.listener.ready(gradients) if last else None
         weighs = self._weighs
@@ -197,8 +200,9 @@ class Weighting:
         return result
 
     def _weight(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> float:
-        """Return the weight of this rank; before the first bucket, start to sum the weights of all if need be."""
-        turn = self._reached if self._unsummed else self._last_turn  # an output of a kind that cannot be followed
+        """Return the weight of this rank; at the first bucket, start to sum the weights of all ranks if necessary."""
+        # Without `_reached`, the model's output was of a kind whose tensors could not be hooked.
+        turn = self._reached if self._unsummed else self._last_turn
         if turn is None:
             raise RuntimeError(
                 "gradients are summed for a model whose forward pass was not seen: attach the module that is called"
@@ -211,37 +215,37 @@ class Weighting:
 
 
 def _all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> Any:
-    return group.allreduce([tensor])  # dist.all_reduce without its checks; always asynchronous
+    return group.allreduce([tensor])  # dist.all_reduce without its Python checks; always asynchronous
 
 
 def _divide(total: torch.Tensor, share: torch.Tensor | None, sharing: Any) -> None:
-    """Divide summed gradients by the sum of the weights: where all went as planned, that is 1 and nothing is done."""
+    """Divide summed gradients by the sum of the weights, which is 1 if all ranks trained as planned."""
     assert share is not None, "shares are sent before gradients"
     with unheard():
         sharing.wait()
     if share.is_cuda:
-        total.div_(share)  # asking for its value would wait for the device
+        total.div_(share)  # reading its value to compare it with 1 would wait for the device
     elif abs(float(share) - 1) > 1e-9:
         total.div_(float(share))
 
 
-# -- what hooks the model ----------------------------------------------------------------------------------------------
+# -- hooks of the model ------------------------------------------------------------------------------------------------
 
 
 class Only:
-    """A hook for this very module: a copy of the module, or its pickle, takes its hooks along but not this one."""
+    """A hook of one module only: copies and pickles of the module carry hooks along, but this one is inert there."""
 
     def __init__(self, module: torch.nn.Module, call: Callable[..., None]) -> None:
         self.module = weakref.ref(module)
         self.call = call
 
     def __call__(self, module: torch.nn.Module, *arguments: Any) -> None:
-        """Call the hook, if this is the module."""
+        """Call the hook if this is its own module, not a copy."""
         if module is self.module():
             self.call(module, *arguments)
 
     def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        """Be copied, and pickled, as a hook that does nothing."""
+        """Copy and pickle as a hook that does nothing."""
         return _nothing, ()
 
 
@@ -254,13 +258,13 @@ def ignored(*arguments: Any) -> None:
 
 
 def ddp_of(model: torch.nn.Module) -> DistributedDataParallel | None:
-    """Return the DistributedDataParallel that a model is, also inside ``torch.compile``; None if it is not."""
+    """Return the model as DistributedDataParallel, also from inside ``torch.compile``; None if it is none."""
     inside = getattr(model, "_orig_mod", model)
     return inside if isinstance(inside, DistributedDataParallel) else None
 
 
 def tensors_in(output: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a model's output: of sequences, mappings and data classes.
+    """Yield the tensors of a model's output, also inside sequences, mappings and data classes.
 
     >>> [tensor.item() for tensor in tensors_in({"loss": torch.tensor(1), "parts": [torch.tensor(2), None]})]
     [1, 2]
@@ -279,10 +283,10 @@ def tensors_in(output: Any) -> Iterator[torch.Tensor]:
 
 
 class _Slot:
-    """What the one communication hook does that DistributedDataParallel takes, and that a model keeps for good.
+    """The changeable part of a communication hook, because DistributedDataParallel takes one hook and never drops it.
 
-    It knows the weighting weakly, which other hooks of the model hold: Python cannot see the cycle of a model whose
-    hook, held by torch, holds the model.
+    It refers to the weighting weakly; other hooks of the model keep the weighting alive. Python's garbage collector
+    cannot see the cycle of a model whose hook, held by torch, holds the model.
     """
 
     def __init__(self) -> None:
@@ -290,7 +294,7 @@ class _Slot:
 
     @property
     def weighting(self) -> Weighting | None:
-        """Who weighs this model's gradients, if anybody does."""
+        """The weighting of this model's gradients, or None."""
         return self._weighting()
 
     @weighting.setter
@@ -299,14 +303,15 @@ class _Slot:
 
 
 def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
-    # A function: copies of a model share its hooks, and a method would take the process group along.
+    # A function, not a method: copying a model copies its hooks, and a method's object would bring the process group
+    # along, while a function is never copied.
     def hook(
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
         if (weighting := slot.weighting) is not None:
             return weighting.hook(bucket, group)
-        average = bucket.buffer().div_(group.size())  # nothing is attached any more
+        average = bucket.buffer().div_(group.size())  # no balance is attached any more: average as torch does
         future = _all_reduce(average, group).get_future()
         return then(future, lambda arrived: arrived.value()[0])
 
@@ -325,8 +330,8 @@ def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
             ddp.register_comm_hook(None, _hook_for(slot, group))
         except RuntimeError as error:
             raise ValueError(
-                "the model has a communication hook already, and DistributedDataParallel takes only one, which "
-                "balancing needs: leave yours out"
+                "the model already has a communication hook, and DistributedDataParallel takes only one, which "
+                "balancing needs: remove yours"
             ) from error
         _slots[ddp] = slot
     elif slot.weighting is not None:

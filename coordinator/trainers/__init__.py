@@ -1,6 +1,6 @@
-"""Balanced training under the trainers that people use, a file each: Accelerate, Fabric, Hugging Face, Lightning.
+"""Balanced training with popular trainers, one file each: Accelerate, Fabric, Hugging Face, Lightning.
 
-Each needs its library and is imported by its name, such as ``paceline.coordinator.trainers.lightning``.
+Each file needs its library; import it by its full name, such as ``paceline.coordinator.trainers.lightning``.
 """
 
 from paceline._require import require

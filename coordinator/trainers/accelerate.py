@@ -16,17 +16,18 @@ from paceline.coordinator.torch import Balance, BalancedLoader, attach
 def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
     """Prepare models, optimisers, schedulers and loaders as the accelerator does, and let batches follow speeds.
 
-    It does what ``accelerator.prepare`` does, and three things more. Models in ``DistributedDataParallel`` are
-    attached to the :class:`BalancedLoader`. A scheduler steps once a step: Accelerate alone would step it once for
-    every process, as it takes a loader for that of one process, but a balanced one counts batches of all. The
-    accelerator learns where an epoch of the loader ends, so that ``accelerator.accumulate`` takes the last step there.
+    It does the same as ``accelerator.prepare``, and three things more. It attaches models in
+    ``DistributedDataParallel`` to the :class:`BalancedLoader`. It lets a scheduler step once per step: Accelerate alone
+    would step it once per process, because it expects a loader of one process, but a balanced loader counts batches of
+    all. It tells the accelerator where an epoch of the loader ends, so that ``accelerator.accumulate`` takes the last
+    step there.
 
     Parameters
     ----------
     accelerator
         An ``accelerate.Accelerator``.
     *things
-        What ``accelerator.prepare`` takes; exactly one of them is a :class:`BalancedLoader`.
+        The arguments of ``accelerator.prepare``; exactly one of them is a :class:`BalancedLoader`.
     metrics
         Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
     **options
@@ -67,7 +68,7 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
         if thing is loader:
             prepared[place] = ours
         elif type(thing).__name__ == "AcceleratedScheduler":
-            thing.split_batches = True  # Accelerate's word for a loader that counts batches of all processes
+            thing.split_batches = True  # for Accelerate, this means that the loader counts batches of all processes
     if accelerator.num_processes > 1:
         ours.balance = _attached(prepared, loader, options)
         ours.balance.on_iteration.extend(sinks(*([metrics] if isinstance(metrics, str) else metrics)))
@@ -76,25 +77,25 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
 
 
 class PreparedLoader:
-    """A balanced loader as Accelerate sees one that it prepared: it moves batches, and tells where an epoch ends.
+    """A balanced loader with the interface of Accelerate's own: it moves batches, and reports the epoch's end.
 
     Parameters
     ----------
     loader
-        The loader.
+        The balanced loader.
     accelerator
-        Whose device batches are moved to, and who is told of the epoch's end.
+        The accelerator, for its device and its record of running loaders.
 
     Attributes
     ----------
     loader
         The loader that was given.
     balance
-        The handle that ``attach`` returned; None without other processes.
+        The handle that ``attach`` returned; None in a job of one process.
     end_of_dataloader
         Whether the batch handed out last was the epoch's last.
     remainder
-        How many samples of the last batch are no repetitions, where there are any: 0 says that there are none.
+        Accelerate's count of samples in the last batch that are not repetitions; 0 means that it repeats none.
     """
 
     remainder = 0
@@ -112,25 +113,25 @@ class PreparedLoader:
 
     @property
     def sampler(self) -> Any:
-        """What ``accelerate.skip_first_batches`` asks for, which needs not be called."""
+        """Refuse the attribute that ``accelerate.skip_first_batches`` needs, because it must not be called."""
         raise AttributeError(
             "a balanced loader has no sampler, and skips no batches: after accelerator.load_state(), or "
-            "balance.load_state_dict(), it goes on with the rest of the epoch by itself"
+            "balance.load_state_dict(), it continues with the rest of the epoch by itself"
         )
 
     def __len__(self) -> int:
-        """Return the batches of a whole epoch: of all processes together."""
+        """Return the number of batches of a whole epoch, counted for all processes together."""
         return len(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next epoch be this one."""
+        """Set the number of the next epoch."""
         self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of an epoch, on the accelerator's device."""
         state = self.accelerator.gradient_state
         self.end_of_dataloader = False
-        state._add_dataloader(self)  # what Accelerate's own loaders call
+        state._add_dataloader(self)  # private, but Accelerate's own loaders call it too, and there is no other way
         try:
             for batch in self.loader:
                 self.end_of_dataloader = self.loader.position[1] >= len(self.loader)
@@ -156,10 +157,10 @@ def _loader_among(things: Iterable[Any]) -> BalancedLoader:
 
 
 def _require_plain(accelerator: Any) -> None:
-    """Refuse ways to train in which gradients are not summed by DistributedDataParallel."""
+    """Refuse kinds of training in which DistributedDataParallel does not sum the gradients."""
     kind = accelerator.distributed_type.name
     parallelism = getattr(accelerator, "parallelism_config", None)
-    whole = kind == "NO" or kind.startswith("MULTI_")  # Accelerate's words for processes with the whole model each
+    whole = kind == "NO" or kind.startswith("MULTI_")  # Accelerate's names for a whole model in each process
     if not whole or parallelism is not None:
         said = "a ParallelismConfig" if parallelism is not None else kind
         raise ValueError(
@@ -170,12 +171,12 @@ def _require_plain(accelerator: Any) -> None:
 
 
 def _take_micro_batches(accelerator: Any, loader: BalancedLoader) -> None:
-    """Let the loader know how many micro-batches a step has: sizes then change only between steps."""
+    """Set the loader's number of micro-batches per step, so that sizes change only between steps."""
     steps = accelerator.gradient_accumulation_steps
     if loader.accumulate not in (1, steps):
         raise ValueError(
             f"the accelerator has gradient_accumulation_steps={steps}, but the loader accumulate={loader.accumulate}: "
-            "leave it out there"
+            "remove accumulate from the loader"
         )
     loader.accumulate = steps
 

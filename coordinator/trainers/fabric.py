@@ -14,19 +14,20 @@ from paceline.coordinator.torch import attach as attach_module
 def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Balance:
     """Let every rank's batch size follow its speed: :func:`paceline.coordinator.torch.attach`, for a Fabric model.
 
-    The loop stays as it is, ``fabric.backward(loss)`` included. The loader is not set up by Fabric, which takes
-    nothing but a ``DataLoader``: it deals to ranks by itself, and ``fabric.to_device(batch)`` moves what it yields.
+    The loop stays as it is, including ``fabric.backward(loss)``. Do not pass the loader to
+    ``fabric.setup_dataloaders``, which accepts only a ``DataLoader``: the balanced loader deals samples to ranks by
+    itself, and ``fabric.to_device(batch)`` moves its batches.
 
     Parameters
     ----------
     model
-        What ``fabric.setup`` or ``fabric.setup_module`` returned; any model that Fabric did not wrap is attached as
-        it is.
+        The model that ``fabric.setup`` or ``fabric.setup_module`` returned; a model that Fabric did not wrap is
+        attached as it is.
     loader
         A :class:`BalancedLoader`, made after ``fabric.launch()``.
     **options
-        Those of :func:`paceline.coordinator.torch.attach`. For a strategy that shards the model by ``fully_shard``,
-        ``weigh="loss"``, and ``fabric.backward(balance.scale(loss))`` in the loop.
+        Options of :func:`paceline.coordinator.torch.attach`. For a strategy that shards the model by ``fully_shard``,
+        give ``weigh="loss"``, and call ``fabric.backward(balance.scale(loss))`` in the loop.
 
     Returns
     -------
@@ -51,7 +52,7 @@ def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Ba
 
 
 def _wrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """Return what Fabric's own wrapper calls: where gradients are summed, if the strategy wrapped the model."""
+    """Return the module inside Fabric's wrapper: the DistributedDataParallel, if the strategy made one."""
     if type(model).__name__ != "_FabricModule":
         return model
     inside = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]

@@ -1,4 +1,4 @@
-"""Balanced training with the Trainer of Hugging Face: a mixin that gives it our loader and attaches the balancer."""
+"""Balanced training with Hugging Face's Trainer: a mixin that gives it a balanced loader and attaches the balancer."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ FILE = "paceline.pt"
 """The file in a checkpoint's folder that holds the balancer's state."""
 
 Base: Any = object
-"""What the mixin is mixed into: a Trainer, which is not imported here."""
+"""Base class of the mixin. It stands for a Trainer, which is not imported here."""
 
 
 class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever Trainer it is mixed into
-    """Put before a ``transformers.Trainer``, it lets every rank's batch size follow its speed.
+    """A mixin that, put before a ``transformers.Trainer``, lets every rank's batch size follow its speed.
 
-    ``per_device_train_batch_size`` becomes a mean: the global batch is that times the number of ranks, and a step is
-    that of one process on the global batch. Gradients are weighed by samples, or averaged plainly where the Trainer
-    divides the loss by the number of tokens of all ranks. Without other ranks the Trainer is as it was. Checkpoints
-    hold the balancer's state and the place in the data, and resume exactly. What cannot be kept is refused.
+    ``per_device_train_batch_size`` becomes a mean: the global batch is that times the number of ranks, and a step
+    equals that of one process on the global batch. Gradients are weighted by samples, or averaged plainly if the
+    Trainer divides the loss by the number of tokens of all ranks. With a single rank, the Trainer is unchanged.
+    Checkpoints hold the balancer's state and the place in the data, and resume exactly. Options that cannot be honoured
+    are refused.
 
     Parameters
     ----------
     *arguments, **options
-        Those of the Trainer.
+        Arguments of the Trainer.
     balancing
         Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``. The mixin chooses
         ``weigh``, if it is not given; with ``weigh="loss"``, ``compute_loss`` calls ``self.balance.scale(loss)``.
@@ -47,13 +48,13 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
     Attributes
     ----------
     balance
-        The handle that ``attach`` returns, from the first batch on; None without other ranks.
+        The handle that ``attach`` returns, from the first batch on; None with a single rank.
 
     Raises
     ------
     ValueError
-        When training begins: if the Trainer was told to deal samples, or to share the model among ranks, in a way
-        that balanced batches cannot keep.
+        When training begins, if the Trainer's options deal samples, or shard the model, in a way that balanced batches
+        cannot honour.
 
     Examples
     --------
@@ -82,7 +83,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
         super().__init__(*arguments, **options)
 
     def get_train_dataloader(self) -> Any:
-        """Return the balanced loader; the Trainer's own without other ranks."""
+        """Return the balanced loader, or the Trainer's own with a single rank."""
         arguments = self.args
         if arguments.world_size == 1:
             return super().get_train_dataloader()
@@ -91,11 +92,11 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
             refuse_ignored(self, BalancedTrainerMixin)
             self._feed = Feed(self._loader(), self._begin, self._send)
             self._made_of, self._made_for = self.train_dataset, sizes
-        arguments.ignore_data_skip = True  # on resuming, the loader goes on where it was by itself
+        arguments.ignore_data_skip = True  # a resumed loader continues at its saved place by itself
         return self._feed
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        """Compute a micro-batch, and return its loss, weighed for the mean over the ranks that is logged."""
+        """Compute a micro-batch, and return its loss, weighted for the mean over the ranks that the Trainer logs."""
         if self.args.world_size == 1:
             return super().training_step(model, inputs, num_items_in_batch)
         if self._feed is None or self.balance is None:
@@ -108,7 +109,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
         loss = super().training_step(model, inputs, num_items_in_batch)
         return loss * share if self.balance.weigh == "gradients" else loss
 
-    # -- what it is made of --------------------------------------------------------------------------------------
+    # -- parts ---------------------------------------------------------------------------------------------------
 
     def _loader(self) -> BalancedLoader:
         arguments = self.args
@@ -129,9 +130,10 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
         )
 
     def _columns(self) -> tuple[Any, Any]:
-        """Return the data set and what makes batches of it, without columns that the model does not take."""
+        """Return the data set and its collator, without columns that the model does not take."""
+        # Looked up, not imported: without `datasets` in memory, the data set cannot be one of its tables.
         table = getattr(sys.modules.get("datasets"), "Dataset", None)
-        if table is not None and isinstance(self.train_dataset, table):  # such columns are not even loaded
+        if table is not None and isinstance(self.train_dataset, table):  # unused columns are not even loaded
             return self._remove_unused_columns(self.train_dataset, description="training"), self.data_collator
         collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
         return self.train_dataset, collate
@@ -143,7 +145,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
         return send(batch, accelerator.device, non_blocking=getattr(accelerator, "non_blocking", False))
 
     def _begin(self) -> None:
-        """Let the first batch of a training show how its loss is weighed; a look at a batch before needs no balance."""
+        """Prepare to attach at the first batch of a training; batches taken before training need no balance."""
         assert self._feed is not None
         if not self.is_in_train or self._is_attached:
             return
@@ -152,15 +154,15 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
         self._feed.loader.after_batch = self._meet
 
     def _meet(self, sizes_W: Any, batch: Any) -> None:
-        """Attach the balancer when the first batch is there, and let it know of this batch."""
+        """Attach the balancer when the first batch has arrived, and pass it this batch."""
         assert self._feed is not None
         self._labelled = has_labels(batch)
         self._attach(self._balancing.get("weigh") or weigh_of(self, batch))
         assert self._feed.loader.after_batch is not None
-        self._feed.loader.after_batch(sizes_W, batch)  # the balance's, by now
+        self._feed.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
 
     def _attach(self, weigh: Weigh) -> None:
-        """Attach the balancer to the model, which the Trainer has wrapped by now."""
+        """Attach the balancer to the model, which the Trainer has wrapped by then."""
         assert self._feed is not None
         self._attached_to = (self.model_wrapped, self._feed.loader)
         self.balance = attach(*self._attached_to, **{**self._balancing, "weigh": weigh})
@@ -168,17 +170,17 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
 
     @property
     def _is_attached(self) -> bool:
-        """Whether the balancer is attached, and to this model and loader: a new training may have new ones."""
+        """Whether the balancer is attached to the present model and loader: a new training may have new ones."""
         assert self._feed is not None
         now = (self.model_wrapped, self._feed.loader)
         return self.balance is not None and all(old is new for old, new in zip(self._attached_to, now, strict=True))
 
     def _require_kind(self, num_items_in_batch: Any) -> None:
-        """Refuse batches whose loss is of another kind than that of the first batch."""
+        """Refuse a batch whose loss is of a different kind from that of the first batch."""
         if takes_count(self) and (num_items_in_batch is not None) != self._labelled:
             raise RuntimeError(
-                "some batches have labels and some have none, so that their losses are weighed in different ways: the "
-                "first batch of every rank must be like all others"
+                "some batches have labels and some have none, so their losses need different weighting: the first "
+                "batch of every rank must be like all others"
             )
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
         super()._save_optimizer_and_scheduler(output_dir)
         if self.balance is None:
             return
-        state = self.balance.state_dict()  # on every rank: it takes in what all have reported
+        state = self.balance.state_dict()  # on every rank, because it receives pending reports from all of them
         kind = {"weigh": self.balance.weigh, "labelled": self._labelled}
         if self.args.should_save:
             torch.save({**state, **kind}, Path(output_dir) / FILE)
@@ -211,19 +213,19 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
         self._note_rest(self._feed.loader)
 
     def _note_rest(self, loader: BalancedLoader) -> None:
-        """Note how many batches the epoch under way still has, from which the Trainer tells where its steps end."""
+        """Note how many batches are left in the current epoch: the Trainer derives the ends of its steps from it."""
         left, parts = len(loader) - loader.position[1], loader.accumulate
         if not 0 < left < len(loader):
             return
         if left % parts and not hasattr(super(), "_run_epoch"):
             raise ValueError(
-                f"the epoch's last step has {left % parts} micro-batches in place of {parts}, and this version of "
-                "transformers would not take it after resuming in the middle of an epoch: use version 5"
+                f"the epoch's last step has {left % parts} micro-batches instead of {parts}, and this version of "
+                "transformers would skip it after resuming in the middle of an epoch: use version 5"
             )
         self._batches_left = left
 
     def _run_epoch(self, **options: Any) -> None:
-        """Run an epoch, which after resuming has only the batches that are left."""
+        """Run an epoch; after resuming, it only has the remaining batches."""
         left, self._batches_left = self._batches_left, None
         if left is not None:
             steps = ceil(left / self.args.gradient_accumulation_steps)
@@ -232,7 +234,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever T
 
 
 class Feed:
-    """A loader as the Trainer sees it.
+    """A balanced loader with the interface that the Trainer expects.
 
     Parameters
     ----------
@@ -252,15 +254,15 @@ class Feed:
 
     @property
     def dataset(self) -> Any:
-        """The data set, whose length the Trainer tells."""
+        """The data set, whose length the Trainer logs."""
         return self.loader.dataset
 
     def __len__(self) -> int:
-        """Return the batches of a whole epoch."""
+        """Return the number of batches of a whole epoch."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of an epoch; the Trainer takes all of a step before it computes the first."""
+        """Yield the batches of an epoch; the Trainer takes all batches of a step before it computes the first."""
         self.begin()
         self._shares.clear()
         for batch in self.loader:
@@ -269,18 +271,19 @@ class Feed:
             yield self.send(batch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next epoch be this one."""
+        """Set the number of the next epoch."""
         self.loader.set_epoch(epoch)
 
     def next_share(self) -> float:
-        """Return the weight of the batch that is computed next, relative to equal weights."""
+        """Return the weight of the next batch to compute, relative to equal weights."""
         return self._shares.popleft()
 
     def _require_seen(self, batch: Any) -> None:
-        """Refuse a batch that the balancer would not know again when the model is given it."""
+        """Refuse a batch that the balancer could not recognise in the model's inputs."""
         samples = int(self.loader.batch_sizes[self.loader.rank])
         if not Sight().fits(samples, *lengths((batch,), {})):
             raise ValueError(
-                f"a batch of {samples} samples has no axis of this length, as where a collator packs them into one "
-                "row: the balancer finds by it which batch the model was given. Pad samples instead"
+                f"a batch of {samples} samples has no axis of this length, perhaps because a collator packs them into "
+                "one row. The balancer needs such an axis to find out which batch the model was given: pad samples "
+                "instead"
             )

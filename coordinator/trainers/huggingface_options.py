@@ -1,4 +1,4 @@
-"""Which options of Hugging Face's Trainer balanced batches honour, and what is said of those they cannot."""
+"""Which options of Hugging Face's Trainer balanced batches honour, and the errors for those they cannot."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from paceline.coordinator.torch import BalanceWarning
 
 SHUFFLES = {"random": True, "sequential": False}
-"""Ways of sampling that are kept: whether they shuffle."""
+"""Supported sampling strategies, and whether they shuffle."""
 
 DEALING = ("_get_train_sampler", "_get_dataloader", "get_train_dataloader")
-"""Methods of the Trainer that decide which samples a rank trains on. The mixin takes the place of the last, so that
-only overrides below the mixin would be ignored."""
+"""Methods of the Trainer that decide which samples a rank trains on. The mixin overrides the last one, so only
+overrides in classes after the mixin would be ignored."""
 
 DEALT_BY_ACCELERATE = {"split_batches": (False,), "dispatch_batches": (None, False), "use_seedable_sampler": (True,)}
-"""Options of ``accelerator_config`` about dealing, with the values that ask for nothing."""
+"""Options of ``accelerator_config`` about dealing samples, with the values that change nothing."""
 
 
 def refuse_ignored(trainer: Any, mixin: type) -> None:
@@ -28,26 +28,26 @@ def refuse_ignored(trainer: Any, mixin: type) -> None:
     Raises
     ------
     ValueError
-        If there is one; the sentence says what to do.
+        If there is one; the message says what to do.
     """
     for sentence in (*_of_sharding(trainer), *_of_dealing(trainer, mixin), *_of_arguments(trainer.args)):
         raise ValueError(sentence)
     if trainer.args.full_determinism:
         warnings.warn(
-            "full_determinism cannot make runs repeat to the last bit: sizes follow measured times, and sums are "
-            "rounded as they are split",
+            "full_determinism cannot make runs repeat bit for bit: sizes follow measured times, and the rounding of "
+            "sums depends on the sizes",
             BalanceWarning,
             stacklevel=2,
         )
 
 
 def shuffles(arguments: Any) -> bool:
-    """Return whether every epoch has an order of its own."""
+    """Return whether every epoch has its own order."""
     return SHUFFLES[getattr(arguments, "train_sampling_strategy", "random")]
 
 
 def loading(arguments: Any) -> dict[str, Any]:
-    """Return how the loader loads samples, as the arguments say."""
+    """Return the loader's options for loading samples, from the Trainer's arguments."""
     options: dict[str, Any] = {"pin_memory": arguments.dataloader_pin_memory and arguments.device.type == "cuda"}
     if arguments.dataloader_num_workers:
         options |= {
@@ -60,15 +60,15 @@ def loading(arguments: Any) -> dict[str, Any]:
 
 
 def _seeding(arguments: Any) -> Any:
-    """Return what seeds a loading process, differently on every rank, as the Trainer's own loaders do."""
+    """Return a function that seeds a loading process, differently on every rank, as the Trainer's own loaders do."""
     seed_worker = import_module("transformers.trainer_utils").seed_worker
-    known = inspect.signature(seed_worker).parameters  # before transformers 4.52 it took the process's number alone
+    known = inspect.signature(seed_worker).parameters  # before transformers 4.52 it took only the process's number
     told = {"num_workers": arguments.dataloader_num_workers, "rank": arguments.process_index}
     return partial(seed_worker, **{name: value for name, value in told.items() if name in known})
 
 
 def _of_sharding(trainer: Any) -> Iterator[str]:
-    """Yield what is said of ways to train in which a rank has no model of its own."""
+    """Yield errors for kinds of training in which a rank does not have the whole model."""
     parallelism = getattr(trainer.accelerator, "parallelism_config", None)
     ways = {
         "DeepSpeed": trainer.is_deepspeed_enabled,
@@ -80,25 +80,25 @@ def _of_sharding(trainer: Any) -> Iterator[str]:
     for way, taken in ways.items():
         if taken:
             yield (
-                f"the Trainer is told to use {way}, but batches can be balanced only where each rank has the whole "
+                f"the Trainer is set to use {way}, but batches can be balanced only where each rank has the whole "
                 "model, in DistributedDataParallel. Without the Trainer, fully_shard can be balanced: see "
                 'attach(..., weigh="loss")'
             )
 
 
 def _of_dealing(trainer: Any, mixin: type) -> Iterator[str]:
-    """Yield what is said of subclasses that choose the samples themselves."""
+    """Yield errors for subclasses that choose the samples themselves."""
     for name in DEALING:
         owner = _owner(trainer, name, mixin)
         if not owner.__module__.startswith("transformers."):
             yield (
-                f"{owner.__name__}.{name} chooses the samples of a rank, which would be ignored: balanced batches are "
-                "dealt to ranks by BalancedLoader. Leave the override out, or the BalancedTrainerMixin"
+                f"{owner.__name__}.{name} chooses the samples of a rank, which would be ignored: BalancedLoader deals "
+                "balanced batches to ranks. Remove the override, or the BalancedTrainerMixin"
             )
 
 
 def _owner(trainer: Any, name: str, mixin: type) -> type:
-    """Return the class whose method the Trainer would use without the mixin's."""
+    """Return the class whose method the Trainer would use without the mixin."""
     kinds = type(trainer).__mro__
     if name in vars(mixin):
         kinds = kinds[kinds.index(mixin) + 1 :]
@@ -106,18 +106,18 @@ def _owner(trainer: Any, name: str, mixin: type) -> type:
 
 
 def _of_arguments(arguments: Any) -> Iterator[str]:
-    """Yield what is said of arguments about training data that cannot be kept."""
+    """Yield errors for arguments about training data that cannot be honoured."""
     way = "group_by_length" if getattr(arguments, "group_by_length", False) else None
     way = way or getattr(arguments, "train_sampling_strategy", "random")
     if way not in SHUFFLES:
         yield (
             f"train_sampling_strategy must be one of {sorted(SHUFFLES)}, got {way!r}: balanced batches are dealt "
-            "without a look at the samples' lengths"
+            "without regard to the samples' lengths"
         )
     if arguments.auto_find_batch_size:
         yield (
-            "auto_find_batch_size must be False: it would start again with smaller batches on one rank alone. Give a "
-            "batch size that fits, and balancing={'policy': Policy(upper=...)} to keep every rank's batch below one"
+            "auto_find_batch_size must be False: it would start again with smaller batches on one rank only. Give a "
+            "batch size that fits, and balancing={'policy': Policy(upper=...)} to limit every rank's batch"
         )
     if not getattr(arguments, "dataloader_in_order", True):
         yield "dataloader_in_order must be True: balanced batches come in order on every rank"

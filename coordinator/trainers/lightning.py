@@ -17,11 +17,11 @@ from paceline.coordinator.torch import Balance, BalancedLoader, attach
 def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
     """Return a callback for a Lightning ``Trainer`` that lets every rank's batch size follow its speed.
 
-    The module's ``train_dataloader`` returns a :class:`BalancedLoader`, and the Trainer's strategy wraps the module in
-    ``DistributedDataParallel``. Every loss is weighed just before its backward pass, so that a step is that of one
-    process on the global batch: with automatic and manual optimisation, several optimisers, gradient accumulation,
-    and layers that mix the samples of all ranks, such as those of ``sync_batchnorm=True``. Checkpoints hold the
-    balancer's state and the place in the data. Without other ranks it does nothing.
+    The module's ``train_dataloader`` must return a :class:`BalancedLoader`, and the Trainer's strategy must wrap the
+    module in ``DistributedDataParallel``. Every loss is weighted just before its backward pass, so that a step equals
+    that of one process on the global batch: with automatic and manual optimisation, several optimisers, gradient
+    accumulation, and layers that mix the samples of all ranks, such as those of ``sync_batchnorm=True``. Checkpoints
+    hold the balancer's state and the place in the data. With a single rank the callback does nothing.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
         Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
     **options
         Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``. ``weigh`` is
-        ``"loss"`` here, which is for means over the rank's batch; ``weigh="none"`` is for losses that are sums, or
-        divided by a number of all ranks.
+        ``"loss"`` by default, for losses that are means over the rank's batch; ``weigh="none"`` is for losses that are
+        sums, or divided by a count over all ranks.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
         saved: dict[str, Any] | None = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            """Attach, and resume where a checkpoint was loaded."""
+            """Attach the balancer, and resume if a checkpoint was loaded."""
             if trainer.world_size == 1:
                 return
             model, loader = _model_of(trainer), _loader_of(trainer)
@@ -68,48 +68,48 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
                 self.balance.load_state_dict(self.saved)
 
         def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-            """Let the epoch be Lightning's, which counts on when a module is fitted a second time."""
+            """Use Lightning's epoch number, which continues when a module is fitted a second time."""
             if self.balance is not None:
                 trainer.train_dataloader.set_epoch(trainer.current_epoch)
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            """Say that this is training: validation leaves what is around the module in evaluation mode."""
+            """Set the wrapper to training mode: validation leaves it in evaluation mode."""
             if self.balance is not None:
                 trainer.strategy.model.training = True
 
         def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
-            """Weigh the loss, by its gradient: Lightning logs the loss itself, and has scaled it for half precision."""
+            """Weight the loss by its gradient: Lightning logs the loss itself, and has scaled it for half precision."""
             if self.balance is not None and self.balance.weigh == "loss":
                 share = self.balance.scale(torch.ones((), dtype=loss.dtype, device=loss.device))
                 loss.register_hook(lambda gradient: gradient * share)
 
         def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-            """Leave out Lightning's own copy of the place in the data: it holds arrays, which it would not load."""
+            """Drop Lightning's own copy of the place in the data: it holds arrays, which Lightning would not load."""
             checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {}).pop("combined_loader", None)
 
         def state_dict(self) -> dict[str, Any]:
-            """Return the balancer's state; empty without other ranks."""
+            """Return the balancer's state; empty with a single rank."""
             return {} if self.balance is None else dict(self.balance.state_dict())
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            """Keep a state until the balancer is there."""
+            """Keep a state until the balancer is attached."""
             self.saved = state_dict or None
 
         def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            """Take the balancer off, as Lightning unwraps the model; its state can still be saved."""
+            """Detach the balancer, because Lightning unwraps the model; its state can still be saved."""
             if self.balance is not None:
                 self.balance.close()
-                self.saved = None  # of the checkpoint that this training began with
+                self.saved = None  # it belongs to the checkpoint that this training began with
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            """Take it off likewise: a script may go on after an error."""
+            """Detach the balancer too after an error: a script may continue."""
             self.teardown(trainer, pl_module, "fit")
 
     return BalanceCallback()
 
 
 def _model_of(trainer: Any) -> DistributedDataParallel:
-    """Return what Lightning calls, if it averages gradients over all ranks."""
+    """Return the model that Lightning calls, if DistributedDataParallel averages its gradients."""
     model = trainer.strategy.model
     if not isinstance(model, DistributedDataParallel):
         raise ValueError(
@@ -121,24 +121,24 @@ def _model_of(trainer: Any) -> DistributedDataParallel:
 
 
 def _loader_of(trainer: Any) -> BalancedLoader:
-    """Return the loader that the module gave, if all about it suits."""
+    """Return the module's loader, or raise an error if an option of the Trainer does not suit it."""
     loader, micro_batches = trainer.train_dataloader, trainer.accumulate_grad_batches
     if not isinstance(loader, BalancedLoader):
         raise TypeError(f"train_dataloader must return a BalancedLoader, got {type(loader).__name__}")
     if trainer.overfit_batches:
         raise ValueError(
-            "overfit_batches wants the same batches in every epoch, but balanced ones change: leave it out, and give "
+            "overfit_batches wants the same batches in every epoch, but balanced ones change: remove it, and give "
             "BalancedLoader a small dataset, such as Subset(dataset, range(1000))"
         )
     if trainer.reload_dataloaders_every_n_epochs:
         raise ValueError(
-            "reload_dataloaders_every_n_epochs would replace the loader that is balanced: leave it out, and let the "
-            "dataset change what it holds"
+            "reload_dataloaders_every_n_epochs would replace the balanced loader: remove it, and let the dataset "
+            "change its content"
         )
     if loader.accumulate not in (1, micro_batches):
         raise ValueError(
             f"the Trainer has accumulate_grad_batches={micro_batches}, but the loader accumulate={loader.accumulate}: "
-            "leave it out there"
+            "remove accumulate from the loader"
         )
     loader.accumulate = micro_batches  # sizes then change only between steps
     return loader

@@ -1,4 +1,4 @@
-"""ARIMA with drivers: the predictor, its estimation from traces, and its Kalman filter."""
+"""ARIMA with drivers (driving factors): the predictor, its estimation from traces, and its Kalman filter."""
 
 from paceline.predictors.arima.model import ARIMA
 

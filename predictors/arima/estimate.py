@@ -1,6 +1,6 @@
 """Fitting ARIMA with drivers: conditional sum of squares by Gauss-Newton, or statsmodels' likelihood.
 
-Several series may share one set of coefficients, and any number of sets is fitted at once: a fleet, worker by worker.
+Several series may share one set of coefficients, and any number of sets is fitted at once, such as one per worker.
 Axes: T iterations, N series, G groups, D drivers (and a constant), K coefficients, P and Q lags, S starts.
 """
 
@@ -20,21 +20,21 @@ from paceline._require import require
 Order = tuple[int, int, int]
 
 LARGEST_AR_ROOT, LARGEST_MA_ROOT = 0.99, 0.95
-"""Where a conditional fit stops: a moving average nearer to 1 would remember for good what a jump made obsolete."""
+"""Bounds of a conditional fit: a moving-average root nearer to 1 would never forget what a jump made obsolete."""
 
 STEPS, TOLERANCE = 30, 1e-5
-"""Gauss-Newton steps at most, most fits need fewer than ten; a fit ends when the loss falls by less than this share."""
+"""Most Gauss-Newton steps (most fits need fewer than ten), and the relative fall of the loss below which a fit ends."""
 
 FIRST_DAMPING, LARGEST_DAMPING = 1e-4, 1e3
-"""Share of the curvature that a step is damped by at first; a fit also ends where more than the largest is needed."""
+"""Damping of the first step, as a share of the curvature, and the damping above which a fit gives up."""
 
 NEGLIGIBLE = 1e-17
-"""What is left of a past innovation once it may be dropped."""
+"""Share of a past innovation below which it is dropped: less than the rounding error of float64."""
 
 LONG_AUTOREGRESSION = 8
-"""Lags of the autoregression whose residuals stand for the innovations at the start (Hannan and Rissanen).
+"""Lags of the autoregression whose residuals approximate the innovations at the start (Hannan and Rissanen).
 
-As many iterations are left out of every fit, so that fits of different orders are compared on the same values.
+Every fit leaves out this many iterations at the start, so that fits of different orders compare on the same values.
 """
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """One fitted ARIMA: those of the drivers, of the past values and of the past innovations."""
+    """One fitted ARIMA: coefficients of the drivers, of past values and of past innovations."""
 
     drivers: Array
     ar: Array
@@ -50,15 +50,15 @@ class Coefficients:
 
     @property
     def vector(self) -> Array:
-        """All of them in one vector, in this order."""
+        """All coefficients in one vector, in this order."""
         return np.concatenate([self.drivers, self.ar, self.ma])
 
 
 def fit_css(value_TN: Array, drivers_TND: Array, order: Order) -> tuple[Coefficients, float]:
     """Return the coefficients with the least sum of squared innovations, and the mean of those squares.
 
-    Values and innovations before the first iteration are taken to be zero. A gap (NaN) in the values is bridged by
-    a straight line, as are the drivers beside it, and its innovations do not count.
+    Values and innovations before the first iteration count as zero. A straight line bridges a gap (NaN) in the values,
+    and in the drivers beside it; the innovations of a gap do not count.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def fit_css_groups(
 ) -> tuple[list[Coefficients], Array]:
     """Return the coefficients of each group of series, and the mean square of its innovations, all fitted at once.
 
-    ``group_N`` numbers the groups from 0 on; otherwise as :func:`fit_css`.
+    ``group_N`` holds each series' group, numbered from 0; everything else is as in :func:`fit_css`.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def fit_css_groups(
     if fewest <= wanted:
         raise ValueError(
             f"ARIMA{order} needs more than {wanted} speeds after the first {d + max(p, LONG_AUTOREGRESSION)} to be "
-            f"fitted, got {fewest}; fit longer traces, or give a smaller order"
+            f"fitted, got {fewest}; fit it to longer traces, or choose a smaller order"
         )
     bridged_TNK = _bridged(np.concatenate([value_TN[..., None], drivers_TND], axis=2), np.isnan(value_TN))
     bridged_TNK = np.diff(bridged_TNK, d, axis=0)
@@ -120,7 +120,7 @@ class _Panel:
     q: int
 
     def fitted(self) -> tuple[Array, Array]:
-        """Return the best coefficients and losses, by Gauss-Newton steps that are damped where they overshoot."""
+        """Return the best coefficients and losses, by Gauss-Newton steps with damping where they overshoot."""
         at_GK, loss_G = self.start()
         damping_G = np.full(len(at_GK), FIRST_DAMPING)
         going = np.arange(len(at_GK) if at_GK.shape[1] else 0)  # a random walk has no coefficients
@@ -138,7 +138,7 @@ class _Panel:
         return at_GK, loss_G
 
     def only(self, groups: NDArray[np.int64]) -> _Panel:
-        """Return the series of these groups, numbered anew."""
+        """Return the series of these groups, with the groups renumbered from 0."""
         place_G = np.full(int(self.group_N.max()) + 1, -1)
         place_G[groups] = np.arange(len(groups))
         kept = np.flatnonzero(place_G[self.group_N] >= 0)
@@ -152,7 +152,7 @@ class _Panel:
         return at_NK[:, :drivers], at_NK[:, drivers : drivers + self.p], at_NK[:, drivers + self.p :]
 
     def errors(self, drivers_ND: Array) -> Array:
-        """What the drivers do not explain."""
+        """Return what the drivers do not explain, ``[T, N]``."""
         error_TN = self.value_TN.copy()
         for d, weight_N in enumerate(drivers_ND.T):
             error_TN -= weight_N * self.drivers_TND[:, :, d]
@@ -173,7 +173,7 @@ class _Panel:
         return total_G
 
     def allowed(self, at_GK: Array) -> Array:
-        """Pull roots back to where the model forgets."""
+        """Return the coefficients with roots moved inside the bounds within which the model forgets."""
         drivers_GD, ar_GP, ma_GQ = np.split(at_GK, np.cumsum([self.drivers_TND.shape[2], self.p]), axis=1)
         return np.concatenate(
             [drivers_GD, -_bounded(-ar_GP, LARGEST_AR_ROOT), _bounded(ma_GQ, LARGEST_MA_ROOT)], axis=1
@@ -190,7 +190,7 @@ class _Panel:
         return self.allowed(at_GK + _solved(*self.products(columns, innovation_TN), damping_G))
 
     def products(self, columns: list[Array], target_TN: Array) -> tuple[Array, Array]:
-        """Return the products, over the values that count, of inputs with each other and with the target."""
+        """Return the sums of products, over the values that count, of inputs with each other and with the target."""
         count, series = len(columns), len(self.group_N)
         counted = [column_TN * self.counts_TN for column_TN in columns]
         each_NKK, target_NK = np.empty((series, count, count)), np.empty((series, count))
@@ -204,7 +204,7 @@ class _Panel:
         return _solved(*self.products(columns, target_TN), np.zeros(int(self.group_N.max()) + 1))
 
     def start(self) -> tuple[Array, Array]:
-        """Return the best of no memory at all, autoregression alone, and both, and their losses."""
+        """Return the best of three starts (no memory, autoregression only, both) for each group, and the losses."""
         drivers_GD = self.regressed(list(np.moveaxis(self.drivers_TND, 2, 0)), self.value_TN)
         error_TN = self.errors(drivers_GD[self.group_N])
         groups = len(drivers_GD)
@@ -223,7 +223,7 @@ class _Panel:
 
 
 def corrected_aic(loss: float, values: int, coefficients: int) -> float:
-    """Return Akaike's criterion, corrected for few values, of a fit by least squares; the variance counts as one.
+    """Return Akaike's criterion of a least-squares fit, corrected for few values; the variance is one coefficient more.
 
     >>> corrected_aic(1.0, values=100, coefficients=1)
     4.123711340206185
@@ -233,7 +233,7 @@ def corrected_aic(loss: float, values: int, coefficients: int) -> float:
 
 
 def fit_likelihood(value_T: Array, drivers_TD: Array, order: Order) -> Coefficients:
-    """Return statsmodels' maximum likelihood fit; its constant, if there is no differencing, stands last.
+    """Return statsmodels' maximum likelihood fit; a column of ones among the drivers stands for the constant.
 
     Raises
     ------
@@ -245,7 +245,7 @@ def fit_likelihood(value_T: Array, drivers_TD: Array, order: Order) -> Coefficie
 
     exog = drivers_TD if drivers_TD.shape[1] else None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what matters of them is in the result
+        warnings.simplefilter("ignore")  # the only one that matters, non-convergence, is read from the result
         result = reference.ARIMA(value_T, exog=exog, order=order, trend="n").fit()
     if not result.mle_retvals["converged"]:
         logger.warning("the likelihood of ARIMA%s did not converge; the last coefficients are used", order)
@@ -257,7 +257,10 @@ def fit_likelihood(value_T: Array, drivers_TD: Array, order: Order) -> Coefficie
 
 
 def _solved(curvature_GKK: Array, slope_GK: Array, damping_G: Array) -> Array:
-    """Return the solution of each group's damped normal equations; columns that say nothing get next to nothing."""
+    """Return the solution of each group's damped normal equations.
+
+    A tiny ridge keeps the system regular: a constant driver, say, gets a coefficient near zero.
+    """
     diagonal_GK = np.einsum("gkk->gk", curvature_GKK)
     least_GK = 1e-12 * diagonal_GK.max(axis=1, keepdims=True, initial=0.0) + 1e-300
     damped_GKK = curvature_GKK + (damping_G[:, None] * diagonal_GK + least_GK)[:, :, None] * np.eye(
@@ -267,7 +270,7 @@ def _solved(curvature_GKK: Array, slope_GK: Array, damping_G: Array) -> Array:
 
 
 def _whitened(panel_TN: Array, ar_NP: Array) -> Array:
-    """Return what past values do not explain."""
+    """Return what past values do not explain, ``[T, N]``."""
     whitened_TN = panel_TN.copy()
     for i, ar_N in enumerate(ar_NP.T):
         whitened_TN[i + 1 :] -= ar_N * panel_TN[: -i - 1]
@@ -275,7 +278,7 @@ def _whitened(panel_TN: Array, ar_NP: Array) -> Array:
 
 
 def _forgotten(panel_TN: Array, ma_NQ: Array) -> Array:
-    """Return the innovations that a moving average makes this panel of: all series at once, in doubling lags."""
+    """Return the innovations that a moving average turns into this panel: all series at once, in doubling lags."""
     forgotten_TN = panel_TN
     for root_N in _inverse_roots(ma_NQ).T:  # 1 / (1 - r B) = (1 + r B) (1 + r^2 B^2) (1 + r^4 B^4) ...
         forgotten_TN, lag, power_N = forgotten_TN.astype(root_N.dtype), 1, root_N
@@ -286,7 +289,7 @@ def _forgotten(panel_TN: Array, ma_NQ: Array) -> Array:
 
 
 def _inverse_roots(coefficients_NK: Array) -> NDArray[Any]:
-    """Return the inverses of the roots of ``1 + c[0] z + c[1] z**2 ...`` of each row; complex if any is."""
+    """Return the inverse roots of each row's ``1 + c[0] z + c[1] z**2 ...``; complex if any of them is."""
     count = coefficients_NK.shape[1]
     if count < 2:
         return -coefficients_NK
@@ -301,7 +304,7 @@ def _lags(panel_TN: Array, count: int) -> list[Array]:
 
 
 def _bounded(coefficients_GK: Array, largest: float) -> Array:
-    """Shrink the roots of ``1 + c[0] z + c[1] z**2 ...`` so that none of their inverses is larger than this."""
+    """Scale the coefficients of ``1 + c[0] z + c[1] z**2 ...`` so that no inverse root is larger than ``largest``."""
     size_G = np.abs(_inverse_roots(coefficients_GK)).max(axis=1, initial=0.0)
     shrunk_G1 = np.minimum(1.0, largest / np.maximum(size_G, largest))[:, None]
     return np.asarray(coefficients_GK * shrunk_G1 ** np.arange(1, coefficients_GK.shape[1] + 1))
@@ -310,7 +313,7 @@ def _bounded(coefficients_GK: Array, largest: float) -> Array:
 def _bridged(panel_TNK: Array, missing_TN: NDArray[np.bool_]) -> Array:
     """Return the panel with straight lines across gaps, held before the first value and after the last.
 
-    The drivers are bridged where the values are: a value without its driver's effect would look like a jump.
+    The drivers are bridged wherever the values are: a bridged value beside a measured driver would look like a jump.
     """
     bridged_TNK = panel_TNK.copy()
     times = np.arange(len(panel_TNK))

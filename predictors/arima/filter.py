@@ -1,6 +1,6 @@
 """ARIMA as a state space, and its Kalman filter over a whole fleet at once.
 
-All variances are in units of the innovations' variance, so that no scale of the data enters.
+All variances are in units of the innovations' variance, so the scale of the data does not matter.
 Axes: W workers, P autoregressive lags, Q moving-average lags, S states.
 """
 
@@ -13,16 +13,16 @@ import numpy as np
 from paceline._arrays import Array
 
 DIFFUSE = 1e6
-"""Variance of what is not known at the start of a differenced series: its level, and its slope at two differences.
+"""Variance of the unknown start of a differenced series: its level and, with two differences, its slope.
 
-It is that of statsmodels' approximate diffuse start, but times the innovations' variance: a level of 1,000,000
-samples/s is as unknown as one of 10.
+The number is that of statsmodels' approximate diffuse start, here times the innovations' variance: a level of
+1,000,000 samples/s is as unknown as one of 10.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class StateSpace:
-    """ARIMA in the form of Harvey: what was differenced away first, then the states of the ARMA.
+    """ARIMA in Harvey's form: first the states that differencing removed, then the states of the ARMA.
 
     The value is ``design . state``; the next state is ``transition @ state + selection * innovation``.
     """
@@ -34,7 +34,7 @@ class StateSpace:
     """Covariance of the first state: stationary for the ARMA, diffuse for the rest."""
 
     def filtered(self, state_WS: Array, covariance_WSS: Array, value_W: Array) -> tuple[Array, Array]:
-        """Return the next state and its covariance after this value; where it is NaN there was none to learn from."""
+        """Return the next state and its covariance after this value; NaN means no value, so only time passes."""
         seen_W = np.isfinite(value_W)
         value_covariance_WS = covariance_WSS @ self.design_S
         variance_W = value_covariance_WS @ self.design_S
@@ -46,7 +46,7 @@ class StateSpace:
         return self._moved(state_WS + gain_WS * innovation_W[:, None]), moved_WSS + noise_WSS
 
     def ahead(self, state_WS: Array, horizon: int) -> Array:
-        """Return the value expected ``horizon`` iterations ahead, one being the iteration of this state."""
+        """Return the value expected ``horizon`` iterations ahead; at 1 it is the iteration of this state."""
         for _ in range(horizon - 1):
             state_WS = self._moved(state_WS)
         return np.asarray(state_WS @ self.design_S)

@@ -26,43 +26,43 @@ Order = tuple[int, int, int]
 
 UNFITTED_ORDER: Order = (0, 1, 1)
 UNFITTED_MOVING_AVERAGE = -0.7
-"""Before it is fitted: a local level, that is an EWMA of weight 0.3."""
+"""The model before it is fitted: a local level, which forecasts like an EWMA of weight 0.3."""
 
 ORDERS: tuple[Order, ...] = tuple((p, 1, q) for p in range(3) for q in range(3))
-"""The orders that are tried when none is given. All are differenced: speeds jump, and settle where they never were."""
+"""The orders that are tried when none is given. All are differenced, because speeds jump and settle at new levels."""
 
 SPEEDS_PER_COEFFICIENT = 10
-"""A worker with fewer speeds than this for each coefficient is served with those of all workers."""
+"""A worker with fewer speeds than this per coefficient gets the coefficients fitted to all workers."""
 
 FAREST_DRIVER = 10.0
 """Drivers further than this many standard deviations from their mean count as that far."""
 
 POOLED = ""
-"""The name under which the coefficients of unknown workers are kept: no worker has an empty name."""
+"""Key of the coefficients for unknown workers: no worker can have an empty name."""
 
 
 class ARIMA(FleetPredictor):
     """Autoregression and moving average of the differenced speeds, after a regression on the drivers.
 
-    ``fit`` learns coefficients for each worker by its name, and common ones for workers that it does not know. They
-    are served by a Kalman filter over the whole fleet, which passes over gaps. Before it is fitted it is an
-    ARIMA(0,1,1) in log speed, or speed, whose moving-average coefficient is -0.7: an EWMA of weight 0.3.
+    ``fit`` learns coefficients for each worker by name, and common ones for unknown workers. A Kalman filter over the
+    whole fleet serves them and skips gaps. Before the fit it is an ARIMA(0,1,1) in log speed (or speed) with the
+    moving-average coefficient -0.7, which equals an EWMA of weight 0.3.
 
     Parameters
     ----------
     order
         Autoregressive lags p, differences d and moving-average lags q; ``None`` chooses p and q up to 2, at one
-        difference, by the corrected AIC over all workers. Without differences (d = 0) forecasts are drawn to the
-        mean of the fitted trace, so that a worker whose speed settles elsewhere is forecast wrongly; a worker that
-        was not fitted is then drawn to the mean of its own speeds so far.
+        difference, by the corrected AIC over all workers. Without differences (d = 0) forecasts revert to the mean of
+        the fitted trace, which is wrong for a worker whose speed has settled elsewhere; forecasts of a worker that was
+        not fitted revert to the mean of its own speeds so far.
     drivers
         Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     method
-        ``"css"``, the conditional sum of squares, or ``"likelihood"``, by statsmodels, of the worker's longest
-        trace. The common coefficients are always found by css.
+        ``"css"``, the conditional sum of squares, or ``"likelihood"``, statsmodels' maximum likelihood on the worker's
+        longest trace. The common coefficients always come from css.
     log_speed
-        Whether it works in log speed, so that forecasts are positive and noise is relative. In plain speed it
-        forecasts as statsmodels does.
+        Whether it models the log speed, so that forecasts are positive and noise is relative. With plain speed its
+        forecasts equal those of statsmodels.
 
     Raises
     ------
@@ -121,7 +121,7 @@ class ARIMA(FleetPredictor):
         return self.driver_names_
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place, its model and all that was learnt of it."""
+        """Give a worker another name; it keeps its place, its model and everything learnt about it."""
         super().rename(old, new)
         known = old if old in self.coefficients_ else POOLED
         self.coefficients_[new], self.constants_[new] = self.coefficients_[known], self.constants_[known]
@@ -160,7 +160,7 @@ class ARIMA(FleetPredictor):
         return np.where(self._rows["seen"] > 0, speed_W, np.nan)
 
     def _standard(self, drivers_WD: Array) -> Array:
-        """Return the drivers in standard deviations; a missing one is as it was last, or else at its mean."""
+        """Return the drivers in standard deviations; a missing one keeps its last value, or its mean if it has none."""
         standard_WD = np.clip((drivers_WD - self.driver_mean_) / self.driver_scale_, -FAREST_DRIVER, FAREST_DRIVER)
         last_WD = np.nan_to_num(self._rows["drivers"], nan=0.0)
         return np.where(np.isfinite(standard_WD), standard_WD, last_WD)
@@ -169,7 +169,7 @@ class ARIMA(FleetPredictor):
         return np.where(np.isnan(served.constant_W), self._rows["mean"], served.constant_W)
 
     def _served_fleet(self) -> _Served:
-        """Return the models of the fleet, stacked anew only when the fleet has changed."""
+        """Return the stacked models of the fleet, cached until the fleet changes."""
         if self._served is None or self._served[0] != self.workers:
             names = [name if name in self.coefficients_ else POOLED for name in self.workers]
             fits = [self.coefficients_[name] for name in names]
@@ -184,7 +184,7 @@ class ARIMA(FleetPredictor):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit each worker of these traces, and all of them together. A fleet that is being served starts afresh."""
+        """Fit each worker of these traces, and all of them together. A fleet being served is reset."""
         traces = list(traces)
         if not traces:
             raise ValueError("traces must hold at least one trace to fit, got none")
@@ -206,7 +206,7 @@ class ARIMA(FleetPredictor):
         return self
 
     def _fit_workers(self, owned: Mapping[str, list[int]], value_TN: Array, drivers_TND: Array) -> None:
-        """Fit each worker to the series it owns; its constant is kept apart."""
+        """Fit each worker to its own series; its constant is stored separately."""
         count = drivers_TND.shape[2]
         if not self.order_[1]:
             drivers_TND = np.concatenate([drivers_TND, np.ones((*value_TN.shape, 1))], axis=2)
@@ -222,7 +222,7 @@ class ARIMA(FleetPredictor):
             self.constants_[name] = float(fit.drivers[count:].sum())
 
     def _panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
-        """Return the workers, values and standard drivers of all traces side by side; short ones end in gaps."""
+        """Return the workers, values and standardised drivers of all traces side by side; short ones end in gaps."""
         names = [worker for trace in traces for worker in trace.workers]
         longest = max(len(trace) for trace in traces)
         value_TN = np.full((longest, len(names)), np.nan)
@@ -236,7 +236,7 @@ class ARIMA(FleetPredictor):
         return names, value_TN, drivers_TND
 
     def _standard_rows(self, trace: Trace) -> Iterator[Array]:
-        """Yield the drivers of each iteration as they would have been served."""
+        """Yield the drivers of each iteration as the serving code would have seen them."""
         panel_TWD = trace.drivers_named(self.driver_names_) if self.driver_names_ else None
         served = ARIMA(drivers=self.driver_names_, log_speed=self.log_speed)
         served.driver_mean_, served.driver_scale_ = self.driver_mean_, self.driver_scale_
@@ -262,7 +262,7 @@ class ARIMA(FleetPredictor):
         }
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        if not learnt:  # a state without any keeps what was fitted, as everywhere
+        if not learnt:  # a state without fitted parameters keeps the present ones, as in all predictors
             return
         p, d, q = map(int, learnt["order"])
         self.order_ = (p, d, q)
@@ -277,7 +277,7 @@ class ARIMA(FleetPredictor):
 
 @dataclass(frozen=True, eq=False)
 class _Served:
-    """The models of a fleet; a constant that was not fitted is NaN."""
+    """The models of a fleet; an unfitted constant is NaN."""
 
     space: StateSpace
     drivers_WD: Array
@@ -289,7 +289,7 @@ def _explained(standard_WD: Array, coefficients_WD: Array) -> Array:
 
 
 def _chosen_order(value_TN: Array, drivers_TND: Array) -> Order:
-    """Return the order of the least corrected AIC, fitted to all series together."""
+    """Return the order with the least corrected AIC, fitted to all series together."""
 
     def criterion(order: Order) -> float:
         fit, loss = fit_css(value_TN, drivers_TND, order)
@@ -299,7 +299,7 @@ def _chosen_order(value_TN: Array, drivers_TND: Array) -> Order:
 
 
 def _centred(value_TN: Array, drivers_TND: Array, differences: int) -> tuple[Array, Array]:
-    """Take each series' own level out, if no difference does: common coefficients have no common level."""
+    """Subtract each series' own level unless differencing does: series share coefficients, but not a level."""
     if differences:
         return value_TN, drivers_TND
     count_N = np.maximum(np.isfinite(value_TN).sum(axis=0), 1)

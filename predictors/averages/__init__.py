@@ -1,4 +1,4 @@
-"""Averages: the last speed, and past speeds smoothed in one way or another."""
+"""Averages: the last speed, and several kinds of averages of past speeds."""
 
 from paceline.predictors.averages.change_point import ChangePoint
 from paceline.predictors.averages.smoothed import EWMA, Holt, HuberEWMA, LastValue

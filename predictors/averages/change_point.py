@@ -9,10 +9,10 @@ from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.report import FASTEST, SLOWEST
 
 ALLOWANCE = 0.5
-"""A speed within so many scales of the level is no evidence of a change."""
+"""A speed within this many scales of the level is no evidence of a change."""
 
 LARGEST_ERROR = 3.0
-"""One speed counts for at most so many scales, so that a spike of any size is no change."""
+"""One speed counts for at most this many scales, so that a spike of any size is no change."""
 
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest error in a worker's running scale, and the least scale in log speed."""
@@ -21,24 +21,23 @@ SIDES = np.array([1.0, -1.0])
 """Evidence of a higher level, and of a lower one."""
 
 RUN = ("evidence", "run_length", "run_sum", "run_extreme")
-"""What is kept of the speeds that gave evidence."""
+"""State of the run of speeds that gave evidence."""
 
 
 class ChangePoint(FleetPredictor):
     """Average of the log speed since the last change of level; a change is found by cumulative sums (CUSUM).
 
-    On either side of the level a sum grows with every speed that lies beyond it and falls back to zero with those that
-    do not. When one exceeds the threshold the average starts again from the speeds that made
-    it grow, without the most extreme: it is slow where the speed is
-    steady, and a few iterations behind where it jumps.
+    On each side of the level, a sum grows with every speed beyond the level and falls back towards zero with the
+    others. When a sum exceeds the threshold, the average starts again from the speeds that made it grow, without the
+    most extreme one. So it is slow where the speed is steady, and only a few iterations late where the speed jumps.
 
     Parameters
     ----------
     smoothing
         Weight of the newest speed long after a change, in (0, 1]; the n-th speed after it weighs 1/n if that is more.
     threshold
-        How much evidence makes a change, in scales of a worker's own error, above 0: less finds smaller changes sooner
-        and takes noise for one more often.
+        How much evidence makes a change, in scales of a worker's own error, above 0. A lower threshold finds smaller
+        changes sooner, and mistakes noise for a change more often.
 
     Raises
     ------
@@ -47,11 +46,11 @@ class ChangePoint(FleetPredictor):
 
     Notes
     -----
-    Page, Continuous inspection schemes, Biometrika 41, 1954; the errors are bounded as Huber's.
+    Page, Continuous inspection schemes, Biometrika 41, 1954; errors are bounded as in Huber's loss.
 
     Examples
     --------
-    A worker that rattles around 100 samples/s drops to half; two iterations later that is the level:
+    A worker around 100 samples/s drops to half its speed; two iterations later the level has followed:
 
     >>> from paceline.predictors import ChangePoint, Report
     >>> model = ChangePoint()
@@ -105,7 +104,7 @@ class ChangePoint(FleetPredictor):
         self._restart()
 
     def _weigh(self, bounded_W: Array, value_W: Array) -> None:
-        """Add this speed to the evidence above and below the level, and to the run of speeds that gave it."""
+        """Add this speed to the evidence above and below the level, and to the run of speeds behind that evidence."""
         rows, seen_W1 = self._rows, np.isfinite(value_W)[:, None]
         evidence_W2 = np.maximum(rows["evidence"] + bounded_W[:, None] * SIDES - ALLOWANCE, 0.0)
         runs_W2 = evidence_W2 > 0
@@ -121,7 +120,7 @@ class ChangePoint(FleetPredictor):
             rows[name] = np.where(seen_W1, moved_W2, rows[name])
 
     def _restart(self) -> None:
-        """Move the level of those with enough evidence to the mean of its run; the extreme may be a spike."""
+        """Where evidence suffices, move the level to the mean of its run, without the extreme: it may be a spike."""
         rows = self._rows
         side_W1 = rows["evidence"].argmax(axis=1)[:, None]
         evidence_W, length_W, sum_W, extreme_W = (np.take_along_axis(rows[name], side_W1, axis=1)[:, 0] for name in RUN)

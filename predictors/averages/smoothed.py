@@ -1,4 +1,4 @@
-"""Predictors of a line or two: the last speed, and smoothed ones.
+"""The simplest predictors: the last speed, and exponentially smoothed speeds.
 
 Axes: T iterations, W workers, D drivers, G smoothings tried.
 """
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 UNFITTED_SMOOTHING = 0.2
-"""Smoothing of an EWMA that is to learn it, until it has."""
+"""Smoothing of an EWMA that learns its smoothing, until it is fitted."""
 
 SMOOTHING_GRID: Array = np.concatenate([[0.01, 0.02, 0.03], np.arange(1, 21) / 20.0])
 """The smoothings that ``fit`` chooses from."""
 
 DEVIATION_SMOOTHING = 0.05
-"""Weight of the newest change in what the Huber EWMA takes for usual."""
+"""Weight of the newest change in the Huber EWMA's running mean of changes."""
 
 SMALLEST_DEVIATION = 1e-3
-"""A log speed is taken to change by at least this much, so that a constant worker may start to move."""
+"""The usual change of log speed is taken to be at least this, so that the level of a constant worker can move."""
 
 
 class LastValue(FleetPredictor):
-    """The next speed is the last one seen: the memoryless predictor of LB-BSP, and the yardstick of every table.
+    """The next speed is the last one seen: the memoryless predictor of LB-BSP, and the baseline of every table.
 
     Examples
     --------
@@ -61,9 +61,9 @@ class EWMA(FleetPredictor):
     Parameters
     ----------
     smoothing
-        Weight of the newest speed, in (0, 1]. At 1 the forecast is the last speed seen. ``None`` learns it: ``fit``
-        takes the weight with the least squared error of the log speed, one iteration ahead, over all workers of
-        the traces; before it is fitted it is 0.2.
+        Weight of the newest speed, in (0, 1]. At 1 the forecast is the last speed seen. With ``None``, ``fit`` chooses
+        the weight with the least squared error of the log speed, one iteration ahead, over all workers of the traces;
+        until then it is 0.2.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class EWMA(FleetPredictor):
     >>> model.predict().speed
     array([80.])
 
-    A speed that goes up by a tenth each iteration is best followed at once:
+    A speed that rises by a tenth each iteration is best forecast by its last value:
 
     >>> from paceline.datasets import Trace
     >>> trace = Trace(samples=[[32]] * 5, seconds=[[0.9**k] for k in range(5)])
@@ -129,7 +129,7 @@ class EWMA(FleetPredictor):
 
 
 class Averages(FleetPredictor):
-    """Several EWMAs of given smoothings at once, one column of the forecast each: what a mixture makes of its own."""
+    """Several EWMAs at once, each one column of the forecast: a mixture merges its plain averages into this."""
 
     def __init__(self, smoothings: Sequence[float]) -> None:
         super().__init__()
@@ -146,16 +146,16 @@ class Averages(FleetPredictor):
 
 
 class HuberEWMA(FleetPredictor):
-    """EWMA of the log speed in which no iteration counts for more than a few usual changes.
+    """EWMA of the log speed in which an iteration counts for at most a few usual changes.
 
-    A lone spike hardly moves it. A lasting jump widens what is usual and is followed within some 20 iterations.
+    A single spike hardly moves it. A lasting jump raises the usual change, and is followed within about 20 iterations.
 
     Parameters
     ----------
     smoothing
         Weight of the newest log speed, in (0, 1].
     threshold
-        Deviations beyond this many times the usual one (their running mean) count as that much; above 0.
+        Deviations beyond this many times the usual change (their running mean) are clipped to it; above 0.
 
     Raises
     ------
@@ -169,7 +169,7 @@ class HuberEWMA(FleetPredictor):
 
     Examples
     --------
-    One iteration that took a hundred times as long hardly matters:
+    One iteration that took a hundred times as long hardly changes the forecast:
 
     >>> from paceline.predictors import HuberEWMA, Report
     >>> model = HuberEWMA(smoothing=0.5)
@@ -198,7 +198,7 @@ class HuberEWMA(FleetPredictor):
         clipped_W = np.minimum(np.maximum(change_W, -bound_W), bound_W)
         aim_W = np.where(np.isnan(level_W), log_speed_W, level_W + clipped_W)
         self._rows["level"] = smoothed(level_W, aim_W, self.smoothing)
-        # The deviation takes the whole change, so that it soon lets a lasting jump pass.
+        # The deviation uses the whole change, unclipped, so that it soon lets a lasting jump pass.
         self._rows["deviation"] = smoothed(usual_W, np.abs(change_W), DEVIATION_SMOOTHING)
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
@@ -215,7 +215,7 @@ class Holt(FleetPredictor):
     trend_smoothing
         Weight of the level's newest change in the trend, in [0, 1]. At 0 there is no trend.
     damping
-        How much of the trend lasts to the next iteration, in [0, 1].
+        Share of the trend that is left in the next iteration, in [0, 1].
 
     Raises
     ------
@@ -225,11 +225,11 @@ class Holt(FleetPredictor):
     Notes
     -----
     The error-correction form of E. S. Gardner and E. McKenzie, "Forecasting trends in time series", Management
-    Science 31, 1985, in log speed: a trend is a percentage, and no forecast is negative.
+    Science 31, 1985, in log speed, so that a trend is a percentage and no forecast is negative.
 
     Examples
     --------
-    A worker that gains 10 % each iteration is expected to go on gaining:
+    A worker that gains 10 % each iteration is expected to keep gaining:
 
     >>> from paceline.predictors import Holt, Report
     >>> model = Holt(level_smoothing=0.9, trend_smoothing=0.9, damping=1.0)
@@ -269,12 +269,12 @@ class Holt(FleetPredictor):
 
 
 def speed_of_log(log_speed_W: Array) -> Array:
-    """Return the speed of a log speed, in the range that speeds may have: far trends would overflow."""
+    """Return the speed of a log speed, clipped to the range of possible speeds, as a long trend would overflow."""
     return np.exp(np.clip(log_speed_W, np.log(SLOWEST), np.log(FASTEST)))
 
 
 def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:
-    """Move the level towards the newest value; the first value is the level, and a gap keeps it."""
+    """Move the level towards the newest value; the first value becomes the level, and a gap (NaN) keeps it."""
     moved_W = level_W + smoothing * (newest_W - level_W)
     unmoved_W = np.isnan(moved_W)
     if not unmoved_W.any():
@@ -283,7 +283,7 @@ def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array
 
 
 def _ewma_errors(speed_TW: Array) -> tuple[Array, int]:
-    """Return the summed squared log errors of each smoothing in the grid, and how many there were."""
+    """Return the summed squared log errors of each smoothing in the grid, and the number of errors in each sum."""
     error_G, count = np.zeros(len(SMOOTHING_GRID)), 0
     level_GW = np.full((len(SMOOTHING_GRID), speed_TW.shape[1]), np.nan)
     for speed_W in speed_TW:

@@ -1,4 +1,4 @@
-"""Predictors that look back over a window: its mean, and its median. Axes: W workers, D drivers, L last speeds."""
+"""Predictors over a window of past speeds: its mean, and its median. Axes: W workers, D drivers, L last speeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.predictors.fleet import FleetPredictor
 
 
 class WindowPredictor(FleetPredictor):
-    """What predictors over the last ``window`` speeds share: the speeds, newest first."""
+    """Base class of predictors over the last ``window`` speeds, newest first."""
 
     def __init__(self, window: int) -> None:
         if window < 1:
@@ -27,7 +27,7 @@ class WindowPredictor(FleetPredictor):
 
 
 class MovingAverage(WindowPredictor):
-    """The mean of the last speeds; of those there are, while the window fills. A gap keeps the window.
+    """The mean of the last speeds, or of those reported so far while the window fills. A gap keeps the window.
 
     Parameters
     ----------
@@ -61,12 +61,12 @@ class MovingAverage(WindowPredictor):
 
 
 class RunningMedian(WindowPredictor):
-    """The median of the last speeds: a spike shorter than half the window leaves no mark on it.
+    """The median of the last speeds: a spike shorter than half the window has no effect.
 
     Parameters
     ----------
     window
-        Number of past speeds it looks at, at least 1. A lasting change is followed after half of them.
+        Number of past speeds it looks at, at least 1. It follows a lasting change after half of them.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A batch time curve through a few measurements, some of which may be wild.
+"""Fit a batch time curve to a few measurements, some of which may be outliers.
 
 Axes: N measurements, P pairs of them.
 """
@@ -15,22 +15,23 @@ from paceline._arrays import Array
 Fit = tuple[float, float, float]
 
 MOST_POINTS = 24
-"""More measurements than this are first gathered into so many groups of neighbouring sizes."""
+"""More measurements than this are first reduced to this many groups of neighbouring sizes: the search tries all pairs
+of measurements with all floors, so its cost grows with the fourth power of their number."""
 
 PROOF_OF_FLOOR = 2.0
-"""By how much a floor must lower the loss per degree of freedom before it is believed."""
+"""Factor by which a floor must lower the loss per degree of freedom to be accepted."""
 
 SPREADS_TRUSTED = 3.0
-"""Measurements farther off than so many typical deviations are held to be wild and count less."""
+"""Measurements more than this many typical deviations off count as outliers and get less weight."""
 
 LARGEST_TRUST = 0.2
-"""However noisy the others are: a measurement this far off, relatively, begins to count less."""
+"""Relative deviation from which a measurement gets less weight, no matter how noisy the others are."""
 
 WILD = math.log(2.0)
-"""A measurement off by more than this factor (its logarithm) is no worse than one off by it."""
+"""Log ratio at which deviations are capped: a measurement off by more than a factor of 2 counts as off by 2."""
 
 REACH, LEAST_NEARNESS = 2.0, 1e-3
-"""How far, as a factor, a measurement still tells of a batch; and how much one counts that is as far as can be."""
+"""Factor between sizes at which a measurement's weight falls to 1/e, and the least weight of a distant one."""
 
 EXACT = 1e-9
 """Relative deviations below this are rounding."""
@@ -39,10 +40,10 @@ EXACT = 1e-9
 def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = None) -> Fit:
     """Fit ``t(x) = max(floor, intercept + slope * x)`` to measured times; return floor, slope, intercept.
 
-    Deviations count as logarithms of ratios, as only ratios of times size batches. Of all lines through two
-    measurements, and all floors through one, those with the least sum of absolute deviations are found by trying them
-    all: so a wild measurement moves nothing. Huber's reweighted least squares then averages the noise of the others. A
-    floor is kept only where it explains the measurements better than its additional parameter would by chance.
+    Deviations are logarithms of ratios, because batch sizes depend only on ratios of times. The fit tries all lines
+    through two measurements with all floors through one, and takes those with the least sum of absolute deviations, so
+    an outlier has no influence. Huber's reweighted least squares then averages the noise of the others. A floor is kept
+    only if it explains the measurements better than an additional parameter would by chance.
 
     Parameters
     ----------
@@ -51,13 +52,13 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
     seconds
         Measured time of each, ``[N]``, in seconds, positive.
     weights
-        How much each measurement counts, ``[N]``; all the same unless given.
+        Weight of each measurement, ``[N]``; equal by default.
 
     Returns
     -------
     tuple
-        Floor in s, slope in s per sample (never negative), intercept in s. A line needs no floor, and its floor is 0;
-        where its intercept is negative the floor is half the time at the smallest size, so that every time is positive.
+        Floor in s, slope in s per sample (never negative), intercept in s. The floor of a plain line is 0; if the
+        intercept is negative, the floor is half the time at the smallest size, so that every time is positive.
 
     Raises
     ------
@@ -66,7 +67,7 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
 
     Examples
     --------
-    A device that is not saturated below 32 samples, and one disturbed measurement:
+    A device that is not saturated below 32 samples, with one disturbed measurement:
 
     >>> sizes = [8, 16, 32, 64, 128, 256]
     >>> floor, slope, intercept = fit_curve(sizes, [0.4, 0.4, 0.4, 0.7, 9.9, 2.62])
@@ -86,10 +87,10 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
 
 
 def nearness(sizes: ArrayLike, batch: float) -> Array:
-    """Return weights for :func:`fit_curve` that make the curve right near one batch size, ``[N]``.
+    """Return weights for :func:`fit_curve` that make the curve accurate near one batch size, ``[N]``.
 
-    Real curves bend over the decades that a profile spans; near the batch that will be run a line is enough. Sizes
-    :data:`REACH` times as large or as small count about a third, and even the farthest a little.
+    Real curves bend over the decades that a profile spans, but near the batch to run a line is enough. A size
+    :data:`REACH` times as large or as small gets about a third of the weight, and even the most distant one a little.
 
     >>> nearness([16, 32, 64], 32).round(2)
     array([0.37, 1.  , 0.37])
@@ -99,7 +100,7 @@ def nearness(sizes: ArrayLike, batch: float) -> Array:
 
 
 def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:
-    """Return the times that a fitted curve gives to batches of these sizes, in seconds.
+    """Return the times of batches of these sizes under a fitted curve, in seconds.
 
     >>> curve_seconds((0.4, 0.01, 0.06), [16, 64])
     array([0.4, 0.7])
@@ -112,7 +113,7 @@ def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:
 
 
 def _lines(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
-    """Slopes and intercepts of the lines through every two measurements, level where they would fall, ``[P]``."""
+    """Return slopes and intercepts of the lines through every two measurements, ``[P]``; no slope is negative."""
     i, j = np.triu_indices(len(size_N), 1)
     apart = size_N[i] != size_N[j]
     i, j = i[apart], j[apart]
@@ -121,13 +122,13 @@ def _lines(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
 
 
 def _deviation(times: Array, seconds_N: Array) -> Array:
-    """Return how far times are off, relatively, twice as long like half as long; infinite if not positive."""
+    """Return the absolute log ratios of times and measurements; infinite where a time is not positive."""
     with np.errstate(divide="ignore"):
         return np.abs(np.log(np.maximum(times, 0.0) / seconds_N))
 
 
 def _capped(times: Array, seconds_N: Array) -> Array:
-    """Return the deviations, each at most that of a wild measurement; infinite where a time is not positive."""
+    """Return the deviations, capped at :data:`WILD`; infinite where a time is not positive."""
     deviation = _deviation(times, seconds_N)
     return np.where(times > 0, np.minimum(deviation, WILD), np.inf)
 
@@ -148,7 +149,7 @@ def _best_bent(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Ar
 
 
 def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
-    """Return the curve after a few rounds of Huber's reweighted least squares, its two parts apart."""
+    """Return the curve after a few rounds of Huber's reweighted least squares, for floor and line separately."""
     floor, slope, intercept = fit
     scale = _trust(fit, size_N, seconds_N)
     for _ in range(4):
@@ -166,7 +167,10 @@ def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
 
 
 def _trust(fit: Fit, size_N: Array, seconds_N: Array) -> float:
-    """The relative deviation from which a measurement is wild, judged by those that the curve need not touch."""
+    """Return the relative deviation from which a measurement is an outlier.
+
+    It is judged without the best-fitting measurements, one per parameter: a curve can always pass through those.
+    """
     parameters = 3 if fit[0] > 0 else 2
     deviation_N = np.sort(_deviation(curve_seconds(fit, size_N), seconds_N))[parameters:]
     typical = float(deviation_N[(len(deviation_N) - 1) // 2]) if len(deviation_N) else 0.0
@@ -174,7 +178,7 @@ def _trust(fit: Fit, size_N: Array, seconds_N: Array) -> float:
 
 
 def _least_squares(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[float, float]:
-    """Slope, at least 0, and intercept of the weighted least-squares line."""
+    """Return slope (at least 0) and intercept of the weighted least-squares line."""
     size, seconds = np.average(size_N, weights=weight_N), np.average(seconds_N, weights=weight_N)
     away_N = weight_N * (size_N - size)
     slope = max(float(away_N @ (seconds_N - seconds) / (away_N @ (size_N - size))), 0.0)
@@ -182,7 +186,7 @@ def _least_squares(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[fl
 
 
 def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> bool:
-    count = float(weight_N.sum() ** 2 / np.square(weight_N).sum())  # as many as that count the same
+    count = float(weight_N.sum() ** 2 / np.square(weight_N).sum())  # effective number of measurements (Kish)
     if count <= 3:
         return False
     plain_loss, bent_loss = (_loss(fit, size_N, seconds_N, weight_N) + EXACT for fit in (plain, bent))
@@ -190,7 +194,7 @@ def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, wei
 
 
 def _loss(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> float:
-    """Sum of squared relative deviations, each cut off: how wild a wild measurement is proves nothing."""
+    """Return the weighted sum of squared relative deviations, each capped, so that an outlier proves nothing."""
     deviation_N = _deviation(curve_seconds(fit, size_N), seconds_N)
     return float(weight_N @ np.square(np.minimum(deviation_N / LARGEST_TRUST, 1.0)))
 
@@ -199,7 +203,7 @@ def _positive(line: Fit, size_N: Array) -> Fit:
     floor, slope, intercept = line
     if intercept >= 0:
         return line
-    if intercept > -EXACT * slope * float(size_N.max()):
+    if intercept > -EXACT * slope * float(size_N.max()):  # only rounding made it negative
         return floor, slope, 0.0
     return 0.5 * float(curve_seconds(line, size_N.min())), slope, intercept
 
@@ -224,7 +228,7 @@ def _checked(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None) ->
 
 
 def _gathered(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[Array, Array, Array]:
-    """Return the medians of groups of neighbouring sizes; the same size never stands in two groups."""
+    """Return the medians of groups of neighbouring sizes; one size is never in two groups."""
     distinct, place_N = np.unique(size_N, return_inverse=True)
     group_N = place_N * min(MOST_POINTS, len(distinct)) // len(distinct)
     groups = [group_N == g for g in range(group_N.max() + 1)]

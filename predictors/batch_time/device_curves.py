@@ -1,4 +1,4 @@
-"""Curves of devices, fitted to traces and to profiles, and kept as rows of numbers. Axes: F fields, N measurements."""
+"""Curves of devices, fitted to traces and profiles, stored as rows of numbers. Axes: F fields, N measurements."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
 
 
 FIELDS = ("floor", "slope", "intercept", "most", "size")
-"""What is kept of a device: floor, slope, intercept, the memory limit, and a batch it was measured at."""
+"""The fields of a device's row: floor, slope, intercept, the memory limit, and a batch size it was measured at."""
 
 PROPORTIONAL = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
-"""The curve of a device of which nothing is known; its drift is then plainly its speed in samples/s."""
+"""The curve of an unknown device: its drift then equals its speed in samples/s."""
 
 LEAST_RANGE = 1.2
-"""Sizes that differ by less than this factor do not tell slope and intercept apart."""
+"""Sizes must differ by at least this factor to determine both slope and intercept."""
 
 
 def curves_of_traces(
     traces: Iterable[Trace], device_of: Callable[[str], str], *, near: float | None = None
 ) -> dict[str, Array]:
-    """Fit one curve to each device type whose batches moved, ``[F]`` each; those whose batches stayed have none.
+    """Fit one curve to each device type whose batch size varied, ``[F]`` each; the others get none.
 
-    Only a job in which a device's batch moved tells its curve: a batch that stays within each job and differs between
-    jobs tells their models apart. Traces whose batches moved are taken for jobs of one model.
+    A curve can only come from a job in which the device's batch size varied. If the size is constant within each job
+    and differs between jobs, the times differ because the jobs train different models. Traces with varying sizes are
+    taken to be jobs of one model.
 
     Examples
     --------
@@ -51,7 +52,7 @@ def curves_of_traces(
 
 
 def _measured(trace: Trace, device_of: Callable[[str], str]) -> dict[str, Array]:
-    """Return the sizes and seconds of each device in one trace, ``[2, N]``."""
+    """Return the measured sizes and seconds of each device in one trace, ``[2, N]``."""
     parts: dict[str, list[Array]] = {}
     for w, worker in enumerate(trace.workers):
         seen = np.isfinite(trace.speed[:, w])
@@ -60,12 +61,12 @@ def _measured(trace: Trace, device_of: Callable[[str], str]) -> dict[str, Array]
 
 
 def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> dict[str, Array]:
-    """Fit one curve to each device of a tidy profile, ``[F]`` each; a batch without seconds did not fit into memory.
+    """Fit one curve to each device of a tidy profile, ``[F]`` each; a batch with NaN seconds did not fit into memory.
 
     Raises
     ------
     ValueError
-        If there is more than one curve for a device, or too few sizes of one.
+        If the profile holds more than one curve for a device, or too few sizes.
     """
     curves = {}
     for device, rows in profiles.groupby("device"):
@@ -86,11 +87,11 @@ def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> 
 
 
 def median_curve(curves: Mapping[str, Array]) -> Array:
-    """Return what to expect of a device that was not fitted, ``[F]``: in the units of those that were."""
+    """Return the curve to expect of a device that was not fitted, ``[F]``: the median of those that were."""
     if not curves:
         return PROPORTIONAL
     median = np.median(np.stack(list(curves.values())), axis=0)
-    median[FIELDS.index("most")] = np.inf  # the memory of others says nothing about its own
+    median[FIELDS.index("most")] = np.inf  # other devices' memory says nothing about this one's
     return median
 
 
@@ -99,7 +100,7 @@ def _tells_apart(size_N: Array) -> bool:
 
 
 def _curve(size_N: Array, seconds_N: Array, near: float | None) -> Array:
-    """Return the fitted curve as it is kept; of every size its median time counts, however often it was measured."""
+    """Return the fitted curve as a row; each size counts once, with its median time, no matter how often measured."""
     sizes, place_N = np.unique(size_N, return_inverse=True)
     seconds = [float(np.median(seconds_N[place_N == i])) for i in range(len(sizes))]
     weights = None if near is None else nearness(sizes, near)

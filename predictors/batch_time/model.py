@@ -3,8 +3,8 @@
 Axes: W workers, D drivers, F fields.
 
 A GPU's step takes ``t(x) = max(floor, intercept + slope * x)``: flat until the device is saturated, then a line whose
-intercept makes proportional shares wrong. The curve is the slow part, and what disturbs a worker from one iteration to
-the next multiplies it: ``t = curve(x) / drift``. Any other predictor forecasts the drift, as a speed.
+intercept makes proportional shares wrong. The curve changes slowly; disturbances from one iteration to the next
+multiply it: ``t = curve(x) / drift``. Any other predictor forecasts the drift, as if it were a speed.
 """
 
 from __future__ import annotations
@@ -37,33 +37,35 @@ if TYPE_CHECKING:
 
 
 UNKNOWN, FITTED, MOST_INFORMATION = 0.01, 4.0, 10.0
-"""Squared relative moves of the batch that a slope rests on: at first, after fitting, and before old ones fade."""
+"""Information behind a slope, as a sum of squared relative moves of the batch: of an unknown curve, of a fitted one,
+and the most that is kept, so that old moves fade."""
 
 SMOOTHING = 0.2
-"""Weight of the newest batch in the mean recent one, and of the newest surprise in the noise."""
+"""Weight of the newest batch in the running mean of batches, and of the newest error in the noise."""
 
 LARGEST_SURPRISE = 2.0
-"""A time wrong by more than this factor counts as wrong by this factor."""
+"""A forecast time wrong by more than this factor counts as wrong by this factor."""
 
 TELLING = 0.5
-"""A move below this share of the noise is only the balancer's answer to it, and would be learnt as a slope."""
+"""A move of the batch below this share of the noise is only the balancer's reaction to that noise; learning from it
+would turn noise into a slope."""
 
 HOPELESS = 0.05
-"""Under noise from here on an excitation of a few per cent tells next to nothing: it would take hundreds, and sizes
-would never rest. None is asked for."""
+"""Noise from which no excitation is requested: a few per cent would reveal next to nothing, so it would take hundreds
+of iterations, and sizes would never settle."""
 
 LEAST_NOISE, TOLERATED = 0.02, 0.1
-"""Relative error of a time at the least, and of a slope up to which a curve counts as known."""
+"""Least relative noise assumed for a time, and the relative error of a slope up to which a curve counts as known."""
 
 
 class BatchTime(FleetPredictor):
-    """Batch time curve of each worker, times a drift that another predictor forecasts.
+    """Batch time curve of each worker, divided by a drift that another predictor forecasts.
 
-    A curve starts as the one fitted to the worker or its device type. Without any it is ``t = x / v`` through the last
-    report, the best that can be said while the batch never moves: slope and intercept then cannot be told apart, and
-    :attr:`wants_excitation` asks for a different batch. Once batches move, every move corrects the slope by recursive
-    least squares: how much the time changed from the last report to this one, against how much the curve said. What was
-    learnt fades as new moves come in, and stays while there are none.
+    A curve starts as the one fitted to the worker or its device type. Without one it is ``t = x / v`` through the last
+    report, the best estimate while the batch size stays the same: slope and intercept are then indistinguishable, and
+    :attr:`wants_excitation` requests a different size. Once sizes vary, every move corrects the slope by recursive
+    least squares: it compares how much the time changed since the last report with how much the curve predicted. Old
+    information fades as new moves come in, and stays while there are none.
 
     Parameters
     ----------
@@ -73,17 +75,17 @@ class BatchTime(FleetPredictor):
     drift
         The predictor of the drift, by its name and arguments as in :func:`paceline.predictors.named`.
     near
-        The batch near which fitted curves must be right, such as the global batch over the number of workers: sizes
-        farther off count less. Real curves are lines only over a few octaves, so give it if you can.
+        The batch size near which fitted curves must be accurate, such as the global batch over the number of workers;
+        more distant sizes count less. Real curves are lines only over a few octaves, so give it if you can.
     overlap
-        Give it where ``seconds`` are of steps that communicate while they compute, and ``comm_seconds`` are reported:
-        computing alone is taken to be ``(seconds**g - comm_seconds**g) ** (1 / g)`` with this ``g``, and the curves are
-        those of computing. Plan them with ``split(..., comm=..., overlap=...)``.
+        Give it if ``seconds`` include communication that overlaps with computing, and ``comm_seconds`` are reported:
+        the time of computing alone is then ``(seconds**g - comm_seconds**g) ** (1 / g)`` with this ``g``, and the
+        curves are those of computing alone. Plan them with ``split(..., comm=..., overlap=...)``.
 
     Examples
     --------
-    A device takes 0.2 s and 0.01 s a sample. While its batch stays at 40 a proportional curve is all there is; when the
-    batch doubles and the time does not, the curve shows the intercept:
+    A device takes 0.2 s plus 0.01 s per sample. While its batch stays at 40 the curve can only be proportional; when
+    the batch doubles and the time does not, the curve gains its intercept:
 
     >>> from paceline.predictors import BatchTime, Report
     >>> model = BatchTime()
@@ -123,7 +125,7 @@ class BatchTime(FleetPredictor):
 
     @property
     def wants_excitation(self) -> NDArray[np.bool_]:
-        """Whose batch has moved too little to tell slope and intercept apart, and would with an excitation, ``[W]``."""
+        """Workers whose batch varied too little to tell slope from intercept, and where excitation helps, ``[W]``."""
         noise_W = np.maximum(np.sqrt(self._rows["noise"]), LEAST_NOISE)
         wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self._rows["information"])) & (noise_W < HOPELESS)
         return wanted
@@ -131,19 +133,19 @@ class BatchTime(FleetPredictor):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit a curve to every device type whose batches moved in these traces, then the drift to what is left."""
+        """Fit a curve to every device type whose batch size varied in these traces, then the drift to the rest."""
         traces = [replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in traces]
         self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
         self._drift.fit([self._drift_of(trace) for trace in traces])
         return self
 
     def fit_profiles(self, profiles: pd.DataFrame) -> Self:
-        """Take the curve of each device from measured profiles: see :func:`paceline.datasets.profiles.load_profile`.
+        """Fit the curve of each device to measured profiles: see :func:`paceline.datasets.profiles.load_profile`.
 
         Raises
         ------
         ValueError
-            If the profiles hold more than one curve for a device, or too few sizes of one.
+            If the profiles hold more than one curve for a device, or too few sizes.
         """
         self.curves_ |= curves_of_profiles(profiles, near=self.near)
         return self
@@ -152,16 +154,16 @@ class BatchTime(FleetPredictor):
         return self.devices.get(worker, worker)
 
     def _drift_of(self, trace: Trace) -> Trace:
-        """Return the trace with each batch replaced by the seconds its curve gives it: its speed is then the drift."""
+        """Return the trace with each batch replaced by its seconds under the curve: its speed is then the drift."""
         curve_WF = np.stack([self._start(worker) for worker in trace.workers])
         return replace(trace, samples=_seconds(dict(zip(FIELDS, curve_WF.T, strict=True)), trace.samples))
 
     def _start(self, worker: str) -> Array:
-        """Return the fitted curve of this worker or its type, ``[F]``, or what to expect of an unknown one."""
+        """Return the fitted curve of this worker or its device type, ``[F]``, or the median curve if there is none."""
         known = self.curves_.get(self._device(worker))
         return median_curve(self.curves_) if known is None else known
 
-    # -- the fleet, and the drift's --------------------------------------------------------------------------------
+    # -- the fleet, here and in the drift's predictor --------------------------------------------------------------
 
     def reset(self, workers: Sequence[str]) -> None:
         """Start, or start again, with this fleet and no memory of any iteration."""
@@ -182,7 +184,7 @@ class BatchTime(FleetPredictor):
         self._drift.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place and all that was learnt of it."""
+        """Give a worker another name; it keeps its place and everything learnt about it."""
         super().rename(old, new)
         self._drift.rename(old, new)
 
@@ -193,7 +195,7 @@ class BatchTime(FleetPredictor):
         self._rows["information"][w] = FITTED if fitted else UNKNOWN
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and observed, the drift's too, as arrays."""
+        """Return everything learnt and observed, by the drift's predictor too, as arrays."""
         drift = {n.replace("/", "/drift/", 1): v for n, v in self._drift.state_dict().items() if n != "workers"}
         return super().state_dict() | drift
 
@@ -217,11 +219,11 @@ class BatchTime(FleetPredictor):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def observe(self, report: Report) -> None:
-        """Learn what the iteration just finished measured, and how far the forecast for it was off."""
+        """Learn from the measurements of the iteration just finished, and how far its forecast was off."""
         super().observe(replace(report, seconds=self._computing(report.seconds, report.comm_seconds)))
 
     def _computing(self, seconds: ArrayLike, comm_seconds: ArrayLike | None) -> Array:
-        """Return the time without the communication that overlapped with it; NaN where that hid it."""
+        """Return the time of computing alone; NaN where communication took the whole time and so hid it."""
         total = np.asarray(seconds, dtype=np.float64)
         if self.overlap is None or comm_seconds is None:
             return total
@@ -250,10 +252,10 @@ class BatchTime(FleetPredictor):
         self._rows["last_seconds"] = np.where(seen_W, seconds_W, self._rows["last_seconds"])
 
     def _learn_slope(self, size_W: Array, seconds_W: Array) -> None:
-        """Compare each report with the worker's last one: between the two the batch moved, and drift hardly did.
+        """Compare each report with the worker's last one: the batch moved in between, and the drift hardly did.
 
-        Comparing with a smoothed past would fool a balancer's loop: a worker that slows down gets less while the
-        smoothed speed still falls, so that the slope would seem to vanish.
+        A comparison with a smoothed past would go wrong under a balancer: a worker that slows down gets smaller batches
+        while its smoothed speed is still falling, so the slope would seem to vanish.
         """
         rows = self._rows
         move_W = (size_W - rows["last"]) / np.maximum(size_W, rows["last"])
@@ -268,7 +270,7 @@ class BatchTime(FleetPredictor):
         rows["centre"] = np.where(np.isfinite(size_W), nearer_W, centre_W)
 
     def _turn(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
-        """Turn lines around the mean recent batch, where the drift's level was seen, by recursive least squares."""
+        """Turn each line about its point at the mean recent batch, whose time the drift knows, by one step of RLS."""
         rows, centre_W = self._rows, self._rows["centre"]
         line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], centre_W))
         lowest_W = np.minimum(np.minimum(line_W, last_W), level_W)
@@ -283,7 +285,7 @@ class BatchTime(FleetPredictor):
         rows["slope"] = np.where(turned_W, slope_W, rows["slope"])
 
     def _ratio(self, size_W: Array, seconds_W: Array) -> Array:
-        """Return how much longer the batch took, against its curve, than the last one did; within bounds."""
+        """Return this batch's time over its curve, divided by the same ratio of the last batch; within bounds."""
         rows = self._rows
         now_W = seconds_W / _seconds(rows, size_W)
         ratio_W = now_W * _seconds(rows, rows["last"]) / rows["last_seconds"]
@@ -326,7 +328,7 @@ class BatchTime(FleetPredictor):
         return size_W * self._drift._next_speed(drivers_WD, 1) / _seconds(self._rows, size_W)
 
     def _likely_size(self) -> Array:
-        """Return the last batch; for a worker without any that of the others, or one its curve was measured at."""
+        """Return the last batch; without one, the median of the others, or a size its curve was fitted at."""
         last_W = self._rows["last"]
         known_W = np.isfinite(last_W)
         if known_W.all():
@@ -334,7 +336,7 @@ class BatchTime(FleetPredictor):
         return np.where(known_W, last_W, np.median(last_W[known_W]) if known_W.any() else self._rows["size"])
 
     def _limit(self) -> Array:
-        """Return the largest batch that worked below one that failed, but no less than half of the latter."""
+        """Return the largest batch that worked below one that failed, but at least half of the failed one."""
         rows = self._rows
         learnt_W = np.maximum(rows["worked"], np.floor(rows["failed"] / 2.0))
         return np.minimum(np.maximum(rows["most"], rows["worked"]), learnt_W)

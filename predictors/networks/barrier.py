@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 GROUP = 16
-"""Workers in a random group."""
+"""Workers per random group."""
 
 SLOWEST_AVERAGE = -1
-"""The entry of the memory that a worker's speed is told against where workers of a group are compared."""
+"""The entry of the memory (its slowest average) relative to which speeds of a group's workers are compared."""
 
 
 class BarrierHead(GatedNARX):
     """GatedNARX tuned for the slowest worker: the one that all others wait for at the barrier.
 
-    When batches are sized by forecasts ``p`` and the speeds turn out to be ``v``, an iteration takes
-    ``max(p / v) * sum(v) / sum(p)`` times as long as the best split would have. After the fit of GatedNARX this network
-    is fitted on to that, over random groups of workers. It forecasts workers that may turn out slow below their mean:
-    only ratios between workers matter, so take another predictor where the speed itself is wanted.
+    When batches are sized by forecasts ``p`` and the speeds turn out to be ``v``, an iteration takes ``max(p / v) *
+    sum(v) / sum(p)`` times as long as with the best split. After the fit of GatedNARX, training continues on this
+    ratio, over random groups of workers. The result forecasts workers that may turn out slow below their mean: only
+    ratios between workers matter, so take another predictor if you need the speed itself.
 
     Parameters
     ----------
     hidden, driver_lags, drivers, pretrained, online, training
-        As of :class:`paceline.predictors.GatedNARX`. ``fit`` of a pretrained head only goes on with the groups.
+        As for :class:`paceline.predictors.GatedNARX`. With ``pretrained``, ``fit`` only continues training on groups.
 
     Notes
     -----
-    The loss is ``logsumexp(beta * log(p / v)) / beta + log(sum(v) / sum(p))``, which is above the logarithm of that
-    ratio and close to it for a large beta.
+    The loss is ``logsumexp(beta * log(p / v)) / beta + log(sum(v) / sum(p))``: an upper bound of the logarithm of that
+    ratio, close to it for a large beta.
 
     Examples
     --------
-    Two workers have the same median speed; the one that is sometimes slow gets less than half:
+    Two workers have the same median speed; the one that is sometimes slow gets the lower forecast:
 
     >>> import numpy as np
     >>> from paceline.predictors import BarrierHead, Report
@@ -62,20 +62,20 @@ class BarrierHead(GatedNARX):
     shipped_as: ClassVar[str] = "barrier-head"
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the network to all workers of these traces as GatedNARX, then tune it to groups. Needs torch."""
+        """Fit the network to all workers of these traces like GatedNARX, then tune it on groups. Needs torch."""
         traces = list(traces)
         if not self.pretrained:
             super().fit(traces)
         return self.tune(traces)
 
     def tune(self, traces: Iterable[Trace]) -> Self:
-        """Go on from the weights there are, GatedNARX's or its own, to random groups of workers. Needs torch."""
+        """Continue training from the present weights, on random groups of workers. Needs torch."""
         require("torch", needed_by="BarrierHead.tune", extra="torch")
         from paceline.predictors.networks.torch_fit import fit_barrier
 
         traces = list(traces)
         if not traces or not self.weights_:
-            raise ValueError("traces must hold at least one trace, and the head weights to go on from: call fit first")
+            raise ValueError("traces must hold at least one trace, and the head must have weights: call fit first")
         examples = BarrierExamples.joined([self._barrier_examples(trace) for trace in traces])
         groups = BarrierExamples.joined([examples.grouped(rows) for rows in self._groups(examples.validates)])
         if groups.validates.all() or not groups.validates.any():
@@ -86,7 +86,7 @@ class BarrierHead(GatedNARX):
         return self
 
     def _groups(self, validates: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-        """Return random groups of examples, ``[groups, workers]``: those to learn from, and those that validate."""
+        """Return random groups of examples, ``[groups, workers]``: those to train on, and those that validate."""
         rng = np.random.default_rng(self.training.seed)
         chosen = [rng.permutation(np.flatnonzero(validates == held_out)) for held_out in (False, True)]
         return [rows[: len(rows) // GROUP * GROUP].reshape(-1, GROUP) for rows in chosen]

@@ -1,4 +1,4 @@
-"""Pass traces through a network's own serving code, to collect what it will see when it serves.
+"""Pass traces through a network's own serving code, to collect the inputs it will see when it serves.
 
 Axes: T iterations, W workers, D drivers.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Rows = dict[str, Array]
 Situation = tuple[int, Rows, Array, Array]
-"""An iteration, the state that workers were in before it, the drivers at its start, and the log speeds it had."""
+"""An iteration, the workers' state before it, the drivers at its start, and its measured log speeds."""
 
 
 class ServesFromRows(Protocol):
-    """A network whose state can be moved on by any log speeds, measured ones or its own forecasts."""
+    """A network whose state any log speeds can advance: measured ones, or its own forecasts."""
 
     _rows: Rows
 
@@ -47,10 +47,10 @@ class ServesFromRows(Protocol):
 def situations(model: ServesFromRows, trace: Trace, closed_loop: int = 1) -> Iterator[Situation]:
     """Yield every situation in which the model would have forecast this trace, one iteration after the other.
 
-    With ``closed_loop`` above 1 each is followed by those that the model would have brought itself into by feeding its
-    forecasts back: up to ``closed_loop`` iterations ahead, with the drivers held, as it is served at a horizon.
+    With ``closed_loop`` above 1, each is followed by the situations that the model reaches when its own forecasts are
+    fed back: up to ``closed_loop`` iterations ahead, with constant drivers, as when it serves at a longer horizon.
 
-    The model that learns from them corrects its own mistakes: Venkatraman, Hebert and Bagnell, Improving multi-step
+    A model trained on those learns to correct its own mistakes: Venkatraman, Hebert and Bagnell, Improving multi-step
     prediction of learned time series models, AAAI 2015.
     """
     served = copy.copy(model)

@@ -1,4 +1,4 @@
-"""GatedNARX: a network that chooses, worker by worker, which of its past speeds to trust, and corrects it.
+"""GatedNARX: a network that chooses for each worker which of its past speeds to trust, and corrects them.
 
 Axes: W workers, D drivers, F inputs of the network, H hidden units.
 """
@@ -29,18 +29,19 @@ if TYPE_CHECKING:
 
 
 FARTHEST = 4.0
-"""A driver is taken at most so many deviations from its mean: what was never seen in fitting says no more."""
+"""A driver counts as at most this many deviations from its mean: farther out, the network was never fitted."""
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
 ONLINE_STEP, ONLINE_FADING, ONLINE_REACH = 0.02, 0.001, 0.5
-"""Share of an error that a worker's own output layer makes up for, what it forgets, the scales it may correct."""
+"""Share of an error that a worker's own output layer corrects per step, the share it forgets, and the most scales that
+it may correct."""
 
 LARGEST_ERROR = 2.0
-"""Errors beyond so many scales teach a worker's own output layer no more than this."""
+"""Errors beyond this many scales count as this many when a worker's own output layer learns."""
 
 TUNING_RATE = 0.2
-"""Share of the learning rate where fitted weights are fitted on."""
+"""Share of the learning rate when training continues from fitted weights."""
 
 DEFAULT = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
 
@@ -49,26 +50,26 @@ class GatedNARX(Network):
     """NARX whose forecast is a choice among past speeds and averages, plus a correction: exact after any spike.
 
     In log speed the forecast is ``last + sum_r gate_r * (reference_r - last) + scale * head_1 + unit * head_2``. The
-    gates (a softmax) and heads come from one tanh layer that sees how far lags and averages lie from the last speed, in
-    the worker's running scale, what its changes have in common with earlier ones and with its drivers, and drivers now
-    and past. Only ratios of speeds enter: one network, fitted over all workers, serves workers of any speed and noise,
-    also those it was not fitted to. A driver that is missing is known as missing. Before it is fitted its forecast is
-    the last speed.
+    gates (a softmax) and heads come from one tanh layer. Its inputs are how far lags and averages are from the last
+    speed, in the worker's running scale, how its changes correlate with earlier ones and with its drivers (driving
+    factors), and the drivers now and in the past. Only ratios of speeds enter, so one network, fitted over all workers,
+    serves workers of any speed and noise, even those it was not fitted to. The network sees which drivers are missing.
+    Before the fit, the forecast is the last speed.
 
     Parameters
     ----------
     hidden
         Units of the tanh layer.
     driver_lags
-        Number of past boundaries whose drivers it sees besides the current one, at least 1.
+        Number of past boundaries whose drivers it sees in addition to the current one, at least 1.
     drivers
         Names of the drivers to use; ``None`` takes all that any fitted trace has, ``()`` uses none.
     pretrained
-        Start with the network that ships with the library: it serves any fleet without fitting, and ``fit`` goes on
-        from it. It brings its own hidden units and drivers.
+        Start with the network that comes with the library: it serves any fleet without fitting, and ``fit`` continues
+        from it. Its own numbers of hidden units and drivers override the arguments.
     online
-        Whether each worker's own correction of the output layer goes on learning while it serves: in small bounded
-        steps that fade, so that it cannot diverge.
+        Whether each worker gets its own correction of the output layer, learnt while it serves: in small bounded steps
+        that fade, so that it cannot diverge.
     training
         How the network is trained.
 
@@ -79,7 +80,7 @@ class GatedNARX(Network):
 
     Examples
     --------
-    A worker that was never seen before has one slow iteration, and is expected back:
+    A worker that was never seen before has one slow iteration; the forecast returns to its usual speed:
 
     >>> from paceline.predictors import GatedNARX, Report
     >>> model = GatedNARX(pretrained=True)
@@ -132,7 +133,7 @@ class GatedNARX(Network):
         return np.exp(self._next_log_speed(rows, drivers_WD))
 
     def _answered(self, drivers_WD: Array) -> Array:
-        """Return the next speed; a question that was asked since the last report is not computed again."""
+        """Return the next speed, cached for these drivers until the next report."""
         memory_WM, asked = self._rows["memory"], drivers_WD.tobytes()
         if self._answer is None or self._answer[0] is not memory_WM or self._answer[1] != asked:
             self._answer = (memory_WM, asked, np.exp(self._next_log_speed(self._rows, drivers_WD)))
@@ -151,7 +152,7 @@ class GatedNARX(Network):
         return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEEDS[0]), LOG_SPEEDS[1]))
 
     def _standard(self, rows: Rows, drivers_WD: Array) -> tuple[Array, Array]:
-        """Return drivers in deviations from their mean, 0 where unknown, and which are known; a gap keeps the last."""
+        """Return the drivers in deviations, the last value (or 0) where one is missing, and which were ever known."""
         if not self.driver_names_:
             return drivers_WD, drivers_WD
         standard_WD = (drivers_WD - self.driver_mean_) / self.driver_scale_
@@ -175,7 +176,7 @@ class GatedNARX(Network):
         return gated_memory.moved(rows, log_speed_W, *self._standard(rows, drivers_WD))
 
     def _own_learnt(self, log_speed_W: Array, drivers_WD: Array) -> Array:
-        """Return each worker's correction after one normalised step against its bounded error, faded a little."""
+        """Return each worker's correction after fading a little and one normalised step against its bounded error."""
         rows, own_WH = self._rows, self._rows["own"]
         error_W = (log_speed_W - self._next_log_speed(rows, drivers_WD)) / scale_of(rows)
         inputs_WF, _, _ = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
@@ -187,7 +188,7 @@ class GatedNARX(Network):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
+        """Fit the network to all workers of these traces, on the inputs that serving would have seen. Needs torch."""
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         traces = list(traces)
         if not traces:
@@ -229,12 +230,12 @@ class GatedNARX(Network):
 
 
 def any_drivers(traces: Sequence[Trace], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the drivers wanted, or all that any of the traces has when ``wanted`` is None.
+    """Return the wanted drivers, or all that any of the traces has if ``wanted`` is None.
 
     Raises
     ------
     ValueError
-        If a driver wanted is in none of the traces; the sentence lists those that are.
+        If a wanted driver is in none of the traces; the message lists those that are.
     """
     found = tuple(dict.fromkeys(name for trace in traces for name in trace.driver_names))
     missing = [name for name in wanted or () if name not in found]
@@ -254,7 +255,7 @@ def _with_one(hidden_WH: Array) -> Array:
 
 @cache
 def _shipped(name: str) -> dict[str, NDArray[Any]]:
-    """Return what a network that ships with the library has learnt."""
+    """Return the fitted parameters of a network that comes with the library."""
     import json
 
     from safetensors import safe_open

@@ -1,4 +1,4 @@
-"""What GatedNARX remembers of each worker, and what its network sees of it: only ratios of speeds, in running scales.
+"""What GatedNARX remembers about each worker, and the inputs it makes of that: ratios of speeds, in running scales.
 
 Axes: W workers, D drivers, M remembered log speeds (lags and averages), S smoothings, R references, E changes compared,
 F inputs.
@@ -13,34 +13,34 @@ from paceline._arrays import Array
 Rows = dict[str, Array]
 
 LAGS, SMOOTHINGS = 8, np.array([0.5, 0.25, 0.1, 0.03])
-"""Number of past log speeds, and the averages of log speed, that a worker's memory holds."""
+"""Number of past log speeds, and smoothings of the averages of log speed, in a worker's memory."""
 
 OFFSETS = LAGS - 1 + len(SMOOTHINGS)
-"""Remembered log speeds besides the last one."""
+"""Number of remembered log speeds other than the last one."""
 
 REFERENCES = np.array([0, 1, 2, 4, 7, 8, 9, 10])
-"""Those that gates choose from: lags 2, 3, 4, 6 and the averages."""
+"""Places of the references that gates choose from: lags 2, 3, 4 and 6, and the averages."""
 
 SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
-"""Weight of the newest change in a worker's running scale, the scales it counts for at most, the least scale."""
+"""Weight of the newest change in a worker's running scale, the most scales it counts for, and the least scale."""
 
 ECHOES = 4
-"""Past changes that the newest one is compared with: noise turns back at once, a walk does not."""
+"""Past changes that the newest one is compared with: noise reverts at once, a random walk does not."""
 
 HABIT_SMOOTHING = 0.03
-"""Weight of the newest iteration in what a worker's changes have in common with earlier ones, and with its drivers."""
+"""Weight of the newest iteration in the running correlations of a worker's changes with earlier ones and drivers."""
 
 FEWEST_MOVES = 0.3
-"""Squared moves of a driver added to those seen, so that a few say little about what it does to a worker."""
+"""Added to a driver's squared moves in the denominator, so that a few moves say little about its effect."""
 
 SETTLED = 1.0 / SMOOTHINGS[-1]
-"""Log speeds after which all averages have their own smoothing; before, the newest counts as much as any."""
+"""Log speeds after which all averages use their own smoothing; until then they are plain means."""
 
 FIRST_ECHOES = np.eye(1, ECHOES + 1)[0]
-"""Before anything was seen, no change has anything in common with another."""
+"""The start: no change correlates with any other."""
 
 LARGEST_UNIT, SCALES_IN_UNIT = 0.2, 2.0
-"""The second head speaks in this much log speed, as a driver takes a share of the speed; or in scales if less."""
+"""Unit of the second head, in log speed, because a driver takes a share of the speed; at most this many scales."""
 
 
 def fresh(count: int, drivers: int, driver_lags: int) -> Rows:
@@ -90,7 +90,7 @@ def inputs_of(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array, A
 
 
 def driver_columns(drivers: int, driver_lags: int) -> Array:
-    """Return which inputs are made of which driver, ``[D, F]`` of 0 and 1."""
+    """Return which inputs are derived from which driver, ``[D, F]`` of 0 and 1."""
     one_DD = np.eye(drivers)
     return np.concatenate([np.zeros((drivers, OFFSETS + 2 + ECHOES)), np.tile(one_DD, 4 + driver_lags)], axis=1)
 
@@ -99,9 +99,9 @@ def driver_columns(drivers: int, driver_lags: int) -> Array:
 
 
 def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> Rows:
-    """Return the memory one iteration later; who has no log speed (NaN) remembers only the drivers."""
+    """Return the memory one iteration later; for a worker without a log speed (NaN) only the drivers move."""
     memory_WM, drivers = rows["memory"], standard_WD.shape[1]
-    settled = rows["seen"].min() >= SETTLED  # a shorter way for a fleet without new workers, to the same end
+    settled = rows["seen"].min() >= SETTLED  # without new workers there is a shorter way to the same result
     if not settled:  # the first log speed fills the whole memory
         memory_WM = np.where(rows["seen"][:, None] == 0, log_speed_W[:, None], memory_WM)
     line_WE = np.empty((len(memory_WM), ECHOES + 2), order="F")
@@ -132,7 +132,7 @@ def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -
 
 
 def _remembered(memory_WM: Array, seen_W: Array | None, log_speed_W: Array) -> Array:
-    """Return the memory with these log speeds in front; averages are plain means at first."""
+    """Return the memory with these log speeds in front; averages start as plain means."""
     moved_WM = np.empty_like(memory_WM)
     moved_WM[:, 0] = log_speed_W
     moved_WM[:, 1:LAGS] = memory_WM[:, : LAGS - 1]
@@ -143,7 +143,7 @@ def _remembered(memory_WM: Array, seen_W: Array | None, log_speed_W: Array) -> A
 
 
 def _scaled(rows: Rows, bounded_W: Array, settled: np.bool_, change_W: Array) -> Array:
-    """Return the running mean of the changes' size, each bounded; there is none before the second log speed."""
+    """Return the running mean of the bounded sizes of changes; NaN before the second log speed."""
     scale_W, seen_W = rows["scale"], rows["seen"]
     if settled:
         return scale_W + SCALE_SMOOTHING * (bounded_W - scale_W)

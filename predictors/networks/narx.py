@@ -1,4 +1,4 @@
-"""NARX: a nonlinear autoregression on past speeds and on driving factors, past and current.
+"""NARX: a nonlinear autoregression on past speeds and on past and current drivers (driving factors).
 
 Axes: W workers, D drivers, P speed lags, Q driver lags, F inputs of the network, T iterations.
 """
@@ -26,10 +26,10 @@ SCALE_SMOOTHING = 0.05
 """Weight of the newest change in a worker's running scale."""
 
 SMALLEST_SCALE = 1e-3
-"""A worker's log speed is taken to change by at least this much from one iteration to the next."""
+"""Least running scale: a worker's log speed is taken to change by at least this much between iterations."""
 
 FARTHEST = 10.0
-"""A driver is taken at most so many standard deviations from its mean: what was never seen in fitting says no more."""
+"""A driver counts as at most this many standard deviations from its mean: farther out, NARX was never fitted."""
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
@@ -37,17 +37,17 @@ LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 class NARX(Network):
     """Nonlinear autoregressive network with exogenous inputs: the speed predictor of LB-BSP.
 
-    Two tapped delay lines, of the last ``lags`` speeds and of the drivers sampled now and at the last
-    ``driver_lags`` boundaries, feed one tanh layer and a direct linear path beside it. It works in log speed, as a
-    difference from the last speed, in units of each worker's own running scale: one network, fitted over all workers,
-    serves workers of any speed. Before it is fitted its forecast is the last speed.
+    Two tapped delay lines, of the last ``lags`` speeds and of the drivers sampled now and at the last ``driver_lags``
+    boundaries, feed one tanh layer and a direct linear path beside it. Inputs and output are differences of log speed
+    from the last one, in units of each worker's own running scale, so one network, fitted over all workers, serves
+    workers of any speed. Before the fit, the forecast is the last speed.
 
     Parameters
     ----------
     lags
         Number of past speeds it sees, at least 1.
     driver_lags
-        Number of past boundaries whose drivers it sees besides the current one, at least 0.
+        Number of past boundaries whose drivers it sees in addition to the current one, at least 0.
     hidden
         Units of the tanh layer.
     drivers
@@ -62,8 +62,8 @@ class NARX(Network):
 
     Notes
     -----
-    ``v[k] = F(v[k-1], ..., v[k-p]; c[k], ..., c[k-q])`` is that of Chen et al., arXiv 1806.02508; lags, scaling
-    and training are this library's own, as the paper does not tell them.
+    ``v[k] = F(v[k-1], ..., v[k-p]; c[k], ..., c[k-q])`` is the model of Chen et al., arXiv 1806.02508. Lags, scaling
+    and training are this library's own, because the paper does not give them.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class NARX(Network):
         self.training = training or Training()
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
+        """Fit the network to all workers of these traces, on the inputs that serving would have seen. Needs torch."""
         require("torch", needed_by="NARX.fit", extra="torch")
         traces = list(traces)
         if not traces:
@@ -170,14 +170,14 @@ def _scale(rows: dict[str, Array]) -> Array:
 
 
 def _filled(rows: dict[str, Array], drivers_WD: Array) -> Array:
-    """Drivers now; where one is missing, as it was at the boundary before."""
+    """Return the drivers now; a missing one keeps its value of the previous boundary."""
     if not rows["past_drivers"].shape[1]:
         return drivers_WD
     return np.where(np.isfinite(drivers_WD), drivers_WD, rows["past_drivers"][:, 0])
 
 
 def _shifted(rows: dict[str, Array], log_speed_W: Array, drivers_WD: Array) -> dict[str, Array]:
-    """Both delay lines one iteration later; a worker that did not report keeps its line of speeds."""
+    """Return the state one iteration later; a worker that did not report keeps its past speeds."""
     seen_W = np.isfinite(log_speed_W)
     lags_WP = rows["log_speed"]
     moved_WP = np.concatenate([log_speed_W[:, None], lags_WP[:, :-1]], axis=1)

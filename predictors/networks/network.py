@@ -1,4 +1,4 @@
-"""What networks share: their weights, and the drivers they were fitted with. Axis: D drivers."""
+"""Base class of networks: their weights, and the drivers they were fitted with. Axis: D drivers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.predictors.fleet import FleetPredictor
 
 
 class Network(FleetPredictor):
-    """A predictor with weights that torch fits, over inputs in which drivers are told in deviations from their mean.
+    """A predictor with weights that torch fits; its inputs hold drivers in deviations from their mean.
 
     Parameters
     ----------

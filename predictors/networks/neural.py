@@ -1,4 +1,4 @@
-"""What neural predictors share without torch: how to train, what to learn from, and the layers they serve.
+"""The parts of neural predictors that need no torch: training options, examples, and the layers that serve.
 
 Axes: N examples, F inputs of the network, H hidden units, R references.
 """
@@ -22,21 +22,21 @@ class Training:
     Parameters
     ----------
     epochs
-        The most passes over the examples.
+        Most passes over the examples.
     patience
-        Passes without a better validation loss after which training stops and the best weights are kept.
+        Training stops after this many passes without a better validation loss, and the best weights are kept.
     batch_size
         Examples per optimiser step.
     learning_rate, weight_decay
-        Those of AdamW; the learning rate falls to zero along a half cosine.
+        Options of AdamW; the learning rate falls to zero along a half cosine.
     validation
         Share of each trace, at its end, that is held out to decide when to stop, in (0, 1).
     closed_loop
-        Iterations ahead that NARX and GatedNARX are trained for. At 1 they only see what was measured (teacher-forced).
-        Above, they are trained once more on what they see when their own forecasts are fed back, up to so many
-        iterations ahead: the way they are served at a horizon.
+        Iterations ahead that NARX and GatedNARX are trained for. At 1 their inputs are measurements (teacher forcing).
+        Above 1 they are trained a second time on the inputs they get when their own forecasts are fed back, up to this
+        many iterations ahead, as when they serve at a longer horizon.
     seed
-        Of the initial weights and of the order of examples. The global random state is never touched.
+        Seed of the initial weights and of the order of examples. The global random state is never touched.
     """
 
     epochs: int = 60
@@ -58,7 +58,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Examples:
-    """What a network learns from: inputs ``[N, F]``, targets ``[N]``, and which rows validate, ``[N]`` of bool."""
+    """Training examples of a network: inputs ``[N, F]``, targets ``[N]``, and which rows validate, ``[N]`` of bool."""
 
     inputs: Array
     targets: Array
@@ -77,9 +77,9 @@ class Examples:
 
 @dataclass(frozen=True)
 class GateExamples(Examples):
-    """Examples of a gated network: besides, its references ``[N, R]`` and the unit of its second head ``[N]``.
+    """Examples of a gated network: also its references ``[N, R]`` and the unit of its second head ``[N]``.
 
-    References and units are told in running scales, as differences from the last log speed; so are targets.
+    References, units and targets are differences from the last log speed, in running scales.
     """
 
     references: Array
@@ -88,7 +88,7 @@ class GateExamples(Examples):
 
 @dataclass(frozen=True)
 class BarrierExamples(GateExamples):
-    """Examples of a barrier head: besides, each worker's running scale, and its last log speed from its average."""
+    """Examples of a barrier head: also each worker's running scale, and its last log speed minus its average."""
 
     scale: Array
     level: Array
@@ -105,9 +105,9 @@ STEPS = 64
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a recurrent network learns from: inputs ``[N, STEPS, F]``, targets ``[N, STEPS]``, and which validate.
+    """Training sequences of a recurrent network: inputs ``[N, STEPS, F]``, targets ``[N, STEPS]``, and which validate.
 
-    A target is NaN where there is none; those steps only move the state on.
+    A missing target is NaN; such a step only advances the state.
     """
 
     inputs: Array
@@ -134,7 +134,7 @@ class Sequences:
 
 
 def tanh_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
-    """Return ``inputs @ direct + tanh(inputs @ w1 + b1) @ w2 + b2``, ``[N]``: what a fitted network serves."""
+    """Return ``inputs @ direct + tanh(inputs @ w1 + b1) @ w2 + b2``, ``[N]``: the output of a fitted network."""
     hidden = np.tanh(inputs @ weights["w1"] + weights["b1"])
     return np.asarray(inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"])
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 Rows = dict[str, Array]
 
 SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
-"""Weight of the newest change in a worker's running scale, the scales it counts for at most, the least scale."""
+"""Weight of the newest change in a worker's running scale, the most scales it counts for, and the least scale."""
 
 FARTHEST = 4.0
-"""A driver is taken at most so many deviations from its mean: what was never seen in fitting says no more."""
+"""A driver counts as at most this many deviations from its mean: farther out, the network was never fitted."""
 
 FARTHEST_STEP = 5.0
-"""No forecast lies farther from the last log speed than the newest change and so many running scales."""
+"""Farthest that a forecast may be from the last log speed: the newest change plus this many running scales."""
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
@@ -39,15 +39,15 @@ DEFAULT = Training(epochs=60, batch_size=16, learning_rate=5e-3, weight_decay=1e
 
 
 class RecurrentPredictor(Network):
-    """What the recurrent predictors share: a worker's hidden state, moved on by every report, and a linear output.
+    """Base class of recurrent predictors: a hidden state per worker that every report advances, and a linear output.
 
     The cell sees the newest change of log speed in the worker's running scale, and the drivers at the boundary before
-    the iteration to be forecast; the output is the next change, in the same scale. A worker that does not report keeps
-    its state. Before it is fitted its forecast is the last speed.
+    the iteration to forecast. The output is the next change, in the same scale. A worker that does not report keeps its
+    state. Before the fit, the forecast is the last speed.
     """
 
     cells: int = 1
-    """State vectors of a cell: the output, and for an LSTM its memory besides."""
+    """State vectors per cell: 1 for the output, or 2 if there is also a memory, as in an LSTM."""
 
     def __init__(self, hidden: int = 16, drivers: Sequence[str] | None = None, training: Training = DEFAULT) -> None:
         if hidden < 1:
@@ -98,7 +98,7 @@ class RecurrentPredictor(Network):
         self._rows = self._moved(self._rows, np.log(speed_W), drivers_WD)
 
     def _moved(self, rows: Rows, log_speed_W: Array, drivers_WD: Array) -> Rows:
-        """Return the state one iteration later; a worker without a log speed (NaN) keeps its own."""
+        """Return the state one iteration later; a worker without a log speed (NaN) keeps its state."""
         change_W = log_speed_W - rows["log_speed"]
         bounded_W = np.minimum(np.abs(change_W), LARGEST_CHANGE * _scale(rows))
         smoothed_W = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
@@ -116,7 +116,7 @@ class RecurrentPredictor(Network):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the network to all workers of these traces, as they would have been served. Needs torch."""
+        """Fit the network to all workers of these traces, on the inputs that serving would have seen. Needs torch."""
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         from paceline.predictors.networks.torch_recurrent import fit_recurrent
 
@@ -133,7 +133,7 @@ class RecurrentPredictor(Network):
         return self
 
     def _sequences(self, trace: Trace) -> Iterator[Sequences]:
-        """Pass the trace through the serving code, and yield what each worker's state would have seen."""
+        """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
         served = copy.copy(self)
         served.reset(trace.workers)
         drivers_TWD = trace.drivers_named(self.driver_names_)
@@ -145,14 +145,14 @@ class RecurrentPredictor(Network):
             known_W = np.isfinite(rows["scale"])
             targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / _scale(rows), np.nan))
             served._rows = served._moved(rows, log_speed_W, drivers_WD)
-        reported_TW = np.isfinite(trace.speed)  # the state moves on with reports only
+        reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
         for w in range(len(trace.workers)):
             seen_T = reported_TW[:, w]
             yield Sequences.cut(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
 
     def _gates(self, inputs_WF: Array, output_WH: Array) -> tuple[Array, Array]:
-        """Return what inputs and the last output send to the cell's gates, ``[W, G]`` each."""
+        """Return what the inputs, and what the last output, add to the cell's gates, ``[W, G]`` each."""
         weights = self.weights_
         from_inputs_WG = inputs_WF @ weights["weight_ih"] + weights["bias_ih"]
         return from_inputs_WG, output_WH @ weights["weight_hh"] + weights["bias_hh"]
@@ -282,4 +282,5 @@ def _scale(rows: Mapping[str, Array]) -> Array:
 
 
 def _sigmoid(values: Array) -> Array:
+    # As a tanh, which does not overflow where exp(-values) would.
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * values))

@@ -1,6 +1,6 @@
 """Torch trains, numpy serves: fit networks by gradient descent. Axes: N examples, F inputs, H hidden units.
 
-Nothing else imports torch at its top; this file is imported only when a network is fitted.
+No other file that serves imports torch at its top; this one is imported only when a network is fitted.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def fit_tanh_layer(
 ) -> dict[str, Array]:
     """Fit the weights of :func:`tanh_layer` to the examples under Huber loss.
 
-    The output layer and the direct path start at zero, so that an untrained network says zero. Returns ``w1 [F, H]``,
-    ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
+    The output layer and the direct path start at zero, so that an untrained network forecasts no change. Returns
+    ``w1 [F, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
     width = examples.inputs.shape[1]
@@ -58,7 +58,7 @@ def fit_gates(
 ) -> dict[str, Array]:
     """Fit the weights of :func:`gated_layer` to the examples under Huber loss, hiding some drivers of each example.
 
-    A driver that is hidden looks as one that was never sampled, so that its absence does no harm later. Returns
+    A hidden driver looks like one that was never sampled, so that the network learns to do without it. Returns
     ``w1 [F, H]``, ``b1 [H]``, ``w2 [H, R + 2]``, ``b2 [R + 2]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
@@ -77,7 +77,7 @@ def fit_gates(
 def fit_barrier(
     groups: BarrierExamples, driver_columns: Array, training: Training, start: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Fit the weights of :func:`gated_layer` on, to how long groups of workers wait for their slowest."""
+    """Continue training the weights of :func:`gated_layer`, on how long groups wait for their slowest worker."""
     generator = torch.Generator().manual_seed(training.seed)
     weights = {name: tensor(value) for name, value in start.items()}
 
@@ -106,17 +106,17 @@ def fit_barrier(
 
 
 SHARPNESS, TUNING_RATE = 40.0, 0.3
-"""How near the soft maximum comes to the slowest, and the share of the learning rate."""
+"""Sharpness of the soft maximum over a group's workers, and the share of the learning rate used for tuning."""
 
 HUBER = 2.0
-"""Errors beyond so many running scales count linearly."""
+"""Errors beyond this many running scales count linearly."""
 
 HIDDEN_ALL, HIDDEN_EACH = 0.15, 0.1
-"""Chance that an example shows none of its drivers, and that it lacks any single one."""
+"""Probability that an example hides all of its drivers, and that it hides any single one."""
 
 
 def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
-    """Return what :func:`paceline.predictors.networks.neural.gated_layer` returns, for torch to differentiate."""
+    """Return the same as :func:`paceline.predictors.networks.neural.gated_layer`, in torch, to be differentiated."""
     output = torch.tanh(inputs @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"]
     gates = torch.softmax(torch.nn.functional.pad(output[:, :-2], (1, 0)), dim=1)[:, 1:]
     return (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
@@ -133,7 +133,7 @@ def _new_gates(examples: GateExamples, hidden: int, generator: torch.Generator) 
 
 
 def _hider(driver_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:
-    """Return what hides drivers: it sets all inputs made of a driver to zero, as where the driver is unknown."""
+    """Return a function that hides drivers: it sets all inputs derived from one to zero, as if it were unknown."""
     drivers = len(driver_columns_DF)
 
     def hide(batch: Batch) -> Batch:
@@ -159,7 +159,7 @@ def descend(
     generator: torch.Generator,
     augment: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> dict[str, Array]:
-    """Minimise ``loss(*batch)`` over the weights, and return those that were best where ``validates`` holds."""
+    """Minimise ``loss(*batch)`` over the weights, and return those with the least loss on the validation rows."""
     for weight in weights.values():
         weight.requires_grad_()
     held = torch.as_tensor(validates)
@@ -184,10 +184,10 @@ def descend(
 
 
 def tensor(values: Array) -> torch.Tensor:
-    """Return the values as torch trains on them, in single precision, in memory of their own."""
+    """Return a copy of the values in single precision, which is what torch trains on."""
     return torch.tensor(values, dtype=torch.float32)
 
 
 def numbers(weights: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    """Return the weights as numpy serves them."""
+    """Return the weights as float64 arrays, which is what numpy serves."""
     return {name: weight.detach().numpy().astype(np.float64) for name, weight in weights.items()}

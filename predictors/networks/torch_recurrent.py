@@ -15,17 +15,19 @@ from paceline.predictors.networks.torch_fit import descend, tensor
 KINDS = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
 
 HUBER = 2.0
-"""Errors beyond so many running scales count linearly."""
+"""Errors beyond this many running scales count linearly."""
 
 
 def fit_recurrent(kind: str, sequences: Sequences, hidden: int, training: Training) -> dict[str, Array]:
-    """Fit a recurrent layer of torch and a linear output to the sequences under Huber loss; each starts from zero.
+    """Fit a recurrent layer of torch and a linear output to the sequences under Huber loss.
 
-    Returns the layer's weights as numpy multiplies by them, ``weight_ih [F, G]``, ``weight_hh [H, G]``,
-    ``bias_ih [G]``, ``bias_hh [G]``, and ``out [H]``, ``out_bias []``.
+    Every sequence starts from a zero state. Returns the layer's weights, transposed for numpy: ``weight_ih [F, G]``,
+    ``weight_hh [H, G]``, ``bias_ih [G]``, ``bias_hh [G]``, and ``out [H]``, ``out_bias []``.
     """
     generator = torch.Generator().manual_seed(training.seed)
-    with torch.random.fork_rng():  # torch draws the layer's first weights itself: they are replaced, its state kept
+    # torch draws the layer's first weights from its global generator. They are replaced below, and fork_rng restores
+    # the generator, because fitting must not touch global random state.
+    with torch.random.fork_rng():
         layer = KINDS[kind](sequences.inputs.shape[2], hidden, batch_first=True)
     with torch.no_grad():
         for weight in layer.parameters():

@@ -1,4 +1,4 @@
-"""Boosting: regression trees over past speeds and drivers, the strong tabular baseline.
+"""Boosting: regression trees over past speeds and drivers (driving factors), the strong tabular baseline.
 
 Axes: T iterations, W workers, D drivers, P past speeds, Q past boundaries, S smoothings, F inputs of the trees.
 """
@@ -24,32 +24,33 @@ if TYPE_CHECKING:
 
 
 SMOOTHINGS = np.array([0.5, 0.25, 0.1, 0.03])
-"""Averages of log speed that the trees see besides the last speeds."""
+"""Smoothings of the averages of log speed that the trees see in addition to the last speeds."""
 
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest change in a worker's running scale, and the least scale in log speed."""
 
 LARGEST_CHANGE = 8.0
-"""A change counts for at most so many scales when the trees are fitted: they are fitted by least squares."""
+"""Targets are clipped to this many scales when the trees are fitted: least squares would follow outliers."""
 
 FEWEST_EXAMPLES = 50
+"""Changes of speed below which fitting is refused."""
 
 
 class Boosting(FleetPredictor):
     """Gradient boosted trees on differences of log speed and on drivers, one model over all workers.
 
-    The trees see how far past speeds and their averages lie from the last speed, in units of the worker's own running
-    scale, and the drivers now and at past boundaries; they say how far the next speed lies from the last one. Before
-    it is fitted its forecast is the last speed.
+    The trees see how far past speeds and their averages are from the last speed, in units of the worker's own running
+    scale, and the drivers now and at past boundaries. They forecast how far the next speed is from the last one. Before
+    the fit, the forecast is the last speed.
 
     Parameters
     ----------
     lags
         Number of past speeds it sees, at least 2.
     driver_lags
-        Number of past boundaries whose drivers it sees besides the current one, at least 0.
+        Number of past boundaries whose drivers it sees in addition to the current one, at least 0.
     trees, leaves, learning_rate
-        Number of trees, the most leaves of each, and how much of what is left each tree explains.
+        Number of trees, the most leaves per tree, and the factor that shrinks each tree's contribution.
     drivers
         Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
 
@@ -64,7 +65,7 @@ class Boosting(FleetPredictor):
 
     Examples
     --------
-    A worker alternates between 100 and 50 samples/s, a pattern that a last value always misses:
+    A worker alternates between 100 and 50 samples/s, a pattern that the last value always misses:
 
     >>> from paceline.datasets import Trace
     >>> from paceline.predictors import Boosting, Report
@@ -112,7 +113,7 @@ class Boosting(FleetPredictor):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the trees to all workers of these traces. Needs scikit-learn. A fleet that is served starts afresh."""
+        """Fit the trees to all workers of these traces. Needs scikit-learn. A fleet being served is reset."""
         require("sklearn", needed_by="Boosting.fit", extra="boosting")
         from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -130,7 +131,7 @@ class Boosting(FleetPredictor):
             max_iter=self.trees,
             max_leaf_nodes=self.leaves,
             learning_rate=self.learning_rate,
-            early_stopping=False,  # pyright: ignore[reportArgumentType]  # its default is text, and this is allowed
+            early_stopping=False,  # pyright: ignore[reportArgumentType]  # the default is a string; a bool is allowed
             random_state=0,
         )
         self.trees_ = Trees.of(model.fit(inputs_NF, np.clip(target_N, -LARGEST_CHANGE, LARGEST_CHANGE)))
@@ -196,7 +197,7 @@ def _scale(rows: Mapping[str, Array]) -> Array:
 
 
 def _inputs(rows: Mapping[str, Array], drivers_WD: Array) -> Array:
-    """Return what the trees see, ``[W, F]``; what is not known is NaN, and the trees know where that leads."""
+    """Return what the trees see, ``[W, F]``; unknown inputs are NaN, for which the trees have a branch."""
     references_WR = np.concatenate([rows["log_speed"][:, 1:], rows["averages"]], axis=1)
     deviations_WR = (references_WR - rows["log_speed"][:, :1]) / _scale(rows)[:, None]
     past_WF = rows["past_drivers"].reshape(len(drivers_WD), -1)
@@ -204,7 +205,7 @@ def _inputs(rows: Mapping[str, Array], drivers_WD: Array) -> Array:
 
 
 def _shifted(rows: Mapping[str, Array], log_speed_W: Array, drivers_WD: Array) -> dict[str, Array]:
-    """Both delay lines one iteration later; a worker that did not report keeps its line of speeds."""
+    """Return the state one iteration later; a worker that did not report keeps its past speeds."""
     seen_W1 = np.isfinite(log_speed_W)[:, None]
     lags_WP, past_WQD = rows["log_speed"], rows["past_drivers"]
     change_W = np.abs(log_speed_W - lags_WP[:, 0])
@@ -218,6 +219,6 @@ def _shifted(rows: Mapping[str, Array], log_speed_W: Array, drivers_WD: Array) -
 
 
 def _smoothed(average: Array, newest: Array, smoothing: Array) -> Array:
-    """Move averages to the newest values; the first value is the average, and NaN moves none."""
+    """Move averages towards the newest values; the first value becomes the average, and NaN changes nothing."""
     moved = np.where(np.isnan(average), newest, average + smoothing * (newest - average))
     return np.where(np.isnan(newest), average, moved)

@@ -1,4 +1,4 @@
-"""Fitted regression trees as plain arrays: saved without pickling, walked for a whole fleet at once.
+"""Fitted regression trees as plain arrays: saved without pickle, and evaluated for a whole fleet at once.
 
 Axes: W rows to forecast (workers), F inputs, G trees, N nodes of all trees one after the other.
 """
@@ -21,22 +21,22 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """The sum of many trees. A leaf leads to itself, so that all trees are walked equally far.
+    """The sum of many trees. A leaf points to itself, so that all trees take the same number of steps.
 
     Parameters
     ----------
     feature_N, threshold_N
         Which input a node looks at, and the largest value that goes left.
     missing_right_N
-        Whether a missing input goes right; a threshold of infinity parts the missing from all others.
+        Whether a missing input goes right; an infinite threshold separates missing inputs from all others.
     child_N2
         The nodes to the left and to the right.
     value_N
         What a leaf adds to the sum.
     root_G
-        Where each tree begins.
+        The root node of each tree.
     steps, baseline
-        How far the deepest leaf lies, and what the sum starts from: arrays of one number.
+        Depth of the deepest leaf, and the value the sum starts from: arrays of one number.
     """
 
     feature_N: Integers
@@ -51,6 +51,7 @@ class Trees:
     @classmethod
     def of(cls, model: HistGradientBoostingRegressor) -> Trees:
         """Take the trees out of a model that scikit-learn fitted."""
+        # scikit-learn has no public access to the nodes, hence the private attributes.
         parts = [predictors[0].nodes for predictors in model._predictors]
         nodes = np.concatenate(parts)
         root_G = np.concatenate([[0], np.cumsum([len(part) for part in parts[:-1]])]).astype(np.int64)
@@ -70,11 +71,11 @@ class Trees:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Trees:
-        """Put together what :meth:`arrays` took apart."""
+        """Rebuild the trees from the result of :meth:`arrays`."""
         return cls(**{field.name: np.array(arrays[field.name]) for field in fields(cls)})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return every array by its name."""
+        """Return all arrays by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __call__(self, inputs_WF: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Driving factors of a worker's speed (no hardware drivers): what it competes with, sampled at every boundary.
+"""Driving factors of a worker's speed (not hardware drivers), such as its competitors, sampled at every boundary.
 
 A driver is a small named object with one job. To add one, write a class with a ``name``, a ``unit`` and ``sample``:
 

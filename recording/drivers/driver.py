@@ -1,4 +1,4 @@
-"""What a driver is."""
+"""The protocol of a driver: a factor that drives a worker's speed. No hardware driver is meant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Driver(Protocol):
-    """Something that changes a worker's speed, sampled at every boundary."""
+    """A factor that changes a worker's speed, such as competing tasks, sampled at every boundary."""
 
     @property
     def name(self) -> str:
@@ -15,9 +15,9 @@ class Driver(Protocol):
 
     @property
     def unit(self) -> str:
-        """What a value of one means."""
+        """The unit of its values."""
         ...
 
     def sample(self) -> float:
-        """Return the value now, or since the last call; NaN where it cannot be read."""
+        """Return the value now, or since the last call; NaN if it cannot be read."""
         ...

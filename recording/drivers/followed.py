@@ -1,4 +1,4 @@
-"""Drivers of a control group that go with the process when it is moved to another."""
+"""Drivers of a control group that follow the process when it is moved to another group."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class Followed:
-    """A driver of the control group that this process is in: made anew, of another group's files, when it is moved.
+    """A driver of this process's control group; a move to another group replaces it by one that reads that group.
 
     Parameters
     ----------
     made
-        Makes the driver of a group, or that of the whole machine where there is none: the driver's class.
+        Makes the driver of a group, or of the whole machine if there is no group: the driver's class.
     where
-        Where the process is; one for all drivers of a worker.
+        Where the process is; shared by all drivers of a worker.
     root
-        The folder under which ``proc`` and ``sys`` are looked for.
+        The folder that contains ``proc`` and ``sys``.
     any_group
-        Whether a group without a quota is read as well, and not the whole machine instead.
+        Whether to read a group without a quota as well, instead of the whole machine.
     """
 
     def __init__(self, made: Made, where: Whereabouts, root: Path, *, any_group: bool = False) -> None:
@@ -36,7 +36,7 @@ class Followed:
         self.name, self.unit = self._driver.name, self._driver.unit
 
     def sample(self) -> float:
-        """Return the driver's value; one that tells of the time since the last boundary is NaN once after a move."""
+        """Return the driver's value; a change since the last boundary is NaN once after a move."""
         group = self._where.group()
         if group is not self._group:
             self._group = group

@@ -1,7 +1,7 @@
 """Driving factors read from Linux: the CPU and memory of the machine and of the worker's control group.
 
-Counters are reported as their growth per second since the last boundary. What cannot be read is NaN. Those of a
-control group follow the process when it is moved to another: they begin anew there.
+Counters are reported as their growth per second since the last boundary. A value that cannot be read is NaN. Drivers of
+a control group follow the process when it is moved to another group, and start again there.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ROOT = Path("/")
 
 
 def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> list[Driver]:
-    """Return the seven drivers of a worker, for the process that calls.
+    """Return the seven default drivers, for the calling process.
 
     Parameters
     ----------
     group
-        The worker's control group, for good; by default that of the calling process, wherever it is moved.
+        The worker's control group, as a fixed choice; by default that of the calling process, even after a move.
     root
-        The folder under which ``proc`` and ``sys`` are looked for.
+        The folder that contains ``proc`` and ``sys``.
 
     Examples
     --------
@@ -48,10 +48,10 @@ def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> lis
 
 
 def all_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> list[Driver]:
-    """Return every driver that has something to tell here, for the process that calls.
+    """Return every driver that has something to measure here, for the calling process.
 
-    The seven of :func:`default_drivers`, the quota where there is one now, and those of the GPU where NVML sees one.
-    Nothing of psutil's is among them: on Linux the kernel's own files tell the same, sooner.
+    These are the seven of :func:`default_drivers`, the quota if there is one now, and those of the GPU if NVML sees
+    one. psutil's are left out: on Linux the kernel's own files give the same values faster.
     """
     from paceline.recording.drivers.nvml import nvml_drivers
 
@@ -61,7 +61,7 @@ def all_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> list[Dr
 
 
 class _OfGroup:
-    # Makes drivers of the group that was named, or else of the one that the process is in, wherever it is moved.
+    # Makes drivers of the given group; without one, of the group that the process is in, even after a move.
     def __init__(self, group: ControlGroup | None, root: Path) -> None:
         self._group, self._root, self._where = group, root, Whereabouts(root)
 
@@ -72,11 +72,11 @@ class _OfGroup:
 
 
 class CPUBusy:
-    """CPU that *other* processes took from the worker's allowance since the last boundary.
+    """CPU time that *other* processes took from the worker's allowance since the last boundary.
 
-    The allowance is the control group's quota, read beside ``cpuacct.usage`` or ``usage_usec`` of ``cpu.stat`` of the
-    group that has it; without a quota, or where nobody counts that group's CPU time (version 1 may not), it
-    is the cores the process is pinned to, read in ``/proc/stat``, which counts in steps of 10 ms.
+    The allowance is the control group's quota; used time comes from ``cpuacct.usage``, or ``usage_usec`` of
+    ``cpu.stat``, of the group with that quota. Without a quota, or if the group's CPU time is not counted (possible in
+    version 1), the allowance is the cores that the process is pinned to, read in ``/proc/stat`` in steps of 10 ms.
     """
 
     name, unit = "cpu_busy", "share of the CPU allowance"
@@ -91,13 +91,13 @@ class CPUBusy:
     def sample(self) -> float:
         """Return the share, 0 when the worker has its allowance to itself."""
         others = self._used() - time.process_time()
-        return max(self._grown.by(others) / self._cores, 0.0)  # in this order NaN stays NaN
+        return max(self._grown.by(others) / self._cores, 0.0)  # max keeps a NaN only as its first argument
 
     def _used(self) -> float:
         text = self._file.text()
         if self._pinned:
             cores = [line.split() for line in text.splitlines() if line.startswith(self._pinned)]
-            idle = (4, 5)  # the fourth and fifth counter of a core: idle, and idle while a disk works
+            idle = (4, 5)  # the fourth and fifth counters of a core: idle, and idle while waiting for a disk
             ticks = [int(core[i]) for core in cores for i in range(1, 9) if i not in idle]
             return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else NAN
         return field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else number(text) * 1e-9
@@ -106,7 +106,7 @@ class CPUBusy:
 class RunDelay:
     """Time that the thread was ready to run but waited for a core: ``/proc/self/schedstat``, second field.
 
-    It is read for the main thread of the process, which does the computing where torch has one thread.
+    It covers only the main thread of the process, which does the computing if torch has one thread.
     """
 
     name, unit = "run_delay", "s per s of wall time"
@@ -122,7 +122,7 @@ class RunDelay:
 
 
 class _Pressure:
-    # Linux's pressure-stall "some": the time during which at least one task waited for the resource.
+    # Linux's pressure-stall line "some": the time in which at least one task waited for the resource.
     resource, name, unit = "", "", "share of wall time"
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
@@ -137,13 +137,13 @@ class _Pressure:
 
 
 class CPUPressure(_Pressure):
-    """Share of time in which some task waited for a CPU: ``cpu.pressure`` of the group, else of the machine."""
+    """Share of time in which some task waited for a CPU: ``cpu.pressure`` of the group, or of the machine."""
 
     resource, name = "cpu", "cpu_pressure"
 
 
 class MemoryPressure(_Pressure):
-    """Share of time in which some task waited for memory: ``memory.pressure`` of the group, else the machine's."""
+    """Share of time in which some task waited for memory: ``memory.pressure`` of the group, or of the machine."""
 
     resource, name = "memory", "memory_pressure"
 
@@ -151,9 +151,9 @@ class MemoryPressure(_Pressure):
 class Runnable:
     """Competing tasks that are ready to run at this moment.
 
-    In a control group: its own processes in state R (``/proc/<pid>/stat``), without the worker and without those of
-    groups inside it or beside it. Without one: the running tasks of the machine (``/proc/loadavg``) without the
-    worker, per core.
+    In a control group, these are its own processes in state R (``/proc/<pid>/stat``) except the worker; processes of
+    other groups, inside it or beside it, do not count. Without a group, they are the running tasks of the machine
+    (``/proc/loadavg``) except the worker, per core.
     """
 
     name, unit = "runnable", "tasks; per core where there is no control group"
@@ -165,7 +165,7 @@ class Runnable:
         self._stats: dict[bytes, File] = {}
 
     def sample(self) -> float:
-        """Return how many compete now."""
+        """Return the number of competing tasks now."""
         if self._members is None:
             running = self._load.text().replace(b"/", b" ").split()[3:4]
             return (int(running[0]) - 1) / (os.cpu_count() or 1) if running else NAN

@@ -1,6 +1,6 @@
-"""Driving factors of a GPU, read by NVML: how busy it is, how full its memory, how fast its clock.
+"""Driving factors of a GPU, read with NVML: how busy it is, how full its memory is, and how fast its clock runs.
 
-The utilisation that NVML tells is an average over its last sample period (1/6 s to 1 s), so over several iterations.
+NVML reports utilisation as an average over its last sample period (1/6 s to 1 s), usually several iterations.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def nvml_drivers(device: int | None = None) -> list[Driver]:
-    """Return the drivers of a GPU; none where there is no GPU, no NVML, or nothing that speaks to it.
+    """Return the drivers of a GPU; none if there is no GPU, no NVML, or no pynvml.
 
     Parameters
     ----------
     device
-        The GPU's number among those this process may use (``CUDA_VISIBLE_DEVICES``); by default ``LOCAL_RANK``,
-        else 0.
+        The GPU's number among those this process may use (``CUDA_VISIBLE_DEVICES``); by default ``LOCAL_RANK``, or 0
+        if that is not set.
 
     Examples
     --------
@@ -42,12 +42,12 @@ def nvml_drivers(device: int | None = None) -> list[Driver]:
 
 
 class _OfGPU:
-    # What one call of NVML tells of one GPU; NaN where this GPU cannot tell it.
+    # One call of NVML on one GPU; NaN if this GPU does not support it.
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
 
     def sample(self) -> float:
-        """Return the value now; NaN where this GPU does not tell it."""
+        """Return the value now; NaN if this GPU does not support it."""
         with contextlib.suppress(self._nvml.NVMLError):
             return self._read()
         return float("nan")
@@ -57,7 +57,7 @@ class _OfGPU:
 
 
 class GPUBusy(_OfGPU):
-    """Share of time in which the GPU computed something, for whichever process."""
+    """Share of time in which the GPU computed something, for any process."""
 
     name, unit = "gpu_busy", "share of time"
 
@@ -66,7 +66,7 @@ class GPUBusy(_OfGPU):
 
 
 class GPUMemory(_OfGPU):
-    """Share of the GPU's memory that is used, by whichever process."""
+    """Share of the GPU's memory that any process uses."""
 
     name, unit = "gpu_memory", "share of memory"
 
@@ -76,7 +76,7 @@ class GPUMemory(_OfGPU):
 
 
 class GPUClock(_OfGPU):
-    """Clock of the GPU's processors as a share of the fastest: lower when it is hot, idle or held back."""
+    """Clock of the GPU's processors as a share of the highest: lower when the GPU is hot, idle or throttled."""
 
     name, unit = "gpu_clock", "share of the highest clock"
 
@@ -89,7 +89,7 @@ class GPUClock(_OfGPU):
 
 
 def _handle(nvml: Any, number: int) -> Any:
-    # CUDA numbers the GPUs that it may use, by their order in the variable; NVML always sees all of them.
+    # CUDA numbers only the GPUs that it may use, in the order of the variable; NVML always numbers all of them.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return nvml.nvmlDeviceGetHandleByIndex(number)

@@ -1,4 +1,4 @@
-"""Driving factors read by psutil, which also knows macOS and Windows. They tell of the whole machine."""
+"""Driving factors read with psutil, which also supports macOS and Windows. They describe the whole machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def psutil_drivers() -> list[Driver]:
 
 
 class CPUPercent:
-    """CPU of the machine that all processes used since the last boundary."""
+    """CPU time of the machine that all processes used since the last boundary."""
 
     name, unit = "cpu_percent", "percent of all cores"
 
@@ -36,7 +36,7 @@ class CPUPercent:
         self._known = False
 
     def sample(self) -> float:
-        """Return the percentage; NaN the first time, when there is no boundary before."""
+        """Return the percentage; NaN the first time, because there is no earlier boundary."""
         percent, known, self._known = self._used(), self._known, True
         return float(percent) if known else float("nan")
 

@@ -1,7 +1,7 @@
-"""Driving factors of a CPU quota: how long the worker was held back by one, and what it grants.
+"""Driving factors of a CPU quota: how long it throttled the worker, and how many cores it grants.
 
-A quota may stand on any group above the worker's (a container's, a service's), and be set, changed or lifted at any
-time.
+Any parent of the worker's group (a container's, a service's) may have a quota, and it may be set, changed or removed at
+any time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ROOT = Path("/")
 
 
 class Throttled:
-    """Time that the control group, or one above it, had used up its quota: their ``cpu.stat``, summed over cores.
+    """Time in which the control group, or a parent, had used up its quota: their ``cpu.stat``, summed over cores.
 
-    0 where there is no quota to use up. One may be set at any time, so a group without one is read as well; and it is
-    often set on a group above the worker's, whose own counter then stands still.
+    It is 0 without a quota. A quota may be set at any time, so a group without one is read as well. Parents are read
+    because a quota is often set on one of them, and the worker's own counter then stands still.
     """
 
     name, unit = "throttled", "s per s of wall time"
@@ -35,15 +35,15 @@ class Throttled:
         if self._own is None:
             return 0.0
         own = self._own.text()
-        if not own:  # the group is gone
+        if not own:  # the group was removed
             return self._grown.by(NAN)
-        # Without the CPU controller a group of version 2 cannot have a quota of its own, and has no such counter.
+        # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
         texts = [own, *(file.text() for file in self._above)]
         return self._grown.by(sum(_throttled_seconds(text) or 0.0 for text in texts))
 
 
 def _throttled_seconds(text: bytes) -> float | None:
-    """Return the throttled time that ``cpu.stat`` tells, in seconds, or ``None`` if it does not."""
+    """Return the throttled time in ``cpu.stat``, in seconds, or ``None`` if it is not there."""
     if b"throttled_usec" in text:  # version 2; version 1 counts nanoseconds
         return field(text, b"throttled_usec") * 1e-6
     return field(text, b"throttled_time") * 1e-9 if b"throttled_time" in text else None
@@ -52,7 +52,7 @@ def _throttled_seconds(text: bytes) -> float | None:
 class CPUQuota:
     """CPU that the control group may use now: ``cpu.max``, or ``cpu.cfs_quota_us`` beside ``cpu.cfs_period_us``.
 
-    The smallest quota of the group and those above it; the number of the machine's cores where there is none.
+    It is the smallest quota of the group and its parents, or the number of the machine's cores if there is none.
     """
 
     name, unit = "cpu_quota", "cores"
@@ -63,11 +63,11 @@ class CPUQuota:
         self._every = float(os.cpu_count() or 1)  # asked once: it takes 8 us
 
     def sample(self) -> float:
-        """Return how many cores the quota is worth; NaN where the group is gone."""
+        """Return the number of cores that the quota allows; NaN if the group was removed."""
         told, least = not self._pairs, float("inf")
         for pair in self._pairs:
             text = b" ".join([file.text() for file in pair])
-            if len(text.split()) > 1:  # the tree's root tells nothing
+            if len(text.split()) > 1:  # the tree's root has no quota files
                 told, cores = True, cores_granted(text)
                 least = least if cores is None else min(least, cores)
         if not told:

@@ -1,1 +1,1 @@
-"""Put first on Python's path by ``paceline collect``; nothing here is to be imported."""
+"""``paceline collect`` puts this folder first on Python's path; do not import anything from it."""

@@ -1,7 +1,7 @@
-"""Python runs this file as it starts, where `paceline collect -- COMMAND` puts it first on the path.
+"""Python runs this file at its start if `paceline collect -- COMMAND` has put it first on the path.
 
-In a worker that torchrun started, DistributedDataParallel is then watched from its construction on. The file of this
-name that Python would have run without it is run as well.
+In a worker started by torchrun, DistributedDataParallel is then recorded from its construction on. Afterwards this file
+runs the other file of this name, which Python would have run without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-TYPE_CHECKING = False  # as in `typing`, which is not loaded by every Python that starts
+TYPE_CHECKING = False  # not imported from `typing`, which would slow the start of every Python process
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
@@ -22,12 +22,12 @@ DDP = "torch.nn.parallel.distributed"
 
 
 class WatchedImport:
-    """Finds the module of DistributedDataParallel as usual, and has it watched when it has been executed."""
+    """Finds the module of DistributedDataParallel as usual, and starts the recording once it has been executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's specification, with a loader that goes on to watch it; nothing for other modules."""
+        """Return the module's specification, with a loader that also starts the recording; None for other modules."""
         if name != DDP:
             return None
         spec = PathFinder.find_spec(name, path)
@@ -43,7 +43,7 @@ class WatchedImport:
 
 
 def watch_if_possible(module: ModuleType) -> None:
-    """Have DistributedDataParallel watched; where that fails, say so and leave the training alone."""
+    """Record DistributedDataParallel; if that fails, say so and leave the training alone."""
     try:
         sys.path.append(os.environ["PACELINE_HOME"])
         from paceline.recording.automatic import watch_every
@@ -54,7 +54,7 @@ def watch_if_possible(module: ModuleType) -> None:
 
 
 def run_the_other() -> None:
-    """Run the file of this name that stands further down the path, if there is one."""
+    """Run the next file of this name on the path, if there is one."""
     others = [folder for folder in sys.path if os.path.abspath(folder) != HERE]  # noqa: PTH100
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:

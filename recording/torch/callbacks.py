@@ -12,9 +12,10 @@ import atexit
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 LONGEST_SECONDS = 2.0
 """A thread lets go within microseconds; one that waits for a lost rank may never do so, and must not hold the exit."""

@@ -1,4 +1,4 @@
-"""The offset between the clocks of the hosts of one job, over the job's own connection."""
+"""The offset between the clocks of a job's hosts, measured over the job's own connection."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROUNDS = 8
 
 
 def offset_from_rank_zero() -> dict[str, object]:
-    """Return how far this host's clock is ahead of that of rank 0; all ranks have to call this together.
+    """Return how far this host's clock is ahead of rank 0's; all ranks must call this together.
 
-    Workers of one host share its clock: where all are on one, nothing is asked and the offset is 0.
+    Workers on one host share its clock: if all are on one host, nothing is measured and the offset is 0.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def offset_from_rank_zero() -> dict[str, object]:
 
 
 def measure_offset(rounds: int, clock: Callable[[], float] = time.time) -> ClockOffset:
-    """Ask rank 0 for its time, each rank in its turn, and return how far this rank's clock is ahead."""
+    """Ask rank 0 for its time, one rank after the other, and return how far this rank's clock is ahead."""
     import torch
     from torch import distributed
 

@@ -1,7 +1,7 @@
-"""Marks in time: moments of a training step whose distances are asked for later, on a CPU or on a CUDA device.
+"""Marks in time: moments of a training step, on a CPU or a CUDA device, whose distances are computed later.
 
-The CPU only tells a CUDA device what to do, so its own clock does not see when that is done. An event in the device's
-queue does, and is read when the device has passed it: nothing ever waits for it.
+The CPU only launches work on a CUDA device, so the CPU's clock does not show when that work is done. An event in the
+device's queue does. It is read once the device has passed it, so nothing ever waits for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Marks(Protocol):
     """A clock whose moments may still lie in the future when they are marked."""
 
     def mark(self) -> Any:
-        """Mark the moment when the work that was given out so far is done."""
+        """Mark the moment at which all work launched so far is done."""
         ...
 
     def passed(self, mark: Any) -> bool:
@@ -25,7 +25,7 @@ class Marks(Protocol):
         ...
 
     def wait(self, mark: Any) -> None:
-        """Wait until that moment has come: for the end of a recording, never inside a loop."""
+        """Wait until that moment has come. Only for the end of a recording, never inside a loop."""
         ...
 
     def seconds(self, start: Any, stop: Any) -> float:
@@ -34,7 +34,7 @@ class Marks(Protocol):
 
 
 class CPUMarks:
-    """Moments on the CPU, which works at once.
+    """Moments on the CPU, whose work is done as soon as its call returns.
 
     >>> marks = CPUMarks()
     >>> first, second = marks.mark(), marks.mark()
@@ -45,7 +45,7 @@ class CPUMarks:
     mark = staticmethod(time.perf_counter)
 
     def passed(self, mark: float) -> bool:
-        """Return true: the CPU marks a moment when it is there."""
+        """Return True: on the CPU, a marked moment has already come."""
         return True
 
     def wait(self, mark: float) -> None:
@@ -57,10 +57,10 @@ class CPUMarks:
 
 
 class CUDAMarks:
-    """Moments of the stream that is current where they are marked, by events."""
+    """Moments of the current CUDA stream, marked by events."""
 
     def mark(self) -> torch.cuda.Event:
-        """Put an event into the current stream."""
+        """Record an event in the current stream."""
         import torch
 
         event = torch.cuda.Event(enable_timing=True)
@@ -81,6 +81,6 @@ class CUDAMarks:
 
 
 def marks_of(model: torch.nn.Module) -> Marks:
-    """Return the clock for a model: that of the device of its first parameter."""
+    """Return the marks for a model, by the device of its first parameter."""
     parameter = next(model.parameters(), None)
     return CUDAMarks() if parameter is not None and parameter.is_cuda else CPUMarks()

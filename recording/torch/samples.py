@@ -1,4 +1,4 @@
-"""How many samples a forward pass was given."""
+"""The number of samples in the arguments of a forward pass."""
 
 from __future__ import annotations
 

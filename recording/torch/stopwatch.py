@@ -1,9 +1,9 @@
-"""The stopwatch of a training step: what the adapters tell it becomes iterations, recorded once their times are known.
+"""The stopwatch of a training step: adapters call it at every phase, and it records iterations once times are known.
 
-Under DistributedDataParallel a communication hook marks when the last bucket of gradients is ready and when it is
-exchanged. What lies between is communication and waiting, as is every other collective inside the step; the rest is the
-worker's own work. No other clock sees a straggler: the wall time of a step is the same for all, and a fast worker waits
-inside its backward pass.
+Under DistributedDataParallel, a communication hook marks when the last bucket of gradients is ready and when it has
+been exchanged. The time between is communication and waiting, as is every other collective inside the step; the rest is
+the worker's own work. No other measurement shows a straggler: the wall time of a step is the same for all workers, and
+a fast worker waits inside its backward pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 PHASES = ("between_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
-"""Between two iterations (loading data, evaluating); to the output; from there to the last gradient; the step."""
+"""Phases: between two iterations (loading data, evaluating), forward pass, backward pass, and optimiser step."""
 
 Hook = Callable[[Any, Any], Any]
 """A communication hook: takes a state and a bucket, returns a future."""
@@ -30,7 +30,7 @@ Hook = Callable[[Any, Any], Any]
 
 @dataclass
 class _Iteration:
-    # What was marked in one iteration. An exchange is the mark of the last bucket ready, then one of each bucket done.
+    # The marks of one iteration. An exchange is a mark for the last bucket being ready, then one per bucket done.
     step: Step
     begin: Any
     samples: float = 0.0
@@ -43,14 +43,14 @@ class _Iteration:
 
 
 class Stopwatch:
-    """Times the iterations of one model: told of their parts in order, it writes them to the recorder.
+    """Times the iterations of one model from calls at every phase, in order, and writes them to the recorder.
 
     Parameters
     ----------
     model
-        Its device decides how time is marked; DistributedDataParallel is told apart from what it wraps.
+        The model, or the DistributedDataParallel around it. Its device decides how time is marked.
     recorder
-        An open recorder to which nothing was recorded yet.
+        An open recorder that has not recorded anything yet.
     """
 
     def __init__(self, model: torch.nn.Module, recorder: Recorder) -> None:
@@ -69,7 +69,7 @@ class Stopwatch:
         self._stop_listening = listen(self)
 
     def forward(self, samples: float) -> None:
-        """A forward pass of so many samples begins; the first one after an optimiser's step begins an iteration."""
+        """Note that a forward pass over this many samples begins; the first after a step starts an iteration."""
         if self._now is None:
             self._time_exchanges()
             self._now = _Iteration(self.recorder.begin(), self._marks.mark())
@@ -77,30 +77,30 @@ class Stopwatch:
         self._forward = self._marks.mark()
 
     def backward(self) -> None:
-        """A forward pass is over."""
+        """Note that a forward pass is over."""
         if self._now is not None and self._forward is not None:
             self._now.forward.append((self._forward, self._marks.mark()))
             self._forward = None
 
     def wait_begins(self) -> None:
-        """A collective begins to wait for other workers."""
+        """Note that a collective begins to wait for other workers."""
         if self._now is not None:
             self._wait = [self._marks.mark()]
             (self._now.waits_after if self._forward is None else self._now.waits_forward).append(self._wait)
 
     def wait_ends(self) -> None:
-        """It is over."""
+        """Note that the collective's wait is over."""
         if self._wait is not None:
             self._wait.append(self._marks.mark())
             self._wait = None
 
     def stepping(self) -> None:
-        """The gradients are there and the optimiser begins its step."""
+        """Note that all gradients are ready and the optimiser begins its step."""
         if self._now is not None:
             self._now.stepping = self._marks.mark()
 
     def stepped(self) -> None:
-        """The optimiser's step is over, and the iteration with it; those whose times are known are written."""
+        """Note that the optimiser's step, and with it the iteration, is over; write those whose times are known."""
         if self._now is None:
             return
         iteration, self._now, self._exchange = self._now, None, None
@@ -111,7 +111,7 @@ class Stopwatch:
             self._write(*self._pending.popleft())
 
     def close(self) -> None:
-        """Write the iterations that are complete, waiting for the device to end them."""
+        """Wait for the device to finish the complete iterations, and write them."""
         self._stop_listening()
         if self._pending:
             self._marks.wait(self._pending[-1][0].end)
@@ -119,10 +119,10 @@ class Stopwatch:
             self._write(*self._pending.popleft())
 
     def timed(self, hook: Hook) -> Hook:
-        """Return a communication hook with marks; register it in the hook's place, before the first iteration."""
+        """Return the communication hook with marks; register it instead of the hook, before the first iteration."""
         self.times_exchanges = True
 
-        @functools.wraps(hook)  # torch looks at the signature
+        @functools.wraps(hook)  # because torch checks the hook's signature
         def timed_hook(state: Any, bucket: Any) -> Any:
             if self._now is None:
                 return hook(state, bucket)
@@ -142,7 +142,7 @@ class Stopwatch:
         return result
 
     def _time_exchanges(self) -> None:
-        # As late as this, so that a hook of the user's own, in `timed`, can be registered before.
+        # Only at the first forward pass, so that users can register their own hook, wrapped in `timed`, before.
         model: Any = self.model
         if self.times_exchanges or not hasattr(model, "register_comm_hook"):
             return
@@ -152,8 +152,8 @@ class Stopwatch:
             model.register_comm_hook(model.process_group, self.timed(allreduce_hook))
         except RuntimeError as error:
             raise RuntimeError(
-                "this model has a communication hook already, so waiting cannot be told from work: "
-                "register `watching.timed(hook)` in its place"
+                "this model already has a communication hook, so waiting cannot be separated from work: "
+                "register `watching.timed(hook)` instead of that hook"
             ) from error
 
     def _write(self, iteration: _Iteration, ended_before: Any) -> None:

@@ -1,8 +1,8 @@
-"""The one place that knows when this process waits for other processes: inside a collective.
+"""Finds out when this process waits for other processes: whenever it is inside a collective.
 
-Where a process waits cannot be listed call by call: a broadcast of buffers, synchronised batch normalisation, tensor
-parallelism and gathered losses all wait somewhere inside forward or backward. All of them end up in a handful of
-functions of torch, and these are timed for as long as somebody listens.
+The calls that wait cannot be listed one by one: a broadcast of buffers, synchronised batch normalisation, tensor
+parallelism and gathered losses all wait somewhere inside the forward or backward pass. All of them end in a few
+functions of torch, which are wrapped while there is a listener.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import torch
 WAITS = (
     ("torch._C._distributed_c10d", "Work", "wait"),  # where every collective of torch.distributed blocks
     ("torch.distributed", None, "_broadcast_coalesced"),  # buffers of DistributedDataParallel: it blocks inside C++
-    ("torch.distributed._functional_collectives", None, "wait_tensor"),  # tensor parallelism, as it is run eagerly
+    ("torch.distributed._functional_collectives", None, "wait_tensor"),  # tensor parallelism in eager mode
 )
-"""Where torch blocks: module, class or None, and name. They are no public names of torch; a test holds that they
-exist in the tested version, and where one is missing its waiting counts as own time, as it did without it."""
+"""Where torch blocks: module, class or None, and name. The names are private to torch. A test checks that they exist in
+the tested version; if one is missing, its waiting counts as the worker's own time."""
 
 
 class Listener(Protocol):
-    """Who wants to know when the training thread waits."""
+    """An object that is notified when the training thread waits."""
 
     def wait_begins(self) -> None:
-        """The process starts to wait for others."""
+        """Note that the process starts to wait for others."""
         ...
 
     def wait_ends(self) -> None:
-        """It goes on."""
+        """Note that the wait is over."""
         ...
 
 
@@ -45,10 +45,10 @@ _inside = threading.local()
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Tell a listener from now on when the thread that calls this waits, which trains; return what ends it.
+    """Notify a listener whenever the calling thread, the one that trains, waits; return a function that ends this.
 
-    The listener is held weakly: what measures a model must not outlive it.
-    Waiting of other threads, such as one that writes checkpoints, is not told: it delays nobody.
+    The listener is held weakly, so that measuring a model does not keep it alive. Waits of other threads, such as one
+    that writes checkpoints, are not reported, because they delay no training.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def listen(listener: Listener) -> Callable[[], None]:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Wait without telling the listeners: for collectives of ours, which are no part of the training."""
+    """Wait without notifying the listeners: for this library's own collectives, which are not part of the training."""
     before = getattr(_inside, "depth", 0)
     _inside.depth = before + 1
     try:
@@ -121,7 +121,7 @@ def _holder(place: tuple[str, str | None, str]) -> Any:
 def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(wait)
     def timed(*args: Any, **named: Any) -> Any:
-        # One wait may be made of others: the outermost counts.
+        # A wait may contain other waits; only the outermost counts.
         if getattr(_inside, "depth", 0) or not (listeners := _told_here()):
             return wait(*args, **named)
         with unheard():
@@ -137,10 +137,10 @@ def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _told_here() -> list[Listener]:
-    """Return those whose training this thread runs."""
+    """Return the listeners whose training this thread runs."""
     here = threading.get_ident()
     told = [known for known, trains in _listeners if trains == here]
-    # The backward pass of a CUDA device runs in a thread of torch's own, of which Python knows no more than that.
+    # The backward pass on a CUDA device runs in a thread that torch made, and Python shows such threads as dummies.
     if not told and isinstance(threading.current_thread(), threading._DummyThread) and torch.cuda.is_initialized():
         told = [known for known, _ in _listeners]
     return [listener for known in told if (listener := known()) is not None]

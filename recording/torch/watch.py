@@ -1,7 +1,7 @@
-"""Recording a PyTorch model without changing it: hooks tell a stopwatch of the parts of every step.
+"""Record a PyTorch model without changing it: hooks report the phases of every step to a stopwatch.
 
-An iteration begins with the first forward pass after an optimiser's step and ends with the next optimiser's step, so
-accumulated gradients are one iteration.
+An iteration begins with the first forward pass after an optimiser step and ends with the next optimiser step, so the
+micro-batches of one accumulated gradient are one iteration.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def watch(
     model
         The model, or the DistributedDataParallel around it.
     optimizer
-        Its step ends an iteration; ``None`` takes whichever optimiser holds a parameter of the model.
+        Its step ends an iteration; ``None`` takes any optimiser that holds a parameter of the model.
     recorder
-        An open recorder to which nothing was recorded yet.
+        An open recorder that has not recorded anything yet.
     samples
         Returns the samples of a forward pass from its positional and keyword arguments; by default the length of the
         first tensor among them.
@@ -44,7 +44,7 @@ def watch(
     Returns
     -------
     Watch
-        Close it, or use it in a ``with`` block, to take the hooks off.
+        Close it, or use it in a ``with`` block, to remove the hooks.
 
     Examples
     --------
@@ -82,9 +82,9 @@ class Watch:
 
         self.stopwatch = Stopwatch(model, recorder)
         self._samples, self._optimizer = samples, optimizer
-        self._grad_enabled = torch.is_grad_enabled
+        self._grad_enabled = torch.is_grad_enabled  # kept, so that the hooks need not import torch in every step
         self._parameters = {id(parameter) for parameter in model.parameters()}
-        # Inside DistributedDataParallel, so that its broadcast of buffers is not taken for work.
+        # On the module inside DistributedDataParallel, so that its broadcast of buffers does not count as work.
         inner: Any = model.module if hasattr(model, "register_comm_hook") else model
         before, after = _step_hooks(optimizer)
         self._handles = [
@@ -101,14 +101,14 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """Take the hooks off and record the iterations that are complete."""
+        """Remove the hooks and record the complete iterations."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
         self.stopwatch.close()
 
     def timed(self, hook: Hook) -> Hook:
-        """Return your own communication hook with marks; register it in the hook's place, before the first step."""
+        """Return your own communication hook with marks; register it instead of the hook, before the first step."""
         return self.stopwatch.timed(hook)
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-"""Measurements and forecasts; NaN is "not known"."""
+"""Measurements and forecasts; NaN means "not known"."""
 
 Sizes = NDArray[np.int64]
 """Counts: batch sizes, and numbers of samples."""
 
 Mask = NDArray[np.bool_]
-"""Which entries something holds for."""
+"""Which entries a condition holds for."""

@@ -25,14 +25,14 @@ class Line(Protocol):
 
     @property
     def intercept(self) -> Array:
-        """What a batch costs besides its samples, in seconds."""
+        """Fixed cost of a batch, in seconds."""
         ...
 
 
 def batch_seconds(line: Line, sizes: Sizes | Array) -> Array:
-    """Return ``max(floor, intercept + slope * size)``, ``[W]``, in seconds: the one place where it is computed.
+    """Return ``max(floor, intercept + slope * size)``, ``[W]``, in seconds: the only place that computes it.
 
-    Solver, forecast and plan compare times bit for bit, so they must not round in different ways.
+    Solver, forecast and plan compare times bit for bit, so they must all round in the same way.
     """
     seconds: Array = np.maximum(line.floor, line.intercept + line.slope * sizes)
     return seconds
@@ -45,7 +45,7 @@ class Curves:
     Parameters
     ----------
     floor, intercept
-        Shortest possible time, and the time a batch costs besides its samples, ``[W]``, in seconds.
+        Shortest possible time of a batch, and its fixed cost, ``[W]``, in seconds.
     slope
         Seconds per sample, ``[W]``.
     limit
@@ -64,7 +64,7 @@ class Curves:
 
     @classmethod
     def from_speed(cls, speed: Array) -> Curves:
-        """Curves of workers whose time is plainly samples / speed; speed ``[W]`` in samples/s."""
+        """Return the curves of workers whose time is samples / speed; speed ``[W]`` in samples/s."""
         zero = np.zeros(len(speed))
         return cls(floor=zero, slope=1.0 / np.asarray(speed), intercept=zero, limit=np.full(len(speed), np.inf))
 
@@ -73,7 +73,7 @@ class Curves:
         return np.where(sizes <= self.limit, batch_seconds(self, sizes), np.inf)
 
     def busy_seconds(self, sizes: Sizes | Array) -> Array:
-        """Return how long each worker computes for its size, ``[W]``, in seconds: 0 for none; limits left out.
+        """Return how long each worker computes, ``[W]``, in seconds: 0 without samples; limits are ignored.
 
         >>> Curves.from_speed(np.array([100.0, 50.0])).busy_seconds(np.array([10, 0]))
         array([0.1, 0. ])

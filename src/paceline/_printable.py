@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    r"""Return a text with every character that cannot be seen spelt out, so that a terminal shows it and obeys none.
+    r"""Return a text with every unprintable character escaped, so that a terminal shows it and does not act on it.
 
-    A name in a file may hold escape sequences, which clear the screen, set the clipboard (OSC 52) or rename the
-    window; marks that turn the direction of writing; or half a character, which cannot be printed at all.
+    A name in a file may hold escape sequences that clear the screen, set the clipboard (OSC 52) or rename the window;
+    marks that reverse the direction of writing; or a lone surrogate, which cannot be printed at all.
 
     >>> print(printable("gpu0\x1b]52;c;aGk=\x07 on host\u202e7"))
     gpu0\x1b]52;c;aGk=\x07 on host\u202e7

@@ -1,4 +1,4 @@
-"""The version, in one place: that of the installed package."""
+"""The version of the installed package, read in one place."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` to write to; it takes the name ``path`` only if the block succeeds.
+    """Yield a temporary path beside ``path`` to write to; it is renamed to ``path`` only if the block succeeds.
 
     Raises
     ------
@@ -29,12 +29,13 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
+    # In the same folder, because a rename is atomic only within one file system.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o644)
+        temporary.chmod(0o644)  # mkstemp makes files that only their owner can read
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
