@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Sizes
+from paceline._arrays import Array, Sizes
 from paceline.coordinator import why
 from paceline.coordinator.decision import Situation, decide
 from paceline.coordinator.limits import Limits, require_drivers, require_fleet
@@ -73,6 +73,8 @@ class LoadBalancer:
     # The one owner of the decided sizes. The plan's sizes differ from them during an excitation, and a loader holds a
     # copy of the plan's. Only this attribute is ever changed.
     _sizes: Sizes
+    _missed: Sizes
+    _speed_before: Array
 
     def __init__(
         self,
@@ -143,6 +145,7 @@ class LoadBalancer:
         require_fleet(report, len(self.workers))
         require_drivers("the report's drivers", report.drivers, self.predictor)
         self.predictor.observe(report)
+        self._missed = np.where(np.isfinite(report.speed), 0, self._missed + 1)
 
     def join(self, worker: object) -> Plan:
         """Add a worker at the end of the fleet, and split the batch again.
@@ -186,6 +189,8 @@ class LoadBalancer:
             "planned": self.plan.sizes.copy(),
             "direction": self._direction.copy(),
             "changed_at": self._changed_at.copy(),
+            "missed": self._missed.copy(),
+            "speed_before": self._speed_before.copy(),
             "memory_limits": self._limits.memory.copy(),
             **{f"trust/{name}": value for name, value in self._trust.state_dict().items()},
             **predictor,
@@ -218,6 +223,8 @@ class LoadBalancer:
         self._sizes = np.array(state["sizes"])
         self._direction = np.array(state["direction"])
         self._changed_at = np.array(state["changed_at"])
+        self._missed = np.array(state["missed"])
+        self._speed_before = np.array(state["speed_before"])
         after = why.count(self._iterations, "iteration")
         now = self._situation(self._forecast())
         self.plan = self._planned(
@@ -244,6 +251,7 @@ class LoadBalancer:
         reason = why.with_excitation(reason, before, why.moved_samples(self._sizes, tried))
         if not now.bounds[2]:
             reason += "; the memory limits leave no room for the global batch and are ignored"
+        reason += why.silent(self.workers, self._missed)
         acted = not np.array_equal(tried, self.plan.sizes)
         return self._planned(chosen, now, f"{reason}.", acted=acted, gain=gain)
 
@@ -261,6 +269,7 @@ class LoadBalancer:
             return 0.0
         self._direction = np.where(change != 0, np.sign(change), self._direction)
         self._changed_at = np.where(change != 0, self._iterations, self._changed_at)
+        self._speed_before = _known_speed(now.forecast)
         kept, made = (float(now.curves.busy_seconds(x).max()) for x in (self._sizes, sizes))
         self._sizes = sizes
         return gain_of(kept, made)
@@ -292,6 +301,7 @@ class LoadBalancer:
             direction=self._direction,
             changed_ago=self._iterations - self._changed_at,
             chance=self._trust.least_gain,
+            speed_before=self._speed_before,
         )
 
     def _start(self, limits: Limits) -> Situation:
@@ -301,17 +311,25 @@ class LoadBalancer:
         self._sizes = limits.equal()
         self._direction = np.zeros(len(self._sizes), dtype=np.int64)
         self._changed_at = np.full(len(self._sizes), NEVER)
-        return self._situation(self._forecast())
+        self._missed = np.zeros(len(self._sizes), dtype=np.int64)
+        forecast = self._forecast()
+        self._speed_before = _known_speed(forecast)
+        return self._situation(forecast)
 
     def _resplit(self, limits: Limits, event: str) -> Plan:
         now = self._start(limits)
         if self._iterations >= self.policy.warmup:
             low, high, _ = now.bounds
             self._sizes = now.best(low, high).sizes
-        fleet = why.count(len(self.workers), "worker")
-        reason = f"{event}: {why.count(self.global_batch, 'sample')} split again over {fleet}."
-        self.plan = self._planned(evaluate(now.curves, self._sizes), now, reason, acted=True)
+        unknown = [name for name, speed in zip(self.workers, self._speed_before, strict=True) if not speed > 0]
+        reason = why.split_again(event, self._sizes, unknown)
+        self.plan = self._planned(evaluate(now.curves, self._sizes), now, f"{reason}.", acted=True)
         return self.plan
 
     def _planned(self, split: Split, now: Situation, reason: str, *, acted: bool, gain: float = 0.0) -> Plan:
         return Plan(self.workers, split, now.forecast, gain, acted, reason, self._iterations)
+
+
+def _known_speed(forecast: Forecast) -> Array:
+    """Return the speeds that rest on reports, ``[W]``; NaN for those that are only a prior."""
+    return np.where(np.isfinite(forecast.spread), forecast.speed, np.nan)

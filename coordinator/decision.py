@@ -37,6 +37,8 @@ class Situation:
         Iterations since that change, ``[W]``.
     chance
         The gain that noise alone may promise.
+    speed_before
+        Forecast speeds from which the sizes in use were chosen, ``[W]``; NaN where nothing was known.
     """
 
     policy: Policy
@@ -48,6 +50,7 @@ class Situation:
     direction: Sizes
     changed_ago: Sizes
     chance: float = 0.0
+    speed_before: Array | None = None
 
     @cached_property
     def curves(self) -> Curves:
@@ -168,4 +171,4 @@ def _shortened(now: Situation, best: Split, low: Array, high: Array) -> tuple[Sp
 
 
 def _moved(now: Situation, sizes: Sizes) -> str:
-    return why.moved(now.workers, now.sizes, sizes, now.forecast.speed)
+    return why.moved(now.workers, now.sizes, sizes, now.forecast.speed, now.speed_before)

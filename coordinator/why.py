@@ -11,6 +11,9 @@ from paceline._arrays import Array, Mask, Sizes
 SHOWN = 3
 """At most this many workers are named; the others are counted."""
 
+SILENT = 3
+"""Missing reports in a row from which on a worker is called silent: one or two may be late."""
+
 WORTH_NAMING = 0.01
 """A worker that is slower by less than this share is not called slow."""
 
@@ -56,24 +59,39 @@ def listed(names: Sequence[str], more: int = 0) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def moved(workers: Sequence[str], before: Sizes, after: Sizes, speed: Array) -> str:
+def moved(workers: Sequence[str], before: Sizes, after: Sizes, speed: Array, speed_before: Array | None = None) -> str:
     """Return how many samples moved, from which workers, and to which.
+
+    The worker whose speed explains the move is named with it: one that recovered since the sizes were chosen
+    (``speed_before``, ``[W]``, NaN where nothing was known), or else the one that gives most, if it is slow.
 
     >>> speed = np.array([100.0, 100.0, 38.0, 110.0])
     >>> moved(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed)
     'Moved 24 samples from g2 (62 % slower than the median) to g3, g1 and g0'
+    >>> moved(["a", "b", "c"], np.array([50, 20, 50]), np.array([40, 40, 40]), np.full(3, 9.0), np.array([9, 3, 9.0]))
+    'Moved 20 samples from a and c to b (200 % faster than before)'
     """
     change = after - before
     givers, more_givers = _largest(-change)
     takers, more_takers = _largest(change)
-    names = [workers[i] for i in givers]
+    from_names, to_names = [workers[i] for i in givers], [workers[i] for i in takers]
+    faster = _recovery(takers[0], givers[0], speed, speed_before)
     other, than = _usual(workers, speed, givers[0])
     slower = 1 - float(speed[givers[0]]) / other
-    if slower >= WORTH_NAMING:
-        names[0] += f" ({percent(slower)} slower than {than})"
+    if faster >= WORTH_NAMING:
+        to_names[0] += f" ({percent(faster)} faster than before)"
+    elif slower >= WORTH_NAMING:
+        from_names[0] += f" ({percent(slower)} slower than {than})"
     samples = count(int(change[change > 0].sum()), "sample")
-    to = listed([workers[i] for i in takers], more_takers)
-    return f"Moved {samples} from {listed(names, more_givers)} to {to}"
+    return f"Moved {samples} from {listed(from_names, more_givers)} to {listed(to_names, more_takers)}"
+
+
+def _recovery(taker: int, giver: int, speed: Array, before: Array | None) -> float:
+    """Return by how much the taker became faster, if that explains more than what the giver lost; otherwise 0."""
+    if before is None or not np.isfinite([before[taker], before[giver]]).all():
+        return 0.0
+    gained, lost = speed[taker] / before[taker], before[giver] / speed[giver]
+    return float(gained - 1) if gained > lost else 0.0
 
 
 def _usual(workers: Sequence[str], speed: Array, one: int) -> tuple[float, str]:
@@ -81,6 +99,25 @@ def _usual(workers: Sequence[str], speed: Array, one: int) -> tuple[float, str]:
     if len(workers) == 2:  # the median of two would be half their own difference away from both
         return float(speed[1 - one]), workers[1 - one]
     return float(np.median(speed)), "the median"
+
+
+def split_again(event: str, sizes: Sizes, unknown: Sequence[str]) -> str:
+    """Return what a change of the fleet led to, and whose speed had to be guessed.
+
+    >>> split_again("g2 joined", np.array([40, 50, 30]), ["g2"])
+    'g2 joined: 120 samples split again over 3 workers, 30 to 50 each; g2 has not reported yet, so it is planned at the
+    median speed of the others'
+    >>> split_again("g2 left", np.array([60, 60]), [])
+    'g2 left: 120 samples split again over 2 workers, 60 each'
+    """
+    least, most = int(sizes.min()), int(sizes.max())
+    each = f"{least} to {most} each" if least < most else f"{most} each"
+    over = f"{count(int(sizes.sum()), 'sample')} split again over {count(len(sizes), 'worker')}, {each}"
+    if not unknown or len(unknown) == len(sizes):
+        return f"{event}: {over}"
+    has, it_is = ("has", "it is") if len(unknown) == 1 else ("have", "they are")
+    names = listed(unknown[:SHOWN], max(len(unknown) - SHOWN, 0))
+    return f"{event}: {over}; {names} {has} not reported yet, so {it_is} planned at the median speed of the others"
 
 
 def moved_samples(before: Sizes, after: Sizes) -> int:
@@ -162,6 +199,22 @@ def held_back(workers: Sequence[str], full: Mask) -> str:
         return ""
     ends = "it ends early" if full.sum() == 1 else "they end early"
     return f"; memory keeps {_those(workers, full)} from taking more, so that {ends}"
+
+
+def silent(workers: Sequence[str], missed: Sizes) -> str:
+    """Return who has not reported for a while, and what their sizes follow instead.
+
+    >>> silent(["g0", "g1"], np.array([0, 28])), silent(["g0", "g1"], np.array([0, 1]))
+    ('; g1 has not reported for 28 iterations, so its size follows its last reports', '')
+    """
+    quiet = missed >= SILENT
+    if not quiet.any():
+        return ""
+    lasted = count(int(missed[quiet].min()), "iteration")
+    many = quiet.sum() > 1
+    has, their = ("have", "their sizes follow their") if many else ("has", "its size follows its")
+    least = "at least " if many else ""
+    return f"; {_those(workers, quiet)} {has} not reported for {least}{lasted}, so {their} last reports"
 
 
 def _those(workers: Sequence[str], chosen: Mask) -> str:

@@ -393,8 +393,14 @@ REASONS = {
         "Moved 6 samples for a while, to tell fixed time from time per sample; otherwise kept the sizes: "
         "the best split would gain at most 0 %, less than the dead-band of 2 %.",
     ),
-    "a worker joins": (lambda: balancer().join("gpu4").why, "gpu4 joined: 512 samples split again over 5 workers."),
-    "a worker leaves": (lambda: balancer().leave("gpu1").why, "gpu1 left: 512 samples split again over 3 workers."),
+    "a worker joins": (
+        lambda: balancer().join("gpu4").why,
+        "gpu4 joined: 512 samples split again over 5 workers, 102 to 103 each.",
+    ),
+    "a worker leaves": (
+        lambda: balancer().leave("gpu1").why,
+        "gpu1 left: 512 samples split again over 3 workers, 170 to 171 each.",
+    ),
 }
 
 

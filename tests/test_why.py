@@ -89,6 +89,9 @@ def untrue_move(base, balancer, plan):
         other = np.median(speed) if than == "the median" else speed[plan.workers.index(than)]
         if abs(100 * (1 - speed[place] / other) - float(slower)) > 0.6 or float(slower) < 0.9:
             return "how much slower"
+    recovered = re.search(r"to (\S+) \((.+?) % faster than before\)", plan.why)
+    if recovered is not None and change[plan.workers.index(recovered.group(1))] <= 0:
+        return "who recovered"
     if "expected to take" in plan.why and plan.gain <= 0:
         return "the gain"
     return ""
@@ -171,3 +174,48 @@ def test_memory_is_not_blamed_where_it_costs_nothing():
     for _ in range(3):
         plan = balancer.step(Report(samples=plan.sizes, seconds=plan.sizes * [0.015, 0.01]))
         assert "memory" not in plan.why
+
+
+def test_a_worker_that_recovers_is_named_and_not_the_one_that_gives():
+    """Three workers; b was slow, and is as fast as the others again, of which c has always been a little slower."""
+    balancer = LoadBalancer(LastValue(), workers=["a", "b", "c"], global_batch=120, policy=Policy(warmup=0))
+    for b in (10.0, 10.0, 10.0, 100.0):
+        sizes = balancer.plan.sizes
+        plan = balancer.step(Report(samples=sizes, seconds=sizes / [100.0, b, 54.0]))
+    assert re.match(r"Moved \d+ samples from a and c to b \(900 % faster than before\)", plan.why), plan.why
+
+
+def test_a_silent_worker_is_named_until_it_reports_again():
+    balancer = LoadBalancer(EWMA(), workers=["a", "b"], global_batch=120, policy=Policy(warmup=0))
+    reasons = []
+    for step in range(12):
+        sizes = balancer.plan.sizes
+        seconds = sizes * [0.01, np.nan if 3 <= step < 9 else 0.01]
+        reasons.append(balancer.step(Report(samples=sizes, seconds=seconds)).why)
+    said = ["b has not reported for" in reason for reason in reasons]
+    assert said == [False] * 5 + [True] * 4 + [False] * 3
+    assert "; b has not reported for 6 iterations, so its size follows its last reports." in reasons[8]
+
+
+def test_who_joins_a_running_job_is_said_to_be_planned_at_a_guess():
+    balancer = LoadBalancer(LastValue(), workers=["a", "b"], global_batch=120, policy=Policy(warmup=1))
+    for _ in range(3):
+        sizes = balancer.plan.sizes
+        balancer.step(Report(samples=sizes, seconds=sizes / [100.0, 50.0]))
+    plan = balancer.join("c")
+    assert plan.why == (
+        "c joined: 120 samples split again over 3 workers, 26 to 54 each; c has not reported yet, so it is planned at "
+        "the median speed of the others."
+    )
+
+
+def test_a_silent_worker_is_remembered_across_a_resume():
+    def made():
+        return LoadBalancer(EWMA(), workers=["a", "b"], global_batch=120, policy=Policy(warmup=0))
+
+    first, resumed = made(), made()
+    for _ in range(5):
+        first.step(Report(samples=[60, 60], seconds=[0.6, np.nan]))
+    resumed.load_state_dict(first.state_dict())
+    report = Report(samples=first.plan.sizes, seconds=[0.6, np.nan])
+    assert first.step(report).why == resumed.step(report).why
