@@ -1,6 +1,7 @@
 """The command line, as a user types it."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from paceline.cli import main as cli
 from paceline.datasets import load, recorded
 from paceline.predictors import KINDS, NAMES, checks, named
+from paceline.predictors.named import kinds
 
 runner = CliRunner()
 
@@ -117,3 +119,56 @@ def test_mistakes_end_in_one_sentence(capsys, monkeypatch, tmp_path, trace):
         (["replay", "ewma", "-t", trace, "--global-batch", "2"], "2"),
     ]:
         assert sentence in fails(capsys, monkeypatch, *arguments).replace("\n", " ")
+
+
+OWN = """
+import numpy as np
+from paceline.predictors import EWMA, Forecast
+
+class Slow(EWMA):
+    pass
+
+class Constant:
+    workers, driver_names = (), ()
+    def fit(self, traces): return self
+    def reset(self, workers): self.workers = tuple(workers)
+    def join(self, worker): self.workers = (*self.workers, worker)
+    def leave(self, worker): self.workers = tuple(w for w in self.workers if w != worker)
+    def rename(self, old, new): self.workers = tuple(new if w == old else w for w in self.workers)
+    def observe(self, report): pass
+    def predict(self, drivers=None, *, horizon=1):
+        return Forecast(np.full(len(self.workers), 5.0), np.full(len(self.workers), 0.1))
+    def state_dict(self): return {}
+    def load_state_dict(self, state): pass
+
+class Half:
+    def fit(self, traces): return self
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN)
+    yield "mine.py"
+    sys.modules.pop("mine", None)
+    kinds.pop("slow", None)
+
+
+def test_predictors_of_a_users_own_are_compared_by_file_and_by_module(own, trace, fitting):
+    named_here = ["mine.py:Slow:smoothing=0.05", "mine.py:Constant", "mine:Slow", "last-value"]
+    tables = json.loads(run("evaluate", *named_here, "-t", trace, "-f", fitting, "--json"))
+    assert {row["predictor"] for row in tables["overall"]} == set(named_here)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("mine.py:Slwo", "has no class 'Slwo'; it has"),
+        ("other.py:Slow", "there is no file other.py"),
+        ("nowhere.at.all:Slow", "there is no module"),
+        ("mine.py:Half", "it lacks"),
+    ],
+)
+def test_a_predictor_that_is_none_is_refused(own, capsys, monkeypatch, trace, fitting, text, sentence):
+    assert sentence in " ".join(fails(capsys, monkeypatch, "evaluate", text, "-t", trace, "-f", fitting).split())

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from paceline.cli.own import is_own, own_predictor
 from paceline.datasets import Trace, readers, recorded
 from paceline.predictors import FleetPredictor, named
 from paceline.training import load_model
@@ -51,5 +52,7 @@ def traces(names: Sequence[str] | None, split: str) -> list[Trace]:
 
 
 def predictor(text: str) -> FleetPredictor:
-    """Return a predictor from a model file, or from its name and arguments: ``ewma:smoothing=0.5``."""
-    return load_model(text) if text.endswith(".safetensors") else named(text)
+    """Return a predictor from a model file, by its name and arguments (``ewma:smoothing=0.5``), or one of the user's."""
+    if text.endswith(".safetensors"):
+        return load_model(text)
+    return own_predictor(text) if is_own(text) else named(text)

@@ -1,0 +1,95 @@
+"""Predictors of a user's own, named on the command line: ``my_file.py:Seasonal`` or ``my_package.module:Seasonal``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from paceline.predictors import FleetPredictor, Predictor, named, register
+from paceline.predictors.adopted import adopted
+
+NAMED = re.compile(r"(?P<module>[^:]+\.py|[\w.]+):(?P<name>[A-Za-z_]\w*)(?::(?P<arguments>.*))?")
+"""A module, a class and its arguments. Arguments hold ``=``, so ``ewma:smoothing=0.5`` is none of these."""
+
+
+def is_own(text: str) -> bool:
+    """Whether a text names a class in a module, and not one of the library's predictors.
+
+    >>> is_own("my_file.py:Seasonal"), is_own("my_package:Seasonal:lags=4"), is_own("ewma:smoothing=0.5")
+    (True, True, False)
+    """
+    return NAMED.fullmatch(text) is not None
+
+
+def own_predictor(text: str) -> FleetPredictor:
+    r"""Return a new predictor of a class in a file, or in a module that can be imported from the working folder.
+
+    The file is run, as ``python my_file.py`` would.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If there is no such module or class, or what it makes does not keep the promise of a predictor.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "mine.py"
+    ...     _ = file.write_text("from paceline.predictors import EWMA\nclass Slow(EWMA):\n    pass\n")
+    ...     own_predictor(f"{file}:Slow:smoothing=0.1")
+    Slow(smoothing=0.1)
+    """
+    found = NAMED.fullmatch(text)
+    assert found is not None, "is_own says so"
+    module = _imported(found["module"])
+    kind = getattr(module, found["name"], None)
+    if not inspect.isclass(kind):
+        classes = [name for name, thing in vars(module).items() if inspect.isclass(thing)]
+        raise ValueError(f"{found['module']} has no class {found['name']!r}; it has {classes}")
+    arguments = found["arguments"] or ""
+    if issubclass(kind, FleetPredictor):
+        register(kind)
+        return named(f"{kind.__name__}:{arguments}")
+    made = kind()
+    if arguments or not isinstance(made, Predictor):
+        missing = [name for name in _promised() if not hasattr(made, name)]
+        lacks = f"it lacks {missing}" if missing else "arguments are taken by classes that inherit from FleetPredictor"
+        raise ValueError(f"{text} must keep the promise of paceline.predictors.Predictor: {lacks}")
+    return adopted(made)
+
+
+def _imported(name: str) -> ModuleType:
+    if name.endswith(".py"):
+        return _run(Path(name))
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise  # one that it imports itself
+        raise ValueError(f"there is no module {name!r} here; name a file, such as my_file.py:MyPredictor") from error
+
+
+def _run(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None, "its name ends in .py"
+    assert spec.loader is not None, "it is a file"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module  # its classes are copied and pickled by this name
+    spec.loader.exec_module(module)
+    return module
+
+
+def _promised() -> list[str]:
+    return [name for name in (*vars(Predictor), "workers") if not name.startswith("_")]
