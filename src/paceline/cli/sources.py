@@ -52,7 +52,7 @@ def traces(names: Sequence[str] | None, split: str) -> list[Trace]:
 
 
 def predictor(text: str) -> FleetPredictor:
-    """Return a predictor from a model file, by its name and arguments (``ewma:smoothing=0.5``), or one of the user's."""
+    """Return a predictor: a model file, a name with arguments (``ewma:smoothing=0.5``), or one of the user's."""
     if text.endswith(".safetensors"):
         return load_model(text)
     return own_predictor(text) if is_own(text) else named(text)
