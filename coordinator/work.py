@@ -17,18 +17,20 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array, Mask
 
 WINDOW = 128
-"""Iterations that are remembered: enough for 5 % with two workers whose times have 3 % of noise, and soon forgotten
+"""Iterations that are remembered: enough for costs within some 5 % where times have 3 % of noise, and soon forgotten
 where a phase of training changes what samples cost."""
 
 REFIT = 8
 """Iterations from one fit to the next. A fit takes about 2 ms, so this is a quarter of a millisecond an iteration."""
 
 ROUNDS = 8
-"""Alternations between speeds and costs in a fit; each begins where the one before ended, so few are needed."""
+"""Steps of a fit; it begins where the one before ended, so few are needed."""
 
-AROUND = 4
-"""A worker's speed at an iteration is the median of so many before and after it: itself left out, or a wrong cost would
-explain its own time."""
+LAGS = 2
+"""How many iterations apart two times of a worker may lie to be compared."""
+
+FAR = 0.4
+"""Iterations whose work differs by a factor of more than 1.5 are not compared."""
 
 LEAST = 16
 """Times below which nothing is concluded."""
@@ -43,14 +45,18 @@ HUBER = 1.5
 """Residuals above so many times the usual one count less: a worker's speed jumped in that iteration."""
 
 
+GROSS = 8.0
+"""Residuals above so many times the usual one do not count: a checkpoint fell into it, or a speed halved."""
+
+
 class WorkStatus(Enum):
     """What is known of the cost of samples, in a sentence."""
 
     EARLY = "Too early: the first batches are divided by the given lengths alone."
     LEARNED = "Learned: costs follow from the workers' own times."
     ALIKE = (
-        "Cannot tell: all batches have nearly the same mix of lengths, so that the costs of length, of its square and of "
-        "a sample cannot be told apart. The given lengths are used as costs."
+        "Cannot tell: all batches have nearly the same mix of lengths, so that the costs of length, of its square and "
+        "of a sample cannot be told apart. The given lengths are used as costs."
     )
 
 
@@ -87,7 +93,7 @@ class WorkModel:
     >>> chance, model = np.random.default_rng(0), WorkModel(features=2)
     >>> for _ in range(40):
     ...     features_WF = chance.uniform(5, 15, (2, 2))
-    ...     model.observe(features_WF, features_WF @ [0.5, 0.5] / [100, 50])
+    ...     changed = model.observe(features_WF, features_WF @ [0.5, 0.5] / [100, 50])
     >>> model.coefficients.round(2)
     array([0.5, 0.5])
     """
@@ -165,21 +171,25 @@ class WorkModel:
         known_KW = np.isfinite(past_KWF).all(axis=2) & (seconds_KW > 0) & (features_KWF[..., 0] > 0)
         if known_KW.sum() < LEAST:
             return False
+        seconds_KW = np.where(known_KW, seconds_KW, 1.0)
+        features_KWF = np.where(known_KW[..., None], features_KWF, 1.0)
         before, scale = self.coefficients, float(np.median(seconds_KW[known_KW]))
         if _alike(features_KWF[known_KW]):
             self.status, self.coefficients, self.fixed = WorkStatus.ALIKE, np.eye(len(before))[0], 0.0
         else:
             self.status = WorkStatus.LEARNED
-            self.coefficients, self.fixed = fitted(features_KWF, seconds_KW / scale, known_KW, before, self.fixed / scale)
+            self.coefficients, self.fixed = fitted(
+                features_KWF, seconds_KW / scale, known_KW, before, self.fixed / scale
+            )
             self.fixed *= scale
         return not np.array_equal(before, self.coefficients)
 
 
 def sum_of_products(features_NF: Array, coefficients_F: Array) -> Array:
     """Return each row's features times the coefficients, ``[N]``, added in the order of features."""
-    total = features_NF[:, 0] * coefficients_F[0]
+    total: Array = features_NF[:, 0] * coefficients_F[0]
     for place in range(1, len(coefficients_F)):
-        total = total + features_NF[:, place] * coefficients_F[place]
+        total += features_NF[:, place] * coefficients_F[place]
     return total
 
 
@@ -188,25 +198,62 @@ def fitted(
 ) -> tuple[Array, float]:
     """Return coefficients that sum to 1, and fixed seconds, with which times agree best, relatively.
 
-    Alternates between the speeds that follow from the costs, and the costs that follow from the speeds, by
-    least squares over what is not negative; large residuals count less (Huber).
+    From one iteration to the next a worker's speed mostly stays, so the logarithms of its times differ as those of its
+    work do: speeds cancel out. Where a speed did change, that difference is an outlier and counts less. Gauss and
+    Newton's method with Huber's weights, over what is not negative.
     """
+    size, theta = len(coefficients), np.append(coefficients, fixed)
     for _ in range(ROUNDS):
-        work_KW = (features_KWF * coefficients).sum(axis=2)
-        own_KW = np.maximum(seconds_KW - fixed, 0.05 * seconds_KW)
-        speed_KW = _around(np.where(known_KW, work_KW / own_KW, np.nan))
-        rows = known_KW & np.isfinite(speed_KW)
-        design_RF = np.column_stack([features_KWF[rows] / speed_KW[rows, None], np.ones(rows.sum())])
-        design_RF /= seconds_KW[rows, None]
-        residual = 1 - design_RF @ [*coefficients, fixed]
-        usual = max(float(np.median(np.abs(residual))), 1e-9)
-        weight = np.sqrt(np.minimum(1, HUBER * usual / np.maximum(np.abs(residual), 1e-12)))
-        found = not_negative(design_RF * weight[:, None], weight, np.eye(len(coefficients) + 1)[0])
-        total = found[:-1].sum()
+        # What is fixed is so in seconds: in units of work it is as much more as the worker is faster.
+        speed_KW1 = np.broadcast_to(_speeds(features_KWF, seconds_KW, known_KW, theta)[:, None], (*known_KW.shape, 1))
+        design_KWF = np.concatenate([features_KWF, speed_KW1], axis=2)
+        work_KW = np.where(known_KW, (design_KWF * theta).sum(axis=2), np.nan)
+        slope_RF, target_R = _differences(design_KWF / work_KW[..., None], np.log(work_KW), np.log(seconds_KW))
+        if len(target_R) < LEAST:
+            return coefficients, fixed
+        weight_R = _weights(target_R)
+        theta = not_negative(slope_RF * weight_R[:, None], target_R * weight_R, theta)
+        total = theta[:size].sum()
         if total <= 0:  # all time seems fixed: nothing to divide by
-            return np.eye(len(coefficients))[0], 0.0
-        coefficients, fixed = found[:-1] / total, float(found[-1])
-    return np.round(coefficients, 4) / np.round(coefficients, 4).sum(), fixed
+            return np.eye(size)[0], 0.0
+        theta[:size] /= total
+    rounded = np.round(theta[:size], 4)
+    return rounded / rounded.sum(), float(theta[size])
+
+
+def _weights(residual_R: Array) -> Array:
+    """Return the square root of each residual's weight: Huber's, and 0 for what is grossly off."""
+    size = np.maximum(np.abs(residual_R), 1e-12)
+    usual = max(float(np.median(size)), 1e-9)
+    weight: Array = np.where(size > GROSS * usual, 0.0, np.sqrt(np.minimum(1, HUBER * usual / size)))
+    return weight
+
+
+def _speeds(features_KWF: Array, seconds_KW: Array, known_KW: Mask, theta: Array) -> Array:
+    """Return the usual speed of each worker, ``[W]``, under these coefficients and fixed seconds."""
+    work_KW = (features_KWF * theta[:-1]).sum(axis=2)
+    own_KW = np.maximum(seconds_KW - theta[-1], 0.05 * seconds_KW)
+    columns = zip((work_KW / own_KW).T, known_KW.T, strict=True)
+    return np.array([np.median(speed[known]) if known.any() else 1.0 for speed, known in columns])
+
+
+def _differences(slope_KWF: Array, work_KW: Array, seconds_KW: Array) -> tuple[Array, Array]:
+    """Return the differences between iterations that lie close together: rows, and by how much times are unexplained.
+
+    Work and seconds are logarithms. Pairs are left out where the work moved far: most often since a balancer has
+    answered a change of speed, and then a time that stays would look like one that does not depend on work.
+    """
+    slopes, targets = [], []
+    for lag in range(1, LAGS + 1):
+        slope = (slope_KWF[lag:] - slope_KWF[:-lag]).reshape(-1, slope_KWF.shape[2])
+        moved = (work_KW[lag:] - work_KW[:-lag]).ravel()
+        target = (seconds_KW[lag:] - seconds_KW[:-lag]).ravel() - moved
+        with np.errstate(invalid="ignore"):
+            near = np.abs(moved) < FAR
+        known = near & np.isfinite(target) & np.isfinite(slope).all(axis=1)
+        slopes.append(slope[known])
+        targets.append(target[known])
+    return np.concatenate(slopes), np.concatenate(targets)
 
 
 def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
@@ -231,19 +278,6 @@ def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
                 best, least = np.zeros(size), loss
                 best[list(chosen)] = part
     return best
-
-
-def _around(speed_KW: Array) -> Array:
-    """Return the median of each worker's speeds shortly before and after each iteration, ``[K, W]``."""
-    gap = np.full((AROUND, speed_KW.shape[1]), np.nan)
-    padded = np.concatenate([gap, speed_KW, gap])
-    count = len(speed_KW)
-    shifts = [shift for shift in range(2 * AROUND + 1) if shift != AROUND]
-    near = np.stack([padded[shift : shift + count] for shift in shifts])
-    none = ~np.isfinite(near).any(axis=0)
-    near[:, none] = 1.0
-    median: Array = np.where(none, np.nan, np.nanmedian(near, axis=0))
-    return median
 
 
 def _alike(features_RF: Array) -> bool:
