@@ -20,6 +20,8 @@ class Dealt:
         step, times the micro-batches of a step, by which loops divide.
     part
         This rank's share of this global batch alone; those of all ranks sum to 1.
+    whole
+        The sum of the weights of all ranks: 1, but where loss terms weigh and a step has several micro-batches.
     features
         What the work of this rank's part is made of; empty where samples have no costs.
     """
@@ -27,6 +29,7 @@ class Dealt:
     sizes: Sizes
     weight: float
     part: float
+    whole: float = 1.0
     features: tuple[float, ...] = ()
 
     @staticmethod

@@ -334,9 +334,9 @@ class BalancedLoader:
         if self._progress.batches % self.accumulate == 0:
             self._step_items = dealer.step_items(self.accumulate)
         items, all_items = dealer.costs.items_of(own), dealer.step_items(1)
-        weight = items * self.accumulate / self._step_items if self._step_items else 0.0
         part = items / all_items if all_items else float(sizes_W[self.rank] / sizes_W.sum())
-        return Dealt(sizes_W, weight, part, features)
+        each = self.accumulate / self._step_items if self._step_items else 0.0
+        return Dealt(sizes_W, items * each, part, all_items * each, features)
 
     def _made_dealer(self, costs: Costs | None, *, shuffle: bool, seed: int, ahead: bool) -> Dealer:
         if costs is not None:
