@@ -44,6 +44,8 @@ class Iteration:
         Whether all workers had used the same plan. If not, they adopted the first worker's.
     plan
         The plan for the next iteration; ``plan.why`` gives the reason.
+    work
+        What each worker's samples cost, ``[W]``, in average samples; None where all samples cost the same.
 
     Examples
     --------
@@ -72,6 +74,7 @@ class Iteration:
     overhead_seconds: float
     agreed: bool
     plan: Plan
+    work: Array | None = None
 
     @property
     def workers(self) -> tuple[str, ...]:

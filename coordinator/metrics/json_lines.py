@@ -95,7 +95,12 @@ def _header(iteration: Iteration) -> dict[str, Any]:
         "version": __version__,
         "workers": list(iteration.workers),
         "global_batch": int(iteration.plan.sizes.sum()),
-        "units": {"time": "seconds since the epoch", "sizes": "samples", "all others": "seconds, or shares"},
+        "units": {
+            "time": "seconds since the epoch",
+            "sizes": "samples",
+            "work": "average samples",
+            "all others": "seconds, or shares",
+        },
     }
 
 
@@ -112,6 +117,7 @@ def _about(iteration: Iteration) -> dict[str, Any]:
         "equal_seconds": _known(numbers["equal_seconds"]),
         "overhead_seconds": _known(numbers["overhead_seconds"]),
         "agreed": bool(iteration.agreed),
+        **({} if iteration.work is None else {"work": _all_known(iteration.work)}),
         "planned": plan.sizes.tolist(),
         "gain": _known(plan.gain),
         "acted": bool(plan.acted),

@@ -19,7 +19,7 @@ from paceline.coordinator.torch.balance import Balance
 from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.pace import Pace
-from paceline.coordinator.torch.protocol import Loader
+from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.sampled import drivers_for
 from paceline.coordinator.torch.weighting import Weigh, ddp_of
 from paceline.predictors import Auto, Predictor
@@ -122,6 +122,8 @@ def attach(
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = predictor or Auto()
     policy = _policy_for(model, loader, policy)
+    if isinstance(loader, KnowsWork) and not isinstance(policy.lower, Mapping):
+        loader.least_samples = max(int(policy.lower), 1)
     sampled = drivers_for(predictor, drivers)
     ddp = ddp_of(model)
     group: dist.ProcessGroup = dist.group.WORLD if ddp is None else ddp.process_group  # type: ignore[assignment]
@@ -189,7 +191,9 @@ def _quantum(global_batch: int, world_size: int) -> int:
 
 def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -> Policy:
     """Return the policy, with a lower bound that the model needs for training."""
-    wanted = policy or Policy(quantum=_quantum(loader.global_batch, loader.world_size))
+    # Samples of unequal cost make every batch another size anyway, so a quantum would only make shares coarse.
+    costs = isinstance(loader, KnowsWork) and loader.coefficients is not None
+    wanted = policy or Policy(quantum=1 if costs else _quantum(loader.global_batch, loader.world_size))
     bounds = wanted.lower.values() if isinstance(wanted.lower, Mapping) else [wanted.lower]
     if min(bounds, default=1) < 1:
         raise ValueError(

@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 import weakref
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,10 +29,11 @@ from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.handed import Handed, Sight, Turn, lengths
 from paceline.coordinator.torch.pace import Pace
-from paceline.coordinator.torch.protocol import Loader
+from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reports import LEAST, PLACE, RankReports, ReportTally
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.torch.weighting import BalanceWarning, Weigh, Weighting
+from paceline.coordinator.work import WorkModel
 from paceline.recording.drivers import Driver
 from paceline.recording.torch.waiting import listen
 
@@ -61,6 +63,8 @@ class Balance:
         The load balancer: the same on every rank.
     weigh
         What carries the weights: see :func:`attach`.
+    work
+        What samples cost, learned or given; None where they have no costs.
     """
 
     def __init__(
@@ -90,6 +94,8 @@ class Balance:
         self._tally = ReportTally()
         self._pace = pace or Pace()
         self._losses = audit.LossKind(weigh)
+        self.work = _work_of(loader)
+        self._features = 0 if self.work is None else len(self.work.coefficients)
         self._weightings: list[Weighting] = []
         self._thread = threading.get_ident()
         self._index = -1
@@ -188,7 +194,8 @@ class Balance:
                 f"{self._handed.in_flight} batches have been fetched but not computed when this state was saved: a job "
                 "that resumes from it goes on after them. Save it where the loop has computed all that it fetched.",
             )
-        return {"balancer": to_torch(self.balancer.state_dict()), "loader": to_torch(self._loader.state_dict())}
+        work = {} if self.work is None else {"work": to_torch(self.work.state_dict())}
+        return {"balancer": to_torch(self.balancer.state_dict()), "loader": to_torch(self._loader.state_dict()), **work}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]], *, skip_rest: bool = False) -> None:
         """Resume, on every rank, from what ``state_dict`` returned, also with other ranks than were saved.
@@ -203,6 +210,8 @@ class Balance:
         """
         self._receive()
         self._loader.load_state_dict(from_torch(state["loader"]), skip_rest=skip_rest)
+        if self.work is not None and "work" in state:
+            self.work.load_state_dict(from_torch(state["work"]))
         self.balancer.load_state_dict(from_torch(state["balancer"]))
         for worker in self._workers:
             if worker not in self.balancer.workers:
@@ -226,7 +235,8 @@ class Balance:
 
     def hand_out(self, sizes_W: Sizes, batch: object) -> None:
         """Note a batch that the loop is given."""
-        self._handed.add(sizes_W)
+        dealt = self._loader.dealt if isinstance(self._loader, KnowsWork) else None
+        self._handed.add(sizes_W, dealt if dealt is not None and dealt.sizes is sizes_W else None)
 
     def start_loop(self) -> None:
         """Forget batches of a loop that is over."""
@@ -249,13 +259,14 @@ class Balance:
             self._fresh = self._unscaled = True
             self._looks = self._losses.wants(self._handed.sizes)
             self._micro_batches += 1
-            self._clock.forward(turn.samples, counts=turn.total >= LEAST * self._loader.global_batch)
+            counts = turn.total >= LEAST * self._loader.global_batch
+            self._clock.forward(turn.samples, counts=counts, features=turn.features)
         if turn.known:
             self._batch_turn = turn
         else:
             self._foreign = True
             if turn.fresh:  # in a form in which it cannot be seen: it is the next in order, which is warned about
-                self._batch_turn = replace(turn, share=turn.samples / turn.total)
+                self._batch_turn = replace(turn, share=self._handed.weight)
         self._say_what_is_unseen(turn, rows, waiting)
         self._spent += time.perf_counter() - began
         return turn
@@ -323,7 +334,10 @@ class Balance:
         computed = self._handed.sizes
         total = 0 if computed is None else int(computed.sum())
         own = [self._plan_seconds, self._log_norm, total, self._foreign]
-        self._exchange.send([*self._clock.report(), self._out_of_memory, self._checksum, *position, *own, *drivers])
+        measure = self._clock.report()
+        features = (self._clock.features or [math.nan] * self._features) if self._features else []
+        row = [*measure, self._out_of_memory, self._checksum, *position, *own, *drivers, *features]
+        self._exchange.send(row)
         self._out_of_memory, self._foreign, self._log_norm = False, False, math.nan
 
     def _receive(self) -> None:
@@ -334,11 +348,11 @@ class Balance:
         self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
         report_WF = self._exchange.receive()
         self._clock.wait_ends()
-        rows, used, agreed = RankReports(report_WF[self._order]), self._plan, True
+        rows, used, agreed = RankReports(report_WF[self._order], self._features), self._plan, True
         if not rows.together:
             agreed = self._settle(rows)
         self._trust(rows)
-        self._learn(rows)
+        self._learn(self._in_work(rows))
         if not agreed:
             self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
         self.overhead_seconds = (self._spent + time.perf_counter() - began) / max(self._unreported, 1)
@@ -358,11 +372,22 @@ class Balance:
         self._exchanges += 1
         self.sums_shares = self._mixes or self._exchanges < TRUSTED
 
-    def _learn(self, rows: RankReports) -> None:
-        """Take the reports to account, and plan if waiting has cost enough since the plan before."""
+    def _in_work(self, rows: RankReports) -> RankReports:
+        """Return the reports in work in place of samples, where samples have costs; and learn what these are."""
         log_norm_W = rows["log_norm"]
         if log_norm_W[0] == log_norm_W[0] and (sentence := self._losses.learn(rows["samples"], log_norm_W)):
             self.warn(sentence, sentence)
+        if self.work is None:
+            return rows
+        assert isinstance(self._loader, KnowsWork), "it has costs"
+        work_W, parts_W = self.work.work(rows.features_WF), rows["micro_batches"]
+        if self.work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
+            self._loader.coefficients = self.work.coefficients
+            self._take_sizes()
+        return rows.in_work(work_W)
+
+    def _learn(self, rows: RankReports) -> None:
+        """Take the reports to account, and plan if waiting has cost enough since the plan before."""
         if not self._pace.wants_plan(rows["seconds"], rows["steps"], float(rows["plan_seconds"].max())):
             self._tally.add(rows)
             return
@@ -386,18 +411,20 @@ class Balance:
         planned_W = used.sizes if handed_W is None else handed_W[self._order]
         sizes_W = np.where(known_W, rows["samples"] / steps_W, planned_W)
         parts_W = np.where(known_W, rows["micro_batches"] / steps_W, self._loader.accumulate)
+        work_W = sizes_W if self.work is None else self.work.work(rows.features_WF) / steps_W
         iteration = Iteration(
             index=self._index,
             time=time.time(),
             worker=self._workers[self._loader.rank],
             sizes=np.rint(sizes_W).astype(np.int64),
             seconds=rows["seconds"] / steps_W,
-            forecast_seconds=used.forecast.curves.busy_seconds(sizes_W / parts_W) * parts_W,
+            forecast_seconds=used.forecast.curves.busy_seconds(work_W / parts_W) * parts_W,
             comm_seconds=rows["comm_seconds"],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,
             agreed=agreed,
             plan=self._plan,
+            work=None if self.work is None else work_W,
         )
         for observe in self.on_iteration:
             observe(iteration)
@@ -422,12 +449,16 @@ class Balance:
             self._index,
         )
         self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
+        if self.work is not None:
+            self.work.load_state_dict(self._exchange.from_first(self.work.state_dict()))
         return False
 
     def _take_sizes(self) -> None:
         """Hand the plan to the loader."""
         self._plan = self.balancer.plan
         self._checksum = self._plan.checksum
+        if self.work is not None:  # ranks that learned other costs divide other batches
+            self._checksum ^= zlib.crc32(self.work.coefficients.tobytes())
         self._loader.sizes = self._plan.sizes[self._rank_order]
         if not (self._looked or np.array_equal(self._plan.sizes, self._first_sizes)):
             self._looked = True  # with equal batches nothing can be weighed wrongly, so this is soon enough
@@ -483,6 +514,12 @@ class Balance:
         if about not in self._warned:
             self._warned.add(about)
             warnings.warn(sentence, BalanceWarning, stacklevel=3)
+
+
+def _work_of(loader: Loader) -> WorkModel | None:
+    """Return a model of what the loader's samples cost, if they have costs."""
+    coefficients = loader.coefficients if isinstance(loader, KnowsWork) else None
+    return None if coefficients is None else WorkModel(len(coefficients))
 
 
 def _call_all(*calls: Callable[[], object]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import reduce
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -59,6 +60,7 @@ class _Lap:
     samples: int = 0
     micro_batches: int = 0
     counts: bool = True
+    features: tuple[float, ...] = ()
 
     @property
     def waits(self) -> list[_Wait]:
@@ -75,6 +77,11 @@ class Clock:
     ----------
     marks
         How moments are marked: by the CPU's clock, or by CUDA events.
+
+    Attributes
+    ----------
+    features
+        What the work of the last report's samples is made of, summed; empty where nobody said.
 
     Examples
     --------
@@ -102,8 +109,9 @@ class Clock:
         self._open: _Wait | None = None
         self._exchange: _Wait | None = None
         self._given: list[float] = []
+        self.features: tuple[float, ...] = ()
 
-    def forward(self, samples: int, *, counts: bool = True) -> None:
+    def forward(self, samples: int, *, counts: bool = True, features: tuple[float, ...] = ()) -> None:
         """Note that a forward pass over a new batch begins: the step's first, or a further micro-batch.
 
         A step that does not count, such as an epoch's short last one, is left out of the reports.
@@ -113,6 +121,7 @@ class Clock:
         self._lap.samples += samples
         self._lap.micro_batches += 1
         self._lap.counts &= counts
+        self._lap.features = added(self._lap.features, features)
 
     def wait_begins(self) -> None:
         """Note that a collective begins to wait for other ranks."""
@@ -151,6 +160,7 @@ class Clock:
         """Return what is known by now, each lap once; NaN where nothing is known."""
         laps = self._finished()
         counted = [lap for lap in laps if lap.counts]
+        self.features = reduce(added, (lap.features for lap in counted), ())
         if not counted:
             return Measure(comm_seconds=self._comm_seconds(laps))
         own = [self._own_seconds(lap) for lap in counted]
@@ -194,3 +204,14 @@ class Clock:
 
     def _is_known(self, wait: _Wait) -> bool:
         return wait.end is not None and self._marks.passed(wait.end)
+
+
+def added(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the sums of two rows of numbers, of which either may be empty.
+
+    >>> added((1.0, 2.0), (0.5, 0.5)), added((), (1.0,))
+    ((1.5, 2.5), (1.0,))
+    """
+    if not one or not other:
+        return one or other
+    return tuple(a + b for a, b in zip(one, other, strict=True))

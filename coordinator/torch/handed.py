@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._arrays import Sizes
+from paceline.coordinator.torch.loading.dealt import Dealt
 
 FAR_AHEAD = 64
 """Most batches that a loop may fetch before it computes the first; the oldest of a longer queue are forgotten."""
@@ -33,6 +34,12 @@ class Turn:
         Whether the inputs are a batch of the loader.
     fresh
         Whether it is the first pass over a batch of the loader.
+    part
+        Its share of this global batch alone: those of all ranks sum to 1 where all went as planned.
+    whole
+        The sum of the weights of all ranks.
+    features
+        What the work of the rank's part is made of; empty where samples have no costs.
     """
 
     samples: int
@@ -40,6 +47,9 @@ class Turn:
     total: int
     known: bool
     fresh: bool
+    part: float = field(repr=False)
+    whole: float = field(default=1.0, repr=False)
+    features: tuple[float, ...] = field(default=(), repr=False)
 
 
 class Handed:
@@ -73,8 +83,8 @@ class Handed:
     def __init__(self, rank: int, global_batch: int) -> None:
         self.rank = rank
         self.global_batch = global_batch
-        self._waiting: deque[Sizes] = deque(maxlen=FAR_AHEAD)
-        self._current: Sizes | None = None
+        self._waiting: deque[Dealt] = deque(maxlen=FAR_AHEAD)
+        self._current: Dealt | None = None
 
     @property
     def in_flight(self) -> int:
@@ -84,11 +94,11 @@ class Handed:
     @property
     def sizes(self) -> Sizes | None:
         """Samples of each rank in the batch that was computed last, ``[W]``."""
-        return self._current
+        return None if self._current is None else self._current.sizes
 
-    def add(self, sizes_W: Sizes) -> None:
-        """Note a batch that the loader hands out."""
-        self._waiting.append(sizes_W)
+    def add(self, sizes_W: Sizes, dealt: Dealt | None = None) -> None:
+        """Note a batch that the loader hands out, with what it knows of it beside its sizes."""
+        self._waiting.append(dealt or Dealt.plain(sizes_W, self.rank))
 
     def clear(self) -> None:
         """Forget batches that were handed out and not computed, because their loop is over."""
@@ -104,20 +114,19 @@ class Handed:
         sight
             How the size of a batch shows in this model's inputs, as far as known.
         """
-        for place, sizes_W in enumerate(self._waiting):
-            if sight.fits(int(sizes_W[self.rank]), rows, second):
+        for place, dealt in enumerate(self._waiting):
+            if sight.fits(int(dealt.sizes[self.rank]), rows, second):
                 for _ in range(place):  # those handed out before it were skipped
                     self._waiting.popleft()
                 self._current = self._waiting.popleft()
                 return self._turn(self._current, fresh=True)
-        if self._current is not None and sight.fits(int(self._current[self.rank]), rows, second):
+        if self._current is not None and sight.fits(int(self._current.sizes[self.rank]), rows, second):
             return self._turn(self._current, fresh=False)
         return self._foreign(rows[0] if rows else 1)
 
-    def _turn(self, sizes_W: Sizes, *, fresh: bool) -> Turn:
-        sizes = sizes_W.tolist()  # plain numbers: a call of numpy costs more than summing a fleet's sizes
-        samples, total = sizes[self.rank], sum(sizes)
-        return Turn(samples, samples / total, total, known=True, fresh=fresh)
+    def _turn(self, dealt: Dealt, *, fresh: bool) -> Turn:
+        sizes = dealt.sizes.tolist()  # plain numbers: a call of numpy costs more than the sum of a fleet
+        return Turn(sizes[self.rank], dealt.weight, sum(sizes), True, fresh, dealt.part, dealt.whole, dealt.features)
 
     def _foreign(self, rows: int) -> Turn:
         """Return the turn of data from elsewhere, alone or mixed with the loader's next batch, which it then uses up.
@@ -126,11 +135,18 @@ class Handed:
         as that batch, and is mistaken for it: the ranks stay consistent.
         """
         samples, fresh = rows, bool(self._waiting)
+        features: tuple[float, ...] = ()
         if fresh:
             self._current = self._waiting.popleft()
-            samples = int(self._current[self.rank])
-        total = self.global_batch if self._current is None else int(self._current.sum())
-        return Turn(samples, rows / total, total, known=False, fresh=fresh)
+            samples, features = int(self._current.sizes[self.rank]), self._current.features
+        total = self.global_batch if self._current is None else int(self._current.sizes.sum())
+        return Turn(samples, rows / total, total, known=False, fresh=fresh, part=rows / total, features=features)
+
+    @property
+    def weight(self) -> float:
+        """Weight of this rank in the batch that was computed last."""
+        assert self._current is not None, "a batch was computed"
+        return self._current.weight
 
 
 class Sight:

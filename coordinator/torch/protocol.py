@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
-from paceline._arrays import Sizes
+from paceline._arrays import Array, Sizes
+from paceline.coordinator.torch.loading.dealt import Dealt
 
 
 class Loader(Protocol):
@@ -80,3 +81,22 @@ class Loader(Protocol):
     def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from another rank's place, in the middle of an epoch and of a loop."""
         ...
+
+
+@runtime_checkable
+class KnowsWork(Protocol):
+    """What is asked of a loader whose samples may have unequal costs, or unequal numbers of loss terms.
+
+    Attributes
+    ----------
+    dealt
+        What is known of the batch handed out last.
+    coefficients
+        By which costs follow from features, ``[F]``, to be set alike on every rank; None where samples have no costs.
+    least_samples
+        Fewest samples of a rank.
+    """
+
+    dealt: Dealt
+    coefficients: Array | None
+    least_samples: int

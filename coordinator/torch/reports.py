@@ -45,10 +45,18 @@ class RankReports:
     """What all ranks reported in one exchange, ``[W, F]``, in the order of the plan's workers.
 
     It splits off a column only on request, because this runs in every iteration and most columns are not needed.
+
+    Parameters
+    ----------
+    report_WF
+        The rows.
+    features
+        How many of their last numbers say what the work is made of.
     """
 
-    def __init__(self, report_WF: Array) -> None:
+    def __init__(self, report_WF: Array, features: int = 0) -> None:
         self.report_WF = report_WF
+        self.features = features
 
     def __getitem__(self, name: str) -> Array:
         """Return a column, ``[W]``."""
@@ -58,8 +66,20 @@ class RankReports:
     @property
     def drivers_WD(self) -> Array:  # noqa: N802 - axes are part of an array's name
         """The drivers, sampled when the report was sent."""
-        drivers: Array = self.report_WF[:, len(COLUMNS) :]
+        drivers: Array = self.report_WF[:, len(COLUMNS) : self.report_WF.shape[1] - self.features]
         return drivers
+
+    @property
+    def features_WF(self) -> Array:  # noqa: N802
+        """What the work is made of, of all samples in the report, ``[W, F]``."""
+        features: Array = self.report_WF[:, self.report_WF.shape[1] - self.features :]
+        return features
+
+    def in_work(self, work_W: Array) -> RankReports:
+        """Return the same rows with work in place of samples: speeds then are work per second."""
+        report_WF = self.report_WF.copy()
+        report_WF[:, _AT["samples"]] = work_W
+        return RankReports(report_WF, self.features)
 
     @property
     def together(self) -> bool:

@@ -87,6 +87,7 @@ class Weighting:
         self._turn: Turn | None = None
         self._last_turn: Turn | None = None
         self._reached: Turn | None = None
+        self._scale = 0.0
         self._unsummed = False
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
@@ -123,11 +124,16 @@ class Weighting:
         # torch's graph.
         known = weakref.ref(self)
 
-        def reached(gradient: torch.Tensor | None) -> None:
-            if (alive := known()) is not None:
-                alive._reach(turn)
-                if gradient is not None:  # None if the loss does not depend on this output
-                    alive.listener.look(gradient, turn)
+        def reached(gradient: torch.Tensor | None) -> torch.Tensor | None:
+            if (alive := known()) is None:
+                return None
+            alive._reach(turn)
+            if gradient is None:  # an output that the loss does not depend on
+                return None
+            if not turn.share and alive.listener.weigh != "none":
+                return torch.zeros_like(gradient)  # the mean over no terms is 0 / 0, which no factor takes back
+            alive.listener.look(gradient, turn)
+            return None
 
         for tensor in tensors_in(output):
             if tensor.requires_grad:
@@ -154,12 +160,22 @@ class Weighting:
         Micro-batches accumulated under ``no_sync`` may have other weights, because an epoch's last batch is split in
         other proportions. Their gradients are rescaled, so that one weight is right for the sum.
         """
-        before, self._reached = self._reached, turn
-        if self._weighs and self._unsummed and before is not None and before.share != turn.share:
-            for parameter in self.model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(before.share / turn.share)
+        self._reached = turn
+        if not self._unsummed:
+            # Of a micro-batch without any loss term nothing is added, but gradients summed before are to stay.
+            self._scale = turn.share if turn.whole or self._ddp is None else 1 / self._ddp.process_group.size()
+            if self._weighs and turn.whole not in (0.0, 1.0):
+                self._multiply(1 / turn.whole)  # those summed before are summed once more
+        elif turn.share:  # else its gradients are 0, and those before keep their weight
+            if self._weighs and self._scale and self._scale != turn.share:
+                self._multiply(self._scale / turn.share)
+            self._scale = turn.share
         self._unsummed = True
+
+    def _multiply(self, factor: float) -> None:
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
     def _backward_ends(self) -> None:
         self.in_backward = False
@@ -177,7 +193,8 @@ class Weighting:
         last, gradients = bucket.is_last(), bucket.buffer()
         waiting = self.listener.ready(gradients) if last else None
         weighs = self._weighs
-        gradients.mul_(self._weight(gradients, group) if weighs else 1 / group.size())
+        weight = self._weight(gradients, group) if weighs else 1 / group.size()
+        gradients.mul_(weight) if weight else gradients.zero_()  # a model may return its loss, and NaN remains NaN
         share, sharing = self._share, self._sharing
         future = _all_reduce(gradients, group).get_future()
         if last:
@@ -210,8 +227,8 @@ class Weighting:
         if self.listener.sums_shares and self._sharing is None:
             if self._share is None:
                 self._share = torch.empty(1, dtype=torch.float64, device=gradients.device)
-            self._sharing = _all_reduce(self._share.fill_(turn.share), group)
-        return turn.share
+            self._sharing = _all_reduce(self._share.fill_(turn.part), group)
+        return self._scale if self._unsummed else turn.share
 
 
 def _all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> Any:

@@ -62,7 +62,8 @@ def deviation(shape, drawn, lengths, said_R):
     worst = 0.0
     for said in said_R:
         for parameter, wanted in zip(said["parameters"], expected, strict=True):
-            worst = max(worst, float(np.abs(parameter - wanted).max() / np.abs(wanted).max()))
+            difference = float(np.abs(parameter - wanted).max() / np.abs(wanted).max())
+            worst = max(worst, difference if np.isfinite(difference) else np.inf)  # NaN would compare as equal
     return {"deviation": worst}
 
 

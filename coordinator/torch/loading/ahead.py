@@ -74,6 +74,10 @@ class AheadOfTime:
                 self._receive()
         places = [self._stock.pop(sample) for sample in samples.tolist()]
         self._asked -= len(samples)
+        return self.gathered(places)
+
+    def gathered(self, places: list[tuple[Any, int]]) -> Any:
+        """Return the batch of the samples that lie in these rows of these chunks."""
         if self.collate is not None:
             return self.collate([chunk[row] for chunk, row in places])
         return joined([cut(chunk, rows) for chunk, rows in runs(places)])

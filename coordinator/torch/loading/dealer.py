@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.coordinator.torch.loading.shares import Shares
+
 Samples = NDArray[np.int64]
 
 AHEAD = 32
@@ -93,6 +95,12 @@ class Dealer:
     def hand(self, rank: int) -> Samples:
         """Return what a rank holds: its next batches, as far as they are known."""
         return self._hands[rank]
+
+    def next_sizes(self, shares: Shares, sizes_W: Samples) -> Samples:
+        """Reserve the next batch of every rank, given the sizes of a full one; return its sizes, ``[W]``."""
+        next_W = shares.next(self.remaining, sizes_W)
+        self.reserve(next_W)
+        return next_W
 
     def reserve(self, sizes_W: Samples) -> None:
         """Let every rank hold enough for a batch of its size, and as much more as it may load ahead."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Never
 
+import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from paceline._arrays import Sizes
+from paceline._arrays import Array, Sizes
+from paceline.coordinator.torch.loading.cost_dealer import CostDealer
+from paceline.coordinator.torch.loading.costs import Costs, costs_of
 from paceline.coordinator.torch.loading.dealer import AHEAD, Dealer
+from paceline.coordinator.torch.loading.dealt import Dealt
 from paceline.coordinator.torch.loading.loop import Loop
+from paceline.coordinator.torch.loading.numbers import Numbers
 from paceline.coordinator.torch.loading.options import Loading, place, refuse, require_samples, whole
 from paceline.coordinator.torch.loading.progress import Progress
 from paceline.coordinator.torch.loading.shares import Shares
@@ -31,7 +37,7 @@ class BalancedLoader:
     dataset
         Any map-style dataset, the same on every rank.
     global_batch
-        Samples of all ranks together in one batch; at least one for each rank.
+        Samples of all ranks together in one batch; at least one for each rank. With ``global_tokens`` it is left out.
     rank, world_size
         This process and how many there are; from ``torch.distributed`` where they are not given.
     shuffle, seed
@@ -40,6 +46,21 @@ class BalancedLoader:
         Whether to leave out the samples at the end of an epoch that do not fill a global batch.
     accumulate
         Micro-batches of one optimiser step. Sizes change only between steps.
+    cost
+        What each sample costs: an array of N numbers, the name of a dataset's column, or a function of a sample. Global
+        batches are drawn as without it, and then divided so that ranks end together; it is used as it is given. See
+        ``docs/work.md``.
+    lengths
+        Length of each sample, given likewise: what a length costs is then learned while training, unless ``cost`` says.
+    cap
+        Most tokens of a rank in a batch, in units of ``lengths``, or else of ``cost``: its memory.
+    global_tokens
+        Tokens of a global batch, in place of ``global_batch``: each takes as many samples as fit.
+    padded
+        Whether a rank's samples are padded to its longest.
+    items
+        How many terms of the loss each sample has, given like ``cost``: of a column of labels, those that are not -100.
+        A rank then weighs by its share of the step's terms, in place of its samples.
     num_workers
         Processes that load ahead, kept alive between epochs. 0 on every rank loads in the rank itself, when a batch is
         asked for. Else ranks may have different numbers, and differ in all that follows: it does not shape the deal.
@@ -60,9 +81,12 @@ class BalancedLoader:
     Attributes
     ----------
     sizes
-        Samples of each rank in the next full batch, ``[W]`` int64; equal at first. :func:`attach` sets it.
+        Samples of each rank in the next full batch, ``[W]`` int64; equal at first. :func:`attach` sets it. Where
+        samples have costs, the shares in which their work is divided, in average samples.
     batch_sizes
         Samples of each rank in the batch handed out last, ``[W]`` int64.
+    dealt
+        What else is known of that batch.
     before_batch
         Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
     after_batch
@@ -92,7 +116,7 @@ class BalancedLoader:
     def __init__(
         self,
         dataset: Any,
-        global_batch: int,
+        global_batch: int | None = None,
         *,
         rank: int | None = None,
         world_size: int | None = None,
@@ -100,6 +124,12 @@ class BalancedLoader:
         seed: int = 0,
         drop_last: bool = False,
         accumulate: int = 1,
+        cost: Numbers | None = None,
+        lengths: Numbers | None = None,
+        cap: float | None = None,
+        global_tokens: float | None = None,
+        padded: bool = False,
+        items: Numbers | None = None,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -113,23 +143,25 @@ class BalancedLoader:
         self.rank, self.world_size = place(
             dist.get_rank() if rank is None else rank, dist.get_world_size() if world_size is None else world_size
         )
-        self.global_batch = whole("global_batch", global_batch, self.world_size, "samples, one for each rank")
+        require_samples(dataset, self.world_size, 1)
+        costs = costs_of(
+            dataset, cost=cost, lengths=lengths, items=items, cap=cap, global_tokens=global_tokens, padded=bool(padded)
+        )
+        self.global_batch = _global_batch(global_batch, costs, self.world_size, drop_last=bool(drop_last))
         self._shares = Shares(self.global_batch, self.world_size, bool(drop_last))
         require_samples(dataset, self.world_size, self._shares.least)
         self.dataset = dataset
         self.accumulate = whole("accumulate", accumulate, 1, "micro-batch")
         self.sizes = self._shares.equal()
         self.batch_sizes = self.sizes
+        self.dealt = Dealt.plain(self.sizes, self.rank)
+        self._step_items = 0.0
         self.before_batch: Callable[[], None] | None = None
         self.after_batch: Callable[[Sizes, Any], None] | None = None
         self.on_start: Callable[[], None] | None = None
         self._loops = 0
-        self._dealer = Dealer(
-            len(dataset),
-            self.world_size,
-            shuffle=bool(shuffle),
-            seed=whole("seed", seed, 0),
-            ahead=AHEAD if num_workers else 0,
+        self._dealer = self._made_dealer(
+            costs, shuffle=bool(shuffle), seed=whole("seed", seed, 0), ahead=num_workers > 0
         )
         self._progress = Progress(self._dealer, self._shares.least)
         loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
@@ -146,8 +178,31 @@ class BalancedLoader:
 
     @property
     def weight(self) -> float:
-        """Weight of this rank in the mean gradient of the batch handed out last: its share of the samples."""
-        return float(self.batch_sizes[self.rank] / self.batch_sizes.sum())
+        """Weight of this rank in the mean gradient of the batch handed out last: its share of samples, or of items."""
+        return self.dealt.weight
+
+    @property
+    def coefficients(self) -> Array | None:
+        """By which costs follow from what they are made of, ``[F]``, to be set alike on every rank; None without costs.
+
+        They sum to 1, so that an average sample costs 1.
+        """
+        return self._dealer.coefficients if isinstance(self._dealer, CostDealer) else None
+
+    @coefficients.setter
+    def coefficients(self, coefficients_F: Array) -> None:
+        assert isinstance(self._dealer, CostDealer), "samples have costs"
+        self._dealer.coefficients = np.array(coefficients_F)
+
+    @property
+    def least_samples(self) -> int:
+        """Fewest samples of a rank where samples have costs: 2 for models with batch normalisation."""
+        return self._dealer.lower if isinstance(self._dealer, CostDealer) else 1
+
+    @least_samples.setter
+    def least_samples(self, samples: int) -> None:
+        if isinstance(self._dealer, CostDealer):
+            self._dealer.lower = samples
 
     @property
     def epoch(self) -> int:
@@ -170,6 +225,7 @@ class BalancedLoader:
             "drop_last": self._shares.drop_last,
             "accumulate": self.accumulate,
             "num_workers above 0": self._dealer.ahead > 0,
+            **(self._dealer.costs.settings() if isinstance(self._dealer, CostDealer) else {}),
         }
 
     def set_epoch(self, epoch: int) -> None:
@@ -177,7 +233,12 @@ class BalancedLoader:
         self._progress.next_epoch = whole("epoch", epoch, 0)
 
     def __len__(self) -> int:
-        """Return the batches of a whole epoch, also where the rest of one was resumed."""
+        """Return the batches of a whole epoch, also where the rest of one was resumed.
+
+        With ``global_tokens`` that differs from epoch to epoch: those of the epoch under way, or that comes next.
+        """
+        if isinstance(self._dealer, CostDealer) and self._dealer.costs.budget is not None:
+            return self._dealer.batches_of(self.epoch if self._dealer.remaining else self._progress.next_epoch)
         return self._shares.batches(self._dealer.samples)
 
     def __iter__(self) -> Iterator[Any]:
@@ -186,7 +247,8 @@ class BalancedLoader:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the data stands, for an exact resume: with as many ranks or more or fewer."""
-        return {**self._progress.state_dict(), "sizes": self.sizes}
+        state = {**self._progress.state_dict(), "sizes": self.sizes, "step_items": np.array(self._step_items)}
+        return state if self.coefficients is None else {**state, "coefficients": self.coefficients}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, skip_rest: bool = False) -> None:
         """Resume: the next loop over this loader yields the rest of the epoch that was under way.
@@ -218,6 +280,10 @@ class BalancedLoader:
     def _take_sizes(self, state: Mapping[str, NDArray[Any]]) -> None:
         if len(state["sizes"]) == self.world_size and state["sizes"].sum() == self.global_batch:
             self.sizes = state["sizes"]
+        self._step_items = float(state.get("step_items", 0.0))
+        saved, own = state.get("coefficients"), self.coefficients
+        if saved is not None and own is not None and saved.shape == own.shape:
+            self.coefficients = saved
 
     def _restart(self) -> None:
         """Forget what was loaded ahead: another hand is played from now on."""
@@ -247,12 +313,45 @@ class BalancedLoader:
     def _batch(self) -> Any:
         if self.before_batch and self._progress.batches % self.accumulate == 0:
             self.before_batch()
-        sizes_W = self._shares.next(self._dealer.remaining, self.sizes)
-        self._dealer.reserve(sizes_W)
+        sizes_W = self._dealer.next_sizes(self._shares, self.sizes)
+        dealt = self._known_of(sizes_W)
         batch = self._source.take(self._dealer.hand(self.rank)[: sizes_W[self.rank]])
         self._dealer.play(sizes_W)  # only now: a batch that could not be loaded has not been handed out
         self._progress.batches += 1
-        self.batch_sizes = sizes_W
+        self.batch_sizes, self.dealt = sizes_W, dealt
         if self.after_batch:
             self.after_batch(sizes_W, batch)
         return batch
+
+    def _known_of(self, sizes_W: Sizes) -> Dealt:
+        """Return what is known of the next batch, while the dealer still holds it."""
+        dealer = self._dealer
+        if not isinstance(dealer, CostDealer):
+            return Dealt.plain(sizes_W, self.rank)
+        own = dealer.hand(self.rank)
+        features = tuple(dealer.costs.of_batch(own).tolist())
+        if dealer.costs.items is None:
+            return replace(Dealt.plain(sizes_W, self.rank), features=features)
+        if self._progress.batches % self.accumulate == 0:
+            self._step_items = dealer.step_items(self.accumulate)
+        items, all_items = dealer.costs.items_of(own), dealer.step_items(1)
+        part = items / all_items if all_items else float(sizes_W[self.rank] / sizes_W.sum())
+        each = self.accumulate / self._step_items if self._step_items else 0.0
+        return Dealt(sizes_W, items * each, part, all_items * each, features)
+
+    def _made_dealer(self, costs: Costs | None, *, shuffle: bool, seed: int, ahead: bool) -> Dealer:
+        if costs is not None:
+            return CostDealer(costs, self._shares, shuffle=shuffle, seed=seed)
+        most = AHEAD if ahead else 0
+        return Dealer(len(self.dataset), self.world_size, shuffle=shuffle, seed=seed, ahead=most)
+
+
+def _global_batch(given: int | None, costs: Costs | None, world_size: int, *, drop_last: bool) -> int:
+    """Return the samples of a global batch: those given, or as many as a budget of tokens holds in the mean."""
+    if costs is None or costs.budget is None:
+        return whole("global_batch", given, world_size, "samples, one for each rank")
+    if given is not None:
+        raise ValueError("global_batch and global_tokens exclude each other: give one of them")
+    if drop_last:
+        raise ValueError("drop_last is about a fixed number of samples: with global_tokens leave it out")
+    return max(round(costs.budget / float(costs.tokens.cumsum()[-1]) * len(costs)), world_size)

@@ -13,7 +13,9 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
 from paceline.coordinator.torch.loading.ahead import AheadOfTime
+from paceline.coordinator.torch.loading.ahead_of_plan import AheadOfPlan
 from paceline.coordinator.torch.loading.chunks import Chunks, Collate
+from paceline.coordinator.torch.loading.cost_dealer import CostDealer
 from paceline.coordinator.torch.loading.dealer import Dealer
 from paceline.coordinator.torch.loading.options import Loading
 
@@ -40,7 +42,8 @@ def source(dataset: Any, dealer: Dealer, rank: int, collate: Collate | None, loa
     if not loading.num_workers:
         batches: Source = OnDemand(dataset, collate)
     else:
-        batches = AheadOfTime(dataset, dealer, rank, collate, replace(loading, pin_memory=pin))
+        ahead = AheadOfPlan if isinstance(dealer, CostDealer) else AheadOfTime
+        batches = ahead(dataset, dealer, rank, collate, replace(loading, pin_memory=pin))  # type: ignore[arg-type]
     return Pinned(batches) if pin else batches
 
 

@@ -1,0 +1,45 @@
+"""What a loader knows of a batch that it hands out, beside its rows. Axis: W ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline._arrays import Sizes
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """One global batch, as one rank sees it.
+
+    Parameters
+    ----------
+    sizes
+        Samples of each rank, ``[W]``.
+    weight
+        Weight of this rank's mean gradient in the step's: its share of the samples; or of the loss terms of the whole
+        step, times the micro-batches of a step, by which loops divide.
+    part
+        This rank's share of this global batch alone; those of all ranks sum to 1.
+    whole
+        The sum of the weights of all ranks: 1, but where loss terms weigh and a step has several micro-batches.
+    features
+        What the work of this rank's part is made of; empty where samples have no costs.
+    """
+
+    sizes: Sizes
+    weight: float
+    part: float
+    whole: float = 1.0
+    features: tuple[float, ...] = ()
+
+    @staticmethod
+    def plain(sizes_W: Sizes, rank: int) -> Dealt:
+        """Return a batch whose samples all count and cost the same.
+
+        >>> import numpy as np
+        >>> Dealt.plain(np.array([6, 2]), rank=1).weight
+        0.25
+        """
+        sizes = sizes_W.tolist()  # plain numbers: a call of numpy costs more than the sum of a fleet
+        share = sizes[rank] / sum(sizes)
+        return Dealt(sizes_W, share, share)

@@ -1,0 +1,75 @@
+"""One number for each sample of a dataset: given as an array, read from a column, or computed. Axis: N samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline._arrays import Array
+
+Numbers = ArrayLike | str | Callable[[Any], float]
+"""An array of one number for each sample, the name of a column, or what returns the number of a sample."""
+
+IGNORED = -100
+"""The label that torch's and Hugging Face's losses leave out."""
+
+
+def numbers_of(dataset: Any, given: Numbers, name: str, *, least: float = 0.0) -> Array:
+    """Return the numbers of all samples, above ``least``, or refuse the argument of this name.
+
+    The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths, and for
+    ``items`` as the number of labels that are not -100. A function is called with every sample, once.
+
+    Raises
+    ------
+    TypeError
+        If a column is named and the dataset has none.
+    ValueError
+        If there is not one number for each sample, or a number is out of range: the sample is named.
+
+    Examples
+    --------
+    >>> numbers_of(["a", "ccc"], len, "cost")
+    array([1., 3.])
+    >>> numbers_of(["a", "ccc"], [1.0, np.nan], "cost")
+    Traceback (most recent call last):
+    ValueError: cost must be finite and above 0, got nan for sample 1
+    """
+    if isinstance(given, str):
+        values = _column(dataset, given, name)
+    elif callable(given):
+        values = np.array([given(dataset[number]) for number in range(len(dataset))], dtype=np.float64)
+    else:
+        values = np.array(given, dtype=np.float64)
+    if values.shape != (len(dataset),):
+        raise ValueError(
+            f"{name} must hold one number for each of the {len(dataset)} samples, got the shape {values.shape}"
+        )
+    fine = np.isfinite(values) & ((values >= 0) if least < 0 else (values > least))
+    if not fine.all():
+        number = int(np.argmin(fine))
+        wanted = "not negative" if least < 0 else f"above {least:g}"
+        raise ValueError(f"{name} must be finite and {wanted}, got {values[number]:g} for sample {number}")
+    values.flags.writeable = False
+    return values
+
+
+def _column(dataset: Any, column: str, name: str) -> Array:
+    if not hasattr(dataset, "with_format") or column not in getattr(dataset, "column_names", ()):
+        raise TypeError(
+            f"{name}={column!r} names a column, which {type(dataset).__name__} does not have: give one number for each "
+            "sample, or a function of a sample"
+        )
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = dataset.with_format("arrow").select_columns([column])[:][column].combine_chunks()
+    if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
+        return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+    if name != "items":
+        return np.array(pc.list_value_length(values), dtype=np.float64)
+    rows, labels = pc.list_parent_indices(values).to_numpy(), pc.list_flatten(values).to_numpy(zero_copy_only=False)
+    return np.bincount(rows[labels != IGNORED], minlength=len(values)).astype(np.float64)

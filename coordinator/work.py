@@ -1,0 +1,286 @@
+"""What samples cost, learned while training: from own times, whatever the speeds of the workers do meanwhile.
+
+Axes: K iterations, W workers, F features of a sample.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paceline._arrays import Array, Mask
+
+WINDOW = 128
+"""Iterations that are remembered: enough for costs within some 5 % where times have 3 % of noise, and soon forgotten
+where a phase of training changes what samples cost."""
+
+REFIT = 8
+"""Iterations from one fit to the next. A fit takes about 2 ms, so this is a quarter of a millisecond an iteration."""
+
+ROUNDS = 8
+"""Steps of a fit; it begins where the one before ended, so few are needed."""
+
+LAGS = 2
+"""How many iterations apart two times of a worker may lie to be compared."""
+
+FAR = 0.4
+"""Iterations whose work differs by a factor of more than 1.5 are not compared."""
+
+LEAST = 16
+"""Times below which nothing is concluded."""
+
+APART = 0.02
+"""Where features relative to the first vary by less than this, batches are too much alike to tell them apart."""
+
+DOUBT = 1e-3
+"""Weight of the prior, relative to that of all times."""
+
+HUBER = 1.5
+"""Residuals above so many times the usual one count less: a worker's speed jumped in that iteration."""
+
+
+GROSS = 8.0
+"""Residuals above so many times the usual one do not count: a checkpoint fell into it, or a speed halved."""
+
+
+class WorkStatus(Enum):
+    """What is known of the cost of samples, in a sentence."""
+
+    EARLY = "Too early: the first batches are divided by the given lengths alone."
+    LEARNED = "Learned: costs follow from the workers' own times."
+    ALIKE = (
+        "Cannot tell: all batches have nearly the same mix of lengths, so that the costs of length, of its square and "
+        "of a sample cannot be told apart. The given lengths are used as costs."
+    )
+
+
+class WorkModel:
+    """Learns the cost of samples that all workers share, apart from how fast each worker is.
+
+    A worker's own seconds are ``(features @ coefficients) / speed + fixed``. Speeds change at any time and are nobody's
+    business here: costs are told from how a worker's times differ between iterations that lie close together.
+
+    Parameters
+    ----------
+    features
+        How many numbers describe a batch, F: sums over its samples, scaled so that each feature has the mean 1 over
+        all samples. The first one is the prior's: before anything is known it alone is the cost.
+
+    Attributes
+    ----------
+    coefficients
+        Cost of one unit of each feature, ``[F]``, not negative, summing to 1: an average sample costs 1.
+    fixed
+        Seconds of a batch besides its samples.
+    status
+        What is known.
+
+    Raises
+    ------
+    ValueError
+        If there is no feature.
+
+    Examples
+    --------
+    Two workers, the second half as fast; a sample costs its length, and as much again for being one:
+
+    >>> chance, model = np.random.default_rng(0), WorkModel(features=2)
+    >>> for _ in range(40):
+    ...     features_WF = chance.uniform(5, 15, (2, 2))
+    ...     changed = model.observe(features_WF, features_WF @ [0.5, 0.5] / [100, 50])
+    >>> model.coefficients.round(2)
+    array([0.5, 0.5])
+    """
+
+    def __init__(self, features: int) -> None:
+        if features < 1:
+            raise ValueError(f"features must be at least 1, got {features}")
+        self.coefficients = np.eye(features)[0]
+        self.fixed = 0.0
+        self.status = WorkStatus.EARLY
+        self._past: deque[Array] = deque(maxlen=WINDOW)
+        self._seen = 0
+
+    def work(self, features_WF: Array) -> Array:
+        """Return the work of batches with these features, ``[W]``, in average samples."""
+        # Term by term: a product of matrices is summed in another order on another processor.
+        return sum_of_products(features_WF, self.coefficients)
+
+    def observe(self, features_WF: ArrayLike, seconds_W: ArrayLike) -> bool:
+        """Learn from one iteration; return whether the coefficients have changed.
+
+        Parameters
+        ----------
+        features_WF
+            Features of each worker's batch, ``[W, F]``.
+        seconds_W
+            Own seconds of each worker for it, ``[W]``; NaN, or any nonsense, where it is not known.
+        """
+        features, seconds = np.asarray(features_WF, dtype=np.float64), np.asarray(seconds_W, dtype=np.float64)
+        if features.shape != (len(seconds), len(self.coefficients)):
+            raise ValueError(
+                f"features must be {len(seconds)} rows of {len(self.coefficients)}, one for each worker, got the shape "
+                f"{features.shape}"
+            )
+        if self._past and len(self._past[-1]) != len(seconds):
+            self._past.clear()  # a worker joined or left
+        self._past.append(np.column_stack([features, seconds]))
+        self._seen += 1
+        return len(self.coefficients) > 1 and self._seen % REFIT == 0 and self._refit()
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything learnt."""
+        workers = len(self._past[-1]) if self._past else 0
+        past = np.stack(self._past) if self._past else np.zeros((0, workers, len(self.coefficients) + 1))
+        return {
+            "coefficients": self.coefficients.copy(),
+            "fixed": np.array(self.fixed),
+            "status": np.array(self.status.name),
+            "seen": np.array(self._seen),
+            "past": past,
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what ``state_dict`` returned.
+
+        Raises
+        ------
+        ValueError
+            If the state is one of other features.
+        """
+        if state["coefficients"].shape != self.coefficients.shape:
+            raise ValueError(
+                f"the state has {len(state['coefficients'])} coefficients of cost, but this job has "
+                f"{len(self.coefficients)}: give the loader the lengths, or the cost, that it had"
+            )
+        self.coefficients = np.array(state["coefficients"])
+        self.fixed = float(state["fixed"])
+        self.status = WorkStatus[str(state["status"])]
+        self._seen = int(state["seen"])
+        self._past = deque(state["past"], maxlen=WINDOW)
+
+    def _refit(self) -> bool:
+        past_KWF = np.stack(self._past)
+        features_KWF, seconds_KW = past_KWF[..., :-1], past_KWF[..., -1]
+        known_KW = np.isfinite(past_KWF).all(axis=2) & (seconds_KW > 0) & (features_KWF[..., 0] > 0)
+        if known_KW.sum() < LEAST:
+            return False
+        seconds_KW = np.where(known_KW, seconds_KW, 1.0)
+        features_KWF = np.where(known_KW[..., None], features_KWF, 1.0)
+        before, scale = self.coefficients, float(np.median(seconds_KW[known_KW]))
+        if _alike(features_KWF[known_KW]):
+            self.status, self.coefficients, self.fixed = WorkStatus.ALIKE, np.eye(len(before))[0], 0.0
+        else:
+            self.status = WorkStatus.LEARNED
+            self.coefficients, self.fixed = fitted(
+                features_KWF, seconds_KW / scale, known_KW, before, self.fixed / scale
+            )
+            self.fixed *= scale
+        return not np.array_equal(before, self.coefficients)
+
+
+def sum_of_products(features_NF: Array, coefficients_F: Array) -> Array:
+    """Return each row's features times the coefficients, ``[N]``, added in the order of features."""
+    total: Array = features_NF[:, 0] * coefficients_F[0]
+    for place in range(1, len(coefficients_F)):
+        total += features_NF[:, place] * coefficients_F[place]
+    return total
+
+
+def fitted(
+    features_KWF: Array, seconds_KW: Array, known_KW: Mask, coefficients: Array, fixed: float
+) -> tuple[Array, float]:
+    """Return coefficients that sum to 1, and fixed seconds, with which times agree best, relatively.
+
+    From one iteration to the next a worker's speed mostly stays, so the logarithms of its times differ as those of its
+    work do: speeds cancel out. Where a speed did change, that difference is an outlier and counts less. Gauss and
+    Newton's method with Huber's weights, over what is not negative.
+    """
+    size, theta = len(coefficients), np.append(coefficients, fixed)
+    for _ in range(ROUNDS):
+        # What is fixed is so in seconds: in units of work it is as much more as the worker is faster.
+        speed_KW1 = np.broadcast_to(_speeds(features_KWF, seconds_KW, known_KW, theta)[:, None], (*known_KW.shape, 1))
+        design_KWF = np.concatenate([features_KWF, speed_KW1], axis=2)
+        work_KW = np.where(known_KW, (design_KWF * theta).sum(axis=2), np.nan)
+        slope_RF, target_R = _differences(design_KWF / work_KW[..., None], np.log(work_KW), np.log(seconds_KW))
+        if len(target_R) < LEAST:
+            return coefficients, fixed
+        weight_R = _weights(target_R)
+        theta = not_negative(slope_RF * weight_R[:, None], target_R * weight_R, theta)
+        total = theta[:size].sum()
+        if total <= 0:  # all time seems fixed: nothing to divide by
+            return np.eye(size)[0], 0.0
+        theta[:size] /= total
+    rounded = np.round(theta[:size], 4)
+    return rounded / rounded.sum(), float(theta[size])
+
+
+def _weights(residual_R: Array) -> Array:
+    """Return the square root of each residual's weight: Huber's, and 0 for what is grossly off."""
+    size = np.maximum(np.abs(residual_R), 1e-12)
+    usual = max(float(np.median(size)), 1e-9)
+    weight: Array = np.where(size > GROSS * usual, 0.0, np.sqrt(np.minimum(1, HUBER * usual / size)))
+    return weight
+
+
+def _speeds(features_KWF: Array, seconds_KW: Array, known_KW: Mask, theta: Array) -> Array:
+    """Return the usual speed of each worker, ``[W]``, under these coefficients and fixed seconds."""
+    work_KW = (features_KWF * theta[:-1]).sum(axis=2)
+    own_KW = np.maximum(seconds_KW - theta[-1], 0.05 * seconds_KW)
+    columns = zip((work_KW / own_KW).T, known_KW.T, strict=True)
+    return np.array([np.median(speed[known]) if known.any() else 1.0 for speed, known in columns])
+
+
+def _differences(slope_KWF: Array, work_KW: Array, seconds_KW: Array) -> tuple[Array, Array]:
+    """Return the differences between iterations that lie close together: rows, and by how much times are unexplained.
+
+    Work and seconds are logarithms. Pairs are left out where the work moved far: most often since a balancer has
+    answered a change of speed, and then a time that stays would look like one that does not depend on work.
+    """
+    slopes, targets = [], []
+    for lag in range(1, LAGS + 1):
+        slope = (slope_KWF[lag:] - slope_KWF[:-lag]).reshape(-1, slope_KWF.shape[2])
+        moved = (work_KW[lag:] - work_KW[:-lag]).ravel()
+        target = (seconds_KW[lag:] - seconds_KW[:-lag]).ravel() - moved
+        with np.errstate(invalid="ignore"):
+            near = np.abs(moved) < FAR
+        known = near & np.isfinite(target) & np.isfinite(slope).all(axis=1)
+        slopes.append(slope[known])
+        targets.append(target[known])
+    return np.concatenate(slopes), np.concatenate(targets)
+
+
+def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
+    """Return the least squares solution without negative numbers, drawn a little towards a prior.
+
+    Every set of features is tried that may be above 0: there are four, so 15 sets.
+
+    >>> not_negative(np.eye(2) * 100, np.array([300.0, -100.0]), np.zeros(2)).round(2)
+    array([3., 0.])
+    """
+    size = len(prior_F)
+    gram = design_RF.T @ design_RF
+    # Each feature is doubted in its own unit, so that none is favoured.
+    doubt = np.diag(DOUBT * np.maximum(gram.diagonal(), 1e-12))
+    gram, right = gram + doubt, design_RF.T @ target_R + doubt @ prior_F
+    best, least = np.zeros(size), 0.0
+    for count in range(1, size + 1):
+        for chosen in combinations(range(size), count):
+            part = np.linalg.solve(gram[np.ix_(chosen, chosen)], right[list(chosen)])
+            loss = -float(part @ right[list(chosen)])  # up to a constant
+            if (part >= 0).all() and loss < least:
+                best, least = np.zeros(size), loss
+                best[list(chosen)] = part
+    return best
+
+
+def _alike(features_RF: Array) -> bool:
+    """Whether all batches have nearly the same mix of features."""
+    ratio_RF = features_RF[:, 1:] / features_RF[:, :1]
+    return bool((ratio_RF.std(axis=0) < APART * ratio_RF.mean(axis=0)).all())

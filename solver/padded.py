@@ -1,0 +1,139 @@
+"""Padded batches: a rank's work is its number of samples times its longest. Axes: N samples, W ranks.
+
+For given counts the sorted samples cut contiguously are best: the longest sample's group may as well hold the next
+longest, as all others only become shorter. So what is left to choose is the order of ranks, and the counts. With an
+order, a makespan can be kept if and only if it can where every rank takes as many samples as it ends in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from paceline._arrays import Sizes
+from paceline.solver.fleet import Fleet, Samples
+from paceline.solver.orders import best_order, few_orders
+
+FINE = 1e-3
+"""Bisection ends at this relative width."""
+
+WINDOW = 8
+"""Ranks among which the next is chosen so that little of its time is left over: more took longer and gained nothing."""
+
+STATES = 512
+"""Where there are no more partial orders of the ranks than this (always with 9 ranks), the best is found exactly."""
+
+Cut = list[tuple[int, int]]
+"""Ranks in the order of falling lengths, with their numbers of samples."""
+
+
+def padded(samples: Samples, fleet: Fleet, at_least: float) -> Sizes:
+    """Return the rank of each sample, ``[N]``; no assignment ends before ``at_least`` seconds.
+
+    Raises
+    ------
+    ValueError
+        If no assignment under the cap is found.
+    """
+    cuts = Cuts(samples, fleet)
+    # The fastest at the long end: a slow rank has not the time for a long sample. Where all are alike it is exact.
+    fastest = np.argsort(fleet.pace, kind="stable").tolist()
+    until, cut = _upper(cuts, fastest, at_least)
+    if len(set(zip(cuts.pace, cuts.fixed, strict=True))) == 1:
+        pass  # all orders are alike
+    elif few_orders(fleet, STATES):
+        order = best_order(samples, fleet, at_least, until, FINE)
+        cut, until = _better(lambda end: cuts.in_order(order, end), at_least, until, cut)
+    else:
+        cut, until = _better(lambda end: cuts.sparing(fastest, end), at_least, until, cut)
+    return np.repeat([rank for rank, _ in cut], [count for _, count in cut]).astype(np.int64)
+
+
+class Cuts:
+    """Cuts the sorted samples contiguously, so that every rank ends by a given time.
+
+    Plain numbers in place of arrays: a cut asks for one after the other.
+
+    Examples
+    --------
+    >>> fleet = Fleet(np.array([0.5, 1.0]), np.zeros(2), np.zeros(2))
+    >>> cuts = Cuts(Samples(np.array([4.0, 4.0, 2.0]), np.ones(3), np.inf, lower=1), fleet)
+    >>> cuts.in_order([0, 1], until=4.0), cuts.in_order([0, 1], until=3.0)
+    ([(0, 2), (1, 1)], None)
+    """
+
+    def __init__(self, samples: Samples, fleet: Fleet) -> None:
+        self.longest = samples.costs.tolist()
+        # From here on down, whatever the order of tokens is: no group exceeds the cap.
+        self.tokens = np.maximum.accumulate(samples.tokens[::-1])[::-1].tolist()
+        self.cap, self.lower = samples.cap, samples.lower
+        self.pace, self.fixed = fleet.pace.tolist(), fleet.fixed.tolist()
+
+    def in_order(self, order: Sequence[int], until: float) -> Cut | None:
+        """Return the cut in this order of ranks; None if they do not end in time."""
+        cut, first, left = [], 0, len(order)
+        for rank in order:
+            left -= 1
+            count = self._count(rank, first, left, until)
+            if count < self.lower:
+                return None
+            cut.append((rank, count))
+            first += count
+        return cut if first == len(self.longest) else None
+
+    def sparing(self, order: Sequence[int], until: float) -> Cut | None:
+        """Return a cut in which the next rank is the one, of the next few in this order, with least time left over."""
+        cut, first, rest = [], 0, list(order)
+        while rest:
+            count, place = self._sparing(rest[:WINDOW], first, len(rest) - 1, until)
+            if count < self.lower:
+                return None
+            cut.append((rest.pop(place), count))
+            first += count
+        return cut if first == len(self.longest) else None
+
+    def _sparing(self, ranks: Sequence[int], first: int, left: int, until: float) -> tuple[int, int]:
+        longest = self.longest[min(first, len(self.longest) - 1)]
+        best = (2.0, 0, 0)
+        for place, rank in enumerate(ranks):
+            count = self._count(rank, first, left, until)
+            room = (until - self.fixed[rank]) / (self.pace[rank] * longest)
+            wasted = (room - count) / room if count >= max(self.lower, 1) else 1.0
+            best = min(best, (wasted, place, count))
+        return best[2], best[1]
+
+    def _count(self, rank: int, first: int, left: int, until: float) -> int:
+        """Return how many samples, from the first on, a rank ends in time; the others after it get their fewest."""
+        most = len(self.longest) - first - left * self.lower
+        if most <= 0 or until <= self.fixed[rank]:
+            return 0
+        room = min((until - self.fixed[rank]) / (self.pace[rank] * self.longest[first]), float(most))
+        return int(min(room, self.cap // self.tokens[first])) if self.tokens[first] else int(room)
+
+
+def _upper(cuts: Cuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
+    """Return a time in which ranks in this order can end, and the cut."""
+    until = low * (1 + FINE)
+    last = low + sum(cuts.longest) * max(cuts.pace) * len(cuts.longest) + max(cuts.fixed)
+    while (cut := cuts.in_order(order, until)) is None:
+        if until > last:  # time is not what is short
+            raise ValueError(
+                f"no padded assignment was found in which no rank exceeds the cap of {cuts.cap:g} tokens: draw a "
+                "smaller global batch, or raise the cap"
+            )
+        low, until = until, until * 1.3
+    cut, until = _better(lambda end: cuts.in_order(order, end), low, until, cut)
+    return until, cut
+
+
+def _better(cut_by: Callable[[float], Cut | None], low: float, high: float, best: Cut) -> tuple[Cut, float]:
+    """Return the cut of the earliest end that bisection finds, and that end."""
+    while high - low > FINE * low:
+        middle = (low + high) / 2
+        cut = cut_by(middle)
+        if cut is None:
+            low = middle
+        else:
+            best, high = cut, middle
+    return best, high

@@ -1,0 +1,202 @@
+"""Samples of unequal cost, and losses over tokens of which some are ignored."""
+
+import numpy as np
+import torch
+from job import EPOCHS, SAMPLES, mse
+from torch.nn.functional import cross_entropy
+from verdicts import exact
+
+LONGEST = 7
+
+
+class Sequences(torch.utils.data.Dataset):
+    """Sequences of tokens with their labels, of which most are ignored; many sequences have no others."""
+
+    def __init__(self):
+        chance = np.random.default_rng(0)  # no global batch is without any, as alone that would be 0 / 0
+        self.lengths = chance.integers(1, LONGEST + 1, SAMPLES)
+        self.inputs = torch.tensor(chance.normal(size=(SAMPLES, LONGEST, 6)))
+        counts = (chance.random((SAMPLES, LONGEST)) < 0.6) & (np.arange(LONGEST) < self.lengths[:, None])
+        counts &= chance.random((SAMPLES, 1)) < 0.35
+        self.labels = torch.tensor(np.where(counts, chance.integers(0, 3, counts.shape), -100))
+        self.items = counts.sum(axis=1)
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return self.inputs[index], self.labels[index], index
+
+
+def token_loss(outputs, labels):
+    return cross_entropy(outputs.flatten(0, 1), labels.flatten())
+
+
+def masked_loss(outputs, labels):
+    """The same by hand: 0 / 0 where all labels are ignored, and its gradients are NaN."""
+    counts = (labels >= 0).double()
+    losses = (outputs - 1).square().sum(-1)
+    return (losses * counts).sum() / counts.sum()
+
+
+def trained(job, loss_of=token_loss, *, model=None, weigh="gradients", clip=0.0, data=None, **options):
+    """Train on sequences; the loader knows how many labels count."""
+    data = data or Sequences()
+    model = job.ddp(model or job.network())
+    options = {"items": data.items, "lengths": data.lengths, **options}
+    loader = job.loader(data, **options)
+    balance, optimizer = job.attach(model, loader, weigh=weigh), job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, labels, _ in loader:
+            optimizer.zero_grad()
+            loss = loss_of(model(inputs), labels)
+            (balance.scale(loss) if weigh == "loss" else loss).backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+
+
+@exact(ranks=(2, 4))
+def a_mean_over_tokens_of_which_some_are_ignored(job):
+    trained(job)
+
+
+@exact(ranks=(2, 4))
+def a_mean_over_tokens_taken_by_hand_on_ranks_without_any(job):
+    trained(job, masked_loss)
+
+
+@exact(ranks=(2, 4))
+def a_weighed_mean_over_tokens(job):
+    trained(job, masked_loss, weigh="loss")
+
+
+@exact(ranks=(2, 4))
+def a_mean_over_tokens_with_clipping(job):
+    trained(job, clip=0.05)
+
+
+@exact
+def a_mean_over_tokens_without_costs(job):
+    trained(job, lengths=None)
+
+
+@exact(ranks=(2, 4))
+def a_budget_of_tokens(job):
+    trained(job, global_batch=None, global_tokens=90.0)
+
+
+@exact
+def a_budget_of_tokens_under_a_cap_and_padded(job):
+    trained(job, global_batch=None, global_tokens=90.0, cap=80.0, padded=True)
+
+
+@exact(ranks=(2, 4))
+def a_mean_over_tokens_in_a_model_that_returns_its_loss(job):
+    class WithLoss(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, inputs, labels):
+            return {"loss": token_loss(self.inner(inputs), labels)}
+
+    data = Sequences()
+    model = job.ddp(WithLoss(job.network()))
+    loader = job.loader(data, items=data.items, lengths=data.lengths)
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, labels, _ in loader:
+            optimizer.zero_grad()
+            model(inputs, labels=labels)["loss"].backward()
+            optimizer.step()
+
+
+def steps_of(loader, every):
+    """Yield the micro-batches of each step."""
+    step = []
+    for number, batch in enumerate(loader, 1):
+        step.append(batch)
+        if number % every == 0 or number == len(loader):
+            yield step
+            step = []
+
+
+def accumulated(job, loss_of, *, every=3, weigh="gradients", sync=False):
+    """Accumulate as loops do, dividing by the number of micro-batches; alone, the mean over all tokens of the step."""
+    data = Sequences()
+    model = job.ddp(job.network())
+    loader = job.loader(data, items=data.items, lengths=data.lengths, accumulate=every, global_batch=16)
+    balance, optimizer = job.attach(model, loader, weigh=weigh), job.sgd(model)
+    for _ in range(EPOCHS):
+        if job.alone:
+            for parts in steps_of(loader, every):
+                inputs, labels, _ = (torch.cat(column) for column in zip(*parts, strict=True))
+                loss_of(model(inputs), labels).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            continue
+        for number, (inputs, labels, _) in enumerate(loader, 1):
+            last = number % every == 0 or number == len(loader)
+            with job.no_sync(model, last or sync):
+                loss = loss_of(model(inputs), labels) / every
+                (balance.scale(loss) if weigh == "loss" else loss).backward()
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@exact(ranks=(2, 4))
+def tokens_of_accumulated_batches(job):
+    accumulated(job, token_loss)
+
+
+@exact(ranks=(2, 4))
+def tokens_of_accumulated_batches_taken_by_hand(job):
+    accumulated(job, masked_loss)
+
+
+@exact(ranks=(2, 4))
+def tokens_of_accumulated_batches_with_a_weighed_loss(job):
+    accumulated(job, masked_loss, weigh="loss")
+
+
+@exact
+def tokens_of_accumulated_batches_that_are_summed_every_time(job):
+    accumulated(job, token_loss, sync=True)
+
+
+def by_samples(job, **options):
+    """Train with the mean over samples, which the loader divides by cost."""
+    lengths = np.ceil(9 * np.random.default_rng(4).lognormal(0, 0.8, SAMPLES))
+    model = job.ddp(job.network())
+    loader = job.loader(**{"lengths": lengths, **options})
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            optimizer.zero_grad()
+            mse(model(inputs), targets).backward()
+            optimizer.step()
+
+
+@exact(ranks=(2, 4))
+def samples_whose_cost_is_learned(job):
+    by_samples(job)
+
+
+@exact(ranks=(2, 4))
+def samples_of_given_cost_under_a_cap(job):
+    costs = 1 + np.arange(SAMPLES) % 10
+    by_samples(job, lengths=None, cost=costs, cap=120.0)
+
+
+@exact
+def costs_that_lie_by_a_factor_of_ten(job):
+    by_samples(job, lengths=None, cost=np.where(np.arange(SAMPLES) % 2, 1.0, 10.0))
+
+
+@exact
+def samples_of_unequal_cost_loaded_ahead(job):
+    by_samples(job, num_workers=1)

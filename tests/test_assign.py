@@ -1,0 +1,201 @@
+"""The laws of `assign`, over packed and padded batches, unequal ranks, caps and bounds. Axes: N samples, W ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from paceline.predictors import Curves
+from paceline.solver import Assignment, AssignmentStatus, assign
+
+# Whole costs make many times equal; the second choice makes costs of very different size.
+COSTS = st.one_of(st.integers(1, 9).map(float), st.floats(1e-3, 1e3))
+SPEEDS = st.one_of(st.sampled_from([0.25, 0.5, 1.0]), st.floats(0.05, 20))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arguments of one call of `assign`."""
+
+    costs: list[float]
+    speeds: list[float]
+    options: dict[str, Any]
+
+    def solve(self, **changed: Any) -> Assignment:
+        return assign(self.costs, self.speeds, **{**self.options, **changed})
+
+    def makespan(self, owner: tuple[int, ...]) -> float:
+        """The time of an assignment, computed apart from the solver; infinite where it keeps not to the rules."""
+        longest = 0.0
+        for rank, speed in enumerate(self.speeds):
+            own = [number for number, other in enumerate(owner) if other == rank]
+            if len(own) < self.options["lower"]:
+                return np.inf
+            if own:
+                costs, tokens = ([values[i] for i in own] for values in (self.costs, self.options["tokens"]))
+                if self.options["padded"]:
+                    costs, tokens = [max(costs)] * len(own), [max(tokens)] * len(own)
+                if sum(tokens) > (self.options["cap"] or np.inf):
+                    return np.inf
+                longest = max(longest, sum(costs) / speed + self.options["fixed"][rank])
+        return longest
+
+
+@st.composite
+def problems(draw: st.DrawFn, samples: int = 7, ranks: int = 3) -> Problem:
+    count = draw(st.integers(1, ranks))
+    number = draw(st.integers(count, max(samples, count)))
+    costs = draw(st.lists(COSTS, min_size=number, max_size=number))
+    tokens = draw(st.one_of(st.just(costs), st.lists(COSTS, min_size=number, max_size=number)))
+    tightest = max(max(tokens), sum(tokens) / count)
+    cap = draw(st.one_of(st.none(), st.floats(1.0, 3.0).map(lambda room: room * tightest)))
+    fixed = draw(st.lists(st.sampled_from([0.0, 0.0, 2.0]), min_size=count, max_size=count))
+    options = {"tokens": tokens, "cap": cap, "fixed": fixed, "lower": draw(st.sampled_from([0, 1, 1]))}
+    speeds = draw(st.lists(SPEEDS, min_size=count, max_size=count))
+    return Problem(costs, speeds, {**options, "padded": draw(st.booleans())})
+
+
+def solved(problem: Problem, **changed: Any) -> Assignment:
+    try:
+        return problem.solve(**changed)
+    except ValueError as error:
+        assume("assignment" not in str(error))  # under a tight cap there may be none
+        raise
+
+
+def brute_force(problem: Problem) -> float:
+    """Return the shortest makespan of all assignments; infinite if there is none."""
+    ranks = range(len(problem.speeds))
+    return min(problem.makespan(owner) for owner in product(ranks, repeat=len(problem.costs)))
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(problems())
+def test_no_assignment_ends_before_the_lower_bound(problem: Problem) -> None:
+    best, found = brute_force(problem), solved(problem)
+    assert found.lower_bound <= best * (1 + 1e-9)
+    assert best <= found.makespan * (1 + 1e-9)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(problems())
+def test_an_assignment_keeps_to_the_cap_and_to_its_own_figures(problem: Problem) -> None:
+    found = solved(problem)
+    assert found.makespan == pytest.approx(problem.makespan(tuple(found.owner.tolist())))
+    assert found.counts.min() >= problem.options["lower"]
+    own = np.concatenate([found.of(rank) for rank in range(len(problem.speeds))])
+    assert sorted(own.tolist()) == list(range(len(problem.costs)))
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(problems(samples=6, ranks=2))
+def test_a_small_batch_is_assigned_nearly_as_well_as_can_be(problem: Problem) -> None:
+    """Longest first alone may be off by half on two ranks; with exchanges by 1/6 (five samples: 3, 3, 2, 2, 2)."""
+    best = brute_force(problem)
+    assume(best < np.inf and problem.options["cap"] is None and problem.options["lower"] == 1)
+    assert solved(problem).makespan <= best * (7 / 6 + 1e-9)
+
+
+def test_small_batches_are_mostly_assigned_as_well_as_can_be() -> None:
+    chance = np.random.default_rng(5)
+    over = []
+    for _ in range(60):
+        costs, speeds = chance.lognormal(0, 0.8, 8).tolist(), chance.uniform(0.25, 1, 3).tolist()
+        options = {"tokens": costs, "cap": None, "fixed": [0.0] * 3, "lower": 1, "padded": False}
+        problem = Problem(costs, speeds, options)
+        over.append(problem.solve().makespan / brute_force(problem) - 1)
+    assert np.mean(over) < 0.02
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(problems())
+def test_padded_batches_of_few_ranks_are_assigned_exactly(problem: Problem) -> None:
+    """Up to the width at which bisection ends; with tokens in another order than costs the cap is kept more tightly."""
+    assume(problem.options["cap"] is None and problem.options["lower"] == 1)
+    assert solved(problem, padded=True).makespan <= brute_force(
+        Problem(problem.costs, problem.speeds, {**problem.options, "padded": True})
+    ) * (1 + 2e-3)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(problems(samples=12, ranks=4), st.sampled_from([0.5, 2.0, 1024.0]))
+def test_only_relative_cost_and_speed_matter(problem: Problem, factor: float) -> None:
+    """A factor of two rounds nothing: the assignment is the same, bit for bit."""
+    first = solved(problem)
+    other = assign(
+        np.array(problem.costs) * factor,
+        np.array(problem.speeds) * factor,
+        **{**problem.options, "tokens": problem.options["tokens"]},
+    )
+    assert other.owner.tolist() == first.owner.tolist()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("ranks", [8, 64])
+@pytest.mark.parametrize("kind", ["equal", "mixed", "random"])
+def test_batches_of_the_usual_size_are_close_to_the_bound(ranks: int, kind: str, padded: bool) -> None:
+    chance = np.random.default_rng(ranks)
+    speeds = {
+        "equal": np.ones(ranks),
+        "mixed": np.tile([1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25], ranks // 8),
+        "random": chance.uniform(0.25, 1, ranks),
+    }[kind]
+    found = assign(chance.lognormal(0, 0.83, 32 * ranks), speeds, padded=padded)
+    assert found.gap <= (0.035 if padded else 0.01)
+    assert padded or found.status is AssignmentStatus.BALANCED
+
+
+def test_curves_of_a_forecast_give_what_their_speeds_give() -> None:
+    costs, speeds = [8.0, 5.0, 4.0, 3.0, 2.0, 2.0], np.array([2.0, 1.0])
+    by_curves = assign(costs, Curves.from_speed(speeds))
+    assert by_curves.owner.tolist() == assign(costs, speeds).owner.tolist()
+
+
+def test_what_a_batch_costs_besides_its_samples_is_taken_into_account() -> None:
+    assert assign([1.0] * 10, [1.0, 1.0], fixed=[4.0, 0.0]).counts.tolist() == [3, 7]
+
+
+@pytest.mark.parametrize(
+    ("costs", "speeds", "options", "status"),
+    [
+        ([9.0, 1.0, 1.0], [1, 1], {}, AssignmentStatus.HELD_BY_SAMPLE),
+        ([1.0] * 8, [1, 1, 0.01], {}, AssignmentStatus.HELD_BY_LOWER),
+        ([2.0] * 3 + [1.0] * 4, [1, 9], {"cap": 6.0}, AssignmentStatus.HELD_BY_CAP),
+        ([3.0, 3.0, 2.0, 2.0, 2.0, 3.0], [1, 1, 1, 1], {}, AssignmentStatus.COARSE),
+    ],
+)
+def test_the_status_says_what_holds_the_makespan(costs: Any, speeds: Any, options: Any, status: Any) -> None:
+    assert assign(costs, speeds, **options).status is status
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"costs": [1.0, np.nan]}, "costs must be finite and above 0, got nan for sample 1"),
+        ({"costs": [0.0, 1.0]}, "costs must be finite and above 0, got 0 for sample 0"),
+        ({"costs": [1.0, 2.0, -3.0]}, "got -3 for sample 2"),
+        ({"costs": [[1.0]]}, r"one number for each sample, got the shape \(1, 1\)"),
+        ({"costs": [1.0, 7.0], "cap": 5}, "no sample may exceed the cap of 5 tokens, got 7 for sample 1"),
+        ({"costs": [1.0]}, "1 samples are too few for 2 ranks of at least 1 each"),
+        ({"tokens": [1.0]}, r"tokens must hold one number for each of the 2 samples, got \(1,\)"),
+        ({"speeds": [1.0, 0.0]}, "speeds must be finite and above 0, got 0 for rank 1"),
+        ({"speeds": []}, "speeds must hold one number for each rank"),
+        ({"fixed": [-1.0, 0.0]}, "fixed must be finite and not negative, got -1 for rank 0"),
+        ({"costs": [3.0, 3.0, 3.0], "cap": 4}, "no assignment was found .* 112% of all caps"),
+        ({"costs": [3.0, 3.0, 3.0], "cap": 4, "padded": True}, "no padded assignment was found"),
+        (
+            {"speeds": Curves(np.zeros(2), np.ones(2), np.zeros(2), np.array([4.0, np.inf]))},
+            "curves with a limit count samples",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_sample(wrong: dict[str, Any], says: str) -> None:
+    arguments: dict[str, Any] = {"costs": [1.0, 2.0], "speeds": [1.0, 1.0], **wrong}
+    with pytest.raises(ValueError, match=says):
+        assign(arguments.pop("costs"), arguments.pop("speeds"), **arguments)

@@ -1,0 +1,250 @@
+"""A loader that divides by cost: global batches as without it, every sample once, alike on all ranks. Axis: W ranks."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from weakref import ref
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+import paceline
+from paceline.coordinator.torch.loading.loader import BalancedLoader
+
+
+def _installed(name):
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False
+
+
+def lengths_of(samples, seed=0):
+    return np.ceil(20 * np.random.default_rng(seed).lognormal(0, 0.8, samples))
+
+
+def fleet(dataset, world_size, **options):
+    return [BalancedLoader(dataset, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+
+
+def change_shares(loaders, seed):
+    """Let shares and coefficients change before every batch, alike on every rank."""
+    for loader in loaders:
+
+        def change(known=ref(loader), rng=np.random.default_rng(seed)):  # noqa: B008
+            self = known()
+            size, ranks = self.global_batch, self.world_size
+            self.sizes = 1 + rng.multinomial(size - ranks, rng.dirichlet(np.ones(ranks)))
+            self.coefficients = rng.dirichlet(np.ones(len(self.coefficients)))
+
+        loader.before_batch = change
+
+
+def union(parts):
+    return [sample for part in parts for sample in part]
+
+
+def batches_of(loaders):
+    """Yield each global batch as the lists of its ranks."""
+    for batches in zip(*loaders, strict=True):
+        yield [[int(sample) for sample in batch] for batch in batches]
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(
+    samples=st.integers(6, 120),
+    world_size=st.integers(1, 4),
+    per_rank=st.integers(1, 9),
+    learned=st.booleans(),
+    padded=st.booleans(),
+    capped=st.booleans(),
+    seed=st.integers(0, 3),
+)
+def test_every_sample_comes_once_and_global_batches_are_those_without_costs(
+    samples, world_size, per_rank, learned, padded, capped, seed
+):
+    lengths, size = lengths_of(samples, seed), world_size * per_rank
+    options = {"lengths" if learned else "cost": lengths, "padded": padded}
+    if capped:  # roomy: whether a tight cap can be kept depends on the draw, and is refused where it cannot
+        options["cap"] = lengths.max() * (per_rank + 2 * world_size + 2)
+    plain = fleet(range(samples), world_size, global_batch=size, seed=seed)
+    divided = fleet(range(samples), world_size, global_batch=size, seed=seed, **options)
+    change_shares(divided, seed)
+    for _ in range(2):
+        seen = []
+        for drawn, parts in zip(batches_of(plain), batches_of(divided), strict=True):
+            assert sorted(union(drawn)) == sorted(union(parts))
+            assert all(parts)
+            assert divided[0].batch_sizes.tolist() == [len(part) for part in parts]
+            seen += union(parts)
+            for part in parts:
+                tokens = lengths[part].max() * len(part) if padded else lengths[part].sum()
+                assert tokens <= options.get("cap", np.inf)
+        assert sorted(seen) == list(range(samples))
+        assert len({loader.position for loader in divided}) == 1
+
+
+@pytest.mark.parametrize("collate", [None, list])
+@pytest.mark.parametrize("num_workers", [(1, 2), (2, 2)])
+def test_loading_processes_change_nothing_in_what_comes(num_workers, collate):
+    data = TensorDataset(torch.arange(90), torch.arange(90.0) * 2)
+    options = {"global_batch": 12, "lengths": lengths_of(90), "seed": 4}
+    here = fleet(data, 2, **options)
+    ahead = [
+        BalancedLoader(data, rank=rank, world_size=2, num_workers=count, collate_fn=collate, **options)
+        for rank, count in enumerate(num_workers)
+    ]
+    change_shares(here, 7)
+    change_shares(ahead, 7)
+    for _ in range(2):
+        for (one, other), (first, second) in zip(zip(*here, strict=True), zip(*ahead, strict=True), strict=True):
+            for wanted, batch in ((one, first), (other, second)):
+                if collate:
+                    batch = [torch.stack(column) for column in zip(*batch, strict=True)]
+                assert torch.equal(batch[0], wanted[0])
+                assert torch.equal(batch[1], wanted[0] * 2.0)
+
+
+def test_ranks_end_together_by_cost_and_shares():
+    lengths = lengths_of(640)
+    loaders = fleet(range(640), 2, global_batch=64, cost=lengths)
+    for loader in loaders:
+        loader.sizes = np.array([48, 16])
+    for parts in batches_of(loaders):
+        work = [lengths[part].sum() for part in parts]
+        assert work[0] / (work[0] + work[1]) == pytest.approx(0.75, abs=0.01)
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(
+    ranks=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stop=st.integers(0, 5),
+    seed=st.integers(0, 3),
+    tokens=st.booleans(),
+)
+def test_an_epoch_goes_on_exactly_with_any_number_of_ranks(ranks, stop, seed, tokens):
+    lengths = lengths_of(70, seed)
+    size = {"global_tokens": 300.0} if tokens else {"global_batch": 12}
+    options = {"lengths": lengths, "seed": seed, **size}
+    first = fleet(range(70), ranks[0], **options)
+    change_shares(first, seed)
+    seen = []
+    for _, parts in zip(range(stop), batches_of(first), strict=False):
+        seen += union(parts)
+    states = [loader.state_dict() for loader in first]
+    second = fleet(range(70), ranks[1], **options)
+    for loader in second:
+        loader.load_state_dict(states[0])
+    if stop == 0:
+        seen = []
+    for parts in batches_of(second):
+        seen += union(parts)
+    assert sorted(seen) == list(range(70))
+    if ranks[0] == ranks[1]:
+        assert second[0].coefficients.tolist() == first[0].coefficients.tolist()
+
+
+def test_an_epoch_that_was_loaded_ahead_without_costs_goes_on_with_them():
+    plain = fleet(range(50), 2, global_batch=10, num_workers=1)
+    loops = [iter(loader) for loader in plain]
+    seen = [int(sample) for loop in loops for sample in next(loop)]
+    (later,) = fleet(range(50), 1, global_batch=10, cost=lengths_of(50))
+    later.load_state_dict(plain[0].state_dict())
+    assert sorted(seen + [int(sample) for batch in later for sample in batch]) == list(range(50))
+
+
+def test_a_budget_of_tokens_makes_global_batches_of_as_many_samples_as_fit():
+    lengths = lengths_of(300)
+    loaders = fleet(range(300), 2, lengths=lengths, global_tokens=500)
+    for epoch in range(2):
+        count = len(loaders[0])
+        tokens = [lengths[union(parts)].sum() for parts in batches_of(loaders)]
+        assert len(tokens) == count, epoch
+        assert max(tokens) <= 500
+        assert np.mean(tokens[:-1]) > 500 - 2 * lengths.mean()
+
+
+def test_the_weight_is_the_share_of_loss_terms_and_sums_to_the_micro_batches_of_a_step():
+    items = np.random.default_rng(0).integers(0, 5, 90).astype(float)
+    loaders = fleet(range(90), 3, global_batch=9, items=items, accumulate=2)
+    weights = []
+    for parts in batches_of(loaders):
+        own = [items[part].sum() for part in parts]
+        assert [loader.dealt.part for loader in loaders] == pytest.approx(np.array(own) / sum(own))
+        weights.append(sum(loader.weight for loader in loaders))
+    assert [sum(weights[step : step + 2]) for step in range(0, 10, 2)] == pytest.approx([2.0] * 5)
+
+
+# Run apart: in the checkout's root, the folder of this library's own datasets would be found in place of the package.
+COLUMNS = """
+import datasets
+from paceline.coordinator.torch.loading.numbers import numbers_of
+
+class Unread(datasets.Dataset):
+    def __getitem__(self, key):
+        assert not isinstance(key, int), "a row was read"
+        return super().__getitem__(key)
+
+tokens = [[1] * length for length in (3, 1, 4, 1, 5, 9)]
+labels = [[-100, 7, 7], [-100], [7] * 4, [7], [-100] * 5, [7] * 8 + [-100]]
+data = datasets.Dataset.from_dict({"input_ids": tokens, "labels": labels, "length": [3, 1, 4, 1, 5, 9]})
+data = data.select([5, 4, 3, 2, 1, 0])
+data.__class__ = Unread
+for column in ("input_ids", "length"):
+    assert numbers_of(data, column, "lengths").tolist() == [9, 5, 1, 4, 1, 3]
+assert numbers_of(data, "labels", "items", least=-1).tolist() == [8, 0, 1, 4, 0, 2]
+"""
+
+
+@pytest.mark.skipif(not _installed("datasets"), reason="needs Hugging Face's datasets")
+def test_a_column_of_a_hugging_face_dataset_is_read_without_the_rows(tmp_path):
+    source = Path(paceline.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(source), "HF_HOME": str(tmp_path)}
+    run = [sys.executable, "-c", COLUMNS]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"cost": [1.0] * 9}, r"cost must hold one number for each of the 10 samples, got the shape \(9,\)"),
+        ({"cost": [1.0] * 9 + [np.nan]}, "cost must be finite and above 0, got nan for sample 9"),
+        ({"cost": [1.0, 0.0] * 5}, "cost must be finite and above 0, got 0 for sample 1"),
+        ({"lengths": [1.0, -2.0] * 5}, "lengths must be finite and above 0, got -2 for sample 1"),
+        ({"items": [1.0, -2.0] * 5}, "items must be finite and not negative, got -2 for sample 1"),
+        ({"cost": [1.0, 9.0] * 5, "cap": 8}, "sample 1 takes 9 tokens, more than the cap of 8 for a rank"),
+        ({"cost": [4.0] * 10, "cap": 5}, "global batch 0 of this epoch holds 16 tokens, more than 2 ranks may"),
+        ({"cap": 8}, "cap is about samples of unequal cost: give cost= or lengths= too"),
+        ({"global_tokens": 8, "global_batch": None}, "global_tokens is about samples of unequal cost"),
+        ({"cost": [1.0] * 10, "cap": 0}, "cap must be above 0 tokens and finite, got 0"),
+        ({"cost": [1.0] * 10, "global_tokens": 8}, "global_batch and global_tokens exclude each other"),
+        (
+            {"cost": [1.0] * 10, "global_tokens": 8, "global_batch": None, "drop_last": True},
+            "drop_last is about a fixed",
+        ),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_and_the_sample_named(options, says):
+    def begin():
+        (loader, _) = fleet(range(10), 2, **{"global_batch": 4, **options})
+        next(iter(loader))
+
+    with pytest.raises(ValueError, match=says):
+        begin()
+
+
+def test_a_column_of_a_dataset_without_columns_is_refused():
+    with pytest.raises(TypeError, match="cost='length' names a column, which range does not have"):
+        BalancedLoader(range(10), 4, rank=0, world_size=1, cost="length")
+
+
+def test_a_loader_without_a_size_is_refused():
+    with pytest.raises(TypeError, match="global_batch must be a whole number, got None"):
+        BalancedLoader(range(10), rank=0, world_size=1)
