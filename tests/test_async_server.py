@@ -89,7 +89,7 @@ def test_versions_never_go_back_and_every_step_is_accounted_for(name, turns):
     assert np.isfinite(server.parameters).all()
 
 
-@pytest.mark.parametrize("name", ["saps", "saps-measured"])
+@pytest.mark.parametrize("name", ["saps", "saps-measured", "saps-dc"])
 @given(turns=st.lists(acts, max_size=200), bound=st.integers(0, 8), forecast=st.booleans())
 @settings(max_examples=60)
 def test_saps_applies_nothing_beyond_the_bound_and_nobody_ever_waits(name, turns, bound, forecast):

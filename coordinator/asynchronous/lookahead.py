@@ -76,6 +76,6 @@ class Lookahead:
             return
         speed_W, overhead_W = self._speeds.speed(), self._speeds.overhead
         seen_W = np.array([member.staleness for member in self.fleet])
-        self.sizes = self.sizing.sizes(Sight(self.batch, self.sizes, seen_W, speed_W, overhead_W))
+        self.sizes = self.sizing.sizes(Sight(self.batch, self.sizes, seen_W, speed_W, self._speeds.known, overhead_W))
         forecast_W = expected_staleness(overhead_W + self.sizes / speed_W)
         self.staleness = np.full(len(seen_W), math.nan) if self._speeds.predictor is None else forecast_W

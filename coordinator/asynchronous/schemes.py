@@ -105,6 +105,11 @@ def saps_measured(workers: int, *, bound: int | None = None) -> Scheme:
     return saps(workers, bound=bound, forecast=False)
 
 
+def saps_compensated(workers: int, *, bound: int | None = None) -> Scheme:
+    """Return SaPS with the delay compensation of DC-ASGD-a; the server keeps two more rows of parameters a worker."""
+    return replace(saps(workers, bound=bound), name="SaPS, compensated", compensation=Adaptive(2.0, 0.95))
+
+
 def asp(workers: int) -> Scheme:
     """Return asynchronous parallel: every push is applied as it is, nobody waits (Recht et al., NIPS 2011)."""
     return Scheme(name="ASP")
@@ -194,6 +199,7 @@ def _half(workers: int) -> int:
 SCHEMES: dict[str, Callable[[int], Scheme]] = {
     "saps": saps,
     "saps-measured": saps_measured,
+    "saps-dc": saps_compensated,
     "asp": asp,
     "bsp": bsp,
     "lb-bsp": lb_bsp,

@@ -204,6 +204,9 @@ class Server:
         if self.scheme.bound is not None and staleness > self.scheme.bound:
             reason = f"it is {staleness} versions stale, beyond the bound of {self.scheme.bound}"
             return self._in_vain(member, Outcome.DROPPED, reason, staleness)
+        gradient = self._compensated(member, gradient)
+        if self._compensator and not is_finite(gradient):
+            return self._in_vain(member, Outcome.REFUSED, "it overflows when its delay is compensated")
         return self._take(member, gradient, count, staleness)
 
     def abandon(self, worker: str) -> tuple[str, ...]:
@@ -308,14 +311,18 @@ class Server:
         member.note(staleness, now)
         self.scheme.gate.pushed(member, self.fleet)
 
+    def _compensated(self, member: Member, gradient: Vector) -> Vector:
+        step = member.step
+        if self._compensator is None or step is None or step.pulled is None:
+            return gradient
+        return self._compensator.compensated(member.name, gradient, self._parameters_P, step.pulled)
+
     def _take(self, member: Member, gradient: Vector, count: int, staleness: int) -> Verdict:
         """Gather or apply a push, and let the samples that it left out go back."""
         step = member.step
         assert step is not None
         member.step = None
         self.deck.give_back(step.hand.rest(count))
-        if self._compensator and step.pulled is not None:
-            gradient = self._compensator.compensated(member.name, gradient, self._parameters_P, step.pulled)
         factor = self.scheme.damping.factor(staleness, len(self.fleet))
         self._gathered.add(Push(member.name, step.hand.first(count), staleness, factor), gradient)
         given_up = self._settle()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Mask
 from paceline.predictors import Predictor, Report
 
 SMOOTHING = 0.2
@@ -46,6 +46,7 @@ class Speeds:
         """Start with this fleet."""
         self._rows = {worker: row for row, worker in enumerate(workers)}
         self._overhead_W = np.zeros(len(self._rows))
+        self._known_W = np.zeros(len(self._rows), dtype=bool)
         self._new_round()
         if self.predictor is not None:
             self.predictor.reset(list(workers))
@@ -54,13 +55,15 @@ class Speeds:
         """Add a worker at the end; the round under way begins anew."""
         self._rows[worker] = len(self._rows)
         self._overhead_W = np.append(self._overhead_W, 0.0)
+        self._known_W = np.append(self._known_W, False)
         self._new_round()
         if self.predictor is not None:
             self.predictor.join(worker)
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the round under way begins anew."""
-        self._overhead_W = np.delete(self._overhead_W, self._rows.pop(worker))
+        row = self._rows.pop(worker)
+        self._overhead_W, self._known_W = np.delete(self._overhead_W, row), np.delete(self._known_W, row)
         self._rows = {name: row for row, name in enumerate(self._rows)}
         self._new_round()
         if self.predictor is not None:
@@ -81,12 +84,18 @@ class Speeds:
             reported_W = self._seconds_W > 0
             samples_W, seconds_W = (np.where(reported_W, sum_W, np.nan) for sum_W in (self._samples_W, self._seconds_W))
             self.predictor.observe(Report(samples=samples_W, seconds=seconds_W))
+            self._known_W |= reported_W
         self._new_round()
         return True
 
     def speed(self) -> Array:
         """Return the forecast of each worker's speed, ``[W]``, in samples/s."""
         return np.ones(len(self._rows)) if self.predictor is None else self.predictor.predict().speed
+
+    @property
+    def known(self) -> Mask:
+        """Whose speed the predictor has seen, ``[W]``; what it says of others is a guess."""
+        return self._known_W
 
     @property
     def overhead(self) -> Array:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array, Mask, Sizes
 from paceline.predictors import Curves
 from paceline.solver import split
 
@@ -29,6 +29,8 @@ class Sight:
         Smoothed staleness, ``[W]``, in versions; NaN where a worker has not pushed yet.
     speed
         Forecast speeds, ``[W]``, in samples/s; all alike without a forecast.
+    known
+        Whose forecast rests on a report, ``[W]``.
     overhead
         Time of a step besides computing, ``[W]``, in seconds.
     """
@@ -37,6 +39,7 @@ class Sight:
     sizes: Sizes
     staleness: Array
     speed: Array
+    known: Mask
     overhead: Array
 
 
@@ -71,11 +74,14 @@ class ByForecast:
         Staleness allowed, over that of equally fast workers; at least 1, where all steps come to take equally long.
     least
         The fewest samples.
+    first
+        Share of a full batch that a worker takes until its speed is known, above 0 and at most 1. A straggler that
+        starts with a full batch is stale before anything is known of it, and early gradients are the largest.
 
     Examples
     --------
-    >>> nothing, full = np.zeros(3), np.array([32, 32, 32])
-    >>> sight = Sight(32, full, staleness=nothing, speed=np.array([80.0, 40.0, 10.0]), overhead=nothing)
+    >>> nothing, full, speed = np.zeros(3), np.array([32, 32, 32]), np.array([80.0, 40.0, 10.0])
+    >>> sight = Sight(32, full, staleness=nothing, speed=speed, known=speed > 0, overhead=nothing)
     >>> ByForecast(slack=1.0).sizes(sight)
     array([32, 16,  4])
     >>> ByForecast(slack=1.5).sizes(sight)
@@ -84,9 +90,12 @@ class ByForecast:
 
     slack: float = 1.0
     least: int = 1
+    first: float = 0.125
 
     def __post_init__(self) -> None:
         _require(self.slack, self.least)
+        if not 0 < self.first <= 1:
+            raise ValueError(f"first must lie in (0, 1], got {self.first}")
 
     def sizes(self, sight: Sight) -> Sizes:
         """Return full batches for most, and less for stragglers, ``[W]``."""
@@ -100,16 +109,18 @@ class ByForecast:
             seconds_W = now_W
             if close:
                 break
-        return _whole((seconds_W - sight.overhead) * sight.speed, self.least, sight.batch)
+        sizes_W = np.where(sight.known, (seconds_W - sight.overhead) * sight.speed, self.first * sight.batch)
+        return _whole(sizes_W, self.least, sight.batch)
 
 
 @dataclass(frozen=True)
 class ByVersions:
     """Stragglers take less by the staleness that they have shown: the same aim, without a forecast.
 
-    >>> sight = Sight(32, np.array([32, 32]), np.array([0.5, 2.0]), speed=np.ones(2), overhead=np.zeros(2))
+    >>> staleness, speed = np.array([0.5, 2.0]), np.ones(2)
+    >>> sight = Sight(32, np.array([32, 32]), staleness, speed, known=speed > 0, overhead=np.zeros(2))
     >>> ByVersions().sizes(sight)
-    array([32, 22])
+    array([32, 15])
     """
 
     slack: float = 1.0
@@ -124,15 +135,17 @@ class ByVersions:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio_W = np.where(sight.staleness > 0, allowed / sight.staleness, 1.0)
         # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
-        sizes_W: Array = np.asarray(sight.sizes, dtype=np.float64) * np.sqrt(ratio_W)
-        return _whole(sizes_W, self.least, sight.batch)
+        sizes_W = np.asarray(sight.sizes * np.sqrt(ratio_W), dtype=np.float64)
+        # The largest is a full batch: only ratios are told by staleness, and all sizes together would drift.
+        return _whole(sizes_W * (sight.batch / sizes_W.max()), self.least, sight.batch)
 
 
 @dataclass(frozen=True)
 class Balanced:
     """Batches that end together and add up to W full ones: LB-BSP (Chen et al., SoCC 2020), under a barrier.
 
-    >>> sight = Sight(30, np.array([30, 30]), np.zeros(2), speed=np.array([20.0, 10.0]), overhead=np.zeros(2))
+    >>> speed = np.array([20.0, 10.0])
+    >>> sight = Sight(30, np.array([30, 30]), np.zeros(2), speed, known=speed > 0, overhead=np.zeros(2))
     >>> Balanced().sizes(sight)
     array([40, 20])
     """
