@@ -28,7 +28,7 @@ from paceline.lab.replay import Course, Race, Times, graded_fleet, race, task
 
 DATA = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "pai_minibatch"
 
-SEEDS, TUNING_SEED = range(5), 100
+SEEDS, TUNING_SEEDS = range(5), range(100, 103)
 BATCH = {8: 16, 32: 8}
 """Samples of a worker's full batch, by the size of the fleet."""
 
@@ -152,9 +152,16 @@ def rows(cell: Cell) -> Iterator[Row]:
 
 
 def tuned(cell: Cell, name: str) -> float:
-    """Return the rate that reaches the target first, on a seed of its own; the best at the end if none does."""
-    tried = {rate: run(cell, name, rate, TUNING_SEED, tuning=True) for rate in RATES}
-    return min(RATES, key=lambda rate: (tried[rate].seconds_to(cell.problem.target), -tried[rate].final))
+    """Return the rate that reaches the target first on the slowest of three seeds of their own.
+
+    On a single seed a rate at the edge of stability may win by luck. If none reaches the target, the best at the end.
+    """
+
+    def slowest(rate: float) -> tuple[float, float]:
+        tried = [run(cell, name, rate, seed, tuning=True) for seed in TUNING_SEEDS]
+        return max(ran.seconds_to(cell.problem.target) for ran in tried), -min(ran.final for ran in tried)
+
+    return min(RATES, key=slowest)
 
 
 def run(cell: Cell, name: str, rate: float, seed: int, *, tuning: bool = False) -> Race:
@@ -292,8 +299,8 @@ a row of which lasts one second, scaled so that the median full batch takes one 
 the wire, the same for all schemes. Nothing queues at the server. The 1x/2x/4x/8x fleet has a quarter of each grade, and
 10 % noise. A fleet of more workers than its trace has takes them again from later rows.
 
-Each scheme is tuned over the learning rates {rates} on a seed that is not scored: the one that
-reaches the target first is taken. All schemes get plain SGD, the same samples dealt from one deck, and the same number
+Each scheme is tuned over the learning rates {rates} on three seeds that are not scored: the one
+that reaches the target first on the slowest of the three is taken. All schemes get plain SGD, the same samples dealt from one deck, and the same number
 of applied samples. The target is reached when the mean of three evaluations is. "Final" is the mean of the last tenth
 of the evaluations. "Waiting" is the largest share of its time that any worker waited; "in vain" counts a step that was
 given up with all its samples. All of these are the worst of the five seeds, but for the accuracy, which is their mean.

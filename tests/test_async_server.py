@@ -197,5 +197,6 @@ def test_staleness_is_forecast_before_the_push_and_stragglers_shrink_until_it_is
         assert server.expected_staleness == pytest.approx(expected, abs=0.01)
         assert server.staleness == pytest.approx(expected, abs=1.1)
         assert server.sizes.tolist() == ([8, 8, 4, 1] if even else [8, 8, 8, 8])
-        assert server.calibration.actual == pytest.approx(server.calibration.forecast, rel=0.15)
+        # Until speeds are known, in the first rounds, the forecast is a guess: more of the pushes of SaPS fall there.
+        assert server.calibration.actual == pytest.approx(server.calibration.forecast, rel=0.3 if even else 0.15)
         assert server.calibration.covered > 0.85

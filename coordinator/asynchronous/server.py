@@ -112,7 +112,7 @@ class Server:
         if predictor is not None:
             predictor.reset([])
         self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor)
-        self._compensator = scheme.compensation and scheme.compensation.start()
+        self._compensator = None if scheme.compensation is None else scheme.compensation.start()
         self._gathered = Gathered(mean=scheme.gathering.mean, by_samples=scheme.by_samples, batch=batch)
         self._tickets = 0
         for worker in workers:

@@ -95,7 +95,7 @@ class Speeds:
     @property
     def known(self) -> Mask:
         """Whose speed the predictor has seen, ``[W]``; what it says of others is a guess."""
-        return self._known_W
+        return self._known_W if self.predictor is not None else np.ones(len(self._rows), dtype=bool)
 
     @property
     def overhead(self) -> Array:

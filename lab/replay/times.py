@@ -34,7 +34,7 @@ class Times:
 
     >>> times = Times(np.array([[10.0], [5.0]]), span=1.0, comm_seconds=0.0)
     >>> times.seconds(0, samples=10, start=0.0), times.seconds(0, samples=10, start=0.5)
-    (1.0, 1.25)
+    (1.0, 1.5)
     """
 
     speed: Array

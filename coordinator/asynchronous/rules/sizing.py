@@ -120,7 +120,7 @@ class ByVersions:
     >>> staleness, speed = np.array([0.5, 2.0]), np.ones(2)
     >>> sight = Sight(32, np.array([32, 32]), staleness, speed, known=speed > 0, overhead=np.zeros(2))
     >>> ByVersions().sizes(sight)
-    array([32, 15])
+    array([32, 16])
     """
 
     slack: float = 1.0
@@ -132,6 +132,8 @@ class ByVersions:
     def sizes(self, sight: Sight) -> Sizes:
         """Return the sizes in use, scaled by the staleness allowed over that shown, ``[W]``."""
         allowed = self.slack * (len(sight.sizes) - 1)
+        if not allowed:  # nobody else pushes: nothing is stale
+            return Full().sizes(sight)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio_W = np.where(sight.staleness > 0, allowed / sight.staleness, 1.0)
         # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
