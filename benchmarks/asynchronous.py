@@ -260,7 +260,7 @@ def figure(results: list[tuple[Cell, list[Row]]], path: Path) -> None:
             axes.plot(ran.seconds, ran.accuracy, color=colour, label=name, linewidth=2 if name == "saps" else 1.2)
         axes.axhline(cell.problem.target, color="#767676", linewidth=0.8, linestyle=":")
         axes.set_title(f"{cell.problem.task}, {cell.workers} workers", fontsize=10)
-        axes.set_xlim(0, 2.2 * by_name["lb-bsp"].races[0].seconds[-1] / 2)
+        axes.set_xlim(0, by_name["lb-bsp"].races[0].seconds[-1])
         axes.set_ylim(max(0.0, cell.problem.target - 0.3), min(1.0, cell.problem.target + 0.06))
         axes.set_xlabel("simulated seconds")
     all_axes[0][0].set_ylabel("accuracy on held-out samples")
@@ -299,11 +299,12 @@ a row of which lasts one second, scaled so that the median full batch takes one 
 the wire, the same for all schemes. Nothing queues at the server. The 1x/2x/4x/8x fleet has a quarter of each grade, and
 10 % noise. A fleet of more workers than its trace has takes them again from later rows.
 
-Each scheme is tuned over the learning rates {rates} on three seeds that are not scored: the one
-that reaches the target first on the slowest of the three is taken. All schemes get plain SGD, the same samples dealt from one deck, and the same number
-of applied samples. The target is reached when the mean of three evaluations is. "Final" is the mean of the last tenth
-of the evaluations. "Waiting" is the largest share of its time that any worker waited; "in vain" counts a step that was
-given up with all its samples. All of these are the worst of the five seeds, but for the accuracy, which is their mean.
+Each scheme is tuned over the learning rates {rates}, on three seeds that are
+not scored: the rate is taken that reaches the target first on the slowest of the three. All schemes get plain SGD, the
+same samples dealt from one deck, and the same number of applied samples. The target is reached when the mean of three
+evaluations is. "Final" is the mean of the last tenth of the evaluations. "Waiting" is the largest share of its time
+that any worker waited; "in vain" counts a step that was given up with all its samples. All of these are the worst of
+the five seeds, but for the accuracy, which is their mean. Forecasts are those of an EWMA of the speeds.
 
 Staleness counts versions. SaPS with smaller batches makes more, smaller versions of the same samples than ASP, so equal
 numbers mean less there; and where it gathers pushes for a straggler they make one version together.
