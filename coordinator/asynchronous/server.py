@@ -33,7 +33,7 @@ class Server:
     Parameters
     ----------
     parameters
-        Where training starts, ``[P]``, float32 or float64; copied.
+        Where training starts, ``[P]``, float32 or float64.
     optimiser
         What updates are applied with.
     scheme
@@ -47,6 +47,8 @@ class Server:
     predictor
         Forecasts the workers' speeds, so that staleness is known before the push; from now on the server's own.
         ``None`` takes all workers for equally fast.
+    copy
+        ``False`` works in the array given, for optimisers that hold it too.
 
     Attributes
     ----------
@@ -93,6 +95,7 @@ class Server:
         batch: int,
         workers: Sequence[str] = (),
         predictor: Predictor | None = None,
+        copy: bool = True,
     ) -> None:
         if parameters.ndim != 1 or parameters.dtype not in (np.float32, np.float64) or not is_finite(parameters):
             raise ValueError(
@@ -108,7 +111,7 @@ class Server:
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.calibration = Calibration()
-        self._parameters_P = parameters.copy()
+        self._parameters_P = parameters.copy() if copy else parameters
         if predictor is not None:
             predictor.reset([])
         self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor)
@@ -293,7 +296,7 @@ class Server:
             )
         self.deck.load_state_dict(_part(state, "deck"))
         self.optimiser.load_state_dict(_part(state, "optimiser"))
-        self._parameters_P = state["parameters"].astype(self._parameters_P.dtype)
+        self._parameters_P[:] = state["parameters"]  # in place: an optimiser may hold the same array
         self.fleet.version, self._tickets = (int(value) for value in state["place"])
         self._gathered.clear()
         for member in self.fleet:
