@@ -26,6 +26,9 @@ from paceline.coordinator.asynchronous.staleness import Calibration
 from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
 from paceline.predictors import Predictor
 
+TICKETS_OF_A_LIFE = 2**40
+"""More steps than a server starts between two checkpoints."""
+
 
 class Server:
     """Holds the parameters; hands them out with samples, and applies what comes back by the rules of a scheme.
@@ -297,7 +300,9 @@ class Server:
         self.deck.load_state_dict(_part(state, "deck"))
         self.optimiser.load_state_dict(_part(state, "optimiser"))
         self._parameters_P[:] = state["parameters"]  # in place: an optimiser may hold the same array
-        self.fleet.version, self._tickets = (int(value) for value in state["place"])
+        self.fleet.version, tickets = (int(value) for value in state["place"])
+        # Beyond all tickets that were handed out after the state was taken: none of those is to fit a step to come.
+        self._tickets = tickets + TICKETS_OF_A_LIFE
         self._gathered.clear()
         for member in self.fleet:
             member.step, member.worked_on = None, -1
