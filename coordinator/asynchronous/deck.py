@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,8 +109,8 @@ class Deck:
     def apply(self, hand: Hand) -> None:
         """Take note that samples were applied."""
         self.applied += len(hand)
-        for epoch, count in zip(*np.unique(hand.epochs, return_counts=True), strict=True):
-            self._applied_of[int(epoch)] = self._applied_of.get(int(epoch), 0) + int(count)
+        for epoch, count in Counter(hand.epochs.tolist()).items():
+            self._applied_of[epoch] = self._applied_of.get(epoch, 0) + count
 
     @property
     def empty(self) -> bool:

@@ -367,7 +367,8 @@ class Server:
         """Give up the steps that have passed the bound, if the scheme does not let them finish in vain."""
         if not self.scheme.refresh or self.scheme.bound is None:
             return ()
-        late = [member for member in self.fleet if self.fleet.lag(member) > self.scheme.bound]
+        oldest = self.version - self.scheme.bound
+        late = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
         for member in late:
             self._close(member, Outcome.ABANDONED)
         return tuple(member.name for member in late)

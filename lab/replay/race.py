@@ -37,6 +37,8 @@ class Course:
         How often the server's parameters are tried on held-out samples, at equal distances in applied samples.
     enough
         End the race when this accuracy is reached; by default it goes on to its end.
+    hopeless
+        End it when a quarter of it is over and the accuracy is below this.
     """
 
     batch: int
@@ -45,6 +47,7 @@ class Course:
     seed: int = 0
     evaluations: int = 60
     enough: float = math.inf
+    hopeless: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +154,7 @@ class _Run:
         # A training that diverges overflows sooner or later, and is over then.
         with np.errstate(over="ignore", invalid="ignore"), suppress(_DivergedError):
             self._go_on()
-        if self.server.deck.applied < self.budget and not self._has_enough():
+        if self.server.deck.applied < self.budget and self._recent() < self.course.enough:
             self.curve.append((self.events.now, 0.0))
         end = self.events.now
         waiting = [w.waited + (end - w.waits_since if w.waits_since is not None else 0) for w in self.workers.values()]
@@ -162,7 +165,7 @@ class _Run:
         for name, turn in self.events:
             if turn == self.workers[name].turn:  # otherwise that step was given up
                 self._push(name)
-            if self.server.deck.applied >= self.budget or self._has_enough():
+            if self.server.deck.applied >= self.budget or self._is_decided():
                 return
 
     def _pull(self, name: str) -> None:
@@ -212,9 +215,13 @@ class _Run:
         worker.turn += 1
         self._pull(name)
 
-    def _has_enough(self) -> bool:
+    def _recent(self) -> float:
         last = [accuracy for _, accuracy in self.curve[-SMOOTHED:]]
-        return len(last) == SMOOTHED and sum(last) / SMOOTHED >= self.course.enough
+        return sum(last) / SMOOTHED if len(last) == SMOOTHED else 0.0
+
+    def _is_decided(self) -> bool:
+        begun = len(self.curve) <= max(self.course.evaluations / 4, SMOOTHED)
+        return self._recent() >= self.course.enough or (not begun and self._recent() < self.course.hopeless)
 
     def _evaluate(self) -> None:
         due = self.budget * len(self.curve) / self.course.evaluations

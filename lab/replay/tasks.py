@@ -85,8 +85,11 @@ class Perceptron:
         return float((told == self.held_labels).mean())
 
     def _layers(self, parameters: Vector) -> list[Vector]:
-        cuts = np.cumsum([rows * columns for rows, columns in self.shapes])[:-1]
-        return [part.reshape(shape) for part, shape in zip(np.split(parameters, cuts), self.shapes, strict=True)]
+        layers, start = [], 0
+        for rows, columns in self.shapes:
+            layers.append(parameters[start : start + rows * columns].reshape(rows, columns))
+            start += rows * columns
+        return layers
 
 
 class Letters:

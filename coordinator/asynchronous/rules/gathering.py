@@ -81,5 +81,7 @@ class Paced:
 
     def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
         """Say whether an update leaves everybody within the bound, or patience is at an end."""
-        at_the_bound = bound is not None and any(fleet.lag(member) >= bound for member in fleet)
-        return not at_the_bound or pushes >= self.patience * len(fleet)
+        if bound is None or pushes >= self.patience * len(fleet):
+            return True
+        oldest = fleet.version - bound
+        return all(member.step is None or member.step.stamp.version > oldest for member in fleet)
