@@ -1,0 +1,96 @@
+"""The ledger: what became of every step, and how much computing was in vain, worker by worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Outcome(Enum):
+    """What became of a step; the values are how a sentence says it."""
+
+    APPLIED = "applied"
+    DAMPED = "applied, damped"
+    GATHERED = "gathered, to be applied with others"
+    DROPPED = "dropped"
+    ABANDONED = "abandoned"
+    REFUSED = "refused"
+
+
+IN_VAIN = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
+"""The outcomes whose computing was for nothing; their samples go back into the deck."""
+
+
+@dataclass
+class Account:
+    """One worker's steps. A step that was given up counts with all its samples, as nobody knows how far it was."""
+
+    steps: dict[Outcome, int] = field(default_factory=dict)
+    samples: dict[Outcome, int] = field(default_factory=dict)
+    largest_staleness: int = 0
+    """Of what was applied."""
+
+    def note(self, outcome: Outcome, samples: int, staleness: int) -> None:
+        """Book a step that has come to its end."""
+        self.steps[outcome] = self.steps.get(outcome, 0) + 1
+        self.samples[outcome] = self.samples.get(outcome, 0) + samples
+        if outcome not in IN_VAIN:
+            self.largest_staleness = max(self.largest_staleness, staleness)
+
+    @property
+    def applied(self) -> int:
+        """Samples applied, damped ones included."""
+        return sum(self.samples.get(outcome, 0) for outcome in (Outcome.APPLIED, Outcome.DAMPED))
+
+    @property
+    def in_vain(self) -> int:
+        """Samples computed for nothing."""
+        return sum(self.samples.get(outcome, 0) for outcome in IN_VAIN)
+
+
+class Ledger:
+    """The accounts of all workers that ever took part.
+
+    Examples
+    --------
+    >>> ledger = Ledger()
+    >>> ledger.note("a", Outcome.APPLIED, samples=90, staleness=2)
+    >>> ledger.note("b", Outcome.DROPPED, samples=10, staleness=9)
+    >>> ledger.wasted_share, ledger.largest_staleness, ledger.steps(Outcome.DROPPED)
+    (0.1, 2, 1)
+    """
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+
+    def note(self, worker: str, outcome: Outcome, *, samples: int, staleness: int = 0) -> None:
+        """Book a step of a worker that has come to its end."""
+        self.accounts.setdefault(worker, Account()).note(outcome, samples, staleness)
+
+    def steps(self, *outcomes: Outcome) -> int:
+        """Return how many steps came to such an end."""
+        return sum(account.steps.get(outcome, 0) for account in self._all for outcome in outcomes)
+
+    @property
+    def wasted_share(self) -> float:
+        """Share of the samples computed that was for nothing."""
+        wasted, applied = (sum(map(count, self._all)) for count in (_in_vain, _applied))
+        return wasted / (wasted + applied) if wasted else 0.0
+
+    @property
+    def largest_staleness(self) -> int:
+        """The largest staleness ever applied."""
+        return max((account.largest_staleness for account in self._all), default=0)
+
+    @property
+    def _all(self) -> Iterable[Account]:
+        return self.accounts.values()
+
+
+def _in_vain(account: Account) -> int:
+    return account.in_vain
+
+
+def _applied(account: Account) -> int:
+    return account.applied

@@ -1,0 +1,107 @@
+"""What the server applies an update with: any optimiser behind one method. Axis: P parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.floating[Any]]
+"""All parameters of a model, or a gradient of them, in one row, ``[P]``: float32 or float64."""
+
+Rate = float | Callable[[int], float]
+"""A learning rate, or what it is after that many applied samples."""
+
+
+class Optimiser(Protocol):
+    """Moves the parameters, in place, along one gradient."""
+
+    def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
+        """Take a step, ``[P]``.
+
+        Parameters
+        ----------
+        parameters
+            Changed in place.
+        gradient
+            Not to be changed or kept.
+        factor
+            What the learning rate of this step is multiplied by. It is told apart from the gradient because an
+            optimiser such as Adam divides the scale of a gradient out again.
+        applied
+            Samples applied before this step, for schedules.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return all that it remembers."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        ...
+
+
+@dataclass(eq=False)
+class SGD:
+    """Stochastic gradient descent, with momentum if wanted.
+
+    Parameters
+    ----------
+    rate
+        Learning rate above 0, or a function that gives it after that many applied samples.
+    momentum
+        In [0, 1): ``m <- momentum * m + factor * gradient``, and the step is ``rate * m``.
+
+    Raises
+    ------
+    ValueError
+        If the rate or the momentum is out of range.
+
+    Examples
+    --------
+    >>> parameters = np.array([1.0, 2.0])
+    >>> SGD(0.5).step(parameters, np.array([1.0, -1.0]), factor=1.0, applied=0)
+    >>> parameters
+    array([0.5, 2.5])
+    """
+
+    rate: Rate
+    momentum: float = 0.0
+    _momentum_P: Vector | None = field(default=None, init=False, repr=False)
+    _scratch_P: Vector | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.rate) and not 0 < self.rate < np.inf:
+            raise ValueError(f"rate must be above 0 and finite, got {self.rate}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+
+    def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
+        """Take a step, in place, ``[P]``."""
+        rate = self.rate(applied) if callable(self.rate) else self.rate
+        scratch_P = self._scratch(parameters)
+        if self.momentum:
+            if self._momentum_P is None:
+                self._momentum_P = np.zeros_like(parameters)
+            self._momentum_P *= self.momentum
+            self._momentum_P += np.multiply(gradient, factor, out=scratch_P)
+            gradient, factor = self._momentum_P, 1.0
+        parameters -= np.multiply(gradient, rate * factor, out=scratch_P)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the momentum, if there is one yet."""
+        return {} if self._momentum_P is None else {"momentum": self._momentum_P.copy()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        self._momentum_P = np.array(state["momentum"]) if "momentum" in state else None
+
+    def _scratch(self, parameters: Vector) -> Vector:
+        # Kept between steps: a fresh array of ten million numbers costs more than the arithmetic on it.
+        if self._scratch_P is None or self._scratch_P.shape != parameters.shape:
+            self._scratch_P = np.empty_like(parameters)
+        return self._scratch_P

@@ -1,0 +1,102 @@
+"""Delay compensation: a stale gradient moved to where the parameters are by now. Axis: P parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from paceline.coordinator.asynchronous.optimiser import Vector
+
+
+class Compensation(Protocol):
+    """Corrects a gradient for the way the parameters went since it was pulled."""
+
+    def start(self) -> Compensator:
+        """Return a compensator with a memory of its own, for one server."""
+        ...
+
+
+class Compensator(Protocol):
+    """A compensation at work on one server."""
+
+    def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+        """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """g + strength g * g * (w - w_pulled) (DC-ASGD-c; Zheng et al., ICML 2017, equation 10).
+
+    g * g stands for the diagonal of the Hessian.
+
+    >>> rule = Constant(strength=2.0).start()
+    >>> rule.compensated("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0]))
+    array([12.])
+    """
+
+    strength: float = 0.04
+
+    def __post_init__(self) -> None:
+        if not self.strength >= 0:
+            raise ValueError(f"strength must be 0 or more, got {self.strength}")
+
+    def start(self) -> Constant:
+        """Return itself: it remembers nothing."""
+        return self
+
+    def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+        """Return the gradient to apply, ``[P]``."""
+        change_P: Vector = self.strength * gradient * gradient * (parameters - pulled)
+        return gradient + change_P
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """The same with strength / sqrt(ms + 1e-10), ms a running mean of g * g (DC-ASGD-a; ICML 2017, equation 14).
+
+    Parameters
+    ----------
+    strength
+        Lambda of the paper.
+    memory
+        Weight of the past in ms, in [0, 1): ms <- memory ms + (1 - memory) g * g, kept for each worker.
+
+    Examples
+    --------
+    >>> rule = Adaptive(strength=2.0, memory=0.0).start()
+    >>> rule.compensated("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0])).round(6)
+    array([6.])
+    """
+
+    strength: float = 2.0
+    memory: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not self.strength >= 0:
+            raise ValueError(f"strength must be 0 or more, got {self.strength}")
+        if not 0 <= self.memory < 1:
+            raise ValueError(f"memory must lie in [0, 1), got {self.memory}")
+
+    def start(self) -> AdaptiveCompensator:
+        """Return a compensator that remembers the mean square of each worker."""
+        return AdaptiveCompensator(self)
+
+
+@dataclass(eq=False)
+class AdaptiveCompensator:
+    """DC-ASGD-a at work: it remembers the mean square of each worker's gradients, ``[P]``."""
+
+    rule: Adaptive
+    squares: dict[str, Vector] = field(default_factory=dict)
+
+    def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+        """Return the gradient to apply, ``[P]``."""
+        square_P: Vector = gradient * gradient
+        before_P = self.squares.get(worker, np.zeros_like(square_P))
+        mean_P: Vector = self.rule.memory * before_P + (1 - self.rule.memory) * square_P
+        self.squares[worker] = mean_P
+        change_P: Vector = self.rule.strength / np.sqrt(mean_P + 1e-10) * square_P * (parameters - pulled)
+        return gradient + change_P

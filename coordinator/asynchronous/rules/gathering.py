@@ -1,0 +1,87 @@
+"""Gathering: how many pushes make one update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.coordinator.asynchronous.fleet import Fleet
+
+
+class Gathering(Protocol):
+    """Says when the pushes that lie ready become an update."""
+
+    @property
+    def mean(self) -> bool:
+        """Whether the update is their mean, weighted by samples, or else their sum."""
+        ...
+
+    def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
+        """Say whether so many pushes, at least one, are to be applied now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Each:
+    """Every push is an update."""
+
+    mean: bool = False
+
+    def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
+        """Say yes."""
+        return True
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of so many pushes is an update.
+
+    Parameters
+    ----------
+    pushes
+        How many; 0 or less counts from the fleet's size: 0 is everybody (BSP), -2 all but two (two backup workers).
+
+    Examples
+    --------
+    >>> from paceline.coordinator.asynchronous.fleet import Member
+    >>> fleet = Fleet(members={name: Member(name) for name in "abcd"})
+    >>> [Mean(count).ready(3, fleet, bound=None) for count in (3, 0, -1)]
+    [True, False, True]
+    """
+
+    pushes: int
+    mean: bool = True
+
+    def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
+        """Say whether there are enough."""
+        wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
+        return pushes >= max(wanted, 1)
+
+
+@dataclass(frozen=True)
+class Paced:
+    """Every push is an update, unless it would carry somebody at work past the bound: then it is gathered. Ours.
+
+    A version is admitted only while no worker at a step would become staler than the bound. Until it has pushed, the
+    others go on without waiting, and what they push makes one update together (a sum: each push moves the parameters as
+    far as it would have alone). If as many pushes are gathered as ``patience`` says, the straggler's step is given up.
+
+    Parameters
+    ----------
+    patience
+        How many pushes to gather at most, in pushes of the whole fleet; above 0.
+    """
+
+    patience: float = 1.0
+    mean: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.patience > 0:
+            raise ValueError(f"patience must be above 0, got {self.patience}")
+
+    def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
+        """Say whether an update leaves everybody within the bound, or patience is at an end."""
+        if bound is None or pushes >= self.patience * len(fleet):
+            return True
+        oldest = fleet.version - bound
+        return all(member.step is None or member.step.stamp.version > oldest for member in fleet)

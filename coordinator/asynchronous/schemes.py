@@ -1,0 +1,237 @@
+"""Schemes: SaPS and its neighbours, as the same server with other rules.
+
+A scheme is named in :data:`SCHEMES` with what it is in a fleet of W workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from paceline.coordinator.asynchronous.rules.compensation import Adaptive, Compensation, Constant
+from paceline.coordinator.asynchronous.rules.damping import Damping, Inverse, InverseNext, Pass, Polynomial, Share
+from paceline.coordinator.asynchronous.rules.gates import Bounded, Fresh, Gate, Open, Ranged
+from paceline.coordinator.asynchronous.rules.gathering import Each, Gathering, Mean, Paced
+from paceline.coordinator.asynchronous.rules.sizing import Balanced, ByForecast, ByVersions, Full, Sizing
+
+PASS, EACH, OPEN, FULL = Pass(), Each(), Open(), Full()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """What a server does with pulls and pushes.
+
+    Parameters
+    ----------
+    name
+        What it is called in tables.
+    damping
+        How much a push counts, by its staleness.
+    compensation
+        What is done to a stale gradient, if anything.
+    gathering
+        How many pushes make an update.
+    gate
+        Who waits before a step.
+    sizing
+        How many samples each worker takes.
+    bound
+        Versions; a push that is staler is dropped and its samples go back. ``None`` is no bound.
+    refresh
+        Whether a step that has passed the bound is given up at once, so that its samples are dealt again and the worker
+        may pull as soon as it asks, instead of when it pushes.
+    by_samples
+        Whether a push counts in proportion to its samples where pushes are summed. Means always weigh by samples.
+
+    Raises
+    ------
+    ValueError
+        If the bound is below 0, or a step is to be given up at no bound.
+    """
+
+    name: str
+    damping: Damping = PASS
+    compensation: Compensation | None = None
+    gathering: Gathering = EACH
+    gate: Gate = OPEN
+    sizing: Sizing = FULL
+    bound: int | None = None
+    refresh: bool = False
+    by_samples: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bound is not None and self.bound < 0:
+            raise ValueError(f"bound must be 0 versions or more, or None for no bound, got {self.bound}")
+        if self.bound is None and (self.refresh or isinstance(self.gathering, Paced)):
+            raise ValueError(f"{self.name} gives up or paces steps at the bound and has none: set bound")
+
+
+def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Scheme:
+    """Return SaPS: staleness is limited, and nobody waits.
+
+    Yu et al. (HPCC 2019) say that stragglers are detected by the version of the parameters, and that staleness is
+    limited without waiting for them. Their exact rules are not public to us; these are ours. Stragglers get smaller
+    batches, so that their pushes are not stale. Versions are paced, so that nobody at work passes the bound. Only if
+    the whole fleet pushes once more while a straggler stands at the bound, its step is given up, and its samples are
+    dealt to others.
+
+    Parameters
+    ----------
+    workers
+        Size of the fleet.
+    bound
+        No push that is staler is ever applied. By default three times the fleet: equally fast workers are
+        W - 1 versions stale, and a step may take three times as long before anything needs to be done.
+    forecast
+        Whether sizes follow the forecast speeds, or else the staleness already seen.
+
+    Examples
+    --------
+    >>> saps(workers=8).bound
+    24
+    """
+    return Scheme(
+        name="SaPS" if forecast else "SaPS, no forecast",
+        gathering=Paced(),
+        sizing=ByForecast() if forecast else ByVersions(),
+        bound=3 * workers if bound is None else bound,
+        refresh=True,
+        by_samples=True,
+    )
+
+
+def saps_measured(workers: int, *, bound: int | None = None) -> Scheme:
+    """Return SaPS without a forecast: stragglers shrink by the staleness that they have shown."""
+    return saps(workers, bound=bound, forecast=False)
+
+
+def saps_compensated(workers: int, *, bound: int | None = None) -> Scheme:
+    """Return SaPS with the delay compensation of DC-ASGD-a; the server keeps two more rows of parameters a worker."""
+    return replace(saps(workers, bound=bound), name="SaPS, compensated", compensation=Adaptive(2.0, 0.95))
+
+
+def asp(workers: int) -> Scheme:
+    """Return asynchronous parallel: every push is applied as it is, nobody waits (Recht et al., NIPS 2011)."""
+    return Scheme(name="ASP")
+
+
+def bsp(workers: int) -> Scheme:
+    """Return bulk-synchronous parallel: equal batches, one update of everybody's mean, a barrier."""
+    return Scheme(name="BSP", gathering=Mean(0), gate=Fresh(), bound=0)
+
+
+def lb_bsp(workers: int) -> Scheme:
+    """Return load-balanced BSP: the same with batches that end together (Chen et al., SoCC 2020)."""
+    return replace(bsp(workers), name="LB-BSP", sizing=Balanced())
+
+
+def ssp(workers: int, slack: int = 3) -> Scheme:
+    """Return stale-synchronous parallel: nobody is more than ``slack`` steps ahead (Ho et al., NIPS 2013)."""
+    return Scheme(name="SSP", gate=Bounded(slack))
+
+
+def dssp(workers: int, low: int = 3, high: int = 15) -> Scheme:
+    """Return dynamic SSP: the slack is chosen between two bounds, by the last push times (Zhao et al., ICDCS 2019)."""
+    return Scheme(name="DSSP", gate=Ranged(low, high))
+
+
+def con_sgd(workers: int) -> Scheme:
+    """Return ConSGD: every update scaled by 1 / W (Jiang et al., SIGMOD 2017), under the slack of SSP."""
+    return Scheme(name="ConSGD", damping=Share(), gate=Bounded(3))
+
+
+def dyn_sgd(workers: int) -> Scheme:
+    """Return DynSGD: updates scaled by 1 / (tau + 1) (Jiang et al., SIGMOD 2017), under the slack of SSP."""
+    return Scheme(name="DynSGD", damping=InverseNext(), gate=Bounded(3))
+
+
+def sa_asgd(workers: int) -> Scheme:
+    """Return staleness-aware ASGD: the learning rate over tau (Zhang et al., IJCAI 2016)."""
+    return Scheme(name="SA-ASGD", damping=Inverse())
+
+
+def dc_asgd_c(workers: int) -> Scheme:
+    """Return delay-compensated ASGD with a constant strength, 0.04 as in the paper (Zheng et al., ICML 2017)."""
+    return Scheme(name="DC-ASGD-c", compensation=Constant(0.04))
+
+
+def dc_asgd_a(workers: int) -> Scheme:
+    """Return delay-compensated ASGD with adaptive strength, 2 and memory 0.95 (Zheng et al., ICML 2017)."""
+    return Scheme(name="DC-ASGD-a", compensation=Adaptive(2.0, 0.95))
+
+
+def k_sync(workers: int, pushes: int | None = None) -> Scheme:
+    """Return K-sync SGD: the mean of the first K of a version, the rest is cancelled (Dutta et al., AISTATS 2018).
+
+    K is three quarters of the fleet unless given.
+    """
+    return Scheme(name="K-sync", gathering=Mean(pushes or _most(workers)), gate=Fresh(), bound=0, refresh=True)
+
+
+def backup(workers: int, pushes: int | None = None) -> Scheme:
+    """Return BSP with backup workers: the same, but who is late finishes in vain (Chen et al., 2016)."""
+    return Scheme(name="backup workers", gathering=Mean(pushes or _most(workers)), gate=Fresh(), bound=0)
+
+
+def k_async(workers: int, pushes: int | None = None) -> Scheme:
+    """Return K-async SGD: a mean of K different workers, nothing is cancelled (Dutta et al., AISTATS 2018)."""
+    return Scheme(name="K-async", gathering=Mean(pushes or _half(workers)), gate=Fresh())
+
+
+def k_batch_async(workers: int, pushes: int | None = None) -> Scheme:
+    """Return K-batch-async SGD: a mean of K pushes of whomever, nobody waits (Dutta et al., AISTATS 2018)."""
+    return Scheme(name="K-batch-async", gathering=Mean(pushes or _half(workers)))
+
+
+def fed_buff(workers: int, pushes: int | None = None) -> Scheme:
+    """Return FedBuff: a mean of K pushes, each scaled by (1 + tau) ** -0.5 (Nguyen et al., AISTATS 2022)."""
+    return Scheme(name="FedBuff", gathering=Mean(pushes or _half(workers)), damping=Polynomial(0.5))
+
+
+def _most(workers: int) -> int:
+    return max(3 * workers // 4, 1)
+
+
+def _half(workers: int) -> int:
+    return max(workers // 2, 1)
+
+
+SCHEMES: dict[str, Callable[[int], Scheme]] = {
+    "saps": saps,
+    "saps-measured": saps_measured,
+    "saps-dc": saps_compensated,
+    "asp": asp,
+    "bsp": bsp,
+    "lb-bsp": lb_bsp,
+    "ssp": ssp,
+    "dssp": dssp,
+    "con-sgd": con_sgd,
+    "dyn-sgd": dyn_sgd,
+    "sa-asgd": sa_asgd,
+    "dc-asgd-c": dc_asgd_c,
+    "dc-asgd-a": dc_asgd_a,
+    "k-sync": k_sync,
+    "backup": backup,
+    "k-async": k_async,
+    "k-batch-async": k_batch_async,
+    "fed-buff": fed_buff,
+}
+"""Every scheme by its name, with the number of workers for its argument."""
+
+
+def scheme(name: str, workers: int) -> Scheme:
+    """Return a scheme by its name.
+
+    Raises
+    ------
+    ValueError
+        If there is no such scheme; the sentence lists those there are.
+
+    Examples
+    --------
+    >>> scheme("ssp", workers=4).gate
+    Bounded(slack=3)
+    """
+    if name not in SCHEMES:
+        raise ValueError(f"scheme must be one of {list(SCHEMES)}, got {name!r}")
+    return SCHEMES[name](workers)

@@ -1,0 +1,433 @@
+"""The parameter server: versions, staleness, and what its scheme makes of them. No threads, files or clock.
+
+Axes: P parameters, W workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array, Sizes
+from paceline.coordinator.asynchronous.checks import flaw, is_finite
+from paceline.coordinator.asynchronous.deck import Deck
+from paceline.coordinator.asynchronous.fleet import Fleet, Member, Stamp, Step
+from paceline.coordinator.asynchronous.gathered import Gathered, Push
+from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
+from paceline.coordinator.asynchronous.lookahead import Lookahead
+from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
+from paceline.coordinator.asynchronous.rules.gates import Open
+from paceline.coordinator.asynchronous.schemes import Scheme
+from paceline.coordinator.asynchronous.staleness import Calibration
+from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
+from paceline.predictors import Predictor
+
+TICKETS_OF_A_LIFE = 2**40
+"""More steps than a server starts between two checkpoints."""
+
+
+class Server:
+    """Holds the parameters; hands them out with samples, and applies what comes back by the rules of a scheme.
+
+    Parameters
+    ----------
+    parameters
+        Where training starts, ``[P]``, float32 or float64.
+    optimiser
+        What updates are applied with.
+    scheme
+        What is done with pulls and pushes.
+    deck
+        Deals the samples.
+    batch
+        Samples of a full batch of one worker.
+    workers
+        Names of the first workers; more may :meth:`join`.
+    predictor
+        Forecasts the workers' speeds, so that staleness is known before the push; from now on the server's own.
+        ``None`` takes all workers for equally fast.
+    copy
+        ``False`` works in the array given, for optimisers that hold it too.
+
+    Attributes
+    ----------
+    fleet
+        The workers, and the version.
+    ledger
+        What became of every step.
+    calibration
+        Forecast staleness beside the actual one.
+
+    Raises
+    ------
+    ValueError
+        If the parameters are no row of finite floats, or the batch is below 1.
+
+    Notes
+    -----
+    Not safe for threads: an engine calls it from one, or under a lock.
+
+    Examples
+    --------
+    Two workers pull the first version; the second push is one version stale, and DynSGD counts it half:
+
+    >>> from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
+    >>> server = Server(
+    ...     np.array([1.0]), SGD(0.1), scheme("dyn-sgd", 2), Deck(100), batch=10, workers=["a", "b"]
+    ... )
+    >>> a, b = server.pull("a"), server.pull("b")
+    >>> server.push("a", a.stamp, np.array([1.0])).outcome
+    <Outcome.APPLIED: 'applied'>
+    >>> print(server.push("b", b.stamp, np.array([1.0])).why)
+    b was 1 version stale: its 10 samples count 0.5 times
+    >>> server.parameters
+    array([0.85])
+    """
+
+    def __init__(
+        self,
+        parameters: Vector,
+        optimiser: Optimiser,
+        scheme: Scheme,
+        deck: Deck,
+        *,
+        batch: int,
+        workers: Sequence[str] = (),
+        predictor: Predictor | None = None,
+        copy: bool = True,
+    ) -> None:
+        if parameters.ndim != 1 or parameters.dtype not in (np.float32, np.float64) or not is_finite(parameters):
+            raise ValueError(
+                "parameters must be one row of finite float32 or float64, got "
+                f"{parameters.dtype} of the shape {parameters.shape}; flatten them, and look for NaN"
+            )
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1 sample, got {batch}")
+        self.optimiser = optimiser
+        self.scheme = scheme
+        self.deck = deck
+        self.batch = batch
+        self.fleet = Fleet()
+        self.ledger = Ledger()
+        self.calibration = Calibration()
+        self._parameters_P = parameters.copy() if copy else parameters
+        if predictor is not None:
+            predictor.reset([])
+        self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor)
+        self._compensator = None if scheme.compensation is None else scheme.compensation.start()
+        self._gathered = Gathered(mean=scheme.gathering.mean, by_samples=scheme.by_samples, batch=batch)
+        self._tickets = 0
+        for worker in workers:
+            self.join(worker)
+
+    # -- who takes part ------------------------------------------------------------------------------------------
+
+    def join(self, worker: str) -> None:
+        """Let a worker take part; one that is there already, because it died and came back, begins anew."""
+        if worker in self.fleet.members:
+            self.abandon(worker)
+            return
+        # Under SSP a newcomer at clock 0 would stop everybody until it had caught up.
+        clock = self.fleet.slowest.clock if len(self.fleet) else 0
+        self.fleet.members[worker] = Member(worker, clock=clock)
+        self._ahead.join(worker)
+
+    def leave(self, worker: str) -> tuple[str, ...]:
+        """Let a worker go: the samples that it held go back. Return whose steps an update due now gave up."""
+        self._close(self._member(worker), Outcome.ABANDONED)
+        del self.fleet.members[worker]
+        self._ahead.leave(worker)
+        return self._settle()
+
+    # -- pull and push -------------------------------------------------------------------------------------------
+
+    def pull(self, worker: str) -> Pulled | None:
+        """Start a step; ``None`` where the worker has to wait, or no samples are left: ask again after any push.
+
+        A worker that pulls twice has lost its first step: that is given up, and its samples go back.
+
+        Raises
+        ------
+        ValueError
+            If the worker has not joined.
+        """
+        member = self._member(worker)
+        self._close(member, Outcome.ABANDONED)
+        if self.deck.empty or not self.scheme.gate.may_start(member, self.fleet):
+            return None
+        stamp = Stamp(self.version, self._tickets)
+        self._tickets += 1
+        pulled_P = self._parameters_P.copy() if self._compensator else None
+        member.step = Step(stamp, self.deck.deal(self._ahead.size(worker)), self._ahead.expected(worker), pulled_P)
+        member.worked_on = self.version
+        view_P = self._parameters_P.view()
+        view_P.flags.writeable = False
+        return Pulled(stamp, view_P, member.step.hand)
+
+    def push(
+        self,
+        worker: str,
+        stamp: Stamp,
+        gradient: Vector,
+        samples: int | None = None,
+        *,
+        seconds: float = math.nan,
+        comm_seconds: float = 0.0,
+        now: float = 0.0,
+    ) -> Verdict:
+        """Take a worker's gradient and say what became of it. A bad push is refused in a sentence.
+
+        Parameters
+        ----------
+        worker
+            Who pushes.
+        stamp
+            What its pull was stamped with.
+        gradient
+            The mean over the samples, ``[P]``; read before this returns and not kept.
+        samples
+            How many of the samples dealt it is the mean of, the first ones; the others go back. All by default.
+        seconds
+            The worker's own computing time; NaN if it is not known.
+        comm_seconds
+            What the step took besides, pull and push, in seconds.
+        now
+            When the push came, on any clock; only DSSP reads it.
+        """
+        member = self.fleet.members.get(worker)
+        if member is None or member.step is None or member.step.stamp != stamp:
+            return self._without_step(worker, member, stamp, (samples, seconds, comm_seconds))
+        count = len(member.step.hand) if samples is None else samples
+        if wrong := flaw(gradient, self._parameters_P, count, len(member.step.hand)):
+            return self._in_vain(member, Outcome.REFUSED, wrong)
+        staleness = self.fleet.lag(member)
+        self._learn(member, staleness, now)
+        self._ahead.report(worker, count, seconds, comm_seconds)
+        if self.scheme.bound is not None and staleness > self.scheme.bound:
+            reason = f"it is {staleness} versions stale, beyond the bound of {self.scheme.bound}"
+            return self._in_vain(member, Outcome.DROPPED, reason, staleness)
+        gradient = self._compensated(member, gradient)
+        if self._compensator and not is_finite(gradient):
+            return self._in_vain(member, Outcome.REFUSED, "it overflows when its delay is compensated")
+        return self._take(member, gradient, count, staleness)
+
+    def abandon(self, worker: str) -> tuple[str, ...]:
+        """Give up a worker's step, if it is at one: its samples go back. Return whose steps were given up with it."""
+        self._close(self._member(worker), Outcome.ABANDONED)
+        return self._settle()
+
+    def report(self, worker: str, samples: int, seconds: float, comm_seconds: float = 0.0) -> None:
+        """Learn how long a worker took for samples of a step that it gave up half-way; a push reports by itself."""
+        self._ahead.report(worker, samples, seconds, comm_seconds)
+
+    def is_given_up(self, worker: str, stamp: Stamp) -> bool:
+        """Say whether a step was given up, so that going on with it is in vain: ask between micro-batches."""
+        member = self.fleet.members.get(worker)
+        return member is None or member.step is None or member.step.stamp != stamp
+
+    # -- what is known -------------------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> Vector:
+        """The newest parameters, ``[P]``: a copy."""
+        return self._parameters_P.copy()
+
+    @property
+    def version(self) -> int:
+        """How many updates have been applied."""
+        return self.fleet.version
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Who takes part, in the order of every array."""
+        return tuple(self.fleet.members)
+
+    @property
+    def gathered(self) -> int:
+        """Pushes that wait for others, to be applied with them."""
+        return len(self._gathered)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every sample of every epoch has been applied."""
+        return self.deck.finished
+
+    @property
+    def staleness(self) -> Array:
+        """Each worker's smoothed staleness, ``[W]``, in versions; NaN before its first push."""
+        return np.array([member.staleness for member in self.fleet])
+
+    @property
+    def expected_staleness(self) -> Array:
+        """The staleness forecast for each worker's next push, ``[W]``, in versions; NaN without a predictor."""
+        return self._ahead.staleness.copy()
+
+    @property
+    def sizes(self) -> Sizes:
+        """Samples of each worker's next step, ``[W]``."""
+        return self._ahead.sizes.copy()
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return parameters, version, optimiser and deck, as arrays; steps under way count as given up.
+
+        Workers join again after a restart, and forecasts are learnt anew within a few rounds.
+        """
+        held = [member.step.hand for member in self.fleet if member.step is not None]
+        held += [push.hand for push in self._gathered.pushes]
+        parts = {"deck": self.deck.state_dict(held), "optimiser": self.optimiser.state_dict()}
+        inner = {f"{part}/{name}": value for part, state in parts.items() for name, value in state.items()}
+        return {"parameters": self.parameters, "place": np.array([self.version, self._tickets]), **inner}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned; whoever is at a step has lost it.
+
+        Raises
+        ------
+        ValueError
+            If the state is that of other parameters or another deck. Nothing is changed then.
+        """
+        if state["parameters"].shape != self._parameters_P.shape:
+            raise ValueError(
+                f"the state holds parameters of the shape {state['parameters'].shape}, this server those of "
+                f"{self._parameters_P.shape}: build it for the same model"
+            )
+        self.deck.load_state_dict(_part(state, "deck"))
+        self.optimiser.load_state_dict(_part(state, "optimiser"))
+        self._parameters_P[:] = state["parameters"]  # in place: an optimiser may hold the same array
+        self.fleet.version, tickets = (int(value) for value in state["place"])
+        # Beyond all tickets that were handed out after the state was taken: none of those is to fit a step to come.
+        self._tickets = tickets + TICKETS_OF_A_LIFE
+        self._gathered.clear()
+        for member in self.fleet:
+            member.step, member.worked_on = None, -1
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _learn(self, member: Member, staleness: int, now: float) -> None:
+        """Take note of when a sound push came, and how stale."""
+        assert member.step is not None
+        expected = member.step.expected
+        # The forecast counts pushes of workers that do not wait; where they wait, or are gathered by plan, it is none.
+        if math.isfinite(expected) and isinstance(self.scheme.gate, Open) and not self.scheme.gathering.mean:
+            self.calibration.note(expected, staleness)
+        member.note(staleness, now)
+        self.scheme.gate.pushed(member, self.fleet)
+
+    def _compensated(self, member: Member, gradient: Vector) -> Vector:
+        step = member.step
+        if self._compensator is None or step is None or step.pulled is None:
+            return gradient
+        return self._compensator.compensated(member.name, gradient, self._parameters_P, step.pulled)
+
+    def _take(self, member: Member, gradient: Vector, count: int, staleness: int) -> Verdict:
+        """Gather or apply a push, and let the samples that it left out go back."""
+        step = member.step
+        assert step is not None
+        member.step = None
+        self.deck.give_back(step.hand.rest(count))
+        factor = self.scheme.damping.factor(staleness, len(self.fleet))
+        self._gathered.add(Push(member.name, step.hand.first(count), staleness, factor), gradient)
+        given_up = self._settle()
+        outcome = Outcome.GATHERED if len(self._gathered) else _counted(factor)
+        return Verdict(
+            worker=member.name,
+            outcome=outcome,
+            version=self.version,
+            samples=count,
+            staleness=staleness,
+            factor=factor,
+            given_up=given_up,
+        )
+
+    def _settle(self) -> tuple[str, ...]:
+        """Apply what is gathered, if it is to be; return the workers whose steps were given up after it."""
+        if not len(self._gathered):
+            return ()
+        # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
+        last = self.deck.empty and all(member.step is None for member in self.fleet)
+        if not last and not self.scheme.gathering.ready(len(self._gathered), self.fleet, self.scheme.bound):
+            self._gathered.keep()
+            return ()
+        direction_P, factor = self._gathered.update()
+        self.optimiser.step(self._parameters_P, direction_P, factor, self.deck.applied)
+        self.fleet.version += 1
+        for push in self._gathered.pushes:
+            self.deck.apply(push.hand)
+            self.ledger.note(push.worker, _counted(push.factor), samples=len(push.hand), staleness=push.staleness)
+        self._gathered.clear()
+        return self._refresh()
+
+    def _refresh(self) -> tuple[str, ...]:
+        """Give up the steps that have passed the bound, if the scheme does not let them finish in vain."""
+        if not self.scheme.refresh or self.scheme.bound is None:
+            return ()
+        oldest = self.version - self.scheme.bound
+        late = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
+        for member in late:
+            self._close(member, Outcome.ABANDONED)
+        return tuple(member.name for member in late)
+
+    def _close(self, member: Member, outcome: Outcome, staleness: int = 0) -> int:
+        """End a step in vain, if there is one; return how many samples go back."""
+        step = member.step
+        if step is None:
+            return 0
+        self.deck.give_back(step.hand)
+        self.ledger.note(member.name, outcome, samples=len(step.hand), staleness=staleness)
+        # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
+        member.step, member.worked_on = None, step.stamp.version - 1
+        if outcome is Outcome.ABANDONED:
+            member.abandoned = step
+        return len(step.hand)
+
+    def _in_vain(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1) -> Verdict:
+        """End a step whose push is of no use."""
+        samples = self._close(member, outcome, staleness)
+        given_up = self._settle()
+        return Verdict(
+            worker=member.name,
+            outcome=outcome,
+            version=self.version,
+            samples=samples,
+            staleness=staleness,
+            reason=reason,
+            given_up=given_up,
+        )
+
+    def _without_step(
+        self, worker: str, member: Member | None, stamp: Stamp, took: tuple[int | None, float, float]
+    ) -> Verdict:
+        """Say what is wrong with a push that belongs to no step under way. It changes no parameters."""
+        outcome = Outcome.REFUSED
+        if member is None:
+            reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
+        elif member.abandoned is not None and stamp == member.abandoned.stamp:
+            outcome, reason = Outcome.DROPPED, "its step was given up before it came"
+            samples, seconds, comm_seconds = took
+            # Its time is worth knowing all the same: nobody needs the forecast more than who is given up.
+            self.report(worker, len(member.abandoned.hand) if samples is None else samples, seconds, comm_seconds)
+            member.abandoned = None
+        elif stamp.version > self.version or stamp.ticket >= self._tickets:
+            reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.version}"
+        else:
+            reason = f"its stamp {tuple(stamp)} is not that of a step under way; did it push twice?"
+        return Verdict(worker=worker, outcome=outcome, version=self.version, reason=reason)
+
+    def _member(self, worker: str) -> Member:
+        if worker not in self.fleet.members:
+            raise ValueError(f"worker must be one of {list(self.workers)}, got {worker!r}: let it join first")
+        return self.fleet.members[worker]
+
+
+def _counted(factor: float) -> Outcome:
+    return Outcome.DAMPED if factor < 1 else Outcome.APPLIED
+
+
+def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(f"{part}/"): value for name, value in state.items() if name.startswith(f"{part}/")}

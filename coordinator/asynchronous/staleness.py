@@ -1,0 +1,121 @@
+"""Staleness: forecast from speeds before a push comes, beside what it was, and who is a straggler by either.
+
+Axis: W workers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline._arrays import Array, Mask
+
+SPREADS, LEAST_SPREAD = 3.0, 0.5
+"""A straggler is staler than the median by this many spreads, and by this share of the median.
+
+Three are the usual limit for outliers. The share is ours: it keeps a fleet whose staleness hardly spreads from calling
+its last member a straggler.
+"""
+
+NORMAL = 1.4826
+"""A normal distribution's standard deviation, over its median absolute deviation."""
+
+COVERAGE, STEP = 0.9, 0.05
+"""How often the upper limit is to hold, and how far it moves after each push, as a share of the forecast."""
+
+
+def expected_staleness(seconds: Array) -> Array:
+    """Return how many pushes of others come while each worker is at a step, ``[W]``.
+
+    E[tau_i] = sum over j != i of t_i / t_j, with t the time from pull to push: in the time t_i worker j pushes
+    t_i / t_j times in the mean, if it does not wait for others (renewal argument).
+
+    >>> expected_staleness(np.array([1.0, 1.0, 4.0]))
+    array([1.25, 1.25, 8.  ])
+    """
+    expected_W: Array = seconds * (1.0 / seconds).sum() - 1.0
+    return np.maximum(expected_W, 0.0)
+
+
+def straggler_bound(staleness: Array) -> float:
+    """Return the staleness above which a worker is a straggler: from the fleet's median and spread.
+
+    The spread is that of the fresher half of the fleet, so that it tells the usual noise even where every second
+    worker is a straggler. Workers of unknown staleness, NaN, are left out; the bound is infinite below two workers.
+
+    >>> straggler_bound(np.array([3.0, 3.1, 2.9, 12.0])).__round__(2)
+    4.57
+    >>> straggler_bound(np.array([0.2, np.nan]))
+    inf
+    """
+    known = staleness[np.isfinite(staleness)]
+    if len(known) < 2:
+        return math.inf
+    median = float(np.median(known))
+    fresher = known[known <= median]
+    spread = NORMAL * float(np.median(np.abs(fresher - np.median(fresher))))
+    return median + max(SPREADS * spread, LEAST_SPREAD * median, 1.0)
+
+
+def stragglers(staleness: Array) -> Mask:
+    """Return who is a straggler, ``[W]``.
+
+    >>> stragglers(np.array([3.0, 3.1, 2.9, 12.0]))
+    array([False, False, False,  True])
+    """
+    with np.errstate(invalid="ignore"):
+        found: Mask = staleness > straggler_bound(staleness)
+    return found
+
+
+@dataclass
+class Calibration:
+    """Forecast staleness beside the actual one, over all pushes: whether it is right, and how far it may be off.
+
+    Parameters
+    ----------
+    pushes
+        Pushes that had a forecast.
+    forecast, actual
+        Their means, in versions.
+    absolute_error
+        The mean distance between the two.
+    margin
+        What is added to a forecast to get its upper limit, as a share of one more than the forecast. It moves up after
+        a push beyond the limit and down after others, in the ratio that stands still where the limit holds as often as
+        it is to (Gibbs and Candes, NeurIPS 2021).
+    covered
+        Share of the pushes within the limit as it stood before them.
+
+    Examples
+    --------
+    >>> seen = Calibration()
+    >>> for actual in (3, 4, 5):
+    ...     seen.note(forecast=4.0, actual=actual)
+    >>> seen.forecast, seen.actual, round(seen.absolute_error, 2)
+    (4.0, 4.0, 0.67)
+    """
+
+    pushes: int = 0
+    forecast: float = 0.0
+    actual: float = 0.0
+    absolute_error: float = 0.0
+    margin: float = 0.5
+    covered: float = 0.0
+
+    def note(self, forecast: float, actual: int) -> None:
+        """Take in a push whose staleness had been forecast."""
+        within = actual <= self.upper(forecast)
+        self.pushes += 1
+        share = 1 / self.pushes
+        self.forecast += share * (forecast - self.forecast)
+        self.actual += share * (actual - self.actual)
+        self.absolute_error += share * (abs(forecast - actual) - self.absolute_error)
+        self.covered += share * (within - self.covered)
+        self.margin = max(self.margin + STEP * (COVERAGE - within), 0.0)
+
+    def upper(self, forecast: float) -> float:
+        """Return the staleness that a push with this forecast is not to exceed in nine cases of ten."""
+        return forecast + self.margin * (forecast + 1.0)

@@ -1,0 +1,186 @@
+"""How a worker reaches the server: over gloo, or in the same process; and the server's end of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from paceline._arrays import Sizes
+from paceline.coordinator.asynchronous.deck import Hand
+from paceline.coordinator.asynchronous.fleet import Stamp
+from paceline.coordinator.asynchronous.ledger import Outcome
+from paceline.coordinator.asynchronous.optimiser import Vector
+from paceline.coordinator.asynchronous.service import Service, Work
+from paceline.coordinator.asynchronous.torch.wire import NANO, WIRES, Ask, Head, received, sent
+
+logger = logging.getLogger("paceline.asynchronous")
+
+SERVER = 0
+"""The rank whose process holds the server."""
+
+OUTCOMES = tuple(Outcome)
+NOTHING_PUSHED = -1
+LARGEST_EXCESS = 4
+"""A push may announce this many times the model's numbers and is refused; one that announces more is cut off."""
+
+
+class LostServerError(RuntimeError):
+    """The process that holds the server does not answer."""
+
+
+class Link(Protocol):
+    """A worker's way to the server."""
+
+    def pull(self) -> Work:
+        """Start a step."""
+        ...
+
+    def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
+        """Hand in a gradient; what became of it is known after the next pull."""
+        ...
+
+    def is_given_up(self, stamp: Stamp) -> bool:
+        """Ask whether a step was given up."""
+        ...
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of the last push, known after a pull."""
+        ...
+
+
+class LocalLink:
+    """The way to a server in the same process."""
+
+    def __init__(self, service: Service, worker: str) -> None:
+        self.service, self.worker = service, worker
+        self.outcome: Outcome | None = None
+
+    def pull(self) -> Work:
+        """Start a step."""
+        return self.service.pull(self.worker)
+
+    def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
+        """Hand in a gradient."""
+        row = gradient.float().numpy()
+        verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
+        self.outcome = verdict.outcome
+
+    def is_given_up(self, stamp: Stamp) -> bool:
+        """Ask whether a step was given up."""
+        return self.service.is_given_up(self.worker, stamp)
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self.service.leave(self.worker)
+
+
+class GlooLink:
+    """The way to a server in another process.
+
+    Parameters
+    ----------
+    group
+        The server and this worker alone: if one worker is lost, the groups of the others still work.
+    numbers
+        Parameters of the model.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, numbers: int) -> None:
+        self.group, self.numbers = group, numbers
+        self.outcome: Outcome | None = None
+
+    def pull(self) -> Work:
+        """Start a step."""
+        try:
+            sent(Head(Ask.PULL).tensor(), SERVER, self.group)
+            head = Head.received(SERVER, self.group)
+            rows = received(head.samples, torch.int64, SERVER, self.group).numpy()
+            parameters = received(self.numbers, torch.float32, SERVER, self.group).numpy()
+        except RuntimeError as error:
+            raise _lost(error) from error
+        self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
+        hand = Hand(rows, np.zeros(len(rows), np.int64))
+        return Work(Stamp(head.version, head.ticket), parameters, hand, head.seconds / NANO)
+
+    def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
+        """Hand in a gradient."""
+        wire = list(WIRES.values()).index(gradient.dtype)
+        times = round(seconds * NANO), round(comm_seconds * NANO)
+        head = Head(Ask.PUSH, *stamp, samples, gradient.numel(), wire, *times)
+        try:
+            sent(head.tensor(), SERVER, self.group)
+            sent(gradient, SERVER, self.group)
+        except RuntimeError as error:
+            raise _lost(error) from error
+
+    def is_given_up(self, stamp: Stamp) -> bool:
+        """Ask whether a step was given up."""
+        try:
+            sent(Head(Ask.POLL, *stamp).tensor(), SERVER, self.group)
+            return bool(Head.received(SERVER, self.group).samples)
+        except RuntimeError as error:
+            raise _lost(error) from error
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        try:
+            sent(Head(Ask.LEAVE).tensor(), SERVER, self.group)
+        except RuntimeError as error:
+            raise _lost(error) from error
+
+
+def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
+    """Answer one worker until it leaves, is lost, or sends nonsense: then what it held goes to others."""
+    last = NOTHING_PUSHED
+    try:
+        while True:
+            head = Head.received(rank, group)
+            if head.kind == Ask.PULL:
+                ended = _answer(service.pull(worker), last, rank, group)
+                if ended:
+                    return
+            elif head.kind == Ask.PUSH:
+                last = OUTCOMES.index(_take(service, worker, head, rank, group, numbers))
+            elif head.kind == Ask.POLL:
+                given_up = service.is_given_up(worker, Stamp(head.version, head.ticket))
+                sent(Head(Ask.POLL, samples=int(given_up)).tensor(), rank, group)
+            else:
+                return
+    except (RuntimeError, ValueError) as error:
+        logger.warning("%s is lost: %s", worker, str(error).splitlines()[0])
+    finally:
+        service.leave(worker)
+
+
+def _take(service: Service, worker: str, head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> Outcome:
+    if not 0 <= head.numbers <= LARGEST_EXCESS * numbers or not 0 <= head.wire < len(WIRES):
+        raise ValueError(f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}")
+    gradient = received(head.numbers, list(WIRES.values())[head.wire], rank, group).float().numpy()
+    stamp, times = Stamp(head.version, head.ticket), (head.seconds / NANO, head.comm_seconds / NANO)
+    return service.push(worker, stamp, gradient, head.samples, seconds=times[0], comm_seconds=times[1]).outcome
+
+
+def _answer(work: Work, last: int, rank: int, group: dist.ProcessGroup) -> bool:
+    head = Head(last, *work.stamp, len(work.hand), len(work.parameters), seconds=round(work.waited * NANO))
+    sent(head.tensor(), rank, group)
+    rows: Sizes = work.hand.rows
+    sent(torch.from_numpy(np.ascontiguousarray(rows)), rank, group)
+    parameters: Vector = work.parameters
+    sent(torch.from_numpy(parameters), rank, group)
+    return work.ended
+
+
+def _lost(error: RuntimeError) -> LostServerError:
+    return LostServerError(
+        f"the server, rank {SERVER}, does not answer ({str(error).splitlines()[0]}); start the job again: with "
+        "checkpoint= it goes on from the last one"
+    )

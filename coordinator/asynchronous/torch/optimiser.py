@@ -1,0 +1,93 @@
+"""Any torch optimiser at the server. Axis: P parameters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.coordinator.asynchronous.optimiser import Vector
+from paceline.coordinator.asynchronous.torch.flat import FlatModel
+
+
+class TorchOptimiser:
+    """A copy of a model and of its optimiser, kept at the server: the shapes and the groups stay the user's.
+
+    Parameters
+    ----------
+    model, optimizer
+        The user's own, left as they are.
+    schedule
+        What the learning rates are multiplied by after so many applied samples; 1 by default.
+
+    Attributes
+    ----------
+    flat
+        The copied model. Hand ``flat.parameters`` to the server with ``copy=False``, and no step copies parameters.
+
+    Raises
+    ------
+    ValueError
+        If the optimiser holds parameters that the model does not train.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> optimiser = TorchOptimiser(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    >>> parameters = np.array([1.0], dtype=np.float32)
+    >>> optimiser.step(parameters, np.array([1.0], dtype=np.float32), factor=0.5, applied=0)
+    >>> parameters
+    array([0.75], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: Callable[[int], float] | None = None,
+    ) -> None:
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if not held <= {id(parameter) for parameter in model.parameters() if parameter.requires_grad}:
+            raise ValueError("optimizer must hold parameters of the model alone, that require a gradient")
+        # Copied together, so that the copied optimiser holds the copied parameters.
+        copied, self.optimizer = copy.deepcopy((model, optimizer))
+        self.flat = FlatModel(copied)
+        self.schedule = schedule
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
+        """Take a step, in place, ``[P]``."""
+        own = self.flat.parameters
+        shared = parameters is own
+        if not shared:
+            own[:] = parameters
+        self.flat.zero()
+        self.flat.gradient[:] = gradient
+        now = factor * (self.schedule(applied) if self.schedule else 1.0)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * now
+        self.optimizer.step()
+        if not shared:
+            parameters[:] = own
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return what the optimiser remembers of each parameter."""
+        states = self.optimizer.state_dict()["state"]
+        return {
+            f"{number}/{name}": np.array(value.detach().numpy() if isinstance(value, torch.Tensor) else value)
+            for number, state in states.items()
+            for name, value in state.items()
+            if value is not None
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        states: dict[int, dict[str, torch.Tensor]] = {}
+        for key, value in state.items():
+            number, _, name = key.partition("/")
+            states.setdefault(int(number), {})[name] = torch.from_numpy(np.array(value))
+        self.optimizer.load_state_dict({"state": states, "param_groups": self.optimizer.state_dict()["param_groups"]})

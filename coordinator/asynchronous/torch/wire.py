@@ -1,0 +1,80 @@
+"""What goes over the wire: heads of whole numbers, then rows of numbers. Nothing is ever unpickled.
+
+Axes: P parameters, n samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from enum import IntEnum
+from typing import Self
+
+import torch
+import torch.distributed as dist
+
+WIRES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+"""How gradients may travel. Parameters always travel as float32."""
+
+NANO = 10**9
+
+
+class Ask(IntEnum):
+    """What a worker wants."""
+
+    PULL = 0
+    PUSH = 1
+    POLL = 2
+    LEAVE = 3
+
+
+@dataclass(frozen=True)
+class Head:
+    """The first message of each exchange, either way: eight whole numbers.
+
+    Parameters
+    ----------
+    kind
+        What a worker asks for; the number of its last push's outcome in an answer.
+    version, ticket
+        The stamp.
+    samples
+        Samples of a push, or dealt.
+    numbers
+        How many numbers follow.
+    wire
+        The place of their type in ``WIRES``.
+    seconds, comm_seconds
+        Own computing time, and time on the wire, in nanoseconds; in an answer the time that the pull waited.
+    """
+
+    kind: int
+    version: int = -1
+    ticket: int = -1
+    samples: int = 0
+    numbers: int = 0
+    wire: int = 0
+    seconds: int = 0
+    comm_seconds: int = 0
+
+    def tensor(self) -> torch.Tensor:
+        """Return the head as it is sent."""
+        return torch.tensor(astuple(self), dtype=torch.int64)
+
+    @classmethod
+    def received(cls, peer: int, group: dist.ProcessGroup) -> Self:
+        """Return the next head from a peer."""
+        return cls(*received(8, torch.int64, peer, group).tolist())
+
+
+def sent(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
+    """Send a tensor, and return when it is on its way; gloo sends nothing for an empty one, and nor is it received."""
+    if tensor.numel():
+        dist.send(tensor, peer, group=group)
+
+
+def received(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGroup) -> torch.Tensor:
+    """Receive a tensor of so many numbers."""
+    tensor = torch.empty(numbers, dtype=dtype)
+    if numbers:
+        dist.recv(tensor, peer, group=group)
+    return tensor

@@ -1,0 +1,96 @@
+"""Asynchronous training on Ray: workers and the server die, and the training ends all the same."""
+
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from paceline.coordinator.asynchronous import SGD
+
+ray = pytest.importorskip("ray")
+
+from paceline.coordinator.asynchronous.ray import RayJob, RayPlan  # noqa: E402 (needs ray)
+
+pytestmark = pytest.mark.soak
+
+SAMPLES, TRUTH = 64, np.array([1.0, -2.0, 3.0])
+
+
+def least_squares():
+    """Return the gradient of a line through points, and let it take a moment."""
+    inputs = np.random.default_rng(0).normal(size=(SAMPLES, 3))
+
+    def gradient(parameters, rows):
+        time.sleep(0.005)
+        return 2 * inputs[rows].T @ (inputs[rows] @ (parameters - TRUTH)) / len(rows)
+
+    return gradient
+
+
+def only_nan():
+    return lambda parameters, rows: np.full(3, np.nan)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}  # its processes import this file
+    few = {"num_cpus": 4, "include_dashboard": False, "log_to_driver": False, "object_store_memory": 100 * 2**20}
+    ray.init(**few, runtime_env={"env_vars": path})
+    yield
+    ray.shutdown()
+
+
+def plan(**options):
+    start = {"parameters": np.zeros(3), "optimiser": SGD(0.05), "gradient": least_squares}
+    return RayPlan(**(start | {"samples": SAMPLES, "batch": 8, "epochs": 20} | options))
+
+
+def until(job, samples):
+    while ray.get(job.server.progress.remote())[1] < samples:
+        job.poll(0.01)
+
+
+def applied(job):
+    while not job.poll(1.0):
+        pass
+    return ray.get(job.server.progress.remote())[1]
+
+
+def test_workers_train_to_the_end_and_every_sample_is_applied():
+    job = RayJob(plan())
+    assert applied(job) == 20 * SAMPLES
+    assert ray.get(job.server.parameters.remote()) == pytest.approx(TRUTH, abs=0.02)
+    job.close()
+
+
+def test_a_worker_that_is_killed_comes_back_and_one_may_join_and_leave():
+    job = RayJob(plan(epochs=40))
+    until(job, 3 * SAMPLES)
+    ray.kill(job._actors["worker1"])
+    job.add("late")
+    until(job, 10 * SAMPLES)
+    job.remove("worker0")
+    assert applied(job) == 40 * SAMPLES
+    assert job._deaths == {"worker1": 1}
+    job.close()
+
+
+def test_a_server_that_is_killed_restarts_from_its_checkpoint_and_ends_the_training(tmp_path):
+    job = RayJob(plan(epochs=40, checkpoint=str(tmp_path / "run.safetensors"), every=2 * SAMPLES))
+    until(job, 8 * SAMPLES)
+    _, before, _ = ray.get(job.server.progress.remote())
+    ray.kill(job.server, no_restart=False)
+    _, after, _ = ray.get(job.server.progress.remote())
+    # Between the look and the kill workers may have pushed: it only has to be no more than the interval behind.
+    assert after >= before - 2 * SAMPLES - 8
+    assert applied(job) == 40 * SAMPLES
+    assert ray.get(job.server.parameters.remote()) == pytest.approx(TRUTH, abs=0.02)
+    job.close()
+
+
+def test_workers_that_push_nothing_but_nan_end_the_job_with_a_sentence():
+    job = RayJob(plan(gradient=only_nan, comebacks=0))
+    with pytest.raises(RuntimeError, match="no worker is left"):
+        job.run()

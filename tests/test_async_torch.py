@@ -1,0 +1,249 @@
+"""Asynchronous training with torch: real processes on loopback, and what happens when one of them fails."""
+
+import difflib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ranks import outcomes_of, run_ranks
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SAMPLES = 48
+
+
+def problem(kind="SGD", seed=0, **options):
+    """A line through points, its model and its optimiser."""
+    import torch
+
+    torch.manual_seed(seed)
+    inputs = torch.randn(SAMPLES, 4)
+    dataset = torch.utils.data.TensorDataset(inputs, inputs @ torch.tensor([1.0, -2.0, 3.0, 0.5]))
+    model = torch.nn.Linear(4, 1)
+    return model, getattr(torch.optim, kind)(model.parameters(), **options), dataset
+
+
+def loss_of(model, inputs, targets):
+    return ((model(inputs)[:, 0] - targets) ** 2).mean()
+
+
+def trained(rank, options=None, optimizer=("SGD", {"lr": 0.05}), seconds=0.0):
+    """Train, and return the final parameters, the verdicts, and the largest loss; each rank takes its own time."""
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    model, optim, dataset = problem(optimizer[0], **optimizer[1])
+    verdicts = []
+    settings = {"batch": 8, "epochs": 6, "on_verdict": [verdicts.append]} | (options or {})
+    job = AsyncJob(model, optim, dataset, **settings)
+    for inputs, targets in job:
+        optim.zero_grad()
+        loss_of(model, inputs, targets).backward()
+        time.sleep(seconds * rank)
+        job.push()
+    told = [(v.worker, v.outcome.name, v.samples, v.staleness) for v in verdicts]
+    return [p.detach().numpy().copy() for p in model.parameters()], told
+
+
+def applied(told):
+    counts = Counter()
+    for _, outcome, samples, _ in told:
+        counts[outcome] += samples
+    return counts["APPLIED"] + counts["DAMPED"] + counts["GATHERED"]
+
+
+@pytest.mark.parametrize("scheme", ["saps", "asp", "ssp", "lb-bsp", "saps-dc"])
+def test_all_ranks_end_with_the_same_parameters_after_every_sample_was_applied_as_often_as_there_are_epochs(scheme):
+    (first, told), (second, _) = run_ranks(2, trained, {"scheme": scheme}, ("SGD", {"lr": 0.05}), 0.002)
+    assert all((a == b).all() for a, b in zip(first, second, strict=True))
+    assert applied(told) == 6 * SAMPLES
+    assert {worker for worker, *_ in told} == {"rank0", "rank1"}
+
+
+def test_with_a_barrier_and_full_batches_it_is_the_descent_of_one_process_and_its_optimiser():
+    for optimizer in (("SGD", {"lr": 0.1, "momentum": 0.9}), ("AdamW", {"lr": 0.05, "weight_decay": 0.1})):
+        (found, _), _ = run_ranks(2, trained, {"scheme": "bsp", "batch": SAMPLES // 2}, optimizer)
+        model, optim, dataset = problem(optimizer[0], **optimizer[1])
+        for _ in range(6):
+            optim.zero_grad()
+            loss_of(model, *dataset.tensors).backward()
+            optim.step()
+        for ours, theirs in zip(found, model.parameters(), strict=True):
+            assert ours == pytest.approx(theirs.detach().numpy(), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_gradients_may_travel_in_half_the_bits(wire):
+    (found, _), _ = run_ranks(2, trained, {"wire": wire, "epochs": 20})
+    weights, _ = found
+    assert weights[0] == pytest.approx([1.0, -2.0, 3.0, 0.5], abs=0.1)
+
+
+def killed(rank):
+    if rank == 2:
+        import torch
+
+        held = torch.Tensor.backward
+
+        def dies(*arguments, **options):
+            dies.calls += 1
+            if dies.calls == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return held(*arguments, **options)
+
+        dies.calls = 0
+        torch.Tensor.backward = dies
+    return trained(rank, {"epochs": 10}, seconds=0.001)
+
+
+def test_when_a_worker_is_killed_the_others_go_on_and_apply_what_it_held():
+    outcomes = outcomes_of(3, killed)
+    assert [outcome.exitcode for outcome in outcomes[:2]] == [0, 0], outcomes
+    assert outcomes[2].exitcode == -signal.SIGKILL
+    (first, told), (second, _) = (outcome.value for outcome in outcomes[:2])
+    assert applied(told) == 10 * SAMPLES
+    assert all((a == b).all() for a, b in zip(first, second, strict=True))
+
+
+def pushing_nan(rank, times):
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    model, optim, dataset = problem("SGD", lr=0.05)
+    verdicts, bad = [], times if rank == 1 else 0
+    job = AsyncJob(model, optim, dataset, batch=8, epochs=6, on_verdict=[verdicts.append])
+    for inputs, targets in job:
+        optim.zero_grad()
+        (loss_of(model, inputs, targets) * (float("nan") if bad > 0 else 1.0)).backward()
+        bad -= 1
+        time.sleep(0.005 * (rank == 0))
+        job.push()
+    told = [(v.worker, v.outcome.name, v.samples, v.staleness) for v in verdicts]
+    return bool(np.isfinite(job.flat.parameters).all()), told
+
+
+def test_a_gradient_of_nan_is_refused_and_its_samples_are_dealt_again():
+    (finite, told), (other_finite, _) = run_ranks(2, pushing_nan, 2)
+    assert finite
+    assert other_finite
+    assert [worker for worker, outcome, *_ in told if outcome == "REFUSED"] == ["rank1", "rank1"]
+    assert applied(told) == 6 * SAMPLES
+
+
+def test_a_worker_that_pushes_nothing_but_nan_stops_with_a_sentence_and_the_other_does_its_work():
+    good, bad = outcomes_of(2, pushing_nan, 10**9)
+    assert "last 5 gradients of this worker were refused" in bad.error
+    finite, told = good.value
+    assert finite
+    assert applied(told) == 6 * SAMPLES
+
+
+def misbehaving(rank):
+    import torch
+
+    from paceline.coordinator.asynchronous import Stamp
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    model, optim, dataset = problem("SGD", lr=0.05)
+    reasons = []
+    job = AsyncJob(
+        model, optim, dataset, batch=8, epochs=2, on_verdict=[lambda verdict: reasons.append(verdict.reason)]
+    )
+    if rank == 1:
+        link, good = job._link, torch.zeros(5)
+        link.push(Stamp(99, 99), good, 8, 0.1, 0.0)  # from the future
+        work = link.pull()
+        link.push(work.stamp, torch.zeros(7), len(work.hand), 0.1, 0.0)  # too long
+        work = link.pull()
+        link.push(work.stamp, good, len(work.hand), 0.1, 0.0)
+        link.push(work.stamp, good, len(work.hand), 0.1, 0.0)  # twice
+    for inputs, targets in job:
+        optim.zero_grad()
+        loss_of(model, inputs, targets).backward()
+        job.push()
+    return bool(np.isfinite(job.flat.parameters).all()), [reason for reason in reasons if reason]
+
+
+def test_a_stamp_from_the_future_a_wrong_shape_and_a_second_push_are_refused_one_by_one():
+    (finite, reasons), _ = run_ranks(2, misbehaving)
+    assert finite
+    assert [re.sub(r"\d+|\(.*?\)", "N", reason) for reason in reasons] == [
+        "its stamp N is from the future; the version is N",
+        "its shape is N, that of the parameters N",
+        "its stamp N is not that of a step under way; did it push twice?",
+    ]
+
+
+def server_dies(rank):
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    model, optim, dataset = problem("SGD", lr=0.05)
+    job = AsyncJob(model, optim, dataset, batch=8, epochs=1000)
+    for number, (inputs, targets) in enumerate(job):
+        if rank == 0 and number == 5:
+            os._exit(3)
+        optim.zero_grad()
+        loss_of(model, inputs, targets).backward()
+        job.push()
+
+
+def test_when_the_server_dies_workers_end_with_a_sentence_that_says_what_to_do():
+    server, worker = outcomes_of(2, server_dies)
+    assert server.exitcode == 3
+    assert worker.exitcode == 1
+    assert "LostServerError: the server, rank 0, does not answer" in worker.error
+
+
+def resumed(rank, path):
+    _, told_first = trained(rank, {"epochs": 2, "checkpoint": path, "scheme": "bsp", "batch": 24})
+    second, told_second = trained(rank, {"epochs": 4, "checkpoint": path, "scheme": "bsp", "batch": 24})
+    return second, applied(told_first), applied(told_second)
+
+
+def test_a_job_resumes_from_its_checkpoint_where_it_ended(tmp_path):
+    (found, before, after), _ = run_ranks(2, resumed, str(tmp_path / "run.safetensors"))
+    assert (before, after) == (2 * SAMPLES, 2 * SAMPLES)
+    (straight, _), _ = run_ranks(2, trained, {"epochs": 4, "scheme": "bsp", "batch": 24})
+    for ours, theirs in zip(found, straight, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def forgetful(rank):
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    model, optim, dataset = problem("SGD", lr=0.05)
+    job = AsyncJob(model, optim, dataset, batch=8, epochs=2)
+    for number, (inputs, targets) in enumerate(job):
+        loss_of(model, inputs, targets).backward()
+        if rank == 0 or number:
+            job.push()
+    return True
+
+
+def test_a_loop_that_forgets_to_push_is_told_so_and_the_others_finish():
+    other, forgot = outcomes_of(2, forgetful)
+    assert "call job.push() after loss.backward()" in forgot.error
+    assert other.value is True
+
+
+@pytest.mark.checkout
+def test_a_script_becomes_asynchronous_by_changing_about_ten_lines():
+    before, after = ((EXAMPLES / f"async_{name}.py").read_text().splitlines()[1:] for name in ("before", "after"))
+    changes = [line for line in difflib.ndiff(before, after) if line.startswith(("+ ", "- ")) and line.strip("+- ")]
+    assert len([line for line in changes if line.startswith("+ ")]) <= 10
+
+
+@pytest.mark.checkout
+def test_the_asynchronous_script_learns_to_read_digits_on_every_rank():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    script = str(EXAMPLES / "async_after.py")
+    ran = subprocess.run([*command, script], capture_output=True, text=True, timeout=200, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    found = re.findall(r"([\d.]+)% of the digits are recognised", ran.stdout)
+    assert len(found) == 2, ran.stdout
+    assert min(map(float, found)) > 93
