@@ -21,7 +21,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from federated_page import page
+from federated_page import About, page
 from machine import machine
 from numpy.typing import NDArray
 
@@ -30,6 +30,7 @@ from paceline.datasets import Trace, read_traces, recorded
 from paceline.lab.federated import (
     AdaptiveRate,
     AdaptiveSteps,
+    Assignment,
     Balanced,
     DeadlineDrop,
     Moment,
@@ -45,6 +46,8 @@ from paceline.lab.federated import (
     mixture,
     phones,
 )
+from paceline.predictors import Curves
+from paceline.solver import split
 
 Array = NDArray[np.float64]
 
@@ -69,7 +72,7 @@ SMOOTH = 5
 QUICK = "--quick" in sys.argv
 SEEDS = range(2 if QUICK else 5)
 SETTING = Setting(rounds=60, batch=32, local_steps=10, rate=0.3)
-LATEST_FEDSCALE = (20.0, 0.6, 8000.0, 0.6)
+FEDSCALE_LIKE = (20.0, 0.6, 8000.0, 0.6)
 """Median and log deviation of ms per sample and of kbit/s, for a table in FedScale's layout. Our assumption."""
 
 
@@ -101,7 +104,7 @@ def traces(kind: str) -> tuple[Trace, ...]:
 def in_proportion(count: int, seed: int) -> Population:
     """Return clients whose time is in proportion to their samples, through a table in FedScale's layout."""
     generator = np.random.default_rng(seed)
-    ms, ms_spread, kbps, kbps_spread = LATEST_FEDSCALE
+    ms, ms_spread, kbps, kbps_spread = FEDSCALE_LIKE
     rows = zip(
         generator.lognormal(np.log(ms), ms_spread, count),
         generator.lognormal(np.log(kbps), kbps_spread, count),
@@ -190,21 +193,70 @@ def half_width(values: Sequence[float]) -> float:
     return float(t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5)
 
 
+def smallest_batches() -> dict[int, tuple[float, float]]:
+    """Return points over standard and the time of all rounds over standard's, by the smallest batch allowed."""
+    found = {}
+    for least in (SETTING.batch // 8, SETTING.batch // 4, 3 * SETTING.batch // 8):
+        points, times = [], []
+        for alpha in LEVELS.values():
+            for seed in SEEDS:
+                setting = replace(SETTING, participation=0.1, seed=seed, least=least)
+                shards = mixture(100, alpha, seed=seed)
+                population = phones_of(100, seed).moved_by(traces("recorded"), seed)
+                plain, ours = (
+                    list(iter_rounds(population, shards, SCHEMES[name], setting)) for name in ("standard", "balanced")
+                )
+                points.append(100 * (final_accuracy(ours) - final_accuracy(plain)))
+                times.append(ours[-1].seconds / plain[-1].seconds)
+        found[least] = statistics.fmean(points), statistics.fmean(times)
+    return found
+
+
 # -- evenness of rounds ------------------------------------------------------------------------------------------
 
 
+class Clairvoyant:
+    """Balanced by one who knows every speed and link of the round to come: only the bounds hold it back."""
+
+    def __init__(self, population: Population, setting: Setting) -> None:
+        self.population = population
+        self.setting = setting
+        self.round = 0
+
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
+        """Return the exact split of what will be."""
+        population, count = self.population, len(chosen)
+        generator = np.random.default_rng([self.setting.seed, self.round])
+        rows = generator.choice(len(population), count, replace=False)  # as the replay draws them
+        comm = population.comm_seconds(rows, generator)
+        steps = np.full(count, balancer.local_steps)
+        position = self.round * balancer.local_steps
+        fixed = population.compute_seconds(rows, np.zeros(count, dtype=np.int64), steps, position)
+        one = population.compute_seconds(rows, np.ones(count, dtype=np.int64), steps, position)
+        curves = Curves(np.zeros(count), one - fixed, fixed, np.full(count, np.inf))
+        upper = np.minimum(balancer.largest * balancer.batch, balancer.plan(chosen).upper)
+        total = int(min(balancer.batch * count, upper.sum()))
+        sizes = split(curves, total, lower=np.minimum(balancer.least, upper), upper=upper, comm=comm).sizes
+        self.round += 1
+        return Assignment(sizes, steps, np.ones(count))
+
+
 def spreads(clients: int, kind: str, participation: float) -> dict[str, list[float]]:
-    """Return slowest over median, the median over rounds and seeds, before and after, for both populations."""
+    """Return slowest over median, the median over rounds and seeds, for both populations.
+
+    Of standard federated learning, balanced, and balanced by one who knows the speeds to come.
+    """
     found: dict[str, list[float]] = {}
     rounds = max(60, round(15 / participation))  # so that clients are met often enough
     for label, made in (("in proportion", in_proportion), ("phones", phones_of)):
-        for name in ("standard", "balanced"):
+        for name in ("standard", "balanced", "clairvoyant"):
             values: list[float] = []
             for seed in SEEDS:
                 population = made(clients, seed).moved_by(traces(kind), seed)
                 shards = mixture(clients, None, seed=seed, samples=200 * clients)
                 setting = replace(SETTING, participation=participation, rounds=rounds, rate=0.0, seed=seed)
-                run = iter_rounds(population, shards, SCHEMES[name], setting)
+                scheme = Clairvoyant(population, setting) if name == "clairvoyant" else SCHEMES[name]
+                run = iter_rounds(population, shards, scheme, setting)
                 values += [moment.spread for moment in run if np.isfinite(moment.spread)]
             found.setdefault(label, []).append(statistics.median(values))
     return found
@@ -264,12 +316,13 @@ def main() -> None:
         for kind in kinds
         for clients, participation in ((10, 1.0), (100, 0.1), (100, 1.0))
     }
-    cost = plan_cost()
-    print(evenness, cost)
+    cost, smallest = plan_cost(), smallest_batches()
+    print(evenness, cost, smallest)
     if not QUICK:
         minutes = (time.perf_counter() - begin) / 60
         shown = results["mixture, 100 phones", "Dirichlet 0.1", 0.3]
-        page(Path(__file__).with_suffix(".md"), scores, evenness, cost, machine(), minutes, shown, len(SEEDS), SETTING)
+        about = About(machine(), minutes, len(SEEDS), SETTING)
+        page(Path(__file__).with_suffix(".md"), scores, evenness, cost, smallest, about, shown)
 
 
 if __name__ == "__main__":

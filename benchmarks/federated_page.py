@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,20 +33,28 @@ COLOURS = {
 """Told apart by colour-blind eyes too (Okabe and Ito's palette)."""
 
 
+@dataclass(frozen=True)
+class About:
+    """How the figures were made."""
+
+    machine: str
+    minutes: float
+    seeds: int
+    setting: Setting
+
+
 def page(
     path: Path,
     scores: Scores,
     evenness: Evenness,
     cost: Mapping[str, float],
-    machine: str,
-    minutes: float,
+    smallest: Mapping[int, tuple[float, float]],
+    about: About,
     shown: Runs,
-    seeds: int,
-    setting: Setting,
 ) -> None:
     figure(path.with_suffix(".png"), shown)
     parts = [
-        HEAD.format(machine=machine, minutes=minutes, seeds=seeds, setting=setting),
+        HEAD.format(**vars(about)),
         "## Targets\n",
         *(f"- {line}" for line in targets(scores, evenness, cost)),
         "\n" + FIGURE,
@@ -53,7 +62,8 @@ def page(
     ]
     for task in dict.fromkeys(task for task, _, _ in scores):
         parts += [f"### {task}\n", *accuracy_table({key: each for key, each in scores.items() if key[0] == task})]
-    parts += [EVENNESS, *evenness_table(evenness), COST.format(**cost)]
+    parts += [SMALLEST, *(f"| {least} | {points:+.2f} | {time:.2f} |" for least, (points, time) in smallest.items())]
+    parts += ["\n" + EVENNESS, *evenness_table(evenness), COST.format(**cost).rstrip()]
     path.write_text("\n".join(parts) + "\n")
 
 
@@ -123,16 +133,13 @@ def accuracy_table(scores: Scores) -> list[str]:
 
 def evenness_table(evenness: Evenness) -> list[str]:
     lines = [
-        "| speeds move as | clients | taking part | in proportion, standard | **balanced** | phones, standard | "
-        "**balanced** |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| speeds move as | clients | taking part | in proportion: standard | **balanced** | clairvoyant | "
+        "phones: standard | **balanced** | clairvoyant |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (kind, clients, participation), each in evenness.items():
-        (plain, ours), (phone_plain, phone_ours) = each["in proportion"], each["phones"]
-        lines.append(
-            f"| `{kind}` | {clients} | {participation:.0%} | {plain:.2f} | {ours:.2f} | {phone_plain:.2f} | "
-            f"{phone_ours:.2f} |"
-        )
+        cells = " | ".join(f"{value:.2f}" for value in (*each["in proportion"], *each["phones"]))
+        lines.append(f"| `{kind}` | {clients} | {participation:.0%} | {cells} |")
     return [*lines, ""]
 
 
@@ -161,9 +168,9 @@ HEAD = """# Federated rounds that end together
 `python benchmarks/federated.py`, on {machine}, one thread, {minutes:.0f} minutes. Clients really train (a network of
 one hidden layer, plain gradient descent, learning rate {setting.rate}, {setting.local_steps} local steps, a mean batch
 of {setting.batch}, {setting.rounds} rounds, {seeds} seeds); time is simulated: phones of the flash profiles (two
-models, their units log-normally apart by 0.4), links log-normal around 10 Mbit/s for a model of 1 MB, and speeds that move as
-the workers of recorded traces did, each local step a row of the recording. The unit spread and the links are our
-assumptions. ± is a 95 % confidence half-width over the seeds.
+models, their units log-normally apart by 0.4), links log-normal around 10 Mbit/s for a model of 1 MB, and speeds that
+move as the workers of all nine recorded jobs did, each local step a row of the recording. The unit spread and the links
+are our assumptions. ± is a 95 % confidence half-width over the seeds.
 """
 
 FIGURE = """![Accuracy over simulated time, and how even rounds are](federated.png)
@@ -184,14 +191,24 @@ ACCURACY = """## Accuracy, and the time it takes
 - Final accuracy is the mean of the last 10 rounds.
 """
 
+SMALLEST = """## How small a batch may be
+
+`mixture`, 100 phones, 10 % taking part, the mean over the three kinds of data and the seeds. A step on few samples is
+noisy, and with ten clients in a round that shows; the default is a quarter of the mean batch.
+
+| smallest batch | points over standard | time of all rounds over standard's |
+| --- | --- | --- |"""
+
 EVENNESS = """## How even rounds are
 
 Slowest reply over the median, among clients that had replied three times before; the median over rounds and seeds.
-*In proportion*: a table in FedScale's layout, time in proportion to samples, as the paper's formula has it (20 ms a
-sample and 8 Mbit/s in the median, log deviation 0.6 each: our assumption). *Phones*: a step costs as much as 13 to 44
-samples besides its samples, which no batch can shorten: a unit 2.8 times as slow as the median ends late with the
-smallest batch. Where speeds move within a round (`usage`, `moving`, `bursty`), no forecast of the round's mean helps
-the slowest of a hundred.
+
+- *in proportion*: a table in FedScale's layout, time in proportion to samples as in the paper's formula (20 ms a sample
+  and 8 Mbit/s in the median, log deviation 0.6 each: our assumption).
+- *phones*: as above. A step costs as much as 13 to 44 samples besides its samples, and no batch can shorten that.
+- *clairvoyant*: the exact split of the speeds and links to come, between the same bounds. What is above 1 in it is due
+  to the bounds: clients that are late even with the smallest batch, or whose link alone takes longer than the others'
+  round. What ours has on top is due to forecasts: speeds that move between rounds, and links by 20 %.
 """
 
 COST = """## What a plan costs

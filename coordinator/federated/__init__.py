@@ -5,6 +5,7 @@ from paceline.coordinator.federated.levels import Source
 from paceline.coordinator.federated.plan import RoundPlan
 from paceline.coordinator.federated.reasons import Reason
 from paceline.coordinator.federated.report import RoundReport
+from paceline.coordinator.federated.rounds import iteration_of
 from paceline.coordinator.federated.shares import Shares
 
-__all__ = ["FederatedBalancer", "Reason", "RoundPlan", "RoundReport", "Shares", "Source"]
+__all__ = ["FederatedBalancer", "Reason", "RoundPlan", "RoundReport", "Shares", "Source", "iteration_of"]

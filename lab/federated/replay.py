@@ -36,6 +36,8 @@ class Setting:
         Draws the clients of each round, their batches and their links: the same for every scheme.
     smoothing
         Of the balancer's forecasts.
+    least
+        The smallest balanced batch; unless given, the balancer's own choice.
     """
 
     participation: float = 1.0
@@ -45,6 +47,7 @@ class Setting:
     rate: float = 0.1
     seed: int = 0
     smoothing: float = 0.5
+    least: int | None = None
 
     def chosen(self, clients: int) -> int:
         """Return how many clients are chosen in a round."""
@@ -75,7 +78,9 @@ class Moment:
 
 def balancer_of(population: Population, shards: Shards, setting: Setting) -> FederatedBalancer:
     """Return a balancer that knows each client's device type and amount of data, and nothing of its speed."""
-    balancer = FederatedBalancer(batch=setting.batch, local_steps=setting.local_steps, smoothing=setting.smoothing)
+    balancer = FederatedBalancer(
+        batch=setting.batch, local_steps=setting.local_steps, smoothing=setting.smoothing, least=setting.least
+    )
     balancer.join(population.names, devices=population.devices, data=shards.amounts)
     return balancer
 
