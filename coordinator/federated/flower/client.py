@@ -41,30 +41,22 @@ class Stopwatch:
         samples
             Samples processed since the start; unless given, those the server asked for, and no more in a step than the
             client has.
-
-        Raises
-        ------
-        ValueError
-            If samples are not given and the server asked for no batch size and local steps.
         """
         require("flwr", needed_by="Stopwatch.stop", extra="flower")
         from flwr.app import ConfigRecord  # pyright: ignore[reportMissingImports]
 
         seconds = CLOCK() - self._start
-        if samples is None:
-            samples = self._asked()
-        known = {"data": self.data, "memory": self.memory}
+        done = self._asked() if samples is None else float(samples)
+        known = {"samples": done, "data": self.data, "memory": self.memory}
         amounts = {name: value for name, value in known.items() if math.isfinite(value)}
-        return ConfigRecord({"samples": float(samples), "seconds": seconds, "device": self.device, **amounts})
+        return ConfigRecord({"seconds": seconds, "device": self.device, **amounts})
 
-    def _asked(self) -> int:
+    def _asked(self) -> float:
+        """Return the samples asked for; NaN from a server that is not balanced, which does not read them either."""
         if not (self.batch_size and self.local_steps):
-            raise ValueError(
-                "the server's message holds no batch size and local steps: wrap its strategy in BalancedStrategy, or "
-                "say how many samples were processed, stop(samples=...)"
-            )
+            return math.nan
         batch = min(self.batch_size, int(self.data)) if math.isfinite(self.data) else self.batch_size
-        return batch * self.local_steps
+        return float(batch * self.local_steps)
 
 
 def stopwatch(message: Any, *, data: float = math.nan, memory: float = math.nan, device: str = "") -> Stopwatch:
