@@ -2,13 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check wheel-test clean
+.PHONY: demo test test-flower check wheel-test clean
 
 demo: .venv/installed
 	@$(BIN)/paceline demo
 
 test: .venv/installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+
+# Flower pins versions that others here cannot share, so it has an environment of its own.
+test-flower: .venv-flower/installed
+	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/test_federated.py tests/test_flower.py \
+	    tests/test_flower_live.py src/paceline/coordinator/federated
 
 check: .venv/installed
 	$(BIN)/ruff format --check .
@@ -33,5 +38,11 @@ wheel-test: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
+.venv-flower/installed: pyproject.toml constraints-flower.txt
+	@$(PYTHON) -m venv .venv-flower
+	@.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt \
+	    --editable ".[flower,neural,boosting]" pytest pytest-timeout hypothesis
+	@touch $@
+
 clean:
-	rm -rf .venv demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-flower demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -34,5 +34,5 @@ def train(model, part, batch_size, local_steps, rate, client):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        time.sleep(0.001 * len(rows) * SLOWDOWN[client % len(SLOWDOWN)])  # a slower device, played
+        time.sleep(0.002 * len(rows) * SLOWDOWN[client % len(SLOWDOWN)])  # a slower device, played
     return loss.item()
