@@ -196,6 +196,21 @@ def test_a_client_that_never_reports_does_not_stop_the_rounds_and_is_taken_to_be
     assert strategy.balancer.rounds == 3
 
 
+def test_rounds_go_on_when_the_deadline_leaves_nobody(grid_of):
+    grid = grid_of([Client(10.0), Client(10.0)])
+    strategy = BalancedStrategy(fedavg(), deadline=0.5, try_again=2)
+    result = run(strategy, grid, rounds=6)
+    assert [len(grid.sizes(node)) for node in (11, 12)] == [2, 2]  # the first round, and one tried again
+    assert sorted(result.train_metrics_clientapp) == [1, 4]
+    assert strategy.balancer.rounds == 6
+
+
+def test_a_strategy_that_trains_nobody_is_left_alone(grid_of):
+    strategy = BalancedStrategy(fedavg(fraction_train=0.0))
+    run(strategy, grid_of([Client(10.0)]))
+    assert strategy.balancer.rounds == 0
+
+
 def test_a_deadline_ends_the_wait_for_training_but_not_for_evaluation(grid_of):
     grid = grid_of([Client(1000.0), Client(1000.0, silent=True)])
     begin = time.monotonic()

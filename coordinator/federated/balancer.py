@@ -31,6 +31,9 @@ PRIOR_SPEED = 1.0
 BRIEFEST_COMM = 1e-6
 """Communication is forecast in the log, so a time of 0 counts as this many seconds."""
 
+UNKNOWN_SPREAD = 0.2
+"""Relative deviation of a speed that was never compared with its forecast, when a deadline is to be met."""
+
 SHRINK = 0.8
 """A client that ran out of memory gets at most this share of the batch that it ran out with."""
 
@@ -50,8 +53,9 @@ class FederatedBalancer:
     local_steps
         Local steps of every client in a round.
     deadline
-        Seconds after which a round closes. Who would miss it with its balanced batch gets less; who would miss it even
-        with ``least`` is not asked. ``None`` is no deadline.
+        Seconds after which a round closes. Who would miss it with its balanced batch, if it computed slower than
+        forecast by one standard deviation, gets less; who would miss it even with ``least`` is not asked. ``None`` is
+        no deadline.
     least
         The smallest batch of a client that is asked; unless given, a quarter of ``batch``: smaller ones cost more
         accuracy than they save time (``benchmarks/federated.md``). A client with less data uses all of it.
@@ -221,6 +225,7 @@ class FederatedBalancer:
         now = Round(
             step_seconds=self.local_steps / speed_W * caution(spread_W, self.risk),
             comm=comm_W,
+            margin=np.exp(np.minimum(np.where(np.isfinite(spread_W), spread_W, UNKNOWN_SPREAD), 1.0)),
             data=self._clients.taken("data", rows),
             memory=self._clients.taken("memory", rows),
             due=left_out_W >= self.try_again,
@@ -354,6 +359,8 @@ class FederatedBalancer:
             levels.forget(rows, self._clients.device_of(rows))
 
     def _set_devices(self, rows: Rows, device_W: Sizes) -> None:
+        changed_W = self._clients.device_of(rows) != device_W
+        rows, device_W = rows[changed_W], device_W[changed_W]
         before_W = self._clients.device_of(rows)
         for levels in (self._speed, self._comm):
             levels.move(rows, before_W, device_W)

@@ -78,6 +78,8 @@ class Levels:
     def grow(self, count: int) -> None:
         """Make room for ``count`` rows; those there keep what was learnt."""
         more = count - len(self._level_N)
+        if not more:
+            return  # appending nothing would still copy every row
         self._level_N = np.append(self._level_N, np.full(more, np.nan))
         self._doubt_N = np.append(self._doubt_N, np.full(more, np.nan))
         self._error_N = np.append(self._error_N, np.full(more, np.nan))

@@ -22,6 +22,8 @@ class Round:
         Seconds a sample takes in all local steps together, ``local_steps / speed``, ``[W]``.
     comm
         Seconds to communicate, ``[W]``.
+    margin
+        By how much each may take longer than forecast and still meet a deadline, as a factor of at least 1, ``[W]``.
     data, memory
         The most samples a batch may have by the client's data and memory, ``[W]``; NaN data are not known.
     due
@@ -30,6 +32,7 @@ class Round:
 
     step_seconds: Array
     comm: Array
+    margin: Array
     data: Array
     memory: Array
     due: Mask
@@ -55,7 +58,7 @@ def sized(now: Round, rules: Rules) -> tuple[Sizes, Sizes, Array]:
     lower_W = np.minimum(rules.least, upper_W)
     reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
     if rules.deadline is not None:
-        in_time_W = np.floor((rules.deadline - now.comm) / now.step_seconds)
+        in_time_W = np.floor((rules.deadline - now.comm) / (now.step_seconds * now.margin))
         late_W = (in_time_W < lower_W) & (upper_W >= 1)
         reason_W = np.where(late_W, np.where(now.due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
         shorter_W = ~late_W & (in_time_W < upper_W)

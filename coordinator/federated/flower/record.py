@@ -37,6 +37,17 @@ class Measured:
     memory: float = math.nan
     device: str = ""
 
+    def about(self, name: str) -> float | str | None:
+        """Return what a client said of its ``data``, ``memory`` or ``devices``; ``None`` if it said nothing.
+
+        >>> Measured(data=600.0).about("data"), Measured().about("data"), Measured().about("devices")
+        (600.0, None, None)
+        """
+        if name == "devices":
+            return self.device or None
+        value = self.data if name == "data" else self.memory
+        return None if math.isnan(value) else value
+
 
 def measured_in(record: Any) -> Measured:
     """Return what a record of a client's reply says, whatever it holds.

@@ -131,6 +131,7 @@ class BalancedStrategy:
         """Return the wrapped strategy's messages to those asked, each with a batch size of its own."""
         balancer = self.balancer or self._start(config)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        self.plan = None  # there is nothing to learn from a round without messages
         if not messages:
             return []
         self.plan = balancer.plan([message.metadata.dst_node_id for message in messages])
@@ -214,13 +215,10 @@ class BalancedStrategy:
 
     def _introduce(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
         """Take over what clients say of themselves."""
-        for reply in replies:
-            said = reply.measured
-            amounts = {"data": said.data, "memory": said.memory}
-            known = {name: [value] for name, value in amounts.items() if value >= 1}
-            if known or said.device:
-                devices = [said.device] if said.device else None
-                balancer.join([reply.client], devices=devices, data=known.get("data"), memory=known.get("memory"))
+        for name in ("data", "memory", "devices"):
+            said = {reply.client: reply.measured.about(name) for reply in replies}
+            known = {client: value for client, value in said.items() if value is not None}
+            balancer.join(list(known), **{name: list(known.values())})  # type: ignore[arg-type]
         mute = [reply.client for reply in replies if np.isnan(reply.measured.seconds) and not reply.failed]
         if mute:
             self._say_once(
