@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One thread a process: the tests measure and compare, and many of them start processes of their own.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: help demo test soak check format loops wheel-test clean
+.PHONY: help demo test test-flower soak check format loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -16,6 +16,11 @@ demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, th
 test: .venv/installed  ## Everything that must pass: two files at a time, then those that need the machine alone.
 	@$(PYTEST) -n 2 --dist loadfile -m "not alone and not soak"
 	@$(PYTEST) -m "alone and not soak" tests
+
+# Flower pins versions that others here cannot share, so it has an environment of its own.
+test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.
+	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/test_federated.py tests/test_flower.py \
+	    tests/test_flower_live.py src/paceline/coordinator/federated
 
 soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
 	@$(PYTEST) -m soak tests
@@ -50,5 +55,11 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
+.venv-flower/installed: pyproject.toml constraints-flower.txt
+	@$(PYTHON) -m venv .venv-flower
+	@.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt \
+	    --editable ".[flower,torch,boosting]" pytest pytest-timeout hypothesis
+	@touch $@
+
 clean:  ## Remove what was built, installed and cached.
-	rm -rf .venv demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-flower demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

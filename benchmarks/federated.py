@@ -1,0 +1,329 @@
+"""What balanced batches gain in federated rounds: accuracy over simulated time, and how even the rounds are.
+
+Run as ``python benchmarks/federated.py``; it writes federated.md and federated.png beside this file. ``--quick`` prints
+a part. The phones' profiles and the PAI traces are looked for in ``$PACELINE_DATA``, or in ``../shared/data`` beside
+the checkout. Axes: R rounds, S seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+# One thread: set before numpy starts its own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from federated_page import About, page
+from machine import machine
+from numpy.typing import NDArray
+
+from paceline.coordinator.federated import FederatedBalancer, RoundReport
+from paceline.datasets import Trace, read_traces, recorded
+from paceline.lab.federated import (
+    AdaptiveRate,
+    AdaptiveSteps,
+    Assignment,
+    Balanced,
+    DeadlineDrop,
+    Moment,
+    Population,
+    Scheme,
+    Setting,
+    Shards,
+    Standard,
+    digits,
+    fedscale,
+    iter_buffered,
+    iter_rounds,
+    mixture,
+    phones,
+)
+from paceline.predictors import Curves
+from paceline.solver import split
+
+Array = NDArray[np.float64]
+
+DATA = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+SCHEMES: dict[str, Scheme] = {
+    "standard": Standard(),
+    "balanced": Balanced(),
+    "adaptive-steps": AdaptiveSteps(),
+    "adaptive-rate": AdaptiveRate(),
+    "deadline-drop": DeadlineDrop(),
+}
+LEVELS: dict[str, float | None] = {"IID": None, "Dirichlet 0.5": 0.5, "Dirichlet 0.1": 0.1}
+TARGET = 0.98
+"""The target accuracy is this share of what standard federated learning ends with."""
+
+LAST = 10
+"""Rounds over which the final accuracy is a mean."""
+
+SMOOTH = 5
+"""Rounds over which accuracy is averaged before it is compared with the target."""
+
+QUICK = "--quick" in sys.argv
+SEEDS = range(2 if QUICK else 5)
+SETTING = Setting(rounds=60, batch=32, local_steps=10, rate=0.3)
+FEDSCALE_LIKE = (20.0, 0.6, 8000.0, 0.6)
+"""Median and log deviation of ms per sample and of kbit/s, for a table in FedScale's layout. Our assumption."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Clients and their data: how they are spread, who they are, how many take part."""
+
+    name: str
+    clients: int
+    shards: Callable[..., Shards]
+    participations: Sequence[float]
+
+
+TASKS = [
+    Task("mixture, 100 phones", 100, mixture, (0.1, 0.3, 1.0)),
+    Task("digits, 20 phones", 20, digits, (0.3, 1.0)),
+    Task("mixture, 1,000 phones", 1000, lambda *args, **kw: mixture(*args, **kw, samples=100_000), (0.1,)),
+]
+
+
+@cache
+def traces(kind: str) -> tuple[Trace, ...]:
+    """Return the recordings of a kind: of the jobs that ship with the library, or of PAI's."""
+    if kind == "pai":
+        return tuple(read_traces(DATA / "pai_minibatch" / f"job_{k}_norm.csv")[0] for k in (1, 3))
+    return tuple(recorded.load(name) for name in recorded.names() if kind == "recorded" or kind in name)
+
+
+def in_proportion(count: int, seed: int) -> Population:
+    """Return clients whose time is in proportion to their samples, through a table in FedScale's layout."""
+    generator = np.random.default_rng(seed)
+    ms, ms_spread, kbps, kbps_spread = FEDSCALE_LIKE
+    rows = zip(
+        generator.lognormal(np.log(ms), ms_spread, count),
+        generator.lognormal(np.log(kbps), kbps_spread, count),
+        strict=True,
+    )
+    text = "".join(f"{i},{computation:.4f},{bandwidth:.1f}\n" for i, (computation, bandwidth) in enumerate(rows))
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "capacity.csv"
+        table.write_text(f"client,computation,communication\n{text}")
+        return fedscale(read_traces(table, "fedscale")[0])
+
+
+def phones_of(count: int, seed: int) -> Population:
+    return phones(count, DATA / "batch_profiles" / "flash", seed=seed)
+
+
+# -- accuracy over time ------------------------------------------------------------------------------------------
+
+
+Runs = Mapping[str, list[list[Moment]]]
+"""The rounds of every seed, by scheme."""
+
+
+def runs_of(task: Task, alpha: float | None, participation: float) -> Runs:
+    """Let every scheme train with each seed."""
+    runs: dict[str, list[list[Moment]]] = {}
+    for seed in SEEDS:
+        setting = replace(SETTING, participation=participation, seed=seed)
+        shards = task.shards(task.clients, alpha, seed=seed)
+        population = phones_of(task.clients, seed).moved_by(traces("recorded"), seed)
+        for name, scheme in SCHEMES.items():
+            runs.setdefault(name, []).append(list(iter_rounds(population, shards, scheme, setting)))
+        runs.setdefault("fedbuff", []).append(list(iter_buffered(population, shards, setting)))
+    return runs
+
+
+def final_accuracy(run: Sequence[Moment]) -> float:
+    return statistics.fmean(moment.accuracy for moment in run[-LAST:])
+
+
+def time_to(run: Sequence[Moment], accuracy: float) -> float:
+    """Return the time after which the mean of a few rounds first reaches an accuracy; infinite if it never does."""
+    mean_R = np.convolve([moment.accuracy for moment in run], np.full(SMOOTH, 1 / SMOOTH), mode="valid")
+    reached = np.flatnonzero(mean_R >= accuracy)
+    return run[int(reached[0]) + SMOOTH - 1].seconds if len(reached) else float("inf")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A scheme against standard federated learning, over the seeds: means with 95 % half-widths."""
+
+    accuracy: float
+    points: float
+    points_half: float
+    time: float
+    time_half: float
+    never: int
+    total_time: float
+
+
+def score(runs: Runs, name: str) -> Score:
+    points, times, totals = [], [], []
+    for run, plain in zip(runs[name], runs["standard"], strict=True):
+        target = TARGET * final_accuracy(plain)
+        points.append(100 * (final_accuracy(run) - final_accuracy(plain)))
+        times.append(time_to(run, target) / time_to(plain, target))
+        totals.append(run[-1].seconds / plain[-1].seconds)
+    reached = [ratio for ratio in times if np.isfinite(ratio)]
+    return Score(
+        accuracy=100 * statistics.fmean(map(final_accuracy, runs[name])),
+        points=statistics.fmean(points),
+        points_half=half_width(points),
+        time=statistics.fmean(reached) if reached else float("inf"),
+        time_half=half_width(reached),
+        never=len(times) - len(reached),
+        total_time=statistics.fmean(totals),
+    )
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Return the 95 % half-width of a mean of so few values, by Student's t."""
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return float("nan")
+    return float(t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5)
+
+
+def smallest_batches() -> dict[int, tuple[float, float]]:
+    """Return points over standard and the time of all rounds over standard's, by the smallest batch allowed."""
+    found = {}
+    for least in (SETTING.batch // 8, SETTING.batch // 4, 3 * SETTING.batch // 8):
+        points, times = [], []
+        for alpha in LEVELS.values():
+            for seed in SEEDS:
+                setting = replace(SETTING, participation=0.1, seed=seed, least=least)
+                shards = mixture(100, alpha, seed=seed)
+                population = phones_of(100, seed).moved_by(traces("recorded"), seed)
+                plain, ours = (
+                    list(iter_rounds(population, shards, SCHEMES[name], setting)) for name in ("standard", "balanced")
+                )
+                points.append(100 * (final_accuracy(ours) - final_accuracy(plain)))
+                times.append(ours[-1].seconds / plain[-1].seconds)
+        found[least] = statistics.fmean(points), statistics.fmean(times)
+    return found
+
+
+# -- evenness of rounds ------------------------------------------------------------------------------------------
+
+
+class Clairvoyant:
+    """Balanced by one who knows every speed and link of the round to come: only the bounds hold it back."""
+
+    def __init__(self, population: Population, setting: Setting) -> None:
+        self.population = population
+        self.setting = setting
+        self.round = 0
+
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
+        """Return the exact split of what will be."""
+        population, count = self.population, len(chosen)
+        generator = np.random.default_rng([self.setting.seed, self.round])
+        rows = generator.choice(len(population), count, replace=False)  # as the replay draws them
+        comm = population.comm_seconds(rows, generator)
+        steps = np.full(count, balancer.local_steps)
+        position = self.round * balancer.local_steps
+        fixed = population.compute_seconds(rows, np.zeros(count, dtype=np.int64), steps, position)
+        one = population.compute_seconds(rows, np.ones(count, dtype=np.int64), steps, position)
+        curves = Curves(np.zeros(count), one - fixed, fixed, np.full(count, np.inf))
+        upper = np.minimum(balancer.largest * balancer.batch, balancer.plan(chosen).upper)
+        total = int(min(balancer.batch * count, upper.sum()))
+        sizes = split(curves, total, lower=np.minimum(balancer.least, upper), upper=upper, comm=comm).sizes
+        self.round += 1
+        return Assignment(sizes, steps, np.ones(count))
+
+
+def spreads(clients: int, kind: str, participation: float) -> dict[str, list[float]]:
+    """Return slowest over median, the median over rounds and seeds, for both populations.
+
+    Of standard federated learning, balanced, and balanced by one who knows the speeds to come.
+    """
+    found: dict[str, list[float]] = {}
+    rounds = max(60, round(15 / participation))  # so that clients are met often enough
+    for label, made in (("in proportion", in_proportion), ("phones", phones_of)):
+        for name in ("standard", "balanced", "clairvoyant"):
+            values: list[float] = []
+            for seed in SEEDS:
+                population = made(clients, seed).moved_by(traces(kind), seed)
+                shards = mixture(clients, None, seed=seed, samples=200 * clients)
+                setting = replace(SETTING, participation=participation, rounds=rounds, rate=0.0, seed=seed)
+                scheme = Clairvoyant(population, setting) if name == "clairvoyant" else SCHEMES[name]
+                run = iter_rounds(population, shards, scheme, setting)
+                values += [moment.spread for moment in run if np.isfinite(moment.spread)]
+            found.setdefault(label, []).append(statistics.median(values))
+    return found
+
+
+# -- the cost of a plan ------------------------------------------------------------------------------------------
+
+
+def plan_cost(known: int = 100_000, asked: int = 1_000, rounds: int = 50) -> dict[str, float]:
+    """Return milliseconds of a plan and of learning a round, and megabytes of the saved state."""
+    generator = np.random.default_rng(0)
+    balancer = FederatedBalancer(batch=32, local_steps=10, deadline=60.0)
+    names = [f"client-{i:06d}" for i in range(known)]
+    balancer.join(names, devices=[f"model-{i % 200}" for i in range(known)], data=generator.integers(20, 2000, known))
+    speed, comm = generator.lognormal(4, 0.8, known), generator.lognormal(1, 0.7, known)
+    plans, learns = [], []
+    for _ in range(rounds):
+        rows = generator.choice(known, asked, replace=False)
+        begin = time.perf_counter()
+        plan = balancer.plan([names[row] for row in rows])
+        plans.append(time.perf_counter() - begin)
+        kept = np.flatnonzero(plan.asked)
+        samples = plan.sizes[kept] * plan.local_steps
+        report = RoundReport(
+            clients=[plan.clients[int(i)] for i in kept],
+            samples=samples,
+            seconds=samples / speed[rows[kept]],
+            comm_seconds=comm[rows[kept]],
+        )
+        begin = time.perf_counter()
+        balancer.observe(plan, report)
+        learns.append(time.perf_counter() - begin)
+    size = sum(array.nbytes for array in balancer.state_dict().values())
+    return {
+        "plan": 1e3 * statistics.median(plans),
+        "worst": 1e3 * max(plans),
+        "learn": 1e3 * statistics.median(learns),
+        "state": size / 1e6,
+    }
+
+
+def main() -> None:
+    begin = time.perf_counter()
+    results = {}
+    for task in TASKS[:1] if QUICK else TASKS:
+        for level, alpha in LEVELS.items():
+            for participation in task.participations:
+                results[task.name, level, participation] = runs = runs_of(task, alpha, participation)
+                line = ", ".join(
+                    f"{name} {score(runs, name).points:+.1f}/{score(runs, name).time:.2f}" for name in runs
+                )
+                print(f"{time.perf_counter() - begin:6.0f} s  {task.name}, {level}, {participation:.0%}: {line}")
+    scores = {key: {name: score(runs, name) for name in runs} for key, runs in results.items()}
+    kinds = ("none", "steady", "pai", "usage", "moving", "bursty")
+    evenness = {
+        (kind, clients, participation): spreads(clients, kind, participation)
+        for kind in kinds
+        for clients, participation in ((10, 1.0), (100, 0.1), (100, 1.0))
+    }
+    cost, smallest = plan_cost(), smallest_batches()
+    print(evenness, cost, smallest)
+    if not QUICK:
+        minutes = (time.perf_counter() - begin) / 60
+        shown = results["mixture, 100 phones", "Dirichlet 0.1", 0.3]
+        about = About(machine(), minutes, len(SEEDS), SETTING)
+        page(Path(__file__).with_suffix(".md"), scores, evenness, cost, smallest, about, shown)
+
+
+if __name__ == "__main__":
+    main()

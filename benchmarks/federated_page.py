@@ -1,0 +1,218 @@
+"""The page and the figure of ``federated.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from federated import Runs, Score
+
+    from paceline.lab.federated import Setting
+
+Scores = Mapping[tuple[str, str, float], Mapping[str, "Score"]]
+Evenness = Mapping[tuple[str, int, float], Mapping[str, Sequence[float]]]
+
+ACCURACY_TARGET = 0.5
+TIME_TARGET = 0.75
+SPREAD_TARGET = 1.15
+PLAN_TARGET = 20.0
+
+COLOURS = {
+    "standard": "#000000",
+    "balanced": "#0072B2",
+    "adaptive-steps": "#009E73",
+    "adaptive-rate": "#D55E00",
+    "deadline-drop": "#CC79A7",
+    "fedbuff": "#E69F00",
+}
+"""Told apart by colour-blind eyes too (Okabe and Ito's palette)."""
+
+
+@dataclass(frozen=True)
+class About:
+    """How the figures were made."""
+
+    machine: str
+    minutes: float
+    seeds: int
+    setting: Setting
+
+
+def page(
+    path: Path,
+    scores: Scores,
+    evenness: Evenness,
+    cost: Mapping[str, float],
+    smallest: Mapping[int, tuple[float, float]],
+    about: About,
+    shown: Runs,
+) -> None:
+    figure(path.with_suffix(".png"), shown)
+    parts = [
+        HEAD.format(**vars(about)),
+        "## Targets\n",
+        *(f"- {line}" for line in targets(scores, evenness, cost)),
+        "\n" + FIGURE,
+        ACCURACY,
+    ]
+    for task in dict.fromkeys(task for task, _, _ in scores):
+        parts += [f"### {task}\n", *accuracy_table({key: each for key, each in scores.items() if key[0] == task})]
+    parts += [SMALLEST, *(f"| {least} | {points:+.2f} | {time:.2f} |" for least, (points, time) in smallest.items())]
+    parts += ["\n" + EVENNESS, *evenness_table(evenness), COST.format(**cost).rstrip()]
+    path.write_text("\n".join(parts) + "\n")
+
+
+def targets(scores: Scores, evenness: Evenness, cost: Mapping[str, float]) -> list[str]:
+    """Return a sentence for each target: missed ones first."""
+    ours = [each["balanced"] for each in scores.values()]
+    worst, slowest = min(one.points for one in ours), max(one.time for one in ours)
+    kept = sum(one.points >= -ACCURACY_TARGET for one in ours)
+    fast = sum(one.time <= TIME_TARGET and not one.never for one in ours)
+    uneven = {key: each["in proportion"][1] for key, each in evenness.items()}
+    even = sum(value <= SPREAD_TARGET for value in uneven.values())
+    phones = sum(each["phones"][1] <= SPREAD_TARGET for each in evenness.values())
+    skewed = [each for key, each in scores.items() if key[1] != "IID"]
+    beaten = {
+        name: sum(each["balanced"].accuracy > each[name].accuracy for each in skewed)
+        for name in ("adaptive-steps", "adaptive-rate")
+    }
+    lines = [
+        (
+            kept == len(ours),
+            f"final accuracy within {ACCURACY_TARGET} points of standard federated learning: {kept} of "
+            f"{len(ours)} settings, the worst mean {worst:+.2f} points",
+        ),
+        (
+            fast == len(ours),
+            f"target accuracy in at most {TIME_TARGET} of its time: {fast} of {len(ours)} settings, the "
+            f"slowest {slowest:.2f}",
+        ),
+        *(
+            (
+                beaten[name] == len(skewed),
+                f"higher final accuracy than {name} on data that are not IID: {beaten[name]} of {len(skewed)} settings",
+            )
+            for name in beaten
+        ),
+        (
+            even == len(uneven),
+            f"slowest over median at most {SPREAD_TARGET}: {even} of {len(uneven)} settings where time "
+            f"is in proportion to samples, {phones} of {len(uneven)} with the phones' fixed cost",
+        ),
+        (
+            cost["worst"] < PLAN_TARGET,
+            f"a plan for 1,000 of 100,000 known clients in under {PLAN_TARGET:.0f} ms: "
+            f"{cost['plan']:.1f} ms, at worst {cost['worst']:.1f} ms",
+        ),
+    ]
+    return [f"{'**Missed**' if not met else 'Met'}: {text}." for met, text in sorted(lines, key=lambda line: line[0])]
+
+
+def accuracy_table(scores: Scores) -> list[str]:
+    lines = [
+        "| data | taking part | scheme | final accuracy | points over standard | time to target | time of all rounds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (_, level, participation), each in scores.items():
+        for name, one in each.items():
+            never = f" ({one.never} of the seeds never)" if one.never else ""
+            reached = "never" if np.isinf(one.time) else f"{one.time:.2f} ± {one.time_half:.2f}{never}"
+            points = f"{one.points:+.2f} ± {one.points_half:.2f}"
+            bold = "**" if name == "balanced" else ""
+            lines.append(
+                f"| {level} | {participation:.0%} | {bold}`{name}`{bold} | {one.accuracy:.1f} % | {points} | "
+                f"{reached} | {one.total_time:.2f} |"
+            )
+    return [*lines, ""]
+
+
+def evenness_table(evenness: Evenness) -> list[str]:
+    lines = [
+        "| speeds move as | clients | taking part | in proportion: standard | **balanced** | clairvoyant | "
+        "phones: standard | **balanced** | clairvoyant |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (kind, clients, participation), each in evenness.items():
+        cells = " | ".join(f"{value:.2f}" for value in (*each["in proportion"], *each["phones"]))
+        lines.append(f"| `{kind}` | {clients} | {participation:.0%} | {cells} |")
+    return [*lines, ""]
+
+
+def figure(path: Path, runs: Runs) -> None:
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(9.0, 3.6), dpi=120, layout="constrained")
+    over_time, over_rounds = drawing.subplots(1, 2)
+    for name, of_seeds in runs.items():
+        style: dict[str, Any] = {"color": COLOURS[name], "linewidth": 2.2 if name in ("standard", "balanced") else 1.2}
+        hours = np.mean([[moment.seconds / 3600 for moment in run] for run in of_seeds], axis=0)
+        accuracy = np.mean([[moment.accuracy for moment in run] for run in of_seeds], axis=0)
+        over_time.plot(hours, 100 * accuracy, label=name, **style)
+        if name in ("standard", "balanced"):
+            spread = np.array([[moment.spread for moment in run] for run in of_seeds])
+            known = np.isfinite(spread).any(axis=0)
+            over_rounds.plot(np.flatnonzero(known) + 1, np.nanmedian(spread[:, known], axis=0), label=name, **style)
+    over_time.set(xlabel="simulated hours", ylabel="accuracy in %", title="accuracy over time")
+    over_rounds.set(xlabel="round", ylabel="slowest reply over the median", title="how even rounds are", ylim=(1, None))
+    over_time.legend(frameon=False)
+    drawing.savefig(path)
+
+
+HEAD = """# Federated rounds that end together
+
+`python benchmarks/federated.py`, on {machine}, one thread, {minutes:.0f} minutes. Clients really train (a network of
+one hidden layer, plain gradient descent, learning rate {setting.rate}, {setting.local_steps} local steps, a mean batch
+of {setting.batch}, {setting.rounds} rounds, {seeds} seeds); time is simulated: phones of the flash profiles (two
+models, their units log-normally apart by 0.4), links log-normal around 10 Mbit/s for a model of 1 MB, and speeds that
+move as the workers of all nine recorded jobs did, each local step a row of the recording. The unit spread and the links
+are our assumptions. ± is a 95 % confidence half-width over the seeds.
+"""
+
+FIGURE = """![Accuracy over simulated time, and how even rounds are](federated.png)
+
+`mixture`, 100 phones, Dirichlet 0.1, 30 % of the clients in a round, the mean over the seeds.
+"""
+
+ACCURACY = """## Accuracy, and the time it takes
+
+- *standard*: federated averaging, equal batches and steps. *balanced*: ours, only the batch differs.
+- *adaptive-steps*: local steps by speed. *adaptive-rate*: batches by speed, learning rates in proportion to them.
+- *deadline-drop*: after FedCS, the fastest 70 % of the clients by forecast, the late dropped.
+- *fedbuff*: asynchronous, a step of the server for each 10 updates, as many updates as the others. With 30 or 100
+  clients at once it so takes 3 or 10 server steps for each round of the others, which is where its accuracy comes
+  from; it is shown as its users would run it.
+- *time to target*: simulated time until the mean of 5 rounds reaches 98 % of standard's final accuracy, over
+  standard's.
+- Final accuracy is the mean of the last 10 rounds.
+"""
+
+SMALLEST = """## How small a batch may be
+
+`mixture`, 100 phones, 10 % taking part, the mean over the three kinds of data and the seeds. A step on few samples is
+noisy, and with ten clients in a round that shows; the default is a quarter of the mean batch.
+
+| smallest batch | points over standard | time of all rounds over standard's |
+| --- | --- | --- |"""
+
+EVENNESS = """## How even rounds are
+
+Slowest reply over the median, among clients that had replied three times before; the median over rounds and seeds.
+
+- *in proportion*: a table in FedScale's layout, time in proportion to samples as in the paper's formula (20 ms a sample
+  and 8 Mbit/s in the median, log deviation 0.6 each: our assumption).
+- *phones*: as above. A step costs as much as 13 to 44 samples besides its samples, and no batch can shorten that.
+- *clairvoyant*: the exact split of the speeds and links to come, between the same bounds. What is above 1 in it is due
+  to the bounds: clients that are late even with the smallest batch, or whose link alone takes longer than the others'
+  round. What ours has on top is due to forecasts: speeds that move between rounds, and links by 20 %.
+"""
+
+COST = """## What a plan costs
+
+100,000 known clients, 1,000 asked, a deadline: a plan takes {plan:.1f} ms in the median and {worst:.1f} ms at worst,
+learning the replies {learn:.1f} ms; the saved state is {state:.0f} MB.
+"""

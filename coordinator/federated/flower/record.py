@@ -1,0 +1,83 @@
+"""The record in which server and client speak to each other: plain numbers by name, nothing that runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+RECORD = "paceline"
+"""The name of our record in a message's content, beside the user's own."""
+
+BATCH, STEPS = "batch-size", "local-steps"
+"""How the record, and the user's configuration unless it says otherwise, name them."""
+
+LONGEST_NAME = 100
+"""A device type is cut to so many characters: it comes from a client."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a client measured and said of itself; NaN where it said nothing or nonsense.
+
+    Parameters
+    ----------
+    samples, seconds
+        Of all its local steps.
+    data, memory
+        In samples.
+    device
+        Its device type, empty if it gave none.
+    """
+
+    samples: float = math.nan
+    seconds: float = math.nan
+    data: float = math.nan
+    memory: float = math.nan
+    device: str = ""
+
+    def about(self, name: str) -> float | str | None:
+        """Return what a client said of its ``data``, ``memory`` or ``devices``; ``None`` if it said nothing.
+
+        >>> Measured(data=600.0).about("data"), Measured().about("data"), Measured().about("devices")
+        (600.0, None, None)
+        """
+        if name == "devices":
+            return self.device or None
+        value = self.data if name == "data" else self.memory
+        return None if math.isnan(value) else value
+
+
+def measured_in(record: Any) -> Measured:
+    """Return what a record of a client's reply says, whatever it holds.
+
+    >>> measured_in({"samples": 320.0, "seconds": "soon", "device": "pixel"})
+    Measured(samples=320.0, seconds=nan, data=nan, memory=nan, device='pixel')
+    >>> measured_in(None)
+    Measured(samples=nan, seconds=nan, data=nan, memory=nan, device='')
+    """
+    if not isinstance(record, Mapping):
+        return Measured()
+    numbers = {name: _number(record.get(name)) for name in ("samples", "seconds", "data", "memory")}
+    for name in ("data", "memory"):
+        if not numbers[name] >= 1:
+            numbers[name] = math.nan
+    device = record.get("device")
+    return Measured(**numbers, device=device[:LONGEST_NAME] if isinstance(device, str) else "")
+
+
+def whole_in(record: Any, name: str) -> int:
+    """Return a positive whole number of a record; 0 where it holds none.
+
+    >>> whole_in({"batch-size": 32}, "batch-size"), whole_in({"batch-size": 2.5}, "batch-size"), whole_in(None, "x")
+    (32, 0, 0)
+    """
+    number = _number(record.get(name)) if isinstance(record, Mapping) else math.nan
+    return int(number) if number >= 1 and number.is_integer() else 0
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    return float(value) if abs(value) < 1e300 else math.nan

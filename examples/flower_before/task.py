@@ -1,0 +1,38 @@
+"""What the clients learn: scikit-learn's digits, an uneven part on each client, and a small network in torch."""
+
+import time
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+SLOWDOWN = (1.0, 2.0, 3.0, 1.5)
+"""How much slower than this machine each client is, in turns: it stands for phones of several makes."""
+
+
+def network():
+    """Return the model, untrained."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def part_of(client, clients):
+    """Return the inputs and labels that a client holds."""
+    inputs, labels = load_digits(return_X_y=True)
+    rows = np.random.default_rng(0).permutation(len(labels))[client::clients]
+    return torch.tensor(inputs[rows] / 16, dtype=torch.float32), torch.tensor(labels[rows])
+
+
+def train(model, part, batch_size, local_steps, rate, client):
+    """Take local steps on batches of a client's part, as slowly as its device is, and return the last loss."""
+    inputs, labels = part
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for _ in range(local_steps):
+        rows = torch.randint(len(labels), (min(batch_size, len(labels)),))
+        loss = nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.002 * len(rows) * SLOWDOWN[client % len(SLOWDOWN)])  # a slower device, played
+    return loss.item()

@@ -1,0 +1,425 @@
+"""Federated rounds: who computes with which batch, and what the balancer learns from replies. Axis: W clients."""
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.coordinator.federated import FederatedBalancer, Reason, RoundReport, Source
+from paceline.coordinator.federated.levels import Levels
+
+LAWS = settings(max_examples=60, derandomize=True, deadline=None)
+
+fleets = st.lists(
+    st.tuples(st.floats(0.5, 5000.0), st.floats(0.0, 30.0)), min_size=1, max_size=12
+)  # samples/s and seconds to communicate
+
+
+def names_of(count):
+    return [f"c{i}" for i in range(count)]
+
+
+def played(balancer, speed, comm, rounds=1, names=None):
+    """Let all clients reply for some rounds, and return the plan of the next."""
+    names = names or names_of(len(speed))
+    for _ in range(rounds):
+        plan = balancer.plan(names)
+        asked = np.flatnonzero(plan.asked)
+        samples = plan.sizes[asked] * plan.local_steps
+        report = RoundReport(
+            clients=[names[i] for i in asked],
+            samples=samples,
+            seconds=samples / np.asarray(speed)[asked],
+            comm_seconds=np.asarray(comm)[asked],
+        )
+        balancer.observe(plan, report)
+    return balancer.plan(names)
+
+
+def same(one, other):
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def balancer_of(**options):
+    return FederatedBalancer(**{"batch": 32, "local_steps": 5, "least": 1, "plausible": 1e9, **options})
+
+
+@LAWS
+@given(fleets)
+def test_a_round_ends_together_up_to_a_sample_or_a_bound(fleet):
+    speed, comm = np.array(fleet).T
+    plan = played(balancer_of(), speed, comm)
+    one_more = (plan.sizes + 1) * 5 / speed + comm
+    free = plan.sizes < plan.upper
+    assert np.all(one_more[free] >= plan.makespan * (1 - 1e-9) - 1e-5) or np.all(
+        plan.sizes[plan.seconds == plan.makespan] == 1
+    )
+
+
+@LAWS
+@given(fleets)
+def test_sizes_sum_to_the_batch_for_each_one_asked_and_keep_their_bounds(fleet):
+    speed, comm = np.array(fleet).T
+    plan = played(balancer_of(largest=8.0), speed, comm)
+    assert plan.sizes.sum() == 32 * len(fleet)
+    assert np.all((plan.sizes >= 1) & (plan.sizes <= 256))
+
+
+@LAWS
+@given(fleets, st.randoms(use_true_random=False))
+def test_the_order_of_the_clients_changes_nothing(fleet, random):
+    speed, comm = np.array(fleet).T
+    balancer = balancer_of()
+    plan = played(balancer, speed, comm)
+    order = list(range(len(fleet)))
+    random.shuffle(order)
+    again = balancer.plan([plan.clients[i] for i in order])
+    assert again.makespan == plan.makespan
+    distinct = len(set(fleet)) == len(fleet)
+    assert not distinct or np.array_equal(np.sort(again.sizes), np.sort(plan.sizes))
+
+
+@LAWS
+@given(fleets, st.floats(1.0, 60.0))
+def test_with_a_deadline_nobody_is_planned_beyond_it_but_those_tried_again(fleet, deadline):
+    speed, comm = np.array(fleet).T
+    plan = played(balancer_of(deadline=deadline), speed, comm, rounds=2)
+    in_time = plan.reasons != Reason.TRIED_AGAIN
+    assert np.all(plan.seconds[in_time] <= deadline * (1 + 1e-9))
+    out = plan.reasons == Reason.LEFT_OUT
+    assert np.all(plan.sizes[out] == 0)
+    margin = np.exp(0.2)  # one standard deviation of a speed seen once
+    assert np.all(margin * 5 / speed[out] + comm[out] > deadline * (1 - 1e-9))
+
+
+@LAWS
+@given(fleets)
+def test_a_faster_client_with_no_more_to_communicate_never_gets_less(fleet):
+    speed, _ = np.array(fleet).T
+    plan = played(balancer_of(), speed, np.zeros(len(speed)))
+    faster = speed[:, None] > speed * (1 + 1e-9)  # logarithms and back may part equal speeds by a rounding
+    assert np.all((plan.sizes[:, None] >= plan.sizes) | ~faster)
+
+
+@LAWS
+@given(fleets)
+def test_planning_twice_gives_the_same_and_changes_nothing(fleet):
+    speed, comm = np.array(fleet).T
+    balancer = balancer_of(deadline=20.0)
+    played(balancer, speed, comm, rounds=2)
+    before = balancer.state_dict()
+    plans = [balancer.plan([*names_of(len(fleet)), "stranger"]) for _ in range(2)]
+    assert np.array_equal(plans[0].sizes, plans[1].sizes)
+    after = balancer.state_dict()
+    assert all(same(before[name], after[name]) for name in before)
+    assert "stranger" not in balancer
+
+
+@LAWS
+@given(fleets, st.integers(0, 3))
+def test_a_resumed_balancer_goes_on_exactly(fleet, rounds):
+    speed, comm = np.array(fleet).T
+    first, second = balancer_of(deadline=9.0), balancer_of(deadline=9.0)
+    first.join(
+        ["gone", *names_of(len(fleet))], devices=["old"] + ["phone"] * len(fleet), data=[9.0] + [50.0] * len(fleet)
+    )
+    first.leave("gone")
+    played(first, speed, comm, rounds=rounds)
+    second.load_state_dict(first.state_dict())
+    for balancer in (first, second):
+        balancer.join(["late"], devices=["phone"])
+        played(balancer, speed * 1.3, comm, rounds=2)
+    ends = [balancer.plan([*names_of(len(fleet)), "late"]) for balancer in (first, second)]
+    assert np.array_equal(ends[0].sizes, ends[1].sizes)
+    assert np.array_equal(ends[0].seconds, ends[1].seconds)
+    saved = [balancer.state_dict() for balancer in (first, second)]
+    assert all(same(saved[0][name], saved[1][name]) for name in saved[0])
+
+
+def test_rounds_follow_speeds_that_change():
+    balancer = balancer_of(smoothing=0.5)
+    played(balancer, [100.0, 100.0], [0.0, 0.0], rounds=3)
+    plan = played(balancer, [100.0, 50.0], [0.0, 0.0], rounds=4)
+    assert plan.speed[1] == pytest.approx(50.0, rel=0.06)
+    assert plan.sizes.tolist() == [42, 22]
+
+
+def test_the_gain_of_a_client_that_reports_each_round_settles_at_the_smoothing():
+    levels = Levels(smoothing=0.3, prior=1.0)
+    levels.grow(1)
+    row, device = np.array([0]), np.array([0])
+    for k in range(60):
+        levels.learn(row, np.array([1.0]), device, round_index=k)
+    levels.learn(row, np.array([np.e]), device, round_index=60)
+    assert np.log(levels.forecast(row, device)[0][0]) == pytest.approx(0.3, abs=1e-6)
+
+
+def test_a_report_after_a_long_gap_counts_for_more():
+    def level_after(gap):
+        levels = Levels(smoothing=0.3, prior=1.0)
+        levels.grow(1)
+        row, device = np.array([0]), np.array([0])
+        for k in range(30):
+            levels.learn(row, np.array([1.0]), device, round_index=k)
+        levels.learn(row, np.array([np.e]), device, round_index=29 + gap)
+        return np.log(levels.forecast(row, device)[0][0])
+
+    assert level_after(1) < level_after(5) < level_after(50)
+    assert level_after(50) > 0.8
+
+
+def test_an_unseen_client_is_sized_like_others_of_its_device_type():
+    balancer = balancer_of()
+    balancer.join(["c0", "c1", "new"], devices=["tablet", "phone", "phone"])
+    played(balancer, [300.0, 30.0], [0.5, 2.0])
+    plan = balancer.plan(["c0", "c1", "new", "stranger"])
+    assert plan.source.tolist() == [Source.OWN, Source.OWN, Source.DEVICE, Source.FLEET]
+    assert plan.speed[2] == pytest.approx(30.0)
+    assert plan.comm_seconds[2] == pytest.approx(2.0)
+    assert plan.speed[3] == pytest.approx(np.sqrt(300.0 * 30.0))
+    assert "as others of its device type" in plan.why("new")
+
+
+def test_before_any_report_batches_are_equal_and_a_deadline_leaves_nobody_out():
+    balancer = balancer_of(deadline=0.001)
+    plan = balancer.plan(["a", "b"])
+    assert plan.sizes.tolist() == [32, 32]
+    assert plan.why("a") == "a gets 32 samples a step: nobody has reported yet."
+
+
+def test_data_and_memory_bound_a_batch_and_why_says_which():
+    balancer = balancer_of()
+    balancer.join(["c0", "c1", "c2", "c3"], data=[10, 1e6, 1e6, 0], memory=[64, 12, 64, 64])
+    plan = played(balancer, [100.0, 100.0, 100.0, 100.0], [0.0] * 4)
+    assert plan.sizes.tolist() == [10, 12, 64, 0]
+    assert "that is all its data" in plan.why("c0")
+    assert "its memory holds no more" in plan.why("c1")
+    assert "its data or its memory holds no sample" in plan.why("c3")
+
+
+def test_a_client_that_ran_out_of_memory_gets_less_from_then_on():
+    balancer = balancer_of()
+    plan = balancer.plan(["a", "b"])
+    balancer.observe(
+        plan, RoundReport(clients=["a", "b"], samples=[0, 160], seconds=[np.nan, 1.0], out_of_memory=[1, 0])
+    )
+    assert balancer.plan(["a", "b"]).sizes[0] <= 0.8 * 32
+
+
+def test_one_left_out_by_the_deadline_is_tried_again_so_that_it_is_not_starved():
+    balancer = balancer_of(deadline=10.0, try_again=4)
+    speed = np.array([100.0, 100.0, 0.1])
+    asked = []
+    for _ in range(12):
+        plan = played(balancer, speed, [0.0] * 3)
+        asked.append(bool(plan.asked[2]))
+    assert asked == [False, False, False, False, True] * 2 + [False, False]
+    assert balancer.shares().starved.tolist() == [False, False, True]
+    for _ in range(3):
+        plan = played(balancer, speed, [0.0] * 3)
+    assert "left out for long" in plan.why("c2")
+
+
+def test_the_noisier_a_client_the_farther_from_the_deadline_it_is_planned():
+    balancer = balancer_of(deadline=4.0, smoothing=0.2)
+    for k in range(30):
+        speed = np.array([20.0, 20.0 * (1.5 if k % 2 else 1 / 1.5)])
+        plan = played(balancer, speed, [0.5, 0.5])
+    assert plan.spread[1] > 0.3 > 0.01 > plan.spread[0]
+    assert plan.seconds[1] < 0.8 * plan.seconds[0]
+    assert plan.reasons.tolist() == [Reason.DEADLINE] * 2
+
+
+def test_a_round_in_which_nobody_is_asked_is_counted_and_those_left_out_come_back():
+    balancer = balancer_of(deadline=1.0, try_again=2)
+    asked = []
+    for _ in range(4):
+        plan = played(balancer, [1.0, 1.0], [0.0, 0.0])
+        asked.append(int(plan.asked.sum()))
+    assert asked == [0, 0, 2, 0]
+    assert balancer.rounds == 4
+    assert balancer.plan(names_of(2)).summary.startswith("Nobody is asked")
+
+
+def test_a_client_tried_again_is_back_once_it_is_fast():
+    balancer = balancer_of(deadline=10.0, try_again=2)
+    played(balancer, [100.0, 100.0, 0.1], [0.0] * 3, rounds=1)
+    plan = played(balancer, [100.0, 100.0, 100.0], [0.0] * 3, rounds=10)
+    assert plan.sizes[2] > 20
+
+
+def test_a_client_that_never_replies_is_taken_to_be_as_slow_as_that_shows():
+    balancer = balancer_of(deadline=8.0)
+    played(balancer, [100.0, 100.0], [0.0, 0.0])
+    for _ in range(2):
+        plan = balancer.plan(["c0", "c1"])
+        balancer.observe(plan, RoundReport(clients=["c0"], samples=[160], seconds=[1.6], waited=8.0))
+    plan = balancer.plan(["c0", "c1"])
+    assert plan.speed[1] <= 32 * 5 / 8.0
+    assert plan.sizes[1] < plan.sizes[0]
+    assert plan.why("c1").endswith("It has not replied for 2 rounds.")
+    assert played(balancer, [100.0, 100.0], [0.0, 0.0]).speed[1] == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("lie", [1e9, 1e-9, np.nan, np.inf, -5.0, 0.0])
+def test_a_client_that_lies_about_its_speed_neither_breaks_nor_bends_the_round(lie, caplog):
+    balancer = balancer_of(plausible=100.0)
+    names = names_of(4)
+    for _ in range(3):
+        plan = balancer.plan(names)
+        samples = plan.sizes * 5
+        with np.errstate(divide="ignore"):
+            seconds = np.where(np.arange(4) == 3, np.divide(samples, lie), samples / 100.0)
+        with caplog.at_level(logging.WARNING, "paceline.federated"):
+            balancer.observe(plan, RoundReport(clients=names, samples=samples, seconds=seconds))
+    plan = balancer.plan(names)
+    assert plan.sizes.tolist() == [32, 32, 32, 32]
+    if lie in (1e9, 1e-9):
+        assert "c3 reported" in caplog.text
+        assert "a speed that cannot be" in plan.why("c3")
+
+
+def test_a_lie_by_little_costs_at_most_the_largest_batch():
+    balancer = balancer_of(plausible=100.0, largest=3.0)
+    plan = played(balancer, [100.0, 100.0, 100.0, 5000.0], [0.0] * 4)
+    assert plan.sizes.tolist() == [11, 11, 10, 96]
+
+
+def test_computing_for_longer_than_the_server_saw_pass_is_not_believed():
+    balancer = balancer_of()
+    plan = balancer.plan(["a", "b"])
+    report = RoundReport(clients=["a", "b"], samples=[160, 160], seconds=[1.0, 50.0], elapsed=[2.0, 2.0])
+    balancer.observe(plan, report)
+    assert balancer.plan(["a", "b"]).sizes.tolist() == [32, 32]
+
+
+def test_what_the_server_saw_beyond_computing_counts_as_communication():
+    balancer = balancer_of()
+    plan = balancer.plan(["a"])
+    balancer.observe(plan, RoundReport(clients=["a"], samples=[160], seconds=[1.0], elapsed=[4.0]))
+    assert balancer.plan(["a"]).comm_seconds.tolist() == [pytest.approx(3.0)]
+
+
+def test_an_absurd_time_to_communicate_is_not_believed():
+    balancer = balancer_of(plausible=100.0)
+    plan = balancer.plan(["a", "b", "c"])
+    report = RoundReport(clients=["a", "b", "c"], samples=[160] * 3, seconds=[1.6] * 3, comm_seconds=[1.0, 1e9, 1.0])
+    balancer.observe(plan, report)
+    assert balancer.plan(["a", "b", "c"]).comm_seconds == pytest.approx([1.0] * 3)
+
+
+def test_clients_come_and_go():
+    balancer = balancer_of()
+    played(balancer, [100.0, 50.0], [0.0, 0.0])
+    balancer.leave("c1")
+    assert balancer.clients == ["c0"]
+    plan = balancer.plan(["c0", "c1"])
+    assert plan.source.tolist() == [Source.OWN, Source.FLEET]
+    with pytest.raises(ValueError, match="client 'c1' is not known"):
+        balancer.leave("c1")
+
+
+def test_whoever_was_not_seen_for_longest_is_forgotten_when_there_is_no_room():
+    balancer = balancer_of(most_clients=3)
+    played(balancer, [10.0, 10.0], [0.0, 0.0], names=["old", "kept"])
+    played(balancer, [10.0], [0.0], names=["kept"])
+    balancer.join(["kept", "new", "newer"], devices=["x", "y", "z"])
+    assert set(balancer.clients) == {"kept", "new", "newer"}
+    plan = balancer.plan(["kept", "new"])
+    assert plan.source.tolist() == [Source.OWN, Source.FLEET]
+
+
+def test_memory_stays_bounded_however_many_clients_come_by():
+    balancer = balancer_of(most_clients=200)
+    for k in range(40):
+        played(balancer, np.full(50, 10.0), np.zeros(50), names=[f"r{k}c{i}" for i in range(50)])
+    assert len(balancer) <= 200
+    assert len(balancer.state_dict()["speed/level"]) <= 200
+
+
+@LAWS
+@given(st.lists(st.tuples(st.sampled_from(["join", "leave", "play", "device"]), st.integers(0, 5)), max_size=40))
+def test_means_of_device_types_stay_those_of_their_clients(events):
+    balancer = balancer_of(most_clients=4)
+    for k, (event, i) in enumerate(events):
+        name = f"c{i}"
+        if event == "leave" and name in balancer:
+            balancer.leave(name)
+        elif event == "device":
+            balancer.join([name], devices=[f"d{i % 2}"])
+        elif event == "play":
+            played(balancer, [10.0 * (i + 1) + k], [1.0 + i], names=[name])
+    plan = balancer.plan([*balancer.clients, "stranger"])
+    own = plan.source == Source.OWN
+    if own.any():
+        expected = np.exp(np.log(plan.speed[own]).mean())
+        assert plan.speed[-1] == pytest.approx(expected, rel=1e-9)
+    else:
+        assert plan.source[-1] == Source.NOTHING
+
+
+def test_shares_follow_data_and_show_errors_as_unused():
+    balancer = balancer_of()
+    balancer.join(["a", "b"], data=[100, 300])
+    for k in range(6):
+        plan = balancer.plan(["a", "b"])
+        report = RoundReport(
+            clients=["a", "b"], samples=[160, 160], seconds=[1.0, np.nan if k else 1.0], failed=[False, k > 0]
+        )
+        balancer.observe(plan, report)
+    shares = balancer.shares()
+    assert shares.data.tolist() == [0.25, 0.75]
+    assert shares.weight == pytest.approx([5.25 / 6, 0.75 / 6])
+    assert shares.used.tolist() == [6, 1]
+    assert shares.starved.tolist() == [False, True]
+
+
+def test_a_reply_of_one_who_was_not_asked_is_refused_and_nothing_is_learnt():
+    balancer = balancer_of()
+    plan = balancer.plan(["a"])
+    before = balancer.state_dict()
+    with pytest.raises(ValueError, match="b replied but were not asked in this round"):
+        balancer.observe(plan, RoundReport(clients=["a", "b"], samples=[1, 1], seconds=[1.0, 1.0]))
+    assert all(same(before[name], after) for name, after in balancer.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"local_steps": 0}, "local_steps must be at least 1"),
+        ({"least": 40}, "least must lie between 1 and the batch of 32, got 40"),
+        ({"largest": 0.5}, "largest must be at least 1"),
+        ({"smoothing": 0.0}, "smoothing must lie in"),
+        ({"risk": 3.0}, "risk must lie in"),
+        ({"plausible": 1.0}, "plausible must be above 1"),
+        ({"deadline": -1.0}, "deadline must be a positive number of seconds"),
+        ({"try_again": 0}, "try_again must be at least 1"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(options, message):
+    with pytest.raises(ValueError, match=message):
+        balancer_of(**options)
+
+
+def test_bad_clients_and_reports_are_refused_in_a_sentence():
+    balancer = balancer_of()
+    with pytest.raises(ValueError, match="none twice"):
+        balancer.plan(["a", "a"])
+    with pytest.raises(ValueError, match="must not repeat an id"):
+        RoundReport(clients=["a", "a"], samples=[1, 1], seconds=[1, 1])
+    with pytest.raises(ValueError, match="seconds must have one entry for each of the 1 clients"):
+        RoundReport(clients=["a"], samples=[1], seconds=[1, 1])
+    with pytest.raises(ValueError, match="data must have one number for each of the 1 clients"):
+        balancer.join(["a"], data=[-1.0])
+    with pytest.raises(ValueError, match="must come from state_dict"):
+        balancer.load_state_dict({})
+
+
+def test_a_round_is_an_iteration_to_all_metrics():
+    plan = played(balancer_of(), [100.0, 50.0], [1.0, 0.5])
+    asked = plan.as_plan()
+    assert asked.sizes.tolist() == (plan.sizes * 5).tolist()
+    assert asked.forecast.curves.seconds(asked.sizes) == pytest.approx(plan.seconds)
