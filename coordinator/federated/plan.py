@@ -11,6 +11,7 @@ from paceline._arrays import Array, Mask, Sizes
 from paceline.coordinator.federated.reasons import Reason, reason_of
 from paceline.coordinator.plan import Plan
 from paceline.predictors import Curves, Forecast
+from paceline.solver import evaluate
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -121,5 +122,5 @@ class RoundPlan:
         curves = Curves(flat, 1.0 / self.speed[i], self.comm_seconds[i], np.full(len(i), np.inf))
         forecast = Forecast(speed=self.speed[i], spread=self.spread[i], batch_time=curves)
         workers = tuple(self.clients[j] for j in i)
-        sizes = self.sizes[i] * self.local_steps
-        return Plan(workers, sizes, forecast, self.seconds[i], 0.0, True, self.summary, self.round_index)
+        split = evaluate(curves, self.sizes[i] * self.local_steps)
+        return Plan(workers, split, forecast, 0.0, True, self.summary, self.round_index)

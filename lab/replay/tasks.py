@@ -104,7 +104,7 @@ class Letters:
     """
 
     def __init__(self, length: int = 16, count: int = 4096) -> None:
-        require("torch", needed_by="the replay of a transformer", extra="neural")
+        require("torch", needed_by="the replay of a transformer", extra="torch")
         import torch
 
         from paceline.lab.replay.transformer import Transformer

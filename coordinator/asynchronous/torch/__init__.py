@@ -2,7 +2,7 @@
 
 from paceline._require import require
 
-require("torch", needed_by="paceline.coordinator.asynchronous.torch", extra="neural")
+require("torch", needed_by="paceline.coordinator.asynchronous.torch", extra="torch")
 
 from paceline.coordinator.asynchronous.torch.flat import FlatModel  # noqa: E402 (the sentence comes first)
 from paceline.coordinator.asynchronous.torch.job import AsyncJob  # noqa: E402
