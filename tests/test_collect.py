@@ -247,7 +247,7 @@ def test_groups_are_removed_when_one_of_them_cannot_be_made(tmp_path):
 def test_quotas_beyond_the_cores_are_refused():
     cores = len(os.sched_getaffinity(0))
     with (
-        pytest.raises(ValueError, match=f"quota must leave all workers room on {cores} cores"),
+        pytest.raises(ValueError, match=f"quota must leave room for all workers on {cores} cores"),
         places(1, cores + 0.5),
     ):
         pass

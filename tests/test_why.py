@@ -97,7 +97,7 @@ def untrue_move(base, balancer, plan):
 def untrue_excitation(before, base, balancer, plan):
     now, then = np.abs(plan.sizes - balancer._sizes).sum() // 2, np.abs(before.sizes - base).sum() // 2
     said_now = re.search(r"oved (\d+) samples? for a while", plan.why)
-    said_then = re.search(r"ook (\d+) samples? back", plan.why)
+    said_then = re.search(r"ook back (\d+) samples?", plan.why)
     if now != (int(said_now.group(1)) if said_now else 0):
         return "what is tried"
     if then != (int(said_then.group(1)) if said_then else 0):
