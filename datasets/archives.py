@@ -23,24 +23,24 @@ Member = tuple[str, int, IO[bytes] | None]
 def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
     """Unpack a zip or tar archive into a new folder, whole or not at all, and return the files.
 
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such archive.
-        FileExistsError
-    If the folder exists already.
-        ValueError
-            If the archive is truncated or of another kind, or a member has an absolute path or one with ``..``, is a link
-            or a device, or the whole grows to more than 64 MB and 200 times the archive's size.
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such archive.
+    FileExistsError
+        If the folder exists already.
+    ValueError
+        If the archive is truncated or of another kind, or a member has an absolute path or one with ``..``, is a link
+        or a device, or the whole grows to more than 64 MB and 200 times the archive's size.
 
-        Examples
-        --------
-        >>> import tempfile, zipfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with zipfile.ZipFile(f"{folder}/x.zip", "w") as made:
-        ...         made.writestr("inside.csv", "1")
-        ...     [file.name for file in unpack(f"{folder}/x.zip", f"{folder}/x")]
-        ['inside.csv']
+    Examples
+    --------
+    >>> import tempfile, zipfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with zipfile.ZipFile(f"{folder}/x.zip", "w") as made:
+    ...         made.writestr("inside.csv", "1")
+    ...     [file.name for file in unpack(f"{folder}/x.zip", f"{folder}/x")]
+    ['inside.csv']
     """
     archive, folder = Path(archive), Path(folder)
     if not archive.is_file():

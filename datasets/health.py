@@ -39,24 +39,24 @@ CLOCK_GAP = 10.0
 class Series:
     """Statistics of one series of every worker, the speed or one driver; medians over the workers.
 
-        Shares lie in [0, 1]; NaN where too little is known.
+    Shares lie in [0, 1]; NaN where too little is known.
 
-        Parameters
-        ----------
-        name
-            ``"speed"``, or the driver's name.
-        missing, longest_gap
-            Share of missing values of all workers; the longest run of iterations in which one worker is missing.
-        constant
-            Number of workers whose values never change.
-        repeated, outliers
-            Share of values equal to the one before; share of values far from their running median.
-        variation, lag_one
-            Coefficient of variation; correlation with the value before.
-        predictable
-            Share of workers whose series is not white noise (Ljung-Box test of ten lags).
-        with_speed
-    For a driver: correlation with the log speed of the iteration that begins then.
+    Parameters
+    ----------
+    name
+        ``"speed"``, or the driver's name.
+    missing, longest_gap
+        Share of missing values of all workers; the longest run of iterations in which one worker is missing.
+    constant
+        Number of workers whose values never change.
+    repeated, outliers
+        Share of values equal to the one before; share of values far from their running median.
+    variation, lag_one
+        Coefficient of variation; correlation with the value before.
+    predictable
+        Share of workers whose series is not white noise (Ljung-Box test of ten lags).
+    with_speed
+        For a driver: correlation with the log speed of the iteration that begins then.
     """
 
     name: str

@@ -24,20 +24,20 @@ class RemoteFile:
 class RemoteSet:
     """A public set, or the part of it that is listed here.
 
-        Parameters
-        ----------
-        name, about
-            Its name, and a one-sentence description.
-        address
-            The folder in the source's repository at a fixed commit; ends with a slash.
-        licence
-    The licence under which the authors publish it.
-        format
-            The format that its files are read as; ``profiles: X`` is for :func:`paceline.datasets.profiles.read_profiles`.
-        selection
-            The part of the source that is listed.
-        files
-            The files.
+    Parameters
+    ----------
+    name, about
+        Its name, and a one-sentence description.
+    address
+        The folder in the source's repository at a fixed commit; ends with a slash.
+    licence
+        The licence under which the authors publish it.
+    format
+        The format that its files are read as; ``profiles: X`` is for :func:`paceline.datasets.profiles.read_profiles`.
+    selection
+        The part of the source that is listed.
+    files
+        The files.
     """
 
     name: str

@@ -44,32 +44,32 @@ class _Fleet(NamedTuple):
 def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed: int = 0) -> Trace:
     """Return the trace of a simulated fleet; the same arguments give the same trace.
 
-        The logarithm of a worker's speed is the sum of its hardware, a hidden regime that changes every hundred iterations
-        or so, a second-order autoregression, the effect of its share of the CPU (none above a knee), the effect of memory
-        pressure, Student-t noise, and rare spikes of one iteration.
+    The logarithm of a worker's speed is the sum of its hardware, a hidden regime that changes every hundred iterations
+    or so, a second-order autoregression, the effect of its share of the CPU (none above a knee), the effect of memory
+    pressure, Student-t noise, and rare spikes of one iteration.
 
-        Parameters
-        ----------
-        kind
-            ``"mixed"``: all effects. ``"noexog"``: the drivers are reported, and explain nothing. ``"walk"``: a random walk
-            instead of the autoregression.
-        workers, iterations
-            Size of the trace, at least 1 each.
-        seed
-    Seed of the random numbers.
+    Parameters
+    ----------
+    kind
+        ``"mixed"``: all effects. ``"noexog"``: the drivers are reported, and explain nothing. ``"walk"``: a random walk
+        instead of the autoregression.
+    workers, iterations
+        Size of the trace, at least 1 each.
+    seed
+        Seed of the random numbers.
 
-        Raises
-        ------
-        ValueError
-            If there is no such kind, or a size is below 1.
+    Raises
+    ------
+    ValueError
+        If there is no such kind, or a size is below 1.
 
-        Examples
-        --------
-        >>> fleet = synthetic_fleet("mixed", workers=4, iterations=100)
-        >>> fleet
-        <Trace 'synthetic-mixed': 100 iterations x 4 workers; cpu_share, memory_pressure>
-        >>> fleet.meta["source"]
-        'synthetic'
+    Examples
+    --------
+    >>> fleet = synthetic_fleet("mixed", workers=4, iterations=100)
+    >>> fleet
+    <Trace 'synthetic-mixed': 100 iterations x 4 workers; cpu_share, memory_pressure>
+    >>> fleet.meta["source"]
+    'synthetic'
     """
     fleet = _simulated(kind, workers, iterations, seed)
     return Trace(

@@ -105,7 +105,7 @@ def _refuse(path: Path, first: bytes) -> None:
         raise ValueError(f"{path}: the file is empty")
     if PICKLE.match(first) or path.suffix in (".pkl", ".pickle"):
         raise ValueError(
-            f"{path}: is a pickle, which can run any program when opened, so it was not opened. Export it as JSON or CSV"
+            f"{path}: is a pickle, which can run any program when opened; it was not opened. Export it as JSON or CSV"
         )
     for magic, name in BINARY.items():
         if first.startswith(magic):

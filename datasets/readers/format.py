@@ -16,22 +16,22 @@ EMPTIEST, FREE_PLACES = 100, 10_000_000
 class Format:
     """One readable format.
 
-        Parameters
-        ----------
-        name
-    Its name: ``paceline data load FILE --format NAME``.
-        about
-            The content of the files, in a phrase.
-        files
-    The names of the files.
-        gives
-            ``"speed"`` if iterations or rates were measured, ``"usage"`` if only resource usage was.
-        read
-            Yields the traces of the files of one job; the parameters after ``paths`` are the format's options, by keyword.
-        recognises
-            Returns whether a file has this format, from its path and its first 64 kB of text.
-        job
-            Returns the job that a file belongs to: files of one folder and one job are read together.
+    Parameters
+    ----------
+    name
+        Its name: ``paceline data load FILE --format NAME``.
+    about
+        The content of the files, in a phrase.
+    files
+        The names of the files.
+    gives
+        ``"speed"`` if iterations or rates were measured, ``"usage"`` if only resource usage was.
+    read
+        Yields the traces of the files of one job; the parameters after ``paths`` are the format's options, by keyword.
+    recognises
+        Returns whether a file has this format, from its path and its first 64 kB of text.
+    job
+        Returns the job that a file belongs to: files of one folder and one job are read together.
     """
 
     name: str

@@ -77,7 +77,7 @@ KINDS = {
     "pytorch_log": Kind(
         _pytorch,
         "batch times of PyTorch's examples and of GNMT",
-        "samples: Speed or Tok/s times seconds, otherwise batches",
+        "samples: Speed or Tok/s times seconds, or batches",
     ),
 }
 
