@@ -100,7 +100,7 @@ def test_check_says_what_balancing_gains_where_there_is_nothing_to_predict(strag
     said = run("check", straggling)
     lines = said.splitlines()
     nothing = lines.index(
-        "- nothing to predict in speed beyond each worker's usual one: it looks like white noise in all workers"
+        "- nothing to predict in speed beyond each worker's usual value: it looks like white noise in all workers"
     )
     assert lines[nothing + 1 : nothing + 4] == [
         "what balancing would gain:",
@@ -138,7 +138,7 @@ def test_check_reads_usage_alone_and_draws_it(usage, tmp_path):
 
 def test_nothing_is_fetched_that_is_not_named(tmp_path):
     assert "there is no remote set 'x'" in fails("fetch", "x")
-    assert "give the one that you trust" in fails(
+    assert "give a sha256 that you trust" in fails(
         "fetch", "flash", "--file", "nexus6_lstm.json", "--cache", tmp_path / "cache"
     )
     assert not (tmp_path / "cache").exists()
