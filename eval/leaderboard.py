@@ -17,7 +17,7 @@ from paceline.predictors import LastValue, Predictor
 if TYPE_CHECKING:
     import pandas as pd
 
-YARDSTICK = "last-value"
+BASELINE = "last-value"
 
 FEWEST_SCORED = 2
 """Fewest scored speeds of a worker for a meaningful ratio."""
@@ -104,15 +104,15 @@ def leaderboard(
     """
     import pandas as pd
 
-    predictors = {YARDSTICK: LastValue(), **predictors}
-    if not isinstance(predictors[YARDSTICK], LastValue):
-        raise ValueError(f"the name {YARDSTICK!r} belongs to the baseline, got {predictors[YARDSTICK]!r}: rename it")
+    predictors = {BASELINE: LastValue(), **predictors}
+    if not isinstance(predictors[BASELINE], LastValue):
+        raise ValueError(f"the name {BASELINE!r} belongs to the baseline, got {predictors[BASELINE]!r}: rename it")
     rows: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []
     left_out: list[str] = []
     for trace in by_name(traces).values():
         results = {name: backtest(predictor, trace, warmup=warmup) for name, predictor in predictors.items()}
-        last = results[YARDSTICK]
+        last = results[BASELINE]
         kept = (last.scored >= FEWEST_SCORED) & (np.nan_to_num(last.rmse) > 0)
         rows += [row for name, result in results.items() for row in _rows(name, result, last, trace, kept)]
         jobs += [_job(name, result, trace) for name, result in results.items() if kept.any()]

@@ -142,7 +142,10 @@ def test_a_mistake_ends_in_one_sentence_and_writes_nothing(module, tmp_path, mon
         ("only_by_name", "only_by_name(*, batch_size, device) cannot be called with a batch size and a device"),
         ("returns_nothing", "make_step(8, 'cpu') returned None, and must return a function"),
         ("returns_a_number", "make_step(8, 'cpu') returned a float, and must return a function"),
-        ("wants_a_batch", "returned a function(batch), which cannot be called without arguments: missing a required argument"),
+        (
+            "wants_a_batch",
+            "returned a function(batch), which cannot be called without arguments: missing a required argument",
+        ),
         ("is_async", "make_step(8, 'cpu') is async"),
         ("awaits", "returns a coroutine instead of doing its work"),
         ("yields", "returns a generator instead of doing its work"),

@@ -75,7 +75,7 @@ def test_a_file_is_fetched_once_and_then_kept(server, made, tmp_path):
 
 def test_a_download_that_broke_off_goes_on_where_it_stopped(server, made, tmp_path):
     server.limit = 100_000
-    with pytest.raises(OSError):  # noqa: PT011 - whatever requests says of a broken connection
+    with pytest.raises(OSError):  # noqa: PT011 - the message is that of requests
         remote.fetch("made", "a.bin", cache=tmp_path)
     received = sum(file.stat().st_size for file in (tmp_path / "made").iterdir())
     assert 0 < received <= 100_000

@@ -1,4 +1,4 @@
-"""What balancing is worth on a recorded job, by whatever it is gained: and what is said where a trace does not tell."""
+"""What balancing is worth on a recorded job, and what is said if a trace allows no answer."""
 
 import json
 
@@ -24,7 +24,7 @@ def noise(iterations=400, workers=4, spread=0.02, seed=0):
 
 
 def test_a_constant_straggler_is_worth_a_fixed_split_though_there_is_nothing_to_predict():
-    """Four workers, of which one is at half the speed: equal batches take 2, balanced ones 4 / 3.5."""
+    """Four workers, one at half the speed: equal batches take 2, balanced ones 4 / 3.5."""
     found = worth(job(noise() * [0.1, 0.1, 0.1, 0.2], workers=["a", "b", "c", "d"]))
     assert found.waiting_equal == pytest.approx(1 - (3 * 0.5 + 1) / 4, abs=0.01)
     assert found.speedup_fixed == pytest.approx(2 / (4 / 3.5), rel=0.02)
