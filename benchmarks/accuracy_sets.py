@@ -56,7 +56,7 @@ def sets(quick: bool) -> Iterator[Set]:
     """Yield every set that is there."""
     size = (20, 600) if quick else (WORKERS, ITERATIONS)
     for kind in SYNTHETIC:
-        about = f"made up, {size[0]} workers x {size[1]} iterations, seed {SEED}"
+        about = f"synthetic, {size[0]} workers x {size[1]} iterations, seed {SEED}"
         yield Set(kind, about, [synthetic_fleet(kind, *size, seed=SEED)])
     jobs = recorded.load_split("held-out")
     yield Set("recorded", "the held-out jobs that ship with the library", _unique(jobs))

@@ -197,8 +197,10 @@ def report() -> Iterator[str]:
     yield "Command: `python benchmarks/arima_fit.py`\n"
     yield f"Machine: {machine()}; other work ran on it.\n"
     yield "## Fitting\n"
-    yield f"Median seconds per series over {SERIES} synthetic series, all fitting the same one in turn; in brackets, how"
-    yield "many times slower than ours. The error ratio is our root mean squared error over statsmodels', one step ahead over as"
+    yield (
+        f"Median seconds per series over {SERIES} synthetic series, all fitting the same one in turn; in brackets, how"
+    )
+    yield "many times slower than ours. The error ratio is our RMSE over statsmodels', one step ahead over as"
     yield "many points after the fitted ones, both served by statsmodels' filter.\n"
     yield from fit_table()
     yield "\n" + fleet_sentence()

@@ -101,14 +101,14 @@ def with_stragglers(workers: int, seed: int, iterations: int = 1000) -> Trace:
 def sources() -> Iterator[tuple[str, list[Trace], list[Trace]]]:
     """Yield a name, traces to fit and traces to score."""
     if QUICK:
-        yield "made up: 4 workers, random stragglers", [with_stragglers(4, 9, 300)], [with_stragglers(4, 0, 300)]
+        yield "synthetic: 4 workers, random stragglers", [with_stragglers(4, 9, 300)], [with_stragglers(4, 0, 300)]
         return
     for workers in (4, 32):
-        name = f"made up: {workers} workers, 3 % noise, random stragglers of one iteration"
+        name = f"synthetic: {workers} workers, 3 % noise, random stragglers of one iteration"
         yield name, [with_stragglers(workers, seed=9)], [with_stragglers(workers, seed) for seed in range(3)]
     made = [checks.example_trace(1000, seed) for seed in range(4)]
     yield (
-        "made up: 3 workers, 3 % noise, speeds that switch and a driver (driving factor) that shows it",
+        "synthetic: 3 workers, 3 % noise, speeds that switch and a driver (driving factor) that shows it",
         made[3:],
         made[:3],
     )
@@ -160,7 +160,7 @@ def timed() -> Iterator[str]:
 
 
 def step_times(predictor: Predictor, workers: int, steps: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Time the steps of a fleet with 3 % noise in which every twenty iterations another eighth slows down for a while."""
+    """Time the steps of a fleet with 3 % noise in which one in twenty iterations slows an eighth for a while."""
     rng = np.random.default_rng(workers)
     usual_W = rng.lognormal(4.6, 0.4, workers)
     speed_W = usual_W.copy()

@@ -156,8 +156,8 @@ def report(quick: bool) -> Iterator[str]:
     yield "# The time to serve a fleet, and the state per worker\n"
     yield "Command: `python benchmarks/speed.py`\n"
     yield f"Machine: {machine(*installed())}; one thread.\n"
-    yield "One iteration learns the newest speeds and forecasts the next, with the drivers (driving factors) cpu_share and"
-    yield "memory_pressure where supported; input and output are arrays. Medians, all in turns in one run."
+    yield "One iteration learns the newest speeds and forecasts the next, with the drivers cpu_share and"
+    yield "memory_pressure (driving factors) where supported; inputs and outputs are arrays. Medians, all in turns."
     yield "A library is left out for fleets on which it takes too long. river HoltWinters takes no drivers and mixes"
     yield "nothing: compare it with `ewma`.\n"
     yield from tables(SIZES[:4] if quick else SIZES)

@@ -52,7 +52,7 @@ def test_a_file_is_loaded_into_a_trace_with_the_options_of_its_format(usage, tmp
 def test_a_file_of_several_traces_needs_a_folder(tmp_path):
     path = tmp_path / "db__TPS.csv"
     path.write_text("value,runtime,starttime,VM_id\n10,1,2023-09-02 05:13:10,0\n20,1,2023-09-01 05:13:10,1\n")
-    assert "name a folder" in fails("load", path, "--out", tmp_path / "t.parquet")
+    assert "give a folder" in fails("load", path, "--out", tmp_path / "t.parquet")
     assert not (tmp_path / "t.parquet").exists()
     run("load", path, "--out", tmp_path / "traces")
     assert sorted(file.name for file in (tmp_path / "traces").iterdir()) == [

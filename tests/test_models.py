@@ -88,7 +88,7 @@ def test_measured_and_derived_speeds_are_never_mixed():
 
 @pytest.mark.parametrize(
     ("traces", "sentence"),
-    [([], "at least one trace"), ([Trace([[0.0]], [[1.0]], meta={"job": "idle"})], "trace 'idle' holds no speed")],
+    [([], "at least one trace"), ([Trace([[0.0]], [[1.0]], meta={"job": "idle"})], "trace 'idle' has no speed")],
 )
 def test_nothing_to_fit_is_said(traces, sentence):
     with pytest.raises(ValueError, match=sentence):
