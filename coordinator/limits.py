@@ -56,6 +56,7 @@ class Limits:
         samples = np.asarray(report.samples, dtype=np.float64)
         held = np.where(np.isfinite(samples) & (samples > 0), samples, sizes)
         known = np.inf if forecast is None else forecast.curves.limit
+        # A predictor of curves may learn the limit from the same report; shrinking twice would waste memory.
         shrinks = ran_out & ~(known < held)
         return replace(self, memory=np.where(shrinks, np.minimum(self.memory, SHRINK * held), self.memory))
 
@@ -71,6 +72,7 @@ class Limits:
 
     def split(self, forecast: Forecast, low: Array, high: Array, risk: float = 0.0) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``; the curves' own limits are ignored."""
+        # The bounds already include those limits, unless `bounds` ignored them because they leave no room.
         unlimited = replace(forecast.curves, limit=np.full(len(low), np.inf))
         return split(
             unlimited,

@@ -84,7 +84,7 @@ class Bursts:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        self.switch.turn(False)
+        self.switch.turn(False)  # only after the thread has ended, which might turn it on again otherwise
 
     def _run(self, seed: int) -> None:
         on = False

@@ -76,7 +76,7 @@ class Process:
             self._popen.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(GRACE_SECONDS)
-        self._popen.kill()
+        self._popen.kill()  # does nothing if it has ended
         self._popen.wait()
         with suppress(BrokenPipeError):
             self._popen.__exit__(None, None, None)
