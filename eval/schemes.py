@@ -24,7 +24,7 @@ class Scheme(Protocol):
         ...
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         ...
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
@@ -42,7 +42,7 @@ class EqualBatches:
     driver_names: tuple[str, ...] = ()
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         self._sizes = split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=1).sizes
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
@@ -71,7 +71,7 @@ class Balanced:
         return self.predictor.driver_names
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         self.predictor.reset(workers)
         self._global_batch = global_batch
 
@@ -99,7 +99,7 @@ class Clairvoyant:
         self.speed = speed
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         self._global_batch = global_batch
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:

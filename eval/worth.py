@@ -139,7 +139,7 @@ class FixedSplit:
         self.speed = speed
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         self._sizes = split(Curves.from_speed(self.speed), global_batch, lower=1).sizes
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
