@@ -34,18 +34,18 @@ from paceline.predictors import KINDS, LastValue, Predictor, Report
 Array = NDArray[np.float64]
 
 FIRST, LAST = 5, 50
-"""The steps of a new worker that are scored on their own: from the one to the other, both included."""
+"""The steps of a new worker that are scored separately: first and last, both included."""
 
 PEER_SERIES = 12
-"""Of a made-up fleet only so many workers, the first ones, are given to peers fitted series by series."""
+"""Number of a synthetic fleet's first workers that other libraries are fitted to, series by series."""
 
 SLOW_PEERS = ("statsforecast AutoARIMA", "statsforecast AutoETS", "river SNARIMAX + drivers")
 
 SLOW_TO_FIT, FIT_SERIES = ("SimpleRNN", "LSTM", "GRU"), 20
-"""Of a made-up fleet these are fitted on only so many workers, the first ones; they are scored on all."""
+"""These predictors are fitted on only this many of a synthetic fleet's first workers; they are scored on all."""
 
 COVERED = (0.85, 0.95)
-"""The 90 % interval of a worker is right if it holds so often."""
+"""The 90 % interval of a worker counts as right if the share of speeds that it holds is in this range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +144,10 @@ def mean(ratio_W: Array) -> float:
     return float(np.exp(np.mean(np.log(ratio_W[usable]))))
 
 
-def row(name: str, found: Scores, yardstick: Scores, *, whole: bool = True) -> str:
+def row(name: str, found: Scores, baseline: Scores, *, whole: bool = True) -> str:
     """Return a line of the table; the overhead only of forecasts of the whole set, whose groups are the same."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        rmse_W, mae_W = found.rmse / yardstick.rmse, found.mae / yardstick.mae
+        rmse_W, mae_W = found.rmse / baseline.rmse, found.mae / baseline.mae
     worst = np.nanmax(np.where(np.isfinite(rmse_W), rmse_W, np.nan))
     known = np.isfinite(found.coverage)
     right = np.mean((found.coverage >= COVERED[0]) & (found.coverage <= COVERED[1])) if known.any() else np.nan
@@ -178,7 +178,7 @@ def table(data: Set, chosen: list[str], chosen_peers: list[str]) -> Iterator[str
     yield f"\n## {data.name}: {data.series} series\n\n{data.about[0].upper()}{data.about[1:]}.\n"
     yield "| predictor | RMSE | MAE | worst series | 90 % holds (workers within 85-95 %) | overhead |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    yardstick, new_last_W = score(served(LastValue(), data), data), newcomers(LastValue(), data)
+    baseline, new_last_W = score(served(LastValue(), data), data), newcomers(LastValue(), data)
     ratios: dict[str, float] = {}
     new: dict[str, float] = {}
     for name in chosen:
@@ -187,10 +187,10 @@ def table(data: Set, chosen: list[str], chosen_peers: list[str]) -> Iterator[str
             few = name in SLOW_TO_FIT and data.name in SYNTHETIC
             model.fit(first(data, FIT_SERIES).fitting if few else data.fitting)
         scores = score(served(model, data), data)
-        ratios[name] = mean(scores.rmse / yardstick.rmse)
+        ratios[name] = mean(scores.rmse / baseline.rmse)
         if name in ("Auto", "Auto, as shipped", "Mixture", "RLS", "EWMA"):
             new[name] = mean(newcomers(model, data) / new_last_W)
-        yield row(name, scores, yardstick)
+        yield row(name, scores, baseline)
         print(f"{data.name}: {name} {time.perf_counter() - began:.1f} s {ratios[name]:.4f}", flush=True)
     best: dict[str, float] = {}
     for name, scores, last in peers(data, chosen_peers):
@@ -198,7 +198,7 @@ def table(data: Set, chosen: list[str], chosen_peers: list[str]) -> Iterator[str
         yield row(f"*{name}*", scores, last, whole=len(scores.rmse) == data.series)
     if data.name in SYNTHETIC:
         truth = Served([oracle(data.name, data.traces[0])[half(data.traces[0]) :]])
-        yield row("(oracle: knows the hidden state)", score(truth, data), yardstick)
+        yield row("(oracle: knows the hidden state)", score(truth, data), baseline)
     yield ""
     if new:
         yield (
@@ -219,7 +219,7 @@ def against_peers(ratios: dict[str, float], best: dict[str, float]) -> Iterator[
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--quick", action="store_true", help="small made-up fleets")
+    options.add_argument("--quick", action="store_true", help="small synthetic fleets")
     options.add_argument("--no-peers", action="store_true", help="leave other libraries out")
     options.add_argument("--sets", nargs="*", help="names of sets; the page is printed, not written")
     options.add_argument("--only", nargs="*", help="names of predictors and peers; the page is printed, not written")
@@ -244,16 +244,15 @@ Command: `python benchmarks/accuracy.py`, {seconds / 60:.0f} minutes.
 
 Machine: {machine("torch", "scikit-learn", *installed())}; one thread.
 
-RMSE and MAE are those of the speed over those of the last value, geometric mean over series: below 1 is better.
-Every predictor is fitted on the first half of all series of a set and scored on the second; "as shipped" is not
-fitted at all; {", ".join(SLOW_TO_FIT)} are fitted on {FIT_SERIES} workers of a made-up fleet.
-*Peers* stand in italics; see accuracy_peers.py for how each was served. Those fitted series by series
-({", ".join(SLOW_PEERS)}) take the first {PEER_SERIES}
-workers of a made-up fleet, and all ratios are to the last value on the same series. "Worst series" is the highest
-RMSE ratio of one series. "90 % holds" is how often the central 90 % interval held the speed, mean over workers, and
-for how many workers that share lies between 85 and 95 %. "Overhead" is how much longer a group of 16 workers waits
-for its slowest than if the speeds had been known, when the forecasts size its batches. Made-up fleets are
-{WORKERS} workers x {ITERATIONS} iterations.
+RMSE and MAE are errors of the speed relative to those of the last value, geometric means over series: below 1 is
+better. Every predictor is fitted on the first half of all series of a set and scored on the second; "as shipped" is not
+fitted at all; {", ".join(SLOW_TO_FIT)} are fitted on {FIT_SERIES} workers of a synthetic fleet. *Peers* are in italics;
+see accuracy_peers.py for how each was served. Those fitted series by series ({", ".join(SLOW_PEERS)}) take the first
+{PEER_SERIES} workers of a synthetic fleet, and all ratios are to the last value on the same series. "Worst series" is
+the highest RMSE ratio of one series. "90 % holds" is how often the central 90 % interval held the speed, mean over
+workers, and for how many workers that share lies between 85 and 95 %. "Overhead" is how much longer a group of 16
+workers waits for its slowest than with known speeds, if the forecasts size its batches. Synthetic fleets are {WORKERS}
+workers x {ITERATIONS} iterations.
 """
 
 

@@ -1,4 +1,4 @@
-"""What accuracy is measured on: made-up fleets, the jobs that ship, and real sets where they are.
+"""The data that accuracy is measured on: synthetic fleets, the recorded jobs, and real sets if available.
 
 Axes: T iterations, W workers.
 """
@@ -22,10 +22,10 @@ Array = NDArray[np.float64]
 DATA = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 WORKERS, ITERATIONS, SEED = 100, 2000, 1000
-"""Size and seed of the made-up fleets: nothing that ships was fitted to them."""
+"""Size and seed of the synthetic fleets: nothing that ships was fitted to them."""
 
 AZURE_ITERATIONS = 2000
-"""Of each of the 14 measurements the first machine's first so many results."""
+"""Number of first results of the first machine that are taken from each of the 14 measurements."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def sets(quick: bool) -> Iterator[Set]:
     """Yield every set that is there."""
     size = (20, 600) if quick else (WORKERS, ITERATIONS)
     for kind in SYNTHETIC:
-        about = f"made up, {size[0]} workers x {size[1]} iterations, seed {SEED}"
+        about = f"synthetic, {size[0]} workers x {size[1]} iterations, seed {SEED}"
         yield Set(kind, about, [synthetic_fleet(kind, *size, seed=SEED)])
     jobs = recorded.load_split("held-out")
     yield Set("recorded", "the held-out jobs that ship with the library", _unique(jobs))
@@ -64,7 +64,7 @@ def sets(quick: bool) -> Iterator[Set]:
 
 
 def oracle(kind: str, trace: Trace) -> Array:
-    """Return the speeds without noise of a made-up fleet, ``[T, W]``."""
+    """Return the speeds without noise of a synthetic fleet, ``[T, W]``."""
     return oracle_speed(kind, len(trace.workers), len(trace), seed=SEED)
 
 

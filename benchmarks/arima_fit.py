@@ -1,4 +1,4 @@
-"""How long it takes to fit and to serve ARIMA, and how good the fits are, against statsmodels.
+"""Measure how long ARIMA takes to fit and to serve, and how good the fits are, against statsmodels.
 
 Run as ``python benchmarks/arima_fit.py``; it writes arima_fit.md beside this file. statsforecast takes part when it
 is installed. Axes: T iterations, W workers, D drivers.
@@ -106,7 +106,7 @@ def compared(order: Order, driven: bool, iterations: int) -> tuple[dict[str, lis
 
 
 def fleet_sentence() -> str:
-    """Return what it takes to fit a whole fleet at once, for each of its series, and how that compares."""
+    """Return the time per series to fit a whole fleet at once, and how it compares."""
     workers, iterations, order = 100, 1000, (2, 0, 1)
     made = [series(order, driven=False, iterations=2 * iterations, seed=seed) for seed in range(workers)]
     value_TW, ones_TWD = np.stack([value_T for value_T, _ in made], axis=1), np.stack([d for _, d in made], axis=1)
@@ -193,13 +193,15 @@ def fit_table() -> Iterator[str]:
 
 
 def report() -> Iterator[str]:
-    yield "# How fast ARIMA is fitted and served, and how good the fits are\n"
+    yield "# How fast ARIMA fits and serves, and how good the fits are\n"
     yield "Command: `python benchmarks/arima_fit.py`\n"
     yield f"Machine: {machine()}; other work ran on it.\n"
     yield "## Fitting\n"
-    yield f"Median seconds per series over {SERIES} made-up series, all fitting the same one in turn; in brackets, how"
-    yield "many times slower than ours. The error ratio is ours over statsmodels', root mean squared, one ahead over as"
-    yield "many points after those fitted, both served by statsmodels' filter.\n"
+    yield (
+        f"Median seconds per series over {SERIES} synthetic series, all fitting the same one in turn; in brackets, how"
+    )
+    yield "many times slower than ours. The error ratio is our RMSE over statsmodels', one step ahead over as"
+    yield "many points after the fitted ones, both served by statsmodels' filter.\n"
     yield from fit_table()
     yield "\n" + fleet_sentence()
     yield "\n## Serving\n"

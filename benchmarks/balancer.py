@@ -101,13 +101,17 @@ def with_stragglers(workers: int, seed: int, iterations: int = 1000) -> Trace:
 def sources() -> Iterator[tuple[str, list[Trace], list[Trace]]]:
     """Yield a name, traces to fit and traces to score."""
     if QUICK:
-        yield "made up: 4 workers, random stragglers", [with_stragglers(4, 9, 300)], [with_stragglers(4, 0, 300)]
+        yield "synthetic: 4 workers, random stragglers", [with_stragglers(4, 9, 300)], [with_stragglers(4, 0, 300)]
         return
     for workers in (4, 32):
-        name = f"made up: {workers} workers, 3 % noise, random stragglers of one iteration"
+        name = f"synthetic: {workers} workers, 3 % noise, random stragglers of one iteration"
         yield name, [with_stragglers(workers, seed=9)], [with_stragglers(workers, seed) for seed in range(3)]
     made = [checks.example_trace(1000, seed) for seed in range(4)]
-    yield "made up: 3 workers, 3 % noise, speeds that switch and a driver that tells", made[3:], made[:3]
+    yield (
+        "synthetic: 3 workers, 3 % noise, speeds that switch and a driver (driving factor) that shows it",
+        made[3:],
+        made[:3],
+    )
     if recorded.names("held-out"):
         yield "recorded: the held-out jobs", recorded.load_split("fit"), recorded.load_split("held-out")
 
@@ -156,7 +160,7 @@ def timed() -> Iterator[str]:
 
 
 def step_times(predictor: Predictor, workers: int, steps: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Time the steps of a fleet with noise of 3 %, of which one in twenty iterations slows an eighth for a while."""
+    """Time the steps of a fleet with 3 % noise in which one in twenty iterations slows an eighth for a while."""
     rng = np.random.default_rng(workers)
     usual_W = rng.lognormal(4.6, 0.4, workers)
     speed_W = usual_W.copy()
@@ -187,7 +191,7 @@ def report() -> Iterator[str]:
     yield "Command: `python benchmarks/balancer.py`\n"
     yield f"Machine: {machine('torch')}; one thread; other work ran on it.\n"
     yield "## Steady and good\n"
-    yield f"Replay at {SAMPLES_PER_WORKER} samples a worker, the first 50 iterations not scored. A change is an"
+    yield f"Replay at {SAMPLES_PER_WORKER} samples per worker, the first 50 iterations not scored. A change is an"
     yield "iteration in which any size differs from the one before; in a replay it costs nothing, in a real job it may."
     yield "Regret: by how much the mean iteration exceeds the clairvoyant's, who knows the noise of each iteration."
     for name, fit, score in sources():
@@ -195,7 +199,7 @@ def report() -> Iterator[str]:
         yield f"Means over {len(score)} jobs; NARX was fitted on {len(fit)} other{'s' * (len(fit) > 1)}.\n"
         yield from compared(fit, score)
     yield "\n## Time of a step\n"
-    yield "The whole of `LoadBalancer.step`: learn, forecast, split, decide, and say why. Medians; default policy;"
+    yield "All of `LoadBalancer.step`: learn, forecast, split, decide, and give the reason. Medians; default policy;"
     yield "noise of 3 %, and every 20 iterations another eighth of the fleet runs at half speed.\n"
     yield from timed()
 

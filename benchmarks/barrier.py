@@ -110,13 +110,12 @@ Command: `python benchmarks/barrier.py`
 Machine: {machine()}, one thread used; other work ran on it. {time.perf_counter() - began:.0f} s in all.
 
 Batches of a group of {GROUP} workers are sized by the forecasts; the overhead is how much longer the iteration then
-takes than with the split that the speeds, had they been known, would have asked for:
-`max(p / v) * sum(v) / sum(p) - 1`, mean over {GROUPS} random groups in each iteration of the second half. Nothing was
-fitted to these traces: every predictor serves them from the first iteration on, the networks as they ship. Synthetic
-fleets are {WORKERS} workers x {ITERATIONS} iterations of a seed that the networks never saw; the oracle knows their
-hidden state, but not their noise and spikes. The held-out recorded jobs have four workers each and are put side by
-side, each worker in units of its median speed. Lower is better. What the oracle has left comes from noise and spikes
-of single iterations: no forecast can take it away.
+takes than with the best split for the true speeds: `max(p / v) * sum(v) / sum(p) - 1`, mean over {GROUPS} random groups
+in each iteration of the second half. Nothing was fitted to these traces: every predictor serves them from the first
+iteration on, the networks as they ship. Synthetic fleets are {WORKERS} workers x {ITERATIONS} iterations of a seed that
+the networks never saw; the oracle knows their hidden state, but not their noise and spikes. The held-out recorded jobs
+have four workers each and are placed side by side, each worker in units of its median speed. Lower is better. The
+oracle's remaining overhead comes from noise and spikes of single iterations: no forecast can remove it.
 
 {table}
 """)

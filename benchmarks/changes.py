@@ -106,7 +106,7 @@ Machine: {machine()}; one thread.
 
 {WORKERS} workers x {ITERATIONS} iterations (seed {SEED}): a level that jumps by 20 to 90 % in log speed every 60 to 140
 iterations, Student-t noise with 4 degrees of freedom, a spike in one iteration of a hundred. "Iterations to the new
-level": until a forecast lies within {NEAR:.0%} of it, at most {LATEST}. RMSE in log speed: in the {SOON} iterations
+level": until a forecast is within {NEAR:.0%} of it, at most {LATEST}. RMSE in log speed: in the {SOON} iterations
 from a jump on, in all others, in all.
 """
     Path(__file__).with_suffix(".md").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")

@@ -419,10 +419,10 @@ def report(share: float = 1.0) -> Iterator[str]:
     yield "\n## Leaving one batch out\n"
     yield "Relative error in per cent of the time of the batch left out: median / 95th percentile / worst. In *all*"
     yield "every source counts the same. Only ours and the lines are curves that the solver takes.\n"
-    yield "*Near the batch* weighs the others by how near they are to the one left out, which is known of a batch"
+    yield "*Near the batch* weights the others by how near they are to the one left out, which is known for a batch"
     yield "that is to be planned. The rules of our fit were chosen before the halves were made, with all profiles in"
     yield "view; its constants were then tried again on the tuning half alone (below), and none was changed. The rivals"
-    yield "are as their libraries have them; relative least squares is ours without floor and robustness.\n"
+    yield "are as their libraries provide them; relative least squares is ours without floor and robustness.\n"
     for name, half in halves.items():
         errors = left_out_errors(half)
         yield f"### Models {name}\n"

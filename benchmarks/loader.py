@@ -24,7 +24,7 @@ RANKS = 2
 
 
 class Images(Dataset[Any]):
-    """Made images, each decoded by a little arithmetic."""
+    """Synthetic images, each decoded with a little arithmetic."""
 
     def __init__(self, count: int, side: int) -> None:
         self.count, self.side = count, side
@@ -97,7 +97,7 @@ Command: `python benchmarks/loader.py`
 Machine: {machine}
 
 Time of an epoch over that of torch's `DataLoader` with a `DistributedSampler`, median of rounds in which all three took
-turns; batches of {batch} samples on one of two ranks, decoded by a little arithmetic. *Changing* is a batch size that
+turns; batches of {batch} samples on one of two ranks, decoded with a little arithmetic. *Changing* is a batch size that
 moves by up to a fifth before every batch: batches are then cut from what was loaded ahead, and copied once more.
 
 | sample | loading processes | torch, a sample | balanced, sizes constant | balanced, sizes changing |

@@ -134,14 +134,14 @@ PAGE = """# Reading a large usage trace
 
     {command}
 
-A made file in the layout of Alibaba's `machine_usage.csv`: {size} MB, {rows:,} rows of {machines} machines that take
-turns. Every reading is a process of its own, {turns} times in turns; the best time and the largest peak are shown.
+A synthetic file in the layout of Alibaba's `machine_usage.csv`: {size} MB, {rows:,} rows of {machines} machines that
+take turns. Every reading is a separate process, {turns} times in turns; the best time and the largest peak are shown.
 
 {table}
 
-`pandas.read_csv` returns the rows as they stand in the file. Paceline's reader checks every cell, puts each machine's
+`pandas.read_csv` returns the rows as they are in the file. Paceline's reader checks every cell, puts each machine's
 rows together on a regular grid (through temporary files) and yields traces, none of which needs the others in memory;
-so it does more work for each row, and `pandas.read_csv` may be faster where the file fits into memory.
+so it does more work per row, and `pandas.read_csv` may be faster if the file fits into memory.
 
 {machine}.
 """

@@ -220,7 +220,7 @@ Command: `python benchmarks/recorder.py`
 
 Machine: {machine("torch", "tensorboard", "psutil")}; one thread. Files are written to the disk of the working folder.
 
-## An iteration, besides its drivers
+## An iteration, without its drivers
 
 The aim is under 50 us. An iteration that does nothing, {ITERATIONS} times; what a loop of PyTorch's takes longer when
 watched is the median and the largest of {BLOCKS} blocks of {ITERATIONS // 20} steps, each against one without.
@@ -237,9 +237,10 @@ The aim is under 200 us together. Sampled {where}. psutil's two are not among `a
 
 ## Killed
 
-A process that records iterations as fast as it can was killed with `kill -9` {KILLS} times, at a random moment. Of the
-iterations that were over, the files lack {sum(lost)} in all, at most {max(lost)} in one of them: every iteration is
-handed to the operating system, as one line, when it ends. (Power loss is another matter: nothing waits for the disk.)
+A process that records iterations as fast as possible was killed with `kill -9` {KILLS} times, at a random moment. Of
+the iterations that were over, the files lack {sum(lost)} in all, at most {max(lost)} in one of them: every iteration is
+handed to the operating system, as one line, when it ends. (A power failure can lose more, because nothing waits for the
+disk.)
 """
 
 
@@ -248,7 +249,7 @@ def won(peers: list[str]) -> str:
     if not peers:
         return "None of the others is quicker than the `with` block."
     names = " and ".join(peers)
-    return f"{names} is quicker than the `with` block: it is handed the numbers and measures nothing."
+    return f"{names} is faster than the `with` block, because it gets the numbers and measures nothing."
 
 
 if __name__ == "__main__":

@@ -238,16 +238,16 @@ def report() -> Iterator[str]:
     yield "# How fast and how good the solver is\n"
     yield "Command: `python benchmarks/solver.py`\n"
     packages = [name for name in ("scipy", "ortools") if installed(name)]
-    yield f"Machine: {machine(*packages)}; one thread; other work ran on it. Medians; those compared took turns.\n"
+    yield f"Machine: {machine(*packages)}; one thread; other work ran on it. Medians; compared solvers took turns.\n"
     yield "## Against other exact solvers\n"
     yield "Mixed curves (half with a floor, half with an intercept, a fifth with a memory limit), at least one"
-    yield "sample each. The makespan is asserted to be the same: to the last bit for the heap greedy, to 1e-6 for"
+    yield "sample each. The makespan is asserted to be the same: bit for bit for the heap greedy, to 1e-6 for"
     yield "the two that work with tolerances or whole nanoseconds. In brackets: how many times slower than ours.\n"
     yield from compared()
     if not installed("ortools"):
         yield "\nCP-SAT was left out, as `ortools` is not installed (`pip install ortools`)."
     yield "\n## At scale\n"
-    yield f"{SAMPLES_PER_WORKER} samples a worker and 3 more. In brackets: times one `np.partition` over W numbers.\n"
+    yield f"{SAMPLES_PER_WORKER} samples per worker and 3 more. In brackets: times one `np.partition` over W numbers.\n"
     yield from scaled()
     yield "\n## What caution gains\n"
     yield "Mean reduction of the makespan by `split(..., spread=spread, risk=...)`, log-normal errors, 20 fleets of"

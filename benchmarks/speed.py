@@ -1,4 +1,4 @@
-"""How long it takes to serve one iteration of a fleet, and how much is remembered of each worker.
+"""Measure the time to serve one iteration of a fleet, and the size of the state per worker.
 
 Run as ``python benchmarks/speed.py``; it writes speed.md beside this file. ``--quick`` tries small fleets only. Peers
 take part where they are installed. Axes: T iterations, W workers, D drivers.
@@ -45,7 +45,7 @@ TURN_SECONDS = 0.15
 
 
 def fleet(workers: int, iterations: int) -> tuple[Array, Array]:
-    """Return made-up speeds ``[T, W]``, and two drivers ``[T, W, D]``."""
+    """Return synthetic speeds ``[T, W]``, and two drivers ``[T, W, D]``."""
     rng = np.random.default_rng(workers)
     return 100.0 * np.exp(rng.normal(0.0, 0.1, (iterations, workers))), rng.random((iterations, workers, len(DRIVERS)))
 
@@ -153,13 +153,13 @@ def installed() -> list[str]:
 
 
 def report(quick: bool) -> Iterator[str]:
-    yield "# How long it takes to serve a fleet, and what is remembered\n"
+    yield "# The time to serve a fleet, and the state per worker\n"
     yield "Command: `python benchmarks/speed.py`\n"
     yield f"Machine: {machine(*installed())}; one thread.\n"
-    yield "One iteration is to learn the newest speeds and forecast the next, with the drivers cpu_share and"
-    yield "memory_pressure for those that take any; arrays go in and come out. Medians, everybody in turns in one run."
-    yield "A peer is left out of fleets for which it takes too long. river HoltWinters takes no drivers and mixes"
-    yield "nothing: it is to be held against `ewma`.\n"
+    yield "One iteration learns the newest speeds and forecasts the next, with the drivers cpu_share and"
+    yield "memory_pressure (driving factors) where supported; inputs and outputs are arrays. Medians, all in turns."
+    yield "A library is left out for fleets on which it takes too long. river HoltWinters takes no drivers and mixes"
+    yield "nothing: compare it with `ewma`.\n"
     yield from tables(SIZES[:4] if quick else SIZES)
     yield "\n## Bytes of state per worker\n\n| | bytes |\n| --- | --- |"
     for name in OURS:

@@ -116,7 +116,7 @@ PEERS: dict[str, tuple[Callable[[Array, Array], Step], int]] = {
     "statsforecast ARIMA forward": (statsforecast_forward, 32),
     "statsmodels ARIMA append": (statsmodels_append, 8),
 }
-"""Every peer by the name to show, and the largest fleet that it takes part in."""
+"""Every other library under the name to show, and the largest fleet that it is measured on."""
 
 
 def _one_by_one(make: Callable[[], object], speed_TW: Array, drivers_TWD: Array, driven: bool) -> Step:

@@ -126,6 +126,7 @@ class LoadBalancer:
         # Everything is checked before anything is learnt, so that a refused report changes nothing.
         require_drivers("drivers_now", drivers_now, self.predictor)
         self.observe(report)
+        # `self.plan` is still the plan that sized the batches just run.
         self._trust.judge(report, self._limits.equal(), self.plan.forecast.curves)
         self._iterations += 1
         forecast = self._forecast(drivers_now)
@@ -155,6 +156,7 @@ class LoadBalancer:
         ValueError
             If the fleet has a worker of this name, or the policy's bounds do not suit the larger fleet.
         """
+        # Limits are checked before the predictor changes, so that a refused worker leaves no trace.
         name = str(worker)
         memory = np.append(self._limits.memory, np.inf)
         limits = Limits.of(self.policy, (*self.workers, name), self.global_batch, memory)
@@ -217,6 +219,7 @@ class LoadBalancer:
         except BaseException:
             self.predictor.load_state_dict(before)  # a refused state must change nothing
             raise
+        # `get` with defaults below: states saved by older versions lack these entries.
         self._limits = limits
         self._trust.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("trust/")})
         self._iterations = int(state["iterations"])

@@ -113,7 +113,7 @@ def _held_back(now: Situation, chosen: Split, high: Array) -> str:
 def _weighed(now: Situation, low: Array, high: Array) -> tuple[Split, str]:
     """Compare the best split with the sizes in use."""
     kept = now.makespan(now.sizes)
-    # A cheap upper bound first: in a steady job it saves the solver's run in most iterations.
+    # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
     at_most = largest_gain(now.cautious_curves, now.limits.global_batch, kept)
     if at_most < now.least_gain:
         return now.kept, _too_little(now, f"at most {why.percent(max(at_most, 0.0))}", at_most)

@@ -90,8 +90,10 @@ class SearchFallback:
 
     def step(self, report: Report, drivers_now: ArrayLike | None = None) -> Plan:
         """Learn from the iteration just finished, and plan a coming one: see :meth:`LoadBalancer.step`."""
+        # Judge first: `balancer.step` replaces the plan whose forecast is judged.
         self._judge(report)
         before = self.plan
+        # The balancer learns during a search too, as only then can its curves become right again.
         planned = self.balancer.step(report, drivers_now)
         if self.searching:
             planned = self._searched(self._search.step(report))

@@ -59,6 +59,7 @@ class Limits:
         samples = np.asarray(report.samples, dtype=np.float64)
         held = np.where(np.isfinite(samples) & (samples > 0), samples, sizes)
         known = np.inf if forecast is None else forecast.curves.limit
+        # A predictor of curves may learn the limit from the same report; shrinking twice would waste memory.
         shrinks = ran_out & ~(known < held)
         return replace(self, memory=np.where(shrinks, np.minimum(self.memory, SHRINK * held), self.memory))
 
@@ -74,6 +75,7 @@ class Limits:
 
     def split(self, curves: Curves, low: Array, high: Array, spread: Array | None = None, risk: float = 0.0) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``; the curves' own limits are ignored."""
+        # The bounds already include those limits, unless `bounds` ignored them because they leave no room.
         free = replace(curves, limit=np.full(len(low), np.inf))
         step = self.quantum
         return split(free, self.global_batch, lower=low, upper=high, quantum=step, spread=spread, risk=risk)

@@ -92,6 +92,7 @@ class Plan:
         >>> LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan.checksum
         1116388711042280
         """
+        # Python's own hash of a string differs between processes; "<i8" fixes size and byte order on every platform.
         digest = hashlib.blake2b(json.dumps([self.iteration, *self.workers]).encode(), digest_size=8)
         digest.update(np.asarray(self.sizes, dtype="<i8").tobytes())
         return int.from_bytes(digest.digest(), "little") >> 12

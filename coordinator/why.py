@@ -161,7 +161,7 @@ def expected(made: float, kept: float, horizon: int, risk: float) -> str:
 
 
 def cut(workers: Sequence[str], too_far: Mask, turns: Mask) -> str:
-    """Return which rules shortened the step, and for whom.
+    """Return which rules shortened the step, and for which workers.
 
     >>> cut(["g0", "g1"], np.array([True, False]), np.array([False, True]))
     ', held to the largest change for g0 and to half a step for g1, which turned round'

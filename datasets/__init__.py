@@ -1,8 +1,8 @@
-"""Traces: the one table, recorded ones, and readers for those that others recorded.
+"""Traces: the one table, the recorded jobs, and readers for traces recorded by others.
 
-Jobs that ship with the library are in :mod:`paceline.datasets.recorded`, readers of public formats in
-:mod:`paceline.datasets.readers`, and whether a trace is fit to learn from is found out by
-:mod:`paceline.datasets.health`. New traces are recorded by :mod:`paceline.recording`.
+Jobs that come with the library are in :mod:`paceline.datasets.recorded`, readers of public formats in
+:mod:`paceline.datasets.readers`, and checks of whether a trace is fit to learn from in
+:mod:`paceline.datasets.health`. :mod:`paceline.recording` records new traces.
 """
 
 from paceline.datasets.profiles import read_profiles

@@ -1,4 +1,4 @@
-"""Unpacking archives that others made: nothing outside the folder, no links, no bombs."""
+"""Unpack archives from others: nothing outside the folder, no links, no decompression bombs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import IO
 
 MOST_MEMBERS = 100_000
 FREE_BYTES, MOST_TIMES = 64 << 20, 200
-"""An archive may grow to 64 MB whatever its size, and beyond that to 200 times its size."""
+"""An archive of any size may grow to 64 MB, and a larger one to 200 times its size."""
 
 Member = tuple[str, int, IO[bytes] | None]
-"""Name, size, content; no content for a folder."""
+"""Name, size and content; None for a folder's content."""
 
 
 def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
@@ -28,10 +28,10 @@ def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
     FileNotFoundError
         If there is no such archive.
     FileExistsError
-        If the folder is there already.
+        If the folder exists already.
     ValueError
-        If the archive is cut or of another kind, or a member has an absolute path or one with ``..``, is a link or a
-        device, or the whole grows to more than 64 MB and 200 times the archive's size.
+        If the archive is truncated or of another kind, or a member has an absolute path or one with ``..``, is a link
+        or a device, or the whole grows to more than 64 MB and 200 times the archive's size.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
     if not archive.is_file():
         raise FileNotFoundError(f"there is no archive {archive}")
     if folder.exists():
-        raise FileExistsError(f"{folder} exists: name a new folder")
+        raise FileExistsError(f"{folder} exists: choose a new folder")
     most = max(FREE_BYTES, MOST_TIMES * archive.stat().st_size)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         target = Path(temporary) / "unpacked"
@@ -58,7 +58,7 @@ def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
                         raise ValueError(f"{archive}: holds more than {MOST_MEMBERS} members; nothing was unpacked")
                     most -= _written(archive, member, target, most)
         except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError, OSError) as error:
-            raise ValueError(f"{archive}: is cut, damaged or locked: {error}; nothing was unpacked") from error
+            raise ValueError(f"{archive}: is truncated, damaged or locked: {error}; nothing was unpacked") from error
         target.rename(folder)
     return sorted(file for file in folder.rglob("*") if file.is_file())
 
@@ -85,7 +85,7 @@ def _zip_members(archive: Path, file: zipfile.ZipFile) -> Iterator[Member]:
 
 
 def _written(archive: Path, member: Member, target: Path, most: int) -> int:
-    """Write one member below the target, and return how many bytes it has; its own word for that is not trusted."""
+    """Write one member below the target, and return its number of bytes; the size that it declares is not trusted."""
     name, size, content = member
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in "".join(path.parts[:1]) or "\0" in name:
@@ -107,7 +107,7 @@ def _bomb(archive: Path, name: str) -> str:
 
 
 class Counted:
-    """A file that refuses to give more than so many bytes."""
+    """A file that refuses to yield more than this many bytes."""
 
     def __init__(self, archive: Path, name: str, content: IO[bytes], most: int) -> None:
         self._archive, self._name, self._content, self._left = archive, name, content, most

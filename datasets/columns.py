@@ -1,7 +1,7 @@
 """The measured columns of a trace, in memory and in files."""
 
 COLUMNS = ("samples", "seconds", "comm_seconds", "wait_seconds", "start")
-"""The measured columns, in the order they are stored; the last three are optional."""
+"""The measured columns, in the order of storage; the last three are optional."""
 
 UNITS = {
     "samples": "samples",

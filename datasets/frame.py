@@ -33,7 +33,7 @@ def frame_of(trace: Trace) -> pd.DataFrame:
 
 
 def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return what a trace is made of: see :meth:`paceline.datasets.Trace.from_frame`."""
+    """Return the parts of a trace: see :meth:`paceline.datasets.Trace.from_frame`."""
     _check(frame)
     workers, column = np.unique(frame["worker"].astype(str).to_numpy(dtype=str), return_inverse=True)
     if len(workers) and all(name.isdigit() for name in workers):
@@ -81,7 +81,7 @@ def _check_unique(frame: pd.DataFrame, row: NDArray[np.int64], column: NDArray[n
         again = frame.iloc[int(first[np.argmax(count > 1)])]
         raise ValueError(
             f"worker {again['worker']!s} reports iteration {int(again['iteration'])} more than once; "
-            "each (worker, iteration) may stand in one row only"
+            "each pair (worker, iteration) may have only one row"
         )
 
 

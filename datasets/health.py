@@ -17,27 +17,27 @@ from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
 LAGS = 10
-"""How many lags the test against white noise looks at."""
+"""Number of lags in the test against white noise."""
 
 SIGNIFICANT = 0.01
-"""A worker's series counts as predictable if white noise would look like it with less than this probability."""
+"""A worker's series counts as predictable if its p-value as white noise is below this."""
 
 FEWEST = 20
-"""Of fewer values nothing is said."""
+"""Series with fewer values are not judged."""
 
 FAR = 6.0
-"""An outlier lies more than this many robust standard deviations from the running median."""
+"""An outlier is more than this many robust standard deviations from the running median."""
 
 HALF_WINDOW = 5
-"""The running median is that of a value and this many on either side."""
+"""The running median covers a value and this many on either side."""
 
 CLOCK_GAP = 10.0
-"""A gap of the clock is more than this many times the usual interval of a worker."""
+"""A clock gap is longer than this many times a worker's usual interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """What is said of one series of every worker: of the speed, or of one driver; medians over the workers.
+    """Statistics of one series of every worker, the speed or one driver; medians over the workers.
 
     Shares lie in [0, 1]; NaN where too little is known.
 
@@ -46,17 +46,17 @@ class Series:
     name
         ``"speed"``, or the driver's name.
     missing, longest_gap
-        Share of missing values of all workers; the longest run of iterations in which one of them is missing.
+        Share of missing values of all workers; the longest run of iterations in which one worker is missing.
     constant
-        How many workers' values never change.
+        Number of workers whose values never change.
     repeated, outliers
         Share of values equal to the one before; share of values far from their running median.
     variation, lag_one
         Coefficient of variation; correlation with the value before.
     predictable
-        Share of workers whose series is no white noise (Ljung-Box test of ten lags).
+        Share of workers whose series is not white noise (Ljung-Box test of ten lags).
     with_speed
-        Of a driver: correlation with the logarithm of the speed of the iteration that begins then.
+        For a driver: correlation with the log speed of the iteration that begins then.
     """
 
     name: str
@@ -80,11 +80,11 @@ class Health:
     job, iterations, workers
         The trace.
     series
-        The speed, where any was measured, and every driver.
+        The speed, if any was measured, and every driver.
     clock_backwards, clock_gaps
         How often a worker's ``start`` goes backwards, and how often it jumps; ``None`` where the trace has no clock.
     concerns
-        What to know before learning from the trace, a sentence each.
+        What to know before learning from the trace, one sentence each.
     """
 
     job: str
@@ -97,7 +97,7 @@ class Health:
     concerns: tuple[str, ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; ``None`` where a number is not known."""
+        """Return plain values for JSON; ``None`` for unknown numbers."""
         about = asdict(self)
         about["series"] = [{name: _plain(value) for name, value in asdict(one).items()} for one in self.series]
         return about
@@ -116,7 +116,7 @@ class Health:
 
 
 def health(trace: Trace) -> Health:
-    """Look at a trace before learning from it.
+    """Check a trace before learning from it.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def health(trace: Trace) -> Health:
     >>> print(health(noise))
     trace: 500 iterations of 2 workers; dropped in reading: nothing
     no clock
-    - nothing to predict in speed beyond each worker's usual one: it looks like white noise in all workers
+    - nothing to predict in speed beyond each worker's usual value: it looks like white noise in all workers
     - driver cores is constant in all workers
     """
     speed_TW = trace.speed
@@ -222,7 +222,7 @@ def _correlation(driver_TW: Array, log_speed_TW: Array) -> float:
 
 
 def _outliers(values_TW: Array) -> NDArray[np.bool_]:
-    """Say which values lie far from the median of their neighbours."""
+    """Return which values are far from the median of their neighbours."""
     if len(values_TW) < 2 * HALF_WINDOW + 1:
         return np.zeros(values_TW.shape, dtype=bool)
     width = 2 * HALF_WINDOW + 1
@@ -267,7 +267,7 @@ def _concerns(found: Health, trace: Trace) -> Iterator[str]:
     if "derived" in trace.meta:
         yield f"speeds are derived, not measured: {trace.meta['derived']}"
     if not any(one.name == "speed" for one in found.series):
-        yield "no speed was measured: a trace of usage alone"
+        yield "no speed was measured: the trace only has usage"
     if found.clock_backwards:
         yield f"the clock goes backwards {found.clock_backwards} times"
     if found.clock_gaps:
@@ -283,18 +283,18 @@ def _about_series(one: Series, name: str, workers: int) -> Iterator[str]:
     if one.constant:
         yield f"{name} is constant in {_of(one.constant, workers)}"
     if one.missing > 0.05:
-        yield f"{name} is missing in {one.missing:.0%} of all places; the longest gap is {one.longest_gap} iterations"
+        yield f"{name} is missing in {one.missing:.0%} of all entries; the longest gap is {one.longest_gap} iterations"
     if one.constant == workers:
         return
     if one.repeated > 0.2 and one.name == "speed":
-        yield f"{name} equals the value before in {one.repeated:.0%}: the last value looks better than it is"
+        yield f"{name} equals the previous value in {one.repeated:.0%}: this flatters the last-value predictor"
     if one.outliers > 0.01:
         yield f"{name} has {one.outliers:.1%} outliers"
     if one.predictable < 0.5 and one.name == "speed":
         noisy = round((1.0 - one.predictable) * workers)
-        # Of prediction alone: what a steady difference between workers is worth, `paceline.eval.worth` tells.
+        # This concerns prediction only: `paceline.eval.worth` shows what steady differences between workers are worth.
         yield (
-            f"nothing to predict in {name} beyond each worker's usual one: it looks like white noise in "
+            f"nothing to predict in {name} beyond each worker's usual value: it looks like white noise in "
             f"{_of(noisy, workers)}"
         )
 

@@ -1,4 +1,4 @@
-"""Traces as Parquet files that explain themselves: schema version, units and meta travel in the file."""
+"""Traces as self-describing Parquet files, which contain schema version, units and meta."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 REPEATING = ["worker", "samples"]
-"""Columns that hold few different values."""
+"""Columns with few distinct values, worth dictionary encoding."""
 
 
 def write(frame: pd.DataFrame, about: Mapping[str, object], path: str | Path) -> Path:
-    """Write a trace's frame, and what is known about the trace: see :meth:`paceline.datasets.Trace.save`."""
+    """Write a trace's frame and its meta: see :meth:`paceline.datasets.Trace.save`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -43,7 +43,7 @@ def write(frame: pd.DataFrame, about: Mapping[str, object], path: str | Path) ->
 
 
 def read(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Return a trace's frame and what is known about the trace: see :meth:`paceline.datasets.Trace.load`."""
+    """Return a trace's frame and its meta: see :meth:`paceline.datasets.Trace.load`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

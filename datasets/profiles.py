@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("source", "device", "model", "batch", "seconds", "comm_seconds", "held")
-"""Where it comes from, what ran it, what ran, samples, own compute time in s, communication in s, what was held."""
+"""Source, device, model, samples, own compute time in s, communication in s, and what was held constant."""
 
 CURVE = ["source", "device", "model", "held"]
-"""The columns that tell one curve from another."""
+"""The columns that identify a curve."""
 
 Rows = Iterable[tuple[object, ...]]
 
 FLASH_UNITS = {"lstm": (1_000, 1_000), "embedding": (10_000, 1_000), "output": (1_000, 10_000)}
-"""What the layer's input and output sizes are divided by in the file."""
+"""Factors by which the file scales down the layer's input and output sizes."""
 
 
 def read_profiles(path: str | Path, format: str, *, epoch_samples: Mapping[str, int] | None = None) -> pd.DataFrame:  # noqa: A002
-    r"""Read batch-time profiles that others published, as a tidy frame with the columns :data:`COLUMNS`.
+    r"""Read published batch-time profiles as a tidy frame with the columns :data:`COLUMNS`.
 
     Parameters
     ----------
     path
-        The file; for zeus, pollux and flash its name tells the device or the model, so keep it.
+        The file; for zeus, pollux and flash its name holds the device or the model, so keep the name.
     format
         ``"gavel"`` (JSON of steps/s), ``"zeus"`` (``summary_power_<device>.csv``), ``"pollux"``
         (``<model>_placements.csv`` or ``<model>_scalability.csv``) or ``"flash"`` (``<device>_<layer>.json``).
     epoch_samples
-        Samples in an epoch of each dataset. Zeus gives seconds per epoch; of a dataset that is not listed the seconds
+        Samples per epoch of each dataset. Zeus gives seconds per epoch; for a dataset that is not listed, the seconds
         stay per epoch times the batch, which is the step's time up to a constant, and ``held`` says so.
 
     Raises
@@ -51,7 +51,7 @@ def read_profiles(path: str | Path, format: str, *, epoch_samples: Mapping[str, 
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the format is unknown, or a row is not as expected; the sentence names the file and the row.
+        If the format is unknown, or a row is not as expected; the message names the file and the row.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def load_profile(path: str | Path) -> pd.DataFrame:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a column is missing or a row holds something else than expected; the sentence names the file and the row.
+        If a column is missing or a row holds an unexpected value; the message names the file and the row.
     """
     path = Path(path)
     if not path.is_file():
@@ -106,11 +106,11 @@ def load_profile(path: str | Path) -> pd.DataFrame:
     return _frame(path, table[list(COLUMNS)].itertuples(index=False, name=None), first_row=2)
 
 
-# -- one reader for each format ----------------------------------------------------------------------------------
+# -- one reader per format ---------------------------------------------------------------------------------------
 
 
 def _gavel(path: Path) -> Rows:
-    """Steps per second of jobs alone on their GPUs; jobs without a batch size in their name have no curve."""
+    """Read steps/s of jobs alone on their GPUs; jobs without a batch size in their name have no curve."""
     for device, jobs in _json(path).items():
         for key, rates in jobs.items():
             try:
@@ -189,7 +189,7 @@ def _optional(path: Path, row: int, name: str, value: Any, *, least: float | Non
 
 
 def _number(path: Path, row: int, name: str, value: Any, *, least: float | None = None) -> float:
-    """Return a positive number (or one not below ``least``), or say where it is not."""
+    """Return a positive number (or one of at least ``least``), or raise an error that says where it is."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -206,7 +206,7 @@ def _csv(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a whole CSV file: {error}") from error
+        raise ValueError(f"{path}: not a complete CSV file: {error}") from error
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise ValueError(f"{path}: columns {missing} are missing, it has {list(table.columns)}")
@@ -217,7 +217,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         file = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a whole JSON file: {error}") from error
+        raise ValueError(f"{path}: not a complete JSON file: {error}") from error
     if not isinstance(file, dict):
         raise ValueError(f"{path}: must hold a JSON object, got a {type(file).__name__}")
     return file

@@ -1,4 +1,4 @@
-"""Public sets, downloaded on demand into the user's cache: verified, and resumed where a download broke off."""
+"""Download public sets into the user's cache: verified, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paceline.datasets.remote_sets import REMOTE_SETS, RemoteFile, RemoteSet
 
 CHUNK_BYTES = 1 << 16
 MOST_BYTES = 4 << 30
-"""A file larger than this is not one of these sets'."""
+"""No file of these sets is larger than this; a larger download is refused."""
 
 SECONDS = 30.0
-"""A server that says nothing for this long is given up."""
+"""Seconds without an answer after which a server is given up."""
 
 
 def fetch(
@@ -28,30 +28,30 @@ def fetch(
     sha256: str | None = None,
     cache: str | Path | None = None,
 ) -> list[Path]:
-    """Download a public set, or one file of it, and return where the files are; what is there already is kept.
+    """Download a public set, or one file of it, and return the files' paths; existing files are kept.
 
     Parameters
     ----------
     name
         A name of :data:`paceline.datasets.remote_sets.REMOTE_SETS`.
     file
-        One file of the set; all of them without it.
+        One file of the set; by default all of them.
     url
-        Where the file is, in place of the address that is listed: a mirror, or the address of a file that has none.
+        Address of the file instead of the listed one: a mirror, or for a file without a listed address.
     sha256
-        Of the file, for a file whose sha256 is not listed; a listed one cannot be replaced.
+        Hash of a file whose sha256 is not listed; a listed one cannot be replaced.
     cache
-        The folder to keep files in; the user's cache folder unless given. Each set has a folder there.
+        The folder to keep files in; by default the user's cache folder. Each set has its own subfolder.
 
     Raises
     ------
     ImportError
         If pooch is not installed.
     ValueError
-        If there is no such set or file, its address or sha256 is neither listed nor given, or its content has another
-        sha256; such a file is not kept.
+        If there is no such set or file, its address or sha256 is neither listed nor given, or its content has a
+        different sha256; such a file is not kept.
     OSError
-        If the server cannot be reached or says no. What was received is kept, and the next call goes on from there.
+        If the server cannot be reached or refuses. Received bytes are kept, and the next call continues from there.
     """
     one = _set(name)
     chosen = [each for each in one.files if file in (None, each.name)]
@@ -75,12 +75,12 @@ def _retrieved(retrieve: Callable[..., Any], folder: Path, file: RemoteFile, add
             address, known_hash=f"sha256:{sha256}", fname=file.name, path=folder, downloader=Resuming(part)
         )
     except ValueError as error:
-        raise ValueError(f"{address}: is not what was expected and was not kept: {error}") from error
+        raise ValueError(f"{address}: has unexpected content and was not kept: {error}") from error
     return Path(found)
 
 
 class Resuming:
-    """A downloader for pooch that keeps what it received in a file of its own and goes on from there."""
+    """A downloader for pooch that keeps received bytes in its own file and continues from there."""
 
     def __init__(self, part: Path) -> None:
         self.part = part
@@ -93,8 +93,8 @@ class Resuming:
         asked = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
         with requests.get(url, headers=asked, stream=True, timeout=SECONDS) as answer:
             if answer.status_code == requests.codes.requested_range_not_satisfiable:
-                self.part.unlink()  # longer than the file: it is of another version
-                raise OSError(f"{url}: what was received before does not fit; it was removed: fetch again")
+                self.part.unlink()  # longer than the file, so it belongs to another version
+                raise OSError(f"{url}: the part received before does not match; it was removed: fetch again")
             answer.raise_for_status()
             resumed = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-") and have > 0
             with self.part.open("ab" if resumed else "wb") as kept:
@@ -137,8 +137,8 @@ def _hash(file: RemoteFile, sha256: str | None) -> str:
     if sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise ValueError(f"sha256 must be 64 hexadecimal digits in small letters, got {sha256!r}")
     if file.sha256 and sha256 not in (None, file.sha256):
-        raise ValueError(f"the sha256 of {file.name} is listed as {file.sha256}, which is not the one given")
+        raise ValueError(f"the sha256 of {file.name} is listed as {file.sha256}, which is not the given one")
     known = file.sha256 or sha256
     if not known:
-        raise ValueError(f"the sha256 of {file.name} is not listed: give the one that you trust as sha256")
+        raise ValueError(f"the sha256 of {file.name} is not listed: give a sha256 that you trust")
     return known

@@ -1,7 +1,7 @@
-"""Public sets that can be fetched: where each file is, at a fixed commit, under which licence, with which sha256.
+"""Public sets that can be fetched: each file's address at a fixed commit, licence and sha256.
 
-Of a file whose path is empty only the sha256 is known: its address has to be given. Of a file whose sha256 is empty
-nobody here has seen the whole file: its sha256 has to be given. Nothing is downloaded unless it is asked for.
+If a file's path is empty, only its sha256 is known, and you must give the address. If its sha256 is empty, no
+verified copy was available, and you must give the sha256. Nothing is downloaded without a call of ``fetch``.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class RemoteSet:
     Parameters
     ----------
     name, about
-        What it is called, and what it is, in a sentence.
+        Its name, and a one-sentence description.
     address
         The folder in the source's repository at a fixed commit; ends with a slash.
     licence
-        Under which the authors publish it.
+        The licence under which the authors publish it.
     format
-        What its files are read as; ``profiles: X`` is for :func:`paceline.datasets.profiles.read_profiles`.
+        The format that its files are read as; ``profiles: X`` is for :func:`paceline.datasets.profiles.read_profiles`.
     selection
-        Which part of the source is listed.
+        The part of the source that is listed.
     files
         The files.
     """

@@ -1,4 +1,4 @@
-"""Made-up fleets whose hidden state is known: what a forecast could reach at best, beside what it does reach.
+"""Synthetic fleets whose hidden state is known, to compare a forecast with the best possible one.
 
 Axes: T iterations, W workers.
 """
@@ -14,22 +14,22 @@ from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
 KINDS = ("mixed", "noexog", "walk")
-"""What a fleet may be: everything at once; drivers that explain nothing; speeds that wander and never come back."""
+"""Kinds of fleets: all effects at once; drivers that explain nothing; speeds that wander and never return."""
 
 SAMPLES = 64.0
 """Batch size of every worker in every iteration."""
 
 REGIME_LEVELS, REGIME_CHANGE = np.array([0.0, -0.25, -0.7]), 0.01
-"""Log speed in each hidden regime, and the chance of a change of regime in one iteration."""
+"""Log speed in each hidden regime, and the probability of a change of regime per iteration."""
 
 AR, AR_NOISE, WALK_NOISE = (1.1, -0.2), 0.03, 0.03
-"""Coefficients and innovation of the second-order autoregression, and of the random walk."""
+"""Coefficients and innovation scale of the second-order autoregression, and of the random walk."""
 
 NOISE, NOISE_FREEDOM = 0.06, 4.0
 """Scale and degrees of freedom of the Student-t noise in log speed."""
 
 SPIKE_CHANCE, SPIKE_DEPTH = 0.01, (0.5, 1.5)
-"""Chance that one single iteration is slow, and by how much in log speed."""
+"""Probability that a single iteration is slow, and by how much in log speed."""
 
 
 class _Fleet(NamedTuple):
@@ -51,12 +51,12 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
     Parameters
     ----------
     kind
-        ``"mixed"``: all of that. ``"noexog"``: the drivers are reported, and explain nothing. ``"walk"``: a random walk
-        in place of the autoregression.
+        ``"mixed"``: all effects. ``"noexog"``: the drivers are reported, and explain nothing. ``"walk"``: a random walk
+        instead of the autoregression.
     workers, iterations
         Size of the trace, at least 1 each.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
 def oracle_speed(kind: str, workers: int = 100, iterations: int = 2000, seed: int = 0) -> Array:
     """Return the speeds of the same fleet without noise and spikes, ``[T, W]``, in samples/s.
 
-    That is the forecast of somebody who knows the hidden state of every iteration: what no predictor can beat.
+    This is the forecast given the hidden state of every iteration: no predictor can beat it.
 
     >>> speed = synthetic_fleet("walk", workers=2, iterations=500).speed
     >>> error = np.log(speed / oracle_speed("walk", workers=2, iterations=500))
@@ -138,13 +138,13 @@ def _walk(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def _cpu_share(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Share of the CPU that neighbours leave, in (0, 1]: held levels, and a little jitter."""
+    """Return the share of the CPU that neighbours leave, in (0, 1]: constant levels with a little jitter."""
     level_TW = np.array([1.0, 0.8, 0.5])[_held(rng, shape, 3, 0.03)]
     return np.clip(level_TW + rng.normal(0.0, 0.04, shape), 0.05, 1.0)
 
 
 def _memory_pressure(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Share of the memory in use, in [0, 1]: it climbs and is freed again."""
+    """Return the share of the memory in use, in [0, 1]: it grows and is freed again."""
     phase_W, period_W = rng.uniform(0.0, 1.0, shape[1]), rng.uniform(50.0, 300.0, shape[1])
     climbing_TW = np.mod(phase_W + np.arange(shape[0])[:, None] / period_W, 1.0)
     return np.clip(0.4 + 0.6 * climbing_TW + rng.normal(0.0, 0.02, shape), 0.0, 1.0)

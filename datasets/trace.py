@@ -1,4 +1,4 @@
-"""The one table of the library: what every worker of one job did in every iteration.
+"""The library's one table: the measurements of every worker of one job in every iteration.
 
 Axes: T iterations, W workers, D drivers.
 """
@@ -39,14 +39,15 @@ class Trace:
     start
         When each worker began the iteration, ``[T, W]``, in seconds since 1970 (UTC).
     drivers
-        Driving factors (CPU, memory, ...) sampled at the boundary *before* each iteration, ``[T, W, D]``.
+        Driving factors of the speed (CPU share, memory, ...), sampled at the boundary *before* each iteration, ``[T, W,
+        D]``.
     driver_names
         The D names of the drivers, in the order of their axis.
     workers
-        The W names of the workers; ``"0"``, ``"1"``, ... unless given.
+        The W names of the workers; by default ``"0"``, ``"1"``, ...
     meta
-        What is known about the trace: ``job``, ``source``, ``licence``, ``host``, ... ``derived`` is set when
-        speeds come from a model of resource usage and were not measured.
+        Facts about the trace: ``job``, ``source``, ``licence``, ``host``, ... ``derived`` is set if
+        speeds were not measured but come from a model of resource usage.
 
     Raises
     ------
@@ -147,7 +148,7 @@ class Trace:
     def drivers_named(self, names: Sequence[str]) -> Array | None:
         """Return the drivers with these names, ``[T, W, len(names)]``: NaN where the trace lacks one.
 
-        ``None`` when no names are asked for.
+        It is ``None`` if ``names`` is empty.
         """
         if not names:
             return None
@@ -223,7 +224,7 @@ class Trace:
         FileNotFoundError
             If there is no such file.
         ValueError
-            If the file is cut off, not Parquet, or its columns are not those of a trace; the sentence names the file.
+            If the file is cut off, not Parquet, or its columns are not those of a trace; the message names the file.
         """
         try:
             frame, about = parquet.read(path)

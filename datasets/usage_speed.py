@@ -1,6 +1,6 @@
-"""An explicit model that turns resource usage into speed, for traces that measured usage alone.
+"""An explicit model that turns resource usage into speed, for traces that only measured usage.
 
-Speeds made so are marked: ``meta["derived"]`` says by what model. Axes: T iterations, W workers.
+Such speeds are marked: ``meta["derived"]`` names the model. Axes: T iterations, W workers.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ def speed_from_usage(
     full_speed: float = 100.0,
     batch: float = 64.0,
 ) -> Trace:
-    """Return the trace with the speeds that a training worker would have beside this usage.
+    """Return the trace with the speeds that a training worker would have under this usage.
 
-    The worker wants ``needed`` of the machine. What the others leave it is ``capacity - usage``, and never less than
-    ``least``, as schedulers starve nobody; its speed is ``full_speed`` times the share of its need that it gets.
+    The worker needs ``needed`` of the machine. The others leave it ``capacity - usage``, but never less than ``least``,
+    because schedulers starve no process. Its speed is ``full_speed`` times the share of its need that it gets.
 
     Parameters
     ----------
     trace
         A trace without speeds.
     driver
-        The driver that says what others use, such as ``cpu_util_percent``.
+        The driver that measures what others use, such as ``cpu_util_percent``.
     capacity, needed, least
-        Of the machine, in the driver's unit; ``0 < least <= needed <= capacity``.
+        Capacity of the machine, in the driver's unit; ``0 < least <= needed <= capacity``.
     full_speed
-        Speed of a worker that gets all it needs, in samples/s.
+        Speed of a worker that gets everything it needs, in samples/s.
     batch
         Samples of each iteration.
 

@@ -1,6 +1,6 @@
-"""Make the outputs that ``docs/watching.md`` shows, by a real run on this machine: ``python docs/watching.py``.
+"""Make the outputs that ``docs/watching.md`` shows, with a real run on this machine: ``python docs/watching.py``.
 
-Trains with two ranks, each pinned to a core, while six busy processes sit on the second rank's core for a while.
+Trains with two ranks, each pinned to a core, while six busy processes occupy the second rank's core for a while.
 """
 
 import base64
@@ -15,14 +15,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "watching.md"
 BUSY, FROM, UNTIL = 6, 5.0, 12.0
-"""So many competitors, from and until so many seconds after the first iteration was written."""
+"""Number of competitors, and the seconds after the first written iteration at which they start and stop."""
 
 
 ENVIRONMENT = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 
 
 def main():
-    """Train, look, and put what was seen into the page."""
+    """Train, watch, and insert the outputs into the page."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run.jsonl"
         seen = {"watch": trained_and_watched(run)}
@@ -63,7 +63,7 @@ def trained_and_watched(run):
 
 
 def command(*arguments, cwd):
-    """Run a command of paceline and return what it printed."""
+    """Run a command of paceline and return its output."""
     line = [sys.executable, "-m", "paceline", *arguments]
     return subprocess.run(line, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""How good: backtests, the leaderboard, and the replay of synchronisation schemes."""
+"""Measure how good predictors and balancing are: backtests, the leaderboard, and replays of recorded jobs."""
 
 from paceline.eval.backtest import Backtest, BacktestStep, backtest, iter_backtest
 from paceline.eval.figures import leaderboard_figure, replay_figure

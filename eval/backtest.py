@@ -1,4 +1,4 @@
-"""How well a predictor forecasts one recorded job, one step ahead. Axes: T iterations, W workers, D drivers."""
+"""Measure how well a predictor forecasts one recorded job, one step ahead. Axes: T iterations, W workers, D drivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.predictors import Forecast, Predictor, Report
 
 @dataclass(frozen=True, eq=False)
 class BacktestStep:
-    """One iteration of a backtest: its number, its forecast, and the speed that came, ``[W]``, in samples/s."""
+    """One iteration of a backtest: its number, its forecast, and the measured speed, ``[W]``, in samples/s."""
 
     iteration: int
     forecast: Forecast
@@ -27,20 +27,20 @@ class BacktestStep:
 
 @dataclass(frozen=True, eq=False)
 class Backtest:
-    """Forecasts of a whole job beside what came; the scores leave the warm-up out.
+    """Forecasts of a whole job beside the measured speeds; the scores leave out the warm-up.
 
     Parameters
     ----------
     forecast_TW, actual_TW
         Forecast and recorded speeds, ``[T, W]``, in samples/s; the recorded is NaN where a worker did not report.
     spread_TW
-        Relative standard deviation that each forecast stated, ``[T, W]``; infinite before the first report.
+        Relative standard deviation of each forecast, ``[T, W]``; infinite before the first report.
     low_TW, high_TW
         Bounds of the forecast's central 90 % interval, ``[T, W]``, in samples/s.
     warmup
         Iterations at the start that are not scored.
     seconds
-        Time of one call, on average over the job: to observe one iteration and predict the next, for the whole fleet.
+        Mean time to observe one iteration and predict the next, for the whole fleet, in seconds.
     """
 
     forecast_TW: Array
@@ -63,21 +63,21 @@ class Backtest:
 
     @property
     def coverage(self) -> Array:
-        """Share of each worker's speeds inside the 90 % interval, ``[W]``: 0.9 if the spread means what it says."""
+        """Share of each worker's speeds inside the 90 % interval, ``[W]``: 0.9 if the spread is right."""
         inside = (self.low_TW <= self.actual_TW) & (self.actual_TW <= self.high_TW)
         return _mean(np.where(np.isnan(self.actual_TW), np.nan, inside)[self.warmup :])
 
     @property
     def overhead(self) -> float:
-        """How much longer groups of 16 workers wait for their slowest than if its speed had been known, less 1.
+        """How much longer groups of 16 workers take than if all speeds had been known: the ratio of the times, less 1.
 
-        See :func:`paceline.eval.barrier_overhead`; a smaller fleet is one group, and a single worker waits for nobody.
+        See :func:`paceline.eval.barrier_overhead`; a smaller fleet is one group, and a single worker never waits.
         """
         return barrier_overhead(self.forecast_TW[self.warmup :], self.actual_TW[self.warmup :])
 
     @property
     def scored(self) -> NDArray[np.int64]:
-        """How many speeds of each worker are scored, ``[W]``."""
+        """Number of scored speeds of each worker, ``[W]``."""
         counts: NDArray[np.int64] = np.isfinite(self._error).sum(axis=0)
         return counts
 
@@ -87,9 +87,9 @@ class Backtest:
 
 
 def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> Iterator[BacktestStep]:
-    """Pass a recorded job before a predictor, one boundary at a time.
+    """Feed a recorded job to a predictor, one boundary at a time.
 
-    At each boundary the predictor sees the drivers sampled there and all earlier iterations, and nothing later. It
+    At each boundary the predictor sees the drivers (driving factors) sampled there and all earlier iterations only. It
     is reset to the trace's workers first, and never fitted.
 
     Parameters
@@ -129,7 +129,7 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     predictor
         Any predictor, fitted where it needs it.
     trace
-        The recorded job, best one that the predictor was not fitted to.
+        The recorded job, preferably one that the predictor was not fitted to.
     warmup
         Iterations at the start that are forecast but not scored.
 
@@ -166,7 +166,7 @@ def _report(trace: Trace, k: int, drivers_WD: Array | None) -> Report:
 
 
 def _mean(values_TW: Array) -> Array:
-    """Mean over time of what is known, ``[W]``; NaN where nothing is."""
+    """Return the mean over time of known values, ``[W]``; NaN if there is none."""
     known = np.isfinite(values_TW)
     total = np.where(known, values_TW, 0.0).sum(axis=0)
     mean: Array = np.divide(total, known.sum(axis=0), out=np.full(len(total), np.nan), where=known.any(axis=0))

@@ -1,4 +1,4 @@
-"""A figure of measured batch times, the curves fitted to them, and what straight proportion would say."""
+"""A figure of measured batch times, the curves fitted to them, and a proportional line for comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CURVES = 6
-"""More curves than this in one figure cannot be told apart."""
+"""Most curves in one figure: more would be indistinguishable."""
 
 
 def curve_figure(profile: pd.DataFrame, path: str | Path) -> Path:
@@ -28,12 +28,12 @@ def curve_figure(profile: pd.DataFrame, path: str | Path) -> Path:
     profile
         A tidy profile: see :mod:`paceline.datasets.profiles`.
     path
-        The picture to write; its suffix is its format.
+        The picture to write; the suffix decides its format.
 
     Raises
     ------
     ValueError
-        If the profile holds more than six curves, or one of fewer than two different batches.
+        If the profile holds more than six curves, or a curve with fewer than two different batches.
     ImportError
         If matplotlib is missing.
     """

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 BLACK, GREY, BLUE, GREEN, VERMILION = "#000000", "#767676", "#0072B2", "#009E73", "#D55E00"
-"""Told apart by colour-blind eyes too (Okabe and Ito's palette)."""
+"""Colours that colour-blind readers can distinguish as well (Okabe and Ito's palette)."""
 
 WINDOW = 25
 """Iterations averaged in the lower panel of the replay's figure."""
 
 
 def replay_figure(replay: Replay, trace: Trace, path: str | Path, *, scheme: str | None = None) -> Path:
-    """Draw the recorded speeds, and the iteration time under equal batches, one scheme and hindsight. Return the path.
+    """Draw the recorded speeds, and iteration times with equal batches, one scheme and hindsight. Return the path.
 
     Parameters
     ----------
     replay, trace
         A replayed job, and its trace.
     path
-        The file to write; its ending says which format (``.png``, ``.svg``, ``.pdf``).
+        The file to write; the suffix decides its format (``.png``, ``.svg``, ``.pdf``).
     scheme
         The scheme to draw; ``None`` takes the fastest.
 

@@ -1,4 +1,4 @@
-"""A small figure of a trace's health: its speeds, how long they remember, and what its drivers tell."""
+"""A small figure of a trace's health: its speeds, their autocorrelation, and their correlation with drivers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from paceline.datasets.health import LAGS, Health, autocorrelations, health
 from paceline.eval.figures import BLUE, GREY
 
 MOST_LINES = 8
-"""More workers than this are not drawn."""
+"""Most workers that are drawn."""
 
 
 def health_figure(trace: Trace, path: str | Path) -> Path:
     """Draw the first workers' series, their autocorrelations, and each driver's correlation with speed.
 
-    Of a trace without speeds the first driver is drawn.
+    For a trace without speeds, the first driver is drawn instead.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Recorded jobs to evaluate on, told apart by their names."""
+"""Recorded jobs to evaluate on, by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.datasets import Trace
 
 
 def by_name(traces: Iterable[Trace]) -> dict[str, Trace]:
-    """Return the traces by their names: two jobs of one name would be summed up as one.
+    """Return the traces by name; refuse two traces of one name, which tables would merge.
 
     Raises
     ------
@@ -23,7 +23,7 @@ def by_name(traces: Iterable[Trace]) -> dict[str, Trace]:
     jobs: dict[str, Trace] = {}
     for trace in traces:
         if trace.name in jobs:
-            raise ValueError(f"traces must have names of their own, got {trace.name!r} twice: set meta['job']")
+            raise ValueError(f"traces must have different names, got {trace.name!r} twice: set meta['job']")
         jobs[trace.name] = trace
     return jobs
 

@@ -17,10 +17,10 @@ from paceline.predictors import LastValue, Predictor
 if TYPE_CHECKING:
     import pandas as pd
 
-YARDSTICK = "last-value"
+BASELINE = "last-value"
 
 FEWEST_SCORED = 2
-"""A worker with fewer scored speeds has no ratio worth showing."""
+"""Fewest scored speeds of a worker for a meaningful ratio."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,17 +30,17 @@ class Leaderboard:
     Parameters
     ----------
     workers
-        One row a predictor, trace and worker: ``predictor``, ``trace``, ``worker``, ``rmse`` and ``mae`` (ratios),
+        One row per predictor, trace and worker: ``predictor``, ``trace``, ``worker``, ``rmse`` and ``mae`` (ratios),
         ``coverage`` (share inside the 90 % interval).
     jobs
-        One row a predictor and trace: ``predictor``, ``trace``, ``overhead`` (how much longer groups of 16 workers
+        One row per predictor and trace: ``predictor``, ``trace``, ``overhead`` (how much longer groups of 16 workers
         wait than if the speeds had been known), ``microseconds`` (of one call, to observe and to predict, for the
         whole fleet).
     left_out
         Workers without a ratio, as ``trace/worker``: the last value made no error on them, because their speed
         never changed, or they reported fewer than two speeds after the warm-up.
     fit_seconds
-        How long each predictor was fitted, where that is known.
+        How long fitting each predictor took, where known, in seconds.
     """
 
     workers: pd.DataFrame
@@ -50,11 +50,11 @@ class Leaderboard:
 
     @property
     def overall(self) -> pd.DataFrame:
-        """One row a predictor over all workers of all traces, best first.
+        """One row per predictor over all workers of all traces, best first.
 
         ``rmse`` and ``mae`` are geometric means of the workers' ratios, ``worst`` is the highest RMSE ratio of a
         single worker and ``where`` that worker; ``coverage``, ``overhead`` and ``microseconds`` are means, of workers
-        and of traces. ``fit seconds`` is there if that is known of any predictor.
+        and of traces. ``fit seconds`` is there if it is known for any predictor.
         """
         table = _summed_up(self.workers, self.jobs, ["predictor"])
         if self.fit_seconds:
@@ -63,7 +63,7 @@ class Leaderboard:
 
     @property
     def per_trace(self) -> pd.DataFrame:
-        """One row a trace and predictor, with the same columns, best first within each trace."""
+        """One row per trace and predictor, with the same columns, best first within each trace."""
         return _summed_up(self.workers, self.jobs, ["trace", "predictor"])
 
 
@@ -79,19 +79,19 @@ def leaderboard(
     Parameters
     ----------
     predictors
-        The predictors by the names to show, fitted where they need it. The last value is added where it is missing.
+        The predictors by the names to show, fitted if they need fitting. The last value is added if it is missing.
     traces
-        Recorded jobs, best ones that no predictor was fitted to.
+        Recorded jobs, preferably ones that no predictor was fitted to.
     warmup
         Iterations at the start of each trace that are not scored.
     fit_seconds
-        How long each predictor was fitted, to be shown beside the others' scores.
+        How long fitting each predictor took, in seconds, to show beside the scores.
 
     Raises
     ------
     ValueError
         If two traces have the same name, a warm-up leaves nothing of a trace, no worker is left to compare on, or
-        another predictor is named like the yardstick.
+        another predictor has the name of the baseline.
 
     Examples
     --------
@@ -104,15 +104,15 @@ def leaderboard(
     """
     import pandas as pd
 
-    predictors = {YARDSTICK: LastValue(), **predictors}
-    if not isinstance(predictors[YARDSTICK], LastValue):
-        raise ValueError(f"the name {YARDSTICK!r} is the yardstick's, got {predictors[YARDSTICK]!r}: rename it")
+    predictors = {BASELINE: LastValue(), **predictors}
+    if not isinstance(predictors[BASELINE], LastValue):
+        raise ValueError(f"the name {BASELINE!r} belongs to the baseline, got {predictors[BASELINE]!r}: rename it")
     rows: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []
     left_out: list[str] = []
     for trace in by_name(traces).values():
         results = {name: backtest(predictor, trace, warmup=warmup) for name, predictor in predictors.items()}
-        last = results[YARDSTICK]
+        last = results[BASELINE]
         kept = (last.scored >= FEWEST_SCORED) & (np.nan_to_num(last.rmse) > 0)
         rows += [row for name, result in results.items() for row in _rows(name, result, last, trace, kept)]
         jobs += [_job(name, result, trace) for name, result in results.items() if kept.any()]
@@ -125,7 +125,7 @@ def leaderboard(
 def _rows(
     name: str, result: Backtest, last: Backtest, trace: Trace, kept: NDArray[np.bool_]
 ) -> Iterator[dict[str, object]]:
-    """One predictor's errors relative to the last value's, a row for each worker kept."""
+    """Return one predictor's errors relative to the last value's, one row per worker kept."""
     rmse, mae = result.rmse[kept] / last.rmse[kept], result.mae[kept] / last.mae[kept]
     coverage = result.coverage[kept]
     for w, worker in enumerate(np.array(trace.workers)[kept]):

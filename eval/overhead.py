@@ -1,4 +1,4 @@
-"""What a forecast costs at a barrier: the slowest worker of a group decides, not the mean error.
+"""The cost of forecast errors at a barrier, where the slowest worker of a group counts, not the mean error.
 
 Axes: T iterations, W workers, G groups, M members of a group.
 """
@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array
 
 FEWEST_GROUPS = 8
-"""Larger fleets are dealt into groups again and again until there are so many."""
+"""Larger fleets are repeatedly dealt into groups until there are this many."""
 
 
 def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16, seed: int = 0) -> float:
-    """Return how much longer iterations take than with the true speeds known, when forecasts size the batches.
+    """Return how much longer iterations sized by forecasts take than iterations sized by the true speeds.
 
     A batch is split in proportion to the forecasts p, the workers run at the speeds v, and all wait for the last one:
     that takes ``max(p / v) * sum(v) / sum(p)`` times what a split by v takes. Only the ratios of the forecasts matter.
@@ -23,16 +23,17 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
     Parameters
     ----------
     forecast, actual
-        Forecast and measured speeds, ``[T, W]``, in samples/s; whoever did not report (NaN) is left out.
+        Forecast and measured speeds, ``[T, W]``, in samples/s; a worker that did not report (NaN) is left out.
     group
         Workers that wait for each other, at least 2; all of them if there are fewer.
     seed
-        Of the order in which workers are dealt into groups.
+        Seed of the order in which workers are dealt into groups.
 
     Returns
     -------
     float
-        Mean over iterations and groups, less 1: 0 is perfect, and that of a worker alone. NaN if nobody reported.
+        Mean ratio over iterations and groups, less 1. 0 is perfect, and is the value of a single worker. NaN without
+        reports.
 
     Raises
     ------
@@ -41,7 +42,8 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
 
     Examples
     --------
-    Two workers of 100 samples/s; one is taken for half as fast again, gets 60 % of the batch and is waited for:
+    Two workers of 100 samples/s. The forecast of one is 50 % too high, so it gets 60 % of the batch and the other
+    waits:
 
     >>> round(barrier_overhead([[150.0, 100.0]], [[100.0, 100.0]]), 3)
     0.2
@@ -49,7 +51,8 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
     forecast_TW, actual_TW = np.asarray(forecast, dtype=np.float64), np.asarray(actual, dtype=np.float64)
     if forecast_TW.shape != actual_TW.shape or forecast_TW.ndim != 2:
         raise ValueError(
-            f"forecast and actual must be [iterations, workers] alike, got {forecast_TW.shape} and {actual_TW.shape}"
+            f"forecast and actual must both have the shape [iterations, workers], got {forecast_TW.shape} and "
+            f"{actual_TW.shape}"
         )
     if group < 2:
         raise ValueError(f"group must be at least 2 workers, got {group}")
@@ -61,7 +64,7 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
 
 
 def _dealt(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the members of each group; a deal leaves out those who do not fill a group."""
+    """Return the members of each group; workers that do not fill a group are left out of that deal."""
     size = min(group, workers)
     if size == workers:
         return np.arange(workers)[None, :]
@@ -71,7 +74,7 @@ def _dealt(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int
 
 
 def _overheads(forecast_TM: Array, actual_TM: Array) -> Array:
-    """Return the overhead of each iteration in which a member reported, ``[T]``; who is alone waits for nobody."""
+    """Return the overhead of each iteration in which a member reported, ``[T]``; a single member never waits."""
     seen_TM = np.isfinite(actual_TM) & np.isfinite(forecast_TM)
     enough_T = seen_TM.any(axis=1)
     forecast_TM, actual_TM, seen_TM = forecast_TM[enough_T], actual_TM[enough_T], seen_TM[enough_T]

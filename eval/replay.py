@@ -1,7 +1,7 @@
-"""Replay: what would a recorded job have gained from other batch sizes? Axes: T iterations, W workers.
+"""Replay: what a recorded job would have gained from other batch sizes. Axes: T iterations, W workers.
 
-The recorded speeds are kept and the batch sizes are chosen anew. Two simplifications, the same for all schemes:
-speeds are taken not to depend on the batch size, and communication is left out.
+A replay keeps the recorded speeds and chooses new batch sizes. It makes two simplifications, the same for all schemes:
+speeds do not depend on the batch size, and communication is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EQUAL, CLAIRVOYANT = "equal batches", "clairvoyant"
 
 @dataclass(frozen=True, eq=False)
 class ReplayedIteration:
-    """One replayed iteration: its number, the sizes chosen, and each worker's time for them, ``[W]``, in seconds."""
+    """One replayed iteration: its number, the chosen sizes, and each worker's time for them, ``[W]``, in seconds."""
 
     number: int
     sizes: NDArray[np.int64]
@@ -40,22 +40,22 @@ class ReplayedIteration:
 
     @property
     def waiting(self) -> float:
-        """Mean share of the iteration that workers spend waiting for the last one."""
+        """Mean share of the iteration that workers spend waiting for the slowest."""
         return float(1.0 - self.seconds.mean() / self.makespan)
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """One job under several schemes; every scheme ran the same iterations.
+    """One job under several schemes, all over the same iterations.
 
     Parameters
     ----------
     trace
         Name of the job.
     iterations
-        For each scheme its scored iterations, in order.
+        The scored iterations of each scheme, in order.
     skipped
-        How many iterations were left out because a worker had not reported.
+        Number of iterations left out because a worker did not report.
     """
 
     trace: str
@@ -68,7 +68,7 @@ class Replay:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a scheme, fastest first.
+        """One row per scheme, fastest first.
 
         ``mean`` and ``p95`` seconds of an iteration, ``waiting`` share, ``speed-up`` over equal batches, ``regret``:
         by how much the mean exceeds the clairvoyant's.
@@ -99,14 +99,14 @@ class Replays:
 
     @property
     def per_trace(self) -> pd.DataFrame:
-        """The tables of all jobs, one below the other."""
+        """The tables of all jobs, concatenated."""
         import pandas as pd
 
         return pd.concat([replay.table for replay in self.replays.values()], ignore_index=True)
 
     @property
     def overall(self) -> pd.DataFrame:
-        """One row a scheme: geometric means of speed-up and of 1 + regret over the jobs, mean waiting share."""
+        """One row per scheme: geometric means of speed-up and of 1 + regret over the jobs, mean waiting share."""
         groups = self.per_trace.groupby("scheme")
         table = groups[["waiting"]].mean()
         table["speed-up"] = np.exp(groups["speed-up"].agg(lambda ratios: np.log(ratios).mean()))
@@ -115,9 +115,9 @@ class Replays:
 
 
 def iter_replay(scheme: Scheme, trace: Trace, *, global_batch: int) -> Iterator[ReplayedIteration]:
-    """Run one scheme over a recorded job, leaving out iterations in which a worker did not report.
+    """Run one scheme over a recorded job, without iterations in which a worker did not report.
 
-    Each worker takes its size over its recorded speed, and the iteration as long as the slowest of them.
+    Each worker takes its size divided by its recorded speed, and the iteration takes as long as the slowest worker.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
     trace
         The recorded job.
     global_batch
-        Samples of an iteration over all workers; ``None`` takes what the job itself used.
+        Samples per iteration over all workers; ``None`` takes the job's own.
     warmup
         Iterations at the start that are run but not scored.
 
@@ -163,11 +163,11 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
     ------
     ValueError
         If the global batch is smaller than the number of workers, nothing is left to score, or a scheme is named
-        like one of the two that are always there.
+        like one of the two built-in ones.
 
     Examples
     --------
-    Two workers, one half as fast as the other: equal batches wait for it, by hindsight nobody waits.
+    Two workers, one half as fast as the other: with equal batches one waits, with hindsight none does.
 
     >>> trace = Trace(samples=[[30, 30]] * 3, seconds=[[1.0, 2.0]] * 3)
     >>> replay({}, trace, warmup=0).table[["scheme", "mean", "waiting", "speed-up"]].round(2)
@@ -179,7 +179,7 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
     complete = np.array([np.isfinite(speed_W).all() for speed_W in trace.speed])
     if not complete[warmup:].any():
         raise ValueError(
-            f"trace {trace.name!r} has no iteration after a warm-up of {warmup} that all workers reported: "
+            f"trace {trace.name!r} has no iteration after a warm-up of {warmup} in which all workers reported: "
             "select workers that did, or shorten the warm-up"
         )
     batch = round(trace.samples[complete][0].sum()) if global_batch is None else global_batch
@@ -198,7 +198,7 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
 def replay_all(
     schemes: Mapping[str, Scheme], traces: Iterable[Trace], *, global_batch: int | None = None, warmup: int = 50
 ) -> Replays:
-    """Replay several jobs, each with a name of its own, under the same schemes: see :func:`replay`.
+    """Replay several jobs with different names under the same schemes: see :func:`replay`.
 
     Examples
     --------

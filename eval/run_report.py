@@ -1,4 +1,7 @@
-"""A finished run on one page: a figure, tables, and the balancer's reasons, counted. Axes: T iterations, W workers."""
+"""A report of a finished run on one page: a figure, tables, and counts of the balancer's reasons.
+
+Axes: T iterations, W workers.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ if TYPE_CHECKING:
 
 
 COLOURS = (BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", "#56B4E9", BLACK, GREY)
-"""One for each of the workers that are named in the figure."""
+"""Colours of the workers that the figure names."""
 
 POINTS = 400
-"""A line of more iterations is drawn as the means of so many pieces."""
+"""A line over more iterations than this is drawn as the means of this many pieces."""
 
 LISTED = 30
-"""So many of the last changes are listed."""
+"""Number of last changes that are listed."""
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
@@ -47,7 +50,7 @@ th:first-child, td:first-child, .text td {{ text-align: left }} img {{ max-width
 
 
 def run_report(run: Run, path: str | Path) -> Path:
-    """Write what happened in a run as one HTML file that needs no other, and return its path.
+    """Write the report of a run as one self-contained HTML file, and return its path.
 
     Parameters
     ----------
@@ -82,12 +85,12 @@ def run_report(run: Run, path: str | Path) -> Path:
 
 
 def reasons(run: Run) -> Counter[str]:
-    """Count the balancer's reasons, numbers and workers' names left out."""
+    """Count the balancer's reasons, without their numbers and workers' names."""
     return Counter(kind_of(sentence, run.workers) for sentence in run.why)
 
 
 def kind_of(sentence: str, workers: Sequence[str]) -> str:
-    """Return a reason without its numbers and names, so that alike ones can be counted.
+    """Return a reason without its numbers and names, so that similar reasons can be counted together.
 
     >>> kind_of("Moved 24 samples from g2 (62 % slower than the median) to g3, g1 and g0: the next ...", ["g0", "g1"])
     'Moved samples'
@@ -132,7 +135,7 @@ def _draw_times(axes: Axes, run: Run) -> None:
     top = 1.1 * float(np.fmax.reduce([*run.makespan, *equal, 0.0]))
     lines = (
         ("equal batches, an estimate", equal, BLACK, "-"),
-        ("forecast", np.where(expected < top, expected, np.nan), GREEN, ":"),  # the first knows nothing
+        ("forecast", np.where(expected < top, expected, np.nan), GREEN, ":"),  # the first forecast is far off
         ("measured", run.makespan, BLUE, "-"),
     )
     for name, seconds, colour, style in lines:
@@ -142,9 +145,9 @@ def _draw_times(axes: Axes, run: Run) -> None:
 
 
 def _draw_shares(axes: Axes, run: Run) -> None:
-    """Draw a line of its own for each of a few workers, those whose share moved most; the others in grey.
+    """Draw the shares of the few workers whose share changed most in colour, and the others in grey.
 
-    Shares, not samples: an epoch's last batch is smaller.
+    Shares, not samples, because an epoch's last batch is smaller.
     """
     total_T = np.nansum(run.sizes, axis=1, keepdims=True)
     shares_TW = 100 * run.sizes / np.where(total_T > 0, total_T, np.nan)
@@ -159,14 +162,14 @@ def _draw_shares(axes: Axes, run: Run) -> None:
 
 
 def _pieces(run: Run, values_T: Array) -> tuple[Array, Array]:
-    """Return where to draw, and the means of neighbours where there are too many iterations for a line."""
+    """Return where to draw, and means of neighbouring iterations if there are too many for a line."""
     count = min(POINTS, len(run))
     where = np.array([piece.mean() for piece in np.array_split(run.of_fleet["index"], count)])
     return where, np.array([_mean(piece) for piece in np.array_split(values_T, count)])
 
 
 def _plain(name: str) -> str:
-    """Return a name as matplotlib shows it as it is: no formulas, and not hidden for an underscore."""
+    """Return a name escaped for matplotlib: ``$`` would start a formula, a leading underscore would hide it."""
     return " " + printable(name).replace("$", r"\$")
 
 
@@ -184,7 +187,7 @@ def _overview(run: Run) -> list[tuple[Any, ...]]:
         ("saved against equal batches, an estimate", _percent(saved)),
         ("share of the workers' time spent waiting", _percent(_mean(run.waiting_share))),
         ("forecast off by, median", _percent(_median(np.abs(run.forecast_error)))),
-        ("time that balancing took, an iteration", _ms(_mean(fleet["overhead_seconds"]))),
+        ("time that balancing took, per iteration", _ms(_mean(fleet["overhead_seconds"]))),
         ("changes of sizes", int(run.acted.sum())),
         ("times the workers had different plans", int((~run.agreed).sum())),
         ("lines of the file that could not be read", run.skipped),

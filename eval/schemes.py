@@ -13,9 +13,9 @@ from paceline.solver import split
 
 
 class Scheme(Protocol):
-    """Chooses batch sizes at every barrier, from what was known by then.
+    """Chooses batch sizes at every barrier, from past measurements.
 
-    In each iteration ``sizes`` is asked first, with the drivers sampled at the boundary, and ``observe`` told after.
+    In each iteration, ``sizes`` is called first, with the drivers sampled at the boundary, and ``observe`` afterwards.
     """
 
     @property
@@ -24,25 +24,25 @@ class Scheme(Protocol):
         ...
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         ...
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
-        """Choose the sizes of this iteration, ``[W]``: at least one sample each, the global batch together."""
+        """Choose the sizes of this iteration, ``[W]``: at least one sample each, summing to the global batch."""
         ...
 
     def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
-        """Learn what the iteration just finished took, ``[W]``, in seconds."""
+        """Learn the workers' times in the iteration just finished, ``[W]``, in seconds."""
         ...
 
 
 class EqualBatches:
-    """Bulk-synchronous parallel (BSP): everybody gets the same, up to one sample."""
+    """Bulk-synchronous parallel (BSP): all workers get the same, up to one sample."""
 
     driver_names: tuple[str, ...] = ()
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         self._sizes = split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=1).sizes
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
@@ -59,7 +59,7 @@ class Balanced:
     Parameters
     ----------
     predictor
-        Any predictor, fitted where it needs it.
+        Any predictor, fitted if it needs fitting.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -67,11 +67,11 @@ class Balanced:
 
     @property
     def driver_names(self) -> tuple[str, ...]:
-        """The drivers its predictor reads."""
+        """The drivers that its predictor reads."""
         return self.predictor.driver_names
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         self.predictor.reset(workers)
         self._global_batch = global_batch
 
@@ -80,12 +80,12 @@ class Balanced:
         return split(self.predictor.predict(drivers).curves, self._global_batch, lower=1).sizes
 
     def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
-        """Let the predictor learn."""
+        """Pass the measured times to the predictor."""
         self.predictor.observe(Report(samples=sizes, seconds=seconds, drivers=drivers))
 
 
 class Clairvoyant:
-    """The best that any sizing could do: sizes solved from the speeds that are about to come.
+    """The best possible sizing: sizes solved from the speeds of the iteration to come.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Clairvoyant:
         self.speed = speed
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         self._global_batch = global_batch
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:

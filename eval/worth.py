@@ -1,6 +1,6 @@
-"""What balancing is worth on a recorded job: by a fixed split, by forecasts, by hindsight.
+"""What balancing is worth on a recorded job: with a fixed split, with forecasts, with hindsight.
 
-Axes: T iterations, W workers. The simplifications are those of :mod:`paceline.eval.replay`: speeds are taken not to
+Axes: T iterations, W workers. The simplifications are those of :mod:`paceline.eval.replay`: speeds do not
 depend on the batch size, and communication is left out.
 """
 
@@ -23,16 +23,16 @@ from paceline.predictors import EWMA, Curves
 from paceline.solver import split
 
 FEWEST = 20
-"""Of fewer iterations nothing is said, as of fewer values in :mod:`paceline.datasets.health`."""
+"""Jobs with fewer iterations are not judged, like series with fewer values in :mod:`paceline.datasets.health`."""
 
 LONGEST = 1000
-"""So many of the last iterations are replayed: a thousand take some tenths of a second, and tell enough."""
+"""Number of last iterations that are replayed: a thousand take a few tenths of a second, and are enough."""
 
 WARMUP = 50
-"""Iterations before those that count, a quarter of all at most: an average has to begin somewhere."""
+"""Iterations before the scored ones, at most a quarter of all, so that averages have a start."""
 
 LITTLE = 1.02
-"""A smaller speed-up is lost in what balancing itself costs, and in the replay's simplifications."""
+"""A smaller speed-up is less than the cost of balancing and the error of the replay's simplifications."""
 
 UNEVEN = 0.05
 """Recorded batches count as balanced if they deviate from equal ones by more than this share."""
@@ -42,24 +42,24 @@ FIXED, ONLINE = "fixed split", "ewma"
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """What :func:`worth` finds; ``str`` of it is to be read. NaN where the trace does not tell.
+    """The result of :func:`worth`; ``str`` of it is a text to read. NaN where the trace does not allow an answer.
 
     Parameters
     ----------
     iterations
-        How many were replayed: the last that all workers reported.
+        Number of replayed iterations: the last ones in which all workers reported.
     global_batch
-        Samples that were divided in each, 0 where nothing was.
+        Samples per replayed iteration; 0 if there was none.
     waiting_recorded, waiting_equal
         Mean share of an iteration that workers wait for the slowest: with the recorded sizes, and with equal ones.
     speedup_fixed
         Equal batches' time over that of one split for the whole job, by each worker's median speed.
     speedup_online
-        The same for a split by a plain average of past speeds, asked before each iteration.
+        The same for a new split before each iteration, by a plain average of past speeds.
     speedup_clairvoyant
-        The same for splits by the speeds that were about to come: no sizing is faster.
+        The same for splits by the speeds of the iteration to come: no sizing is faster.
     sentences
-        What this means, a sentence each; or what kept it from being found.
+        What this means, one sentence each; or why there is no answer.
     """
 
     iterations: int = 0
@@ -73,11 +73,11 @@ class Worth:
 
     @property
     def forecasts_add(self) -> float:
-        """How much faster than the fixed split forecasts could make the job at best, as a factor."""
+        """Upper bound of the factor by which forecasts could make the job faster than the fixed split."""
         return self.speedup_clairvoyant / self.speedup_fixed
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; ``None`` where a number is not known."""
+        """Return plain values for JSON; ``None`` for unknown numbers."""
         about = asdict(self) | {"forecasts_add": self.forecasts_add, "sentences": list(self.sentences)}
         return {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in about.items()}
 
@@ -86,9 +86,9 @@ class Worth:
 
 
 def worth(trace: Trace, *, global_batch: int | None = None) -> Worth:
-    """Replay a job with equal batches, a fixed split, an average of past speeds and hindsight, and say what that means.
+    """Replay a job with equal batches, a fixed split, an average of past speeds and hindsight, and explain the result.
 
-    A trace that does not tell (no speeds, one worker, too few iterations, nothing to divide) is no error: the sentences
+    A trace without an answer (no speeds, one worker, too few iterations, nothing to divide) is no error: the sentences
     say what is missing.
 
     Parameters
@@ -100,7 +100,7 @@ def worth(trace: Trace, *, global_batch: int | None = None) -> Worth:
 
     Examples
     --------
-    One worker is half as fast as the other, always. There is nothing to predict, and much to gain:
+    One worker is always half as fast as the other. There is nothing to predict, but much to gain:
 
     >>> rng = np.random.default_rng(0)
     >>> seconds = [0.1, 0.2] * rng.uniform(0.99, 1.01, (300, 2))
@@ -125,12 +125,12 @@ def worth(trace: Trace, *, global_batch: int | None = None) -> Worth:
 
 
 class FixedSplit:
-    """One split for the whole job, by speeds that are known beforehand.
+    """One split for the whole job, by speeds known in advance.
 
     Parameters
     ----------
     speed
-        Each worker's, ``[W]``, in samples/s.
+        Speed of each worker, ``[W]``, in samples/s.
     """
 
     driver_names: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class FixedSplit:
         self.speed = speed
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
+        """Start a job with these workers and this global batch; nothing is carried over."""
         self._sizes = split(Curves.from_speed(self.speed), global_batch, lower=1).sizes
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
@@ -150,7 +150,7 @@ class FixedSplit:
         """Learn nothing."""
 
 
-# -- what keeps it from being found ------------------------------------------------------------------------------
+# -- why there may be no answer -----------------------------------------------------------------------------------
 
 
 def _obstacle(trace: Trace, speed_TW: Array, complete_T: NDArray[np.bool_]) -> str:
@@ -162,11 +162,11 @@ def _obstacle(trace: Trace, speed_TW: Array, complete_T: NDArray[np.bool_]) -> s
         return ""
     told = "What balancing would gain is not known: "
     if len(trace) < FEWEST:
-        return f"{told}the trace has {len(trace)} iterations, and it takes {FEWEST} that all workers reported."
+        return f"{told}the trace has {len(trace)} iterations, but {FEWEST} in which all workers reported are needed."
     missing_W = np.isnan(speed_TW).sum(axis=0)
     w = int(np.argmax(missing_W))
     return (
-        f"{told}all workers reported a speed in {complete_T.sum()} of {len(trace)} iterations, and it takes {FEWEST}; "
+        f"{told}all workers reported a speed in {complete_T.sum()} of {len(trace)} iterations, but {FEWEST} must; "
         f"{_named(trace.workers[w])} is missing in {missing_W[w]}."
     )
 
@@ -178,7 +178,7 @@ def _indivisible(batch: int, workers: int) -> str:
     )
 
 
-# -- what was found ----------------------------------------------------------------------------------------------
+# -- the answer --------------------------------------------------------------------------------------------------
 
 
 def _summed_up(replayed: Replay, job: Trace, batch: int) -> Worth:
@@ -209,7 +209,7 @@ def _on_waiting(found: Worth, job: Trace) -> str:
     if slowest.max() > len(job) / 2 and found.speedup_clairvoyant >= LITTLE:
         sentence += f", mostly for {_named(job.workers[int(slowest.argmax())])}"
     if np.abs(shares_W - 1.0).max() > UNEVEN:
-        sentence += f"; with the sizes as they were recorded workers wait {100 * found.waiting_recorded:.0f} %"
+        sentence += f"; with the recorded sizes workers wait {100 * found.waiting_recorded:.0f} %"
     return f"{sentence}."
 
 
@@ -227,9 +227,7 @@ def _on_fixed(found: Worth) -> str:
 
 def _on_forecasts(found: Worth, job: Trace) -> str:
     if found.speedup_clairvoyant < LITTLE:
-        return (
-            f"Even the speeds to come, known beforehand, would gain no more than {_times(found.speedup_clairvoyant)}."
-        )
+        return f"Even speeds known in advance would gain no more than {_times(found.speedup_clairvoyant)}."
     add, reached = _times(found.forecasts_add), f"an average of past speeds ({ONLINE}) reaches"
     reached += f" {_times(found.speedup_online)} in all."
     if found.forecasts_add < LITTLE:

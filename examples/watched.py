@@ -1,6 +1,6 @@
 """A balanced training script that can be watched: ``torchrun --nproc-per-node 2 examples/watched.py run.jsonl``.
 
-In a second terminal: ``paceline watch run.jsonl``. Each rank has a core of its own, so that whatever else runs on one
+In a second terminal: ``paceline watch run.jsonl``. Each rank has its own core, so that other work on one
 core slows one rank: try ``taskset -c 1 yes > /dev/null``.
 """
 

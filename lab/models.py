@@ -1,4 +1,4 @@
-"""Small real models on real data that scikit-learn carries with it, so nothing is downloaded."""
+"""Small real models on real data that comes with scikit-learn, so nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A model, what it learns from and what it is to be good at."""
+    """A model with its data, inputs, targets and loss."""
 
     data: str
     model: torch.nn.Module
@@ -27,14 +27,14 @@ class Task:
 
 
 def digits_mlp() -> Task:
-    """Tell the digit from 64 pixels, with three dense layers."""
+    """Classify a digit from 64 pixels, with three dense layers."""
     from torch import nn
 
     return _digits(nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)))
 
 
 def digits_cnn() -> Task:
-    """Tell the digit from an image of 8 x 8, with two convolutions."""
+    """Classify a digit from an 8 x 8 image, with two convolutions."""
     from torch import nn
 
     return _digits(
@@ -52,7 +52,7 @@ def digits_cnn() -> Task:
 
 
 def digits_lstm() -> Task:
-    """Tell the digit from its eight rows, read one after the other."""
+    """Classify a digit from its eight rows, read one after the other."""
     from torch import nn
 
     class Reader(nn.Module):
@@ -68,7 +68,7 @@ def digits_lstm() -> Task:
 
 
 def digits_attention() -> Task:
-    """Tell the digit from its eight rows, with one attention layer."""
+    """Classify a digit from its eight rows, with one attention layer."""
     from torch import nn
 
     return _digits(
@@ -83,7 +83,7 @@ def digits_attention() -> Task:
 
 
 def digits_autoencoder() -> Task:
-    """Press 64 pixels through 16 numbers and restore them."""
+    """Compress 64 pixels into 16 numbers and restore them."""
     import torch
     from torch import nn
 
@@ -96,7 +96,7 @@ def digits_autoencoder() -> Task:
 
 
 def photo_denoiser() -> Task:
-    """Take the noise out of patches of two photographs."""
+    """Remove noise from patches of two photographs."""
     import torch
     from torch import nn
 
@@ -127,7 +127,7 @@ def photo_upscaler() -> Task:
 
 
 def photo_cnn() -> Task:
-    """Tell from which of two photographs a patch comes."""
+    """Classify which of two photographs a patch comes from."""
     import torch
     from torch import nn
 
@@ -176,7 +176,7 @@ def _digit_images() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def _photo_patches(each: int = 1000) -> NDArray[np.float32]:
-    # Patches of 16 x 16 pixels at random places of two photographs, the same every time, [2 each, 3, 16, 16].
+    # Patches of 16 x 16 pixels at random places of two photographs, the same in every call, [2 * each, 3, 16, 16].
     from sklearn.datasets import load_sample_images
 
     rng = np.random.default_rng(0)

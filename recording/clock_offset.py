@@ -49,6 +49,7 @@ def clock_offset(ask: Callable[[], float], *, rounds: int = 8, clock: Callable[[
         asked = clock()
         other = ask()
         heard = clock()
+        # The fastest round trip leaves the least room for an unequal way there and back.
         if (heard - asked) / 2 < best.error_seconds:
             best = ClockOffset(round((asked + heard) / 2 - other, 9), round((heard - asked) / 2, 9))
     return best

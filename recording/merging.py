@@ -109,6 +109,7 @@ def _files(paths: Iterable[str | Path]) -> list[Record]:
 
 
 def _without_waiting(exposed_TW: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    # All workers leave the exchange together, so the shortest stay is that of the worker that arrived last.
     shortest_T = np.min(exposed_TW, axis=1, keepdims=True, initial=np.inf, where=np.isfinite(exposed_TW))
     comm_TW = np.where(np.isfinite(exposed_TW), shortest_T, np.nan)
     return {"comm_seconds": comm_TW, "wait_seconds": exposed_TW - comm_TW}
@@ -135,6 +136,7 @@ def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.float64]]:
         panel = np.array(rows, dtype=np.float64).reshape(len(rows), width)
     except OverflowError as error:
         raise ValueError(f"{path}: holds a number too large for float64 ({error})") from error
+    # A repeated iteration would overwrite the first one in the panel without a word.
     if len(np.unique(panel[:, 0])) != len(panel):
         raise ValueError(f"{path}: it holds an iteration twice")
     return header, panel

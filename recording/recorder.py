@@ -94,6 +94,7 @@ class Recorder:
 
     def __enter__(self) -> Self:
         try:
+            # "x" refuses an existing file; without a buffer, every line reaches the operating system at once.
             self._file = self.path.open("xb", buffering=0)
         except FileExistsError:
             raise FileExistsError(
@@ -119,6 +120,7 @@ class Recorder:
         step = self.begin()
         begin = time.perf_counter()
         yield step
+        # perf_counter, not time(): the wall clock may be set back during the iteration.
         step.seconds = time.perf_counter() - begin - step.wait_seconds - step.comm_seconds
         self.write(step, samples)
 

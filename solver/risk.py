@@ -66,4 +66,5 @@ def cautious(curves: Stretched, spread: Array, risk: float) -> Stretched:
 def _expected_largest(count: int) -> float:
     from statistics import NormalDist
 
+    # Blom's approximation of the expected maximum of `count` standard normal numbers.
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))

@@ -182,6 +182,7 @@ def _status(load: Load, taken: Array, seconds: Array) -> Status:
     makespan = np.maximum.reduce(seconds)
     if np.minimum.reduce(with_one_more) > makespan and np.minimum.reduce(taken) > 0:
         return Status.BALANCED
+    # Several conditions may hold at once. The first one in this order names the status.
     last, room = seconds == makespan, taken < load.upper
     sooner = with_one_more < makespan
     if sooner.any():

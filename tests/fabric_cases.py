@@ -23,7 +23,7 @@ def loader_of():
 
 
 def train(fabric, model, optimizer, loader, *, epochs=EPOCHS, stop=None, every=1):
-    """Accumulate gradients over so many batches, and clip them."""
+    """Accumulate gradients over this many batches, and clip them."""
     for _ in range(epochs):
         for number, batch in enumerate(loader, 1):
             last = number % every == 0 or number == BATCHES

@@ -28,7 +28,7 @@ INHERITING = {"self", "cls", "served"}
 """Names of an object of the class that a file defines: ``served`` is a copy of itself that a predictor fits by."""
 
 MOST_FILES = 16
-"""Modules in a folder: more than that nobody takes in at a glance."""
+"""Most modules in a folder: more are hard to survey."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Module:
 
     @property
     def room(self):
-        """The room that it stands in: the foundation and the face are files of the package itself."""
+        """The room that it belongs to; the foundation and the face are files of the package itself."""
         parts = self.name.split(".")
         if len(parts) > 1 and parts[1] in MAY_IMPORT:
             return parts[1]

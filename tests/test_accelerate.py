@@ -53,7 +53,7 @@ def test_a_saved_state_resumes_in_the_middle_of_an_epoch(outcomes):
 
 
 def test_skipping_batches_is_refused_as_the_loader_resumes_by_itself(outcomes):
-    assert "goes on with the rest of the epoch by itself" in outcomes["resumed"]["skipped"]
+    assert "continues with the rest of the epoch by itself" in outcomes["resumed"]["skipped"]
 
 
 def test_rows_of_all_ranks_can_be_gathered_and_evaluation_is_as_it_was(outcomes):

@@ -89,7 +89,7 @@ def test_cut_and_other_files_and_repeated_members_are_refused(tmp_path):
     (tmp_path / "cut.tgz").write_bytes(tarred(tmp_path / "b.tgz", ("x", whole, tarfile.REGTYPE)).read_bytes()[:60])
     (tmp_path / "text.txt").write_text("no archive")
     for name in ("cut.zip", "cut.tgz", "text.txt"):
-        with pytest.raises(ValueError, match=r"neither a zip nor a tar|cut, damaged"):
+        with pytest.raises(ValueError, match=r"neither a zip nor a tar|truncated, damaged"):
             unpack(tmp_path / name, tmp_path / "out")
     twice = tarred(tmp_path / "twice.tgz", ("x", b"1", tarfile.REGTYPE), ("x", b"2", tarfile.REGTYPE))
     with pytest.raises(ValueError, match="nothing was unpacked"):
@@ -97,7 +97,7 @@ def test_cut_and_other_files_and_repeated_members_are_refused(tmp_path):
 
 
 def test_a_folder_that_is_there_is_not_written_into(tmp_path):
-    with pytest.raises(FileExistsError, match="name a new folder"):
+    with pytest.raises(FileExistsError, match="choose a new folder"):
         unpack(zipped(tmp_path / "a.zip", {"x": b"1"}), tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no archive"):
         unpack(tmp_path / "none.zip", tmp_path / "out")

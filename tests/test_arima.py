@@ -21,7 +21,7 @@ BURN_IN = 60
 """Iterations after which the two diffuse starts of a differenced series are forgotten."""
 
 EFFECT = np.array([-8.0, 3.0])
-"""What the two made-up drivers do to the speed."""
+"""Effects of the two synthetic drivers on the speed."""
 
 
 def panel(order, iterations=240, workers=3, seed=0, effect=EFFECT):

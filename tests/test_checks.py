@@ -112,7 +112,7 @@ class ForgetsTheRenamed(LastValue):
 
 
 class GivesUpOnTheSilent(LastValue):
-    """Takes the mean of the others for a worker that is silent for long, and follows nobody after that."""
+    """Forecasts a long-silent worker at the mean of the others, and never follows any worker after that."""
 
     def _fresh(self, count):
         return super()._fresh(count) | {"silent": np.zeros(count)}

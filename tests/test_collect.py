@@ -249,7 +249,7 @@ def test_groups_are_removed_when_one_of_them_cannot_be_made(tmp_path):
 def test_quotas_beyond_the_cores_are_refused():
     cores = len(os.sched_getaffinity(0))
     with (
-        pytest.raises(ValueError, match=f"quota must leave all workers room on {cores} cores"),
+        pytest.raises(ValueError, match=f"quota must leave room for all workers on {cores} cores"),
         places(1, cores + 0.5),
     ):
         pass
@@ -291,7 +291,7 @@ def test_a_competitor_works_when_its_plan_says_and_ends_with_the_one_who_started
 
 
 def busy_or_stored(family):
-    """Seconds of CPU beyond those that Python needs to start, or blocks written: whatever the kind is about."""
+    """Return CPU seconds beyond Python's start, or blocks written, depending on the kind."""
     members = [family, *family.children(recursive=True)]
     seconds = sum(member.cpu_times().user + member.cpu_times().system for member in members)
     return max(seconds - 1.0, family.io_counters().write_bytes / 1e8)

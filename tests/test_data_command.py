@@ -52,7 +52,7 @@ def test_a_file_is_loaded_into_a_trace_with_the_options_of_its_format(usage, tmp
 def test_a_file_of_several_traces_needs_a_folder(tmp_path):
     path = tmp_path / "db__TPS.csv"
     path.write_text("value,runtime,starttime,VM_id\n10,1,2023-09-02 05:13:10,0\n20,1,2023-09-01 05:13:10,1\n")
-    assert "name a folder" in fails("load", path, "--out", tmp_path / "t.parquet")
+    assert "give a folder" in fails("load", path, "--out", tmp_path / "t.parquet")
     assert not (tmp_path / "t.parquet").exists()
     run("load", path, "--out", tmp_path / "traces")
     assert sorted(file.name for file in (tmp_path / "traces").iterdir()) == [
@@ -100,7 +100,7 @@ def test_check_says_what_balancing_gains_where_there_is_nothing_to_predict(strag
     said = run("check", straggling)
     lines = said.splitlines()
     nothing = lines.index(
-        "- nothing to predict in speed beyond each worker's usual one: it looks like white noise in all workers"
+        "- nothing to predict in speed beyond each worker's usual value: it looks like white noise in all workers"
     )
     assert lines[nothing + 1 : nothing + 4] == [
         "what balancing would gain:",
@@ -138,7 +138,7 @@ def test_check_reads_usage_alone_and_draws_it(usage, tmp_path):
 
 def test_nothing_is_fetched_that_is_not_named(tmp_path):
     assert "there is no remote set 'x'" in fails("fetch", "x")
-    assert "give the one that you trust" in fails(
+    assert "give a sha256 that you trust" in fails(
         "fetch", "flash", "--file", "nexus6_lstm.json", "--cache", tmp_path / "cache"
     )
     assert not (tmp_path / "cache").exists()

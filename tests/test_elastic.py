@@ -1,4 +1,4 @@
-"""Fleets that change: what is told of a worker by its name follows it under another name."""
+"""Fleets that change: state kept under a worker's name follows it to a new name."""
 
 import numpy as np
 import pytest

@@ -59,7 +59,7 @@ def test_gaps_are_measured():
 def test_repeats_are_the_share_of_values_equal_to_the_one_before():
     held = np.repeat(walk(100), 4, axis=0)
     assert speed_of(trace_of(held)).repeated == pytest.approx(0.75, abs=0.01)
-    assert any("equals the value before" in concern for concern in health(trace_of(held)).concerns)
+    assert any("equals the previous value" in concern for concern in health(trace_of(held)).concerns)
 
 
 def test_single_spikes_are_outliers_and_a_lasting_change_is_none():
@@ -99,7 +99,7 @@ def test_drivers_that_follow_the_speed_or_stand_still_are_told():
 def test_usage_alone_and_derived_speeds_are_said():
     none = np.full((50, 1), NAN)
     usage = Trace(none, none, drivers=np.ones((50, 1, 1)), driver_names=["cpu"])
-    assert "no speed was measured: a trace of usage alone" in health(usage).concerns
+    assert "no speed was measured: the trace only has usage" in health(usage).concerns
     derived = trace_of(walk(), meta={"derived": "a model"})
     assert "speeds are derived, not measured: a model" in health(derived).concerns
 

@@ -29,7 +29,7 @@ def of_speed(*speeds):
     return Trace(np.ones_like(speed_TW), 1 / speed_TW)
 
 
-def test_the_yardstick_has_ratio_one_and_is_always_there():
+def test_the_baseline_has_ratio_one_and_is_always_there():
     table = leaderboard({}, [checks.example_trace()]).overall
     assert table["predictor"].tolist() == ["last-value"]
     assert table.loc[0, ["rmse", "mae", "worst"]].tolist() == [1.0, 1.0, 1.0]
@@ -95,12 +95,12 @@ def test_every_trace_is_met_afresh():
 
 
 def test_two_jobs_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="traces must have names of their own, got 'example' twice"):
+    with pytest.raises(ValueError, match="traces must have different names, got 'example' twice"):
         leaderboard({}, [checks.example_trace(seed=1), checks.example_trace(seed=2)])
 
 
 def test_nothing_else_may_be_called_the_last_value():
-    with pytest.raises(ValueError, match=r"the name 'last-value' is the yardstick's, got EWMA"):
+    with pytest.raises(ValueError, match=r"the name 'last-value' belongs to the baseline, got EWMA"):
         leaderboard({"last-value": EWMA()}, [checks.example_trace()])
 
 

@@ -80,7 +80,7 @@ def test_without_other_ranks_the_callback_does_nothing(outcomes):
         ("a plain loader", "must return a BalancedLoader, got DataLoader"),
         ("a sharded model", "got ModelParallelStrategy"),
         ("overfit_batches", "overfit_batches wants the same batches in every epoch"),
-        ("reload_dataloaders_every_n_epochs", "would replace the loader that is balanced"),
+        ("reload_dataloaders_every_n_epochs", "would replace the balanced loader"),
         ("accumulate", "accumulate_grad_batches=3, but the loader accumulate=2"),
         ("a backward pass of one's own", "needs balance.scale(loss)"),
         ("a collective", "a collective inside the backward pass"),

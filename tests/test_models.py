@@ -43,7 +43,7 @@ def test_a_model_file_that_is_cut_off_is_named(tmp_path, narx):
     path = save_model(narx, tmp_path / "narx.safetensors")
     for share in (0.0, 0.5, 0.99):
         path.with_name("cut.safetensors").write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-        with pytest.raises(ValueError, match=r"cut\.safetensors: not a whole model file"):
+        with pytest.raises(ValueError, match=r"cut\.safetensors: not a complete model file"):
             load_model(path.with_name("cut.safetensors"))
 
 
@@ -61,7 +61,7 @@ class Homemade(EWMA):
 
 def test_a_predictor_of_ones_own_is_loaded_when_its_class_is_given(tmp_path):
     path = save_model(Homemade(smoothing=0.4), tmp_path / "homemade.safetensors")
-    with pytest.raises(ValueError, match=r"holds a Homemade, which is none of .* pass its class in kinds"):
+    with pytest.raises(ValueError, match=r"holds a Homemade, which is not one of .* pass its class in kinds"):
         load_model(path)
     assert load_model(path, kinds=[Homemade]).smoothing == 0.4
 
@@ -81,14 +81,14 @@ def test_fitting_is_the_same_twice(narx):
 def test_measured_and_derived_speeds_are_never_mixed():
     measured = checks.example_trace()
     derived = Trace(measured.samples, measured.seconds, meta={"job": "usage", "derived": "1 / cpu"})
-    with pytest.raises(ValueError, match=r"traces \['usage'\] hold speeds derived from resource usage"):
+    with pytest.raises(ValueError, match=r"traces \['usage'\] have speeds derived from resource usage"):
         fit(EWMA(), [measured, derived])
     assert fit(EWMA(), [derived]).smoothing == 0.2
 
 
 @pytest.mark.parametrize(
     ("traces", "sentence"),
-    [([], "at least one trace"), ([Trace([[0.0]], [[1.0]], meta={"job": "idle"})], "trace 'idle' holds no speed")],
+    [([], "at least one trace"), ([Trace([[0.0]], [[1.0]], meta={"job": "idle"})], "trace 'idle' has no speed")],
 )
 def test_nothing_to_fit_is_said(traces, sentence):
     with pytest.raises(ValueError, match=sentence):

@@ -1,4 +1,4 @@
-"""The overhead at a barrier, by hand and by law."""
+"""The overhead at a barrier: known numbers and laws."""
 
 import numpy as np
 import pytest
@@ -52,5 +52,7 @@ def test_the_same_seed_deals_the_same_groups_and_everybody_gets_into_one():
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="group must be at least 2 workers, got 1"):
         barrier_overhead(FORECAST, ACTUAL, group=1)
-    with pytest.raises(ValueError, match=r"must be \[iterations, workers\] alike, got \(50, 19\) and \(50, 20\)"):
+    with pytest.raises(
+        ValueError, match=r"must both have the shape \[iterations, workers\], got \(50, 19\) and \(50, 20\)"
+    ):
         barrier_overhead(FORECAST[:, 1:], ACTUAL)

@@ -126,7 +126,7 @@ def test_who_never_changed_does_not_turn_round():
 
 
 class Curious(LastValue):
-    """Asks for excitation of the workers it is told."""
+    """Requests excitation of given workers."""
 
     def __init__(self, wants=(True, True, False)):
         super().__init__()

@@ -111,7 +111,7 @@ def test_a_users_model_is_measured_written_and_drawn(module, tmp_path, monkeypat
     [
         (["absent:make_step"], "there is no module 'absent'"),
         (["absent.deeper:make_step"], "there is no module 'absent.deeper'"),
-        (["{module}.py:make_step"], "a module is named, not its file: {module}"),
+        (["{module}.py:make_step"], "give the module's name, not its file: {module}"),
         (["./{module}:make_step"], "must be named like package.module:make_step"),
         (["{module}:"], "must be named like package.module:make_step"),
         (["{module}:make_stp"], "has no function 'make_stp', but it has 'make_step'"),
@@ -142,11 +142,14 @@ def test_a_mistake_ends_in_one_sentence_and_writes_nothing(module, tmp_path, mon
         ("only_by_name", "only_by_name(*, batch_size, device) cannot be called with a batch size and a device"),
         ("returns_nothing", "make_step(8, 'cpu') returned None, and must return a function"),
         ("returns_a_number", "make_step(8, 'cpu') returned a float, and must return a function"),
-        ("wants_a_batch", "returned a function(batch), which cannot be called without: missing a required argument"),
+        (
+            "wants_a_batch",
+            "returned a function(batch), which cannot be called without arguments: missing a required argument",
+        ),
         ("is_async", "make_step(8, 'cpu') is async"),
-        ("awaits", "gives back a coroutine instead of doing its work"),
-        ("yields", "gives back a generator instead of doing its work"),
-        ("one_function_too_many", "gives back a function instead of doing its work"),
+        ("awaits", "returns a coroutine instead of doing its work"),
+        ("yields", "returns a generator instead of doing its work"),
+        ("one_function_too_many", "returns a function instead of doing its work"),
         ("idle", "returned does no work"),
     ],
 )
@@ -286,7 +289,7 @@ def test_without_a_gpu_cuda_is_refused_in_a_sentence():
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    with pytest.raises(ValueError, match="it sees no CUDA device here"):
+    with pytest.raises(ValueError, match="which finds no CUDA device here"):
         profiling.profile(profiling.example, [1], device="cuda")
 
 

@@ -68,7 +68,7 @@ def test_flash_sizes_are_in_samples_again(tmp_path):
 @pytest.mark.parametrize(
     ("name", "kind", "content", "sentence"),
     [
-        ("a.json", "gavel", "{", r"a\.json: not a whole JSON file"),
+        ("a.json", "gavel", "{", r"a\.json: not a complete JSON file"),
         ("a.json", "gavel", [1], r"a\.json: must hold a JSON object, got a list"),
         ("a.json", "gavel", {"k80": {"LM": {"null": 1}}}, r"a\.json: entry 'LM' of k80 must be"),
         ("a.json", "gavel", {"k80": {"('LM (batch size 2)', 1)": {}}}, r"a\.json: entry .* of k80 must be"),
@@ -95,7 +95,7 @@ def test_flash_sizes_are_in_samples_again(tmp_path):
             r"a_placements\.csv, row 3: seconds must be a number, positive",
         ),
         ("a_other.csv", "pollux", "x\n1\n", r"a_other\.csv: a pollux file is named"),
-        ("a.csv", "zeus", "", r"a\.csv: not a whole CSV file"),
+        ("a.csv", "zeus", "", r"a\.csv: not a complete CSV file"),
         ("a.csv", "excel", "", r"format must be one of \['gavel', 'zeus', 'pollux', 'flash'\], got 'excel'"),
     ],
 )

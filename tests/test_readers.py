@@ -454,7 +454,7 @@ def test_own_files_are_read_like_any_other(made, tmp_path):
     [
         ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,x,1,,,1,1,1\n", "row 2, column 'cpu_util_percent'.*'x'"),
         ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,1,1,,\n", "row 2: must have 9 cells, got 6"),
-        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,9e15,1,1,,,1,1,1\n", "a time is wrong, or its unit"),
+        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,9e15,1,1,,,1,1,1\n", "a time or its unit is wrong"),
         ("machine_usage.csv", ",0,1,1,,,1,1,1\n", "no row with a worker and a time is left"),
         ("machine_usage.csv", "", "the file is empty"),
         ("job.csv", "worker,gpu,time,batch_time_norm\n", "has no rows"),
@@ -472,7 +472,7 @@ def test_own_files_are_read_like_any_other(made, tmp_path):
         ("model.pkl", b"\x80\x04\x95\x00", "is a pickle, .* it was not"),
         ("usage.csv", b"\x80\x03}q\x00", "is a pickle"),
         ("x.csv", b"PK\x03\x04abc", "is a zip archive"),
-        ("x.gz", gzip.compress(b"m,0,1\n" * 1000, mtime=0)[:-20], "cut or damaged"),
+        ("x.gz", gzip.compress(b"m,0,1\n" * 1000, mtime=0)[:-20], "truncated or damaged"),
         ("notes.txt", "nothing known\n", "no format that is recognised; name the format"),
     ],
 )
@@ -540,5 +540,5 @@ def test_a_panel_that_would_only_fill_memory_is_refused(made):
 
 def test_a_single_wrong_time_does_not_fill_memory(made):
     rows = "".join(f"m,{10 * k},1,1,,,1,1,1\n" for k in range(2000)) + "m,20000000000,1,1,,,1,1,1\n"
-    with pytest.raises(ValueError, match="a time is wrong, or its unit"):
+    with pytest.raises(ValueError, match="a time or its unit is wrong"):
         read_traces(made("machine_usage.csv", rows))

@@ -68,7 +68,7 @@ def or_refused(path, read):
 
 
 def read_or_refused(path, name):
-    """Read as this format; whatever comes out must be traces, or a sentence that names the file."""
+    """Read as this format; the result must be traces, or an error that names the file."""
     traces = or_refused(path, lambda: read_traces(path, name)) or []
     for trace in traces:
         assert trace.seconds.size
@@ -76,7 +76,7 @@ def read_or_refused(path, name):
 
 
 def damaged(text):
-    """Ways in which files are broken: cut, NUL bytes, other separators, rows repeated, in another order, wild cells."""
+    """Ways to break a file: truncation, NUL bytes, other separators, repeated or shuffled rows, garbage cells."""
     data = text.encode()
     lines = text.splitlines(keepends=True)
     wild = st.sampled_from(

@@ -86,7 +86,7 @@ def test_an_iteration_that_raises_is_not_recorded(tmp_path):
 
 
 def test_workers_that_cannot_tell_waiting_from_communication_have_it_told_when_merged(tmp_path):
-    """The exchange ends for all together: who came last waited for nobody."""
+    """The exchange ends for all together, so the worker that came last did not wait."""
     exposed = {"a": [0.5, 0.2, 0.3], "b": [0.1, 0.6, None]}
     for name, times in exposed.items():
         with Recorder(tmp_path / f"{name}.jsonl", name) as recorder:

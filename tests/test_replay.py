@@ -167,5 +167,5 @@ def test_two_jobs_of_one_name_are_refused():
 
 
 def test_a_job_that_never_was_complete_is_refused():
-    with pytest.raises(ValueError, match="has no iteration after a warm-up of 0 that all workers reported"):
+    with pytest.raises(ValueError, match="has no iteration after a warm-up of 0 in which all workers reported"):
         replay({}, Trace([[8, 8]] * 2, [[1, np.nan]] * 2), warmup=0)

@@ -285,7 +285,7 @@ def test_communication_is_paid_for_with_samples() -> None:
 
 
 def test_communication_that_hides_behind_computing_costs_fewer_samples() -> None:
-    """Two alike, one communicates for 3 s: by the law of each overlap both end together."""
+    """Two equal workers, one of which communicates for 3 s: under every overlap both end together."""
     curves = Curves.from_speed(np.array([100.0, 100.0]))
     sizes = {g: split(curves, 800, comm=[0.0, 3.0], overlap=g).sizes.tolist() for g in (1, 2, np.inf)}
     assert sizes == {1: [550, 250], 2: [456, 344], np.inf: [400, 400]}, "4.56**2 is 3.44**2 + 3**2"

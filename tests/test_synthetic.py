@@ -1,4 +1,4 @@
-"""Made-up fleets are what they say they are."""
+"""Synthetic fleets have the properties that they claim."""
 
 import numpy as np
 import pytest

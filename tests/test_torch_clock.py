@@ -1,4 +1,4 @@
-"""Own computing is told apart from waiting: by the clocks themselves, and with a real slow rank."""
+"""Own computing is separated from waiting: with the clocks alone, and with a real slow rank."""
 
 import contextlib
 import multiprocessing
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.alone
 
 
 class Ticking(CPUMarks):
-    """A CPU whose time is set by hand."""
+    """A CPU whose time the test sets."""
 
     time = 0.0
 
@@ -163,7 +163,7 @@ class Counting:
 
 
 def waits(rank):
-    """How many waits each of the ways to wait is heard as, and then how many when nobody listens any more."""
+    """Return how many waits a listener hears for each way to wait, and how many after it stopped listening."""
     counting = Counting()
     stop = listen(counting)
     heard = {}
@@ -239,7 +239,7 @@ def burn():
 
 @contextlib.contextmanager
 def slowed():
-    """Slow this process down: by a quota, else by three processes on the one core that it may use."""
+    """Slow this process down: by a quota, or by three processes on the one core that it may use."""
     with quota(0.25) as held:
         rivals = [] if held else [multiprocessing.Process(target=burn, daemon=True) for _ in range(3)]
         if rivals:

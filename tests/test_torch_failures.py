@@ -174,7 +174,7 @@ def driven(rank):
 
 
 def refused(rank):
-    """Return what every wrong call was told."""
+    """Return the error message of every wrong call."""
     model = torch.nn.Linear(4, 2)
     loader = BalancedLoader(range(100), GLOBAL_BATCH)
     ddp = DistributedDataParallel(model)

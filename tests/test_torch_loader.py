@@ -1,4 +1,4 @@
-"""The balanced loader: every sample once an epoch, whatever the sizes do; exact resumes; new sizes at once."""
+"""The balanced loader: every sample once per epoch for any sizes, exact resumes, and new sizes at once."""
 
 from weakref import ref
 
@@ -23,7 +23,7 @@ def fleet(dataset, world_size, **options):
 
 
 def change_sizes(loaders, seed, skip=0):
-    """Let the sizes change before every batch, alike on every rank, as if so many batches were over."""
+    """Change the sizes before every batch, equally on every rank, as after this many batches."""
     for loader in loaders:
         rng = np.random.default_rng(seed)
         for _ in range(skip):

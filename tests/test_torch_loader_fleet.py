@@ -35,7 +35,7 @@ class Fleet(RuleBasedStateMachine):
     Attributes
     ----------
     left
-        Samples of the epoch under way that have not come; None while a rank has strayed, when nobody can say.
+        Samples of the current epoch that have not come yet; None, for unknown, while a rank has strayed.
     epoch, next_epoch
         The epoch under way, and the one that comes next.
     rest
@@ -76,7 +76,7 @@ class Fleet(RuleBasedStateMachine):
         return loader
 
     def before_batch(self, rank, loader):
-        """Do what a balancer does: adopt the place of another rank, and set new sizes, alike on all ranks."""
+        """Do what a balancer does: adopt the place of another rank, and set equal new sizes on all ranks."""
         if self.adopts_from is not None:
             if rank == self.adopts_from:
                 self.state = loader.state_dict()
@@ -107,7 +107,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(again=st.booleans())
     def loop(self, again):
-        """Begin a loop, whatever became of the one before; perhaps over the same epoch."""
+        """Begin a loop, no matter how the previous one ended; perhaps over the same epoch."""
         if again and self.epoch is not None:
             self.set_epoch(self.epoch)
         self.start()
@@ -117,7 +117,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(again=st.booleans())
     def peek(self, again):
-        """Look at a first batch, and begin the epoch for good."""
+        """Take a first batch, then begin the epoch again and run it."""
         self.older += self.loops
         self.start()
         self.loops = [iter(loader) for loader in self.loaders]

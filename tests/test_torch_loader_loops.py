@@ -1,6 +1,6 @@
 """Loops that break off, peek, nest, fail and resume: no rank hangs, and every sample comes once an epoch, or an error.
 
-Each of these hung, went on for ever, or lost samples without a word while what was loaded ahead did not know for whom.
+Each of these hung, looped forever, or silently lost samples while prefetched batches did not know their loop.
 """
 
 import gc

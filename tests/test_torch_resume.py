@@ -27,7 +27,7 @@ class Indices(torch.utils.data.Dataset):
 
 
 def run(rank, workers, state, steps):
-    """Go so many steps; return each step's sizes and own samples, and the state as a checkpoint file has it."""
+    """Train this many steps; return each step's sizes and own samples, and the state as a checkpoint file has it."""
     model = DistributedDataParallel(torch.nn.Linear(4, 2))
     loader = BalancedLoader(Indices(), GLOBAL_BATCH, seed=7)
     balance = attach(model, loader, predictor=EWMA(0.5), policy=FREE, workers=workers, timeout=30, every=1)

@@ -1,4 +1,4 @@
-"""Speed derived from usage: marked, bounded, and never in place of a measured one."""
+"""Speed derived from usage: marked, bounded, and never instead of a measured one."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What balancing is worth on a recorded job, by whatever it is gained: and what is said where a trace does not tell."""
+"""What balancing is worth on a recorded job, and what is said if a trace allows no answer."""
 
 import json
 
@@ -24,7 +24,7 @@ def noise(iterations=400, workers=4, spread=0.02, seed=0):
 
 
 def test_a_constant_straggler_is_worth_a_fixed_split_though_there_is_nothing_to_predict():
-    """Four workers, of which one is at half the speed: equal batches take 2, balanced ones 4 / 3.5."""
+    """Four workers, one at half the speed: equal batches take 2, balanced ones 4 / 3.5."""
     found = worth(job(noise() * [0.1, 0.1, 0.1, 0.2], workers=["a", "b", "c", "d"]))
     assert found.waiting_equal == pytest.approx(1 - (3 * 0.5 + 1) / 4, abs=0.01)
     assert found.speedup_fixed == pytest.approx(2 / (4 / 3.5), rel=0.02)
@@ -59,7 +59,7 @@ def test_of_white_noise_it_is_said_that_hindsight_alone_could_gain():
 def test_where_nobody_waits_there_is_nothing_to_gain():
     found = worth(job(0.1 * noise(spread=0.001)))
     assert found.sentences[0] == "Equal batches wait 0 % of the time."
-    assert found.sentences[2] == "Even the speeds to come, known beforehand, would gain no more than 1.00x."
+    assert found.sentences[2] == "Even speeds known in advance would gain no more than 1.00x."
 
 
 def test_the_numbers_are_those_of_the_replay():
@@ -77,7 +77,7 @@ def test_sizes_that_were_balanced_when_recorded_are_told_beside_equal_ones():
     found = worth(Trace(np.tile([80.0, 40.0], (100, 1)), 0.1 * noise(100, 2)))
     assert found.waiting_recorded == pytest.approx(0, abs=0.03)
     assert found.waiting_equal == pytest.approx(0.25, abs=0.02)
-    assert found.sentences[0].endswith("; with the sizes as they were recorded workers wait 1 %.")
+    assert found.sentences[0].endswith("; with the recorded sizes workers wait 1 %.")
 
 
 def test_no_fixed_split_beats_hindsight_and_the_sizes_of_a_fixed_split_never_change():
@@ -104,10 +104,10 @@ HALF_MISSING = np.where(np.arange(100)[:, None] % 10 < [10, 1], 0.1, NAN)
     [
         (job(np.full((50, 2), NAN)), "What balancing would gain is not known: no speed was measured."),
         (job(noise(50, 1)), "There is nothing to balance: the job has one worker."),
-        (job(noise(19, 2)), "What balancing would gain is not known: the trace has 19 iterations, and it takes 20"),
+        (job(noise(19, 2)), "What balancing would gain is not known: the trace has 19 iterations, but 20"),
         (
             job(HALF_MISSING),
-            "all workers reported a speed in 10 of 100 iterations, and it takes 20; worker 1 is missing in 90.",
+            "all workers reported a speed in 10 of 100 iterations, but 20 must; worker 1 is missing in 90.",
         ),
         (
             job(noise(50, 4), samples=1),

@@ -165,7 +165,7 @@ alone.running = False
 
 
 def unions_of(seen_R, dataset=None):
-    """Return the global batches of which every rank has seen its part."""
+    """Return the global batches whose parts all ranks have seen."""
     dataset = dataset or Samples()
     return [
         default_collate([dataset[number] for part in parts for number in part]) for parts in zip(*seen_R, strict=True)

@@ -1,4 +1,4 @@
-"""Fit predictors to traces, and keep what they learnt in model files."""
+"""Fit predictors to traces, and save them in model files."""
 
 from paceline.training.fit import fit
 from paceline.training.models import describe_model, load_model, save_model

@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 
 
 def fit(predictor: P, traces: Iterable[Trace]) -> P:
-    """Return a copy of the predictor, fitted to these traces; the one given stays as it is.
+    """Return a copy of the predictor, fitted to these traces; the original is unchanged.
 
     Parameters
     ----------
     predictor
-        Any predictor; its own ``fit`` does the learning.
+        Any predictor; its own ``fit`` method learns.
     traces
         Recorded traces, with speeds.
 
@@ -56,10 +56,10 @@ def _check(traces: list[Trace]) -> None:
         raise ValueError("traces must hold at least one trace to fit, got none")
     for trace in traces:
         if not (trace.speed > 0).any():
-            raise ValueError(f"trace {trace.name!r} holds no speed to fit: all its samples or seconds are missing or 0")
+            raise ValueError(f"trace {trace.name!r} has no speed to fit: all its samples or seconds are missing or 0")
     derived = [trace.name for trace in traces if "derived" in trace.meta]
     if derived and len(derived) < len(traces):
         raise ValueError(
-            f"traces {derived} hold speeds derived from resource usage and the others hold measured ones; "
+            f"traces {derived} have speeds derived from resource usage and the others have measured ones; "
             "fit the two kinds separately"
         )

@@ -1,4 +1,4 @@
-"""The function that ``paceline profile`` is given: found by its name, and held to what is expected of it.
+"""The function that ``paceline profile`` measures: find it by its name, and check that it does what is expected.
 
 ``make_step(batch_size, device)`` builds a model and a batch, and returns a function that runs one training step of it:
 :func:`paceline.training.profile.example` is one.
@@ -27,8 +27,8 @@ EXPECTED = """expected is make_step(batch_size, device), which returns a functio
         return lambda: train_once(images[:batch_size].to(device))"""
 
 NO_WORK = 1e-6
-"""A step that is done sooner, in seconds, did nothing: calling an empty function takes .1 us, and adding two numbers of
-torch's, or starting a kernel, takes more than 1 us."""
+"""A step that takes less than this, in seconds, did nothing: calling an empty function takes .1 us, and adding two of
+torch's numbers, or starting a kernel, takes more than 1 us."""
 
 UNFINISHED: tuple[type, ...] = (
     types.FunctionType,
@@ -37,26 +37,26 @@ UNFINISHED: tuple[type, ...] = (
     types.CoroutineType,
     types.AsyncGeneratorType,
 )
-"""What a step returns that has not run yet: a function to call, a generator to exhaust, a coroutine to await."""
+"""Results of a step that has not run yet: a function to call, a generator to exhaust, a coroutine to await."""
 
 
 class StepError(ValueError):
-    """What was named is no ``make_step``; the sentence says why not, and what is expected."""
+    """The named object is not a ``make_step``; the message says why, and what is expected."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(f"{sentence}; {EXPECTED}")
 
 
 def load_make_step(text: str) -> MakeStep:
-    """Return the function that ``package.module:make_step`` names, looked for in the working folder too.
+    """Return the function that ``package.module:make_step`` names; the working folder is searched too.
 
     Raises
     ------
     ValueError
-        If the text is not of this form, there is no such module or function, the module fails when it is imported,
+        If the text does not have this form, there is no such module or function, the module fails when it is imported,
         or the function does not take a batch size and a device.
     ModuleNotFoundError
-        If the module is there, and one that it imports is not.
+        If the module exists, but one that it imports does not.
 
     Examples
     --------
@@ -85,30 +85,32 @@ def load_make_step(text: str) -> MakeStep:
 class CheckedStep:
     """The step that ``make_step`` returns, which notices if it does nothing.
 
-    Its own share of the time, .3 us, lies far below what a training step takes.
+    Its own overhead, .3 us, is far below the time of a training step.
 
     Parameters
     ----------
     make_step, batch_size, device
-        What is called, and with what.
+        The function to call, and its arguments.
 
     Raises
     ------
     ValueError
-        If what is returned is no function, or one that wants to be given something.
+        If the result is not a function, or is one that needs arguments.
     """
 
     def __init__(self, make_step: MakeStep, batch_size: int, device: str) -> None:
         self._call = f"make_step({batch_size}, {device!r})"
         step: Any = make_step(batch_size, device)
         if inspect.iscoroutine(step):
-            step.close()  # or Python warns that nobody awaited it
+            step.close()  # otherwise Python warns that it was never awaited
             raise StepError(f"{self._call} is async, and must be a plain function")
         if not callable(step):
             returned = "None" if step is None else f"a {type(step).__name__}"
             raise StepError(f"{self._call} returned {returned}, and must return a function")
         if wrong := _refused(step):
-            raise StepError(f"{self._call} returned a function{wrong[0]}, which cannot be called without: {wrong[1]}")
+            raise StepError(
+                f"{self._call} returned a function{wrong[0]}, which cannot be called without arguments: {wrong[1]}"
+            )
         self._step: Step = step
         self._seconds: list[float] = []
 
@@ -121,31 +123,31 @@ class CheckedStep:
             if inspect.iscoroutine(result):
                 result.close()
             kind = type(result).__name__.replace("_", " ")
-            raise StepError(f"the step that {self._call} returned gives back a {kind} instead of doing its work")
+            raise StepError(f"the step that {self._call} returned returns a {kind} instead of doing its work")
 
     def require_work(self) -> None:
-        """Raise an error if most steps were over at once.
+        """Raise an error if most steps ended at once.
 
         Raises
         ------
         ValueError
-            If so.
+            If the median step took less than :data:`NO_WORK` seconds.
         """
         usual = statistics.median(self._seconds)
         if usual < NO_WORK:
             raise StepError(
-                f"the step that {self._call} returned does no work: it is over after {1e6 * usual:.2f} us, like "
+                f"the step that {self._call} returned does no work: it ends after {1e6 * usual:.2f} us, like "
                 "an empty function"
             )
 
 
 def failure(what: str, error: BaseException, make_step: object = None) -> str:
-    """Return what failed with which error, and where: in the file of ``make_step``, if it is known."""
+    """Return what failed, with which error, and where in the file of ``make_step``, if known."""
     frames = traceback.extract_tb(error.__traceback__)
     file = getattr(getattr(make_step, "__code__", None), "co_filename", None)
     own = [frame for frame in frames if frame.filename == file] or list(frames)
     place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    if isinstance(error, SyntaxError):  # it says itself where it is
+    if isinstance(error, SyntaxError):  # its message says where it is
         place = ""
     told = f"{type(error).__name__}: {error}".removesuffix(": ")
     return f"{what} {told}{place}"
@@ -157,20 +159,22 @@ def _imported(name: str, folder: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             hint = (
-                f"; a module is named, not its file: {Path(name).stem}" if name.endswith(".py") or "/" in name else ""
+                f"; give the module's name, not its file: {Path(name).stem}"
+                if name.endswith(".py") or "/" in name
+                else ""
             )
             raise StepError(f"there is no module {name!r}, neither installed nor in {folder}{hint}") from error
-        sentence = f"module {name!r} cannot be imported: {error}"  # the module is there, and what it imports is not
+        sentence = f"module {name!r} cannot be imported: {error}"  # the module exists, but one of its imports does not
         raise ModuleNotFoundError(sentence, name=error.name) from error
     except (Exception, SystemExit) as error:  # a script that parses its arguments exits when it is imported
         raise StepError(failure(f"module {name!r} cannot be imported, it raised", error)) from error
 
 
 def _refused(function: Callable[..., object], *arguments: object) -> tuple[str, str] | None:
-    """Return a function's signature and why it does not take these arguments, ``None`` if it does or does not tell."""
+    """Return a function's signature and why it does not take these arguments; ``None`` if it does, or has none."""
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # some that are written in C do not tell
+    except (ValueError, TypeError):  # some functions written in C have no signature
         return None
     try:
         signature.bind(*arguments)

@@ -1,6 +1,6 @@
-"""Model files: what a predictor learnt, as safetensors, with everything else as JSON in the file's header.
+"""Model files: a predictor's fitted parameters as safetensors, and everything else as JSON in the file's header.
 
-Loading reads arrays and text, never code.
+Loading a file reads arrays and text, and never runs code.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FORMAT_VERSION = 1
 
 
 def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = "") -> Path:
-    """Write what a predictor learnt to a file, and return its path. The file appears whole or not at all.
+    """Write a predictor's fitted parameters to a file, and return its path. The file appears whole or not at all.
 
     Parameters
     ----------
     predictor
-        Any of :mod:`paceline.predictors`; the fleet it serves now is not saved (that is ``state_dict``'s).
+        Any of :mod:`paceline.predictors`; the fleet that it serves is not saved (use ``state_dict`` for that).
     path
-        The file to write; one that is there is replaced.
+        The file to write; an existing one is replaced.
     fitted_on
         Name of the traces it was fitted to.
 
@@ -66,14 +66,14 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
     path
         A file that :func:`save_model` wrote.
     kinds
-        The predictors that it may hold: those of this library, unless you add your own.
+        The classes that it may hold: by default those of this library.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is cut off, no model file, or written by another version; the sentence names the file.
+        If the file is truncated, not a model file, or written by another version; the message names the file.
     """
     path = Path(path)
     if not path.is_file():
@@ -81,7 +81,7 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
     about, numbers = _read(path)
     if about["kind"] not in {kind.__name__ for kind in kinds}:
         raise ValueError(
-            f"{path}: holds a {about['kind']}, which is none of {[kind.__name__ for kind in kinds]}; "
+            f"{path}: holds a {about['kind']}, which is not one of {[kind.__name__ for kind in kinds]}; "
             "pass its class in kinds=[...]"
         )
     try:
@@ -115,7 +115,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             header = (file.metadata() or {}).get("paceline")
             numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a whole model file (cut off, or another format): {error}") from error
+        raise ValueError(f"{path}: not a complete model file (truncated, or another format): {error}") from error
     if header is None:
         raise ValueError(f"{path}: a safetensors file, but not one that paceline wrote")
     about: dict[str, Any] = json.loads(header)

@@ -1,7 +1,7 @@
 """Measure how long a training step takes for each batch size, on the device at hand.
 
-The model is given as a function ``make_step(batch_size, device)`` that returns a callable, which runs one training step
-of that batch: :func:`example` is one.
+You give the model as a function ``make_step(batch_size, device)``, which returns a callable that runs one training step
+of this batch size: :func:`example` is one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LIMIT_PRECISION = 0.05
-"""The memory limit is found up to this share of it, or up to one sample."""
+"""Precision of the memory limit, as a share of it, or one sample if that is more."""
 
 
 def profile(
@@ -39,7 +39,7 @@ def profile(
     repeats: int = 10,
     progress: Callable[[int], None] = lambda size: None,
 ) -> pd.DataFrame:
-    """Measure a training step at each batch size, in rising order; at out-of-memory find the limit by bisection.
+    """Measure a training step at each batch size, in rising order; if memory runs out, find the limit by bisection.
 
     Parameters
     ----------
@@ -51,25 +51,25 @@ def profile(
     device
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     name, model
-        What the profile calls the device and the model; the device's own name unless given.
+        Names of the device and the model in the profile; by default the device's own name.
     warmup, repeats
-        Steps before those that are timed, and how many are: their median counts.
+        Number of steps before the timed ones, and number of timed steps, whose median counts.
     progress
         Called with each size before it is measured.
 
     Returns
     -------
     pandas.DataFrame
-        A tidy profile as of :mod:`paceline.datasets.profiles`, in rising order of batch; ``seconds`` is NaN where
-        memory did not suffice. A host whose kernel kills processes for memory gives no such chance: keep CPU sizes low.
+        A tidy profile as in :mod:`paceline.datasets.profiles`, in rising order of batch; ``seconds`` is NaN where
+        memory did not suffice. A host whose kernel kills processes for memory gives no warning: keep CPU sizes low.
 
     Raises
     ------
     ValueError
         If an argument is out of range, not even the smallest size fits into memory, ``make_step`` does not return a
-        function to be called without arguments, or that one does no work.
+        function without parameters, or that function does no work.
     RuntimeError
-        If either raises an error of its own.
+        If one of these functions raises an error of its own.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def profile(
 def example(batch_size: int, device: str) -> Step:
     """Return one training step of a small convolutional network on random 32 x 32 images. Needs torch.
 
-    What a ``make_step`` looks like: build everything first, and return the function that is to be timed.
+    It shows the form of a ``make_step``: build everything first, and return the function to time.
     """
     require("torch", needed_by="paceline.training.profile:example", extra="torch")
     import torch
@@ -111,7 +111,7 @@ def example(batch_size: int, device: str) -> Step:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch_size, 3, 32, 32, generator=generator).to(device)
     labels = torch.randint(10, (batch_size,), generator=generator).to(device)
-    model(images[:1])  # gives the last layer its size
+    model(images[:1])  # a first pass sets the size of the lazy last layer
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step() -> None:
@@ -123,7 +123,7 @@ def example(batch_size: int, device: str) -> Step:
 
 
 def device_name(device: str) -> str:
-    """Return what the device calls itself: the GPU's name, or ``cpu``."""
+    """Return the device's own name: the GPU's, or ``cpu``."""
     if not device.startswith("cuda"):
         return device
     import torch
@@ -135,7 +135,7 @@ def device_name(device: str) -> str:
 
 
 def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, repeats: int) -> float:
-    """Return the median time of a step, NaN if memory does not suffice. The step is gone when it returns."""
+    """Return the median time of a step, NaN if memory does not suffice. The step is freed before it returns."""
     if device.startswith("cuda"):
         _require_cuda()
     try:
@@ -154,7 +154,7 @@ def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, re
             ) from error
         logger.info("a batch of %d does not fit into memory: %s", size, error)
     finally:
-        step = None  # type: ignore[assignment]  # its tensors must go before the next size is tried
+        step = None  # type: ignore[assignment]  # free its tensors before the next size is tried
         _free_memory(device)
     return math.nan
 
@@ -185,7 +185,7 @@ def _cuda_seconds(step: Step, device: str, repeats: int) -> list[float]:
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    if not isinstance(error, RuntimeError):  # torch's own are
+    if not isinstance(error, RuntimeError):  # torch raises its memory errors as RuntimeError
         return False
     return any(words in str(error) for words in ("out of memory", "can't allocate memory", "not enough memory"))
 
@@ -203,7 +203,7 @@ def _require_cuda() -> None:
     import torch
 
     if not torch.cuda.is_available():
-        raise ValueError("device must be one that torch sees, and it sees no CUDA device here: use device='cpu'")
+        raise ValueError("device must be available to torch, which finds no CUDA device here: use device='cpu'")
 
 
 # -- the limit ---------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _bisect(measure: Callable[[int], bool], worked: int, failed: int) -> None:
 def _largest_that_worked(measured: dict[int, float]) -> int:
     worked = [size for size, seconds in measured.items() if not math.isnan(seconds)]
     if not worked:
-        raise ValueError(f"not even a batch of {min(measured)} fits into memory: give smaller sizes")
+        raise ValueError(f"not even a batch of {min(measured)} fits into memory: choose smaller sizes")
     return max(worked)
 
 

@@ -1,8 +1,8 @@
-"""Make the networks that ship with the library: ``python -m paceline.training.shipped``.
+"""Make the networks that come with the library: ``python -m paceline.training.shipped``.
 
-They are fitted to the recorded jobs whose split is ``"fit"`` and to made-up fleets, many of them varied: other
-amplitudes of noise, every few iterations only, measurements held for a while. Seeds begin at 1000; benchmarks and
-tests use smaller ones. It takes about three minutes of one core. Axes: T iterations, W workers.
+They are fitted to the recorded jobs whose split is ``"fit"`` and to synthetic fleets, many of them varied: other
+amplitudes of noise, only every few iterations, measurements repeated for a while. Seeds begin at 1000; benchmarks and
+tests use smaller ones. The command takes about three minutes on one core. Axes: T iterations, W workers.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from paceline.predictors.networks.gated import DEFAULT, GatedNARX
 from paceline.training.models import save_model
 
 FIRST_SEED, FLEETS, WORKERS, ITERATIONS = 1000, 8, 25, 2000
-"""Made-up fleets of each kind, and their size."""
+"""Number of synthetic fleets of each kind, and their size."""
 
 NEW_WORKERS, FIRST_ITERATIONS = 400, 60
 """Short fleets, so that the first iterations of a worker are learnt too."""
 
 DRIVERS = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
-"""The drivers that the shipped networks know, by the names that :mod:`paceline.datasets` gives them."""
+"""The drivers (driving factors) that the shipped networks know, by their names in :mod:`paceline.datasets`."""
 
 HIDDEN = 32
 """Units of their tanh layers."""
 
 TUNING_EPOCHS, MORE_MEASURED = 12, 6
-"""Passes of the barrier head, which starts from the other network, and how often it sees the recorded jobs besides."""
+"""Passes of the barrier head, which starts from the other network, and how often it also sees the recorded jobs."""
 
 TRAINING = replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def traces() -> list[Trace]:
-    """Return what the shipped networks are fitted to.
+    """Return the traces that the shipped networks are fitted to.
 
     >>> any(trace.name == "digits-cnn-bursty" for trace in traces())  # held out
     False
@@ -59,7 +59,7 @@ def traces() -> list[Trace]:
 
 
 def varied(trace: Trace, rng: np.random.Generator) -> Trace:
-    """Return the trace as another job might have been: thinned, louder or quieter, with samples that repeat.
+    """Return a variation of the trace: with fewer iterations, more or less noise, and repeated measurements.
 
     >>> fleet = synthetic_fleet("mixed", workers=3, iterations=100)
     >>> len(varied(fleet, np.random.default_rng(0)).workers)
@@ -80,7 +80,7 @@ def varied(trace: Trace, rng: np.random.Generator) -> Trace:
 def main(folder: Path = FOLDER) -> None:
     """Fit the networks and write their files."""
     folder.mkdir(exist_ok=True)
-    about = f"recorded jobs to fit and made-up fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
+    about = f"recorded jobs to fit and synthetic fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
     chosen = traces()
     mean = GatedNARX(hidden=HIDDEN, drivers=DRIVERS, training=TRAINING).fit(chosen)
     save_model(mean, folder / "gated-narx.safetensors", fitted_on=about)

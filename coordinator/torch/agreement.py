@@ -47,6 +47,7 @@ def agree(
     ValueError
         On every rank, if the ranks do not agree, or there is not one distinct name per rank.
     """
+    # Host and local rank survive an elastic restart, in which torchrun may renumber the global ranks.
     local = os.environ.get("LOCAL_RANK", str(exchange.rank))
     own = {
         "facts": {**facts, "names of the workers": str(None if workers is None else [str(one) for one in workers])},
@@ -78,6 +79,7 @@ def _hash(state: Mapping[str, NDArray[Any]]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for name, value in sorted(state.items()):
         array = np.ascontiguousarray(value)
+        # The shape too: equal bytes in another shape are another state.
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()

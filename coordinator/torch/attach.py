@@ -131,6 +131,7 @@ def attach(
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
     names = agree(exchange, loader, facts_of(loader, predictor, policy, weigh, timeout, every), workers)
     clock = Clock(marks_of(model))
+    # A CUDA clock reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(
         predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
     )
@@ -199,6 +200,7 @@ def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -
         raise ValueError(
             f"policy.lower must be at least 1 sample, as an empty batch has no mean loss, got {wanted.lower}"
         )
+    # _BatchNorm is private, but it is the only base class that all batch normalisations share.
     normalises = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
     if normalises and wanted.lower == 1 and loader.global_batch >= 2 * loader.world_size:
         return replace(wanted, lower=2)  # batch normalisation needs two samples for a variance

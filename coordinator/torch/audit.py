@@ -95,6 +95,7 @@ class LossKind:
         """Take the log norms of each rank's gradients; return a warning once it is certain that they do not fit."""
         if len(self._x) >= MOST or not np.isfinite([samples_W, log_norm_W]).all() or samples_W.min() <= 0:
             return ""
+        # Only differences between ranks of one step count: gradients also change from step to step as training goes on.
         x = np.log(samples_W)
         self._x.append(x - x.mean())
         self._y.append(log_norm_W - log_norm_W.mean())
@@ -113,6 +114,7 @@ class LossKind:
             return 0.0, np.inf
         power = float(x @ y) / spread
         rest = y - power * x
+        # The small constant keeps the error above zero for gradients without any noise.
         return power, float(np.sqrt((rest @ rest + 1e-3) / max(known - 1, 1) / spread))
 
 

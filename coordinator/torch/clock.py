@@ -163,6 +163,7 @@ class Clock:
         self.features = reduce(added, (lap.features for lap in counted), ())
         if not counted:
             return Measure(comm_seconds=self._comm_seconds(laps))
+        # The time between steps comes from a median, because it is the part that evaluations and checkpoints disturb.
         own = [self._own_seconds(lap) for lap in counted]
         seconds = sum(own) + len(own) * (median(self._between) if self._between else 0.0)
         if self._given:

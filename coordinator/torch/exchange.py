@@ -56,6 +56,7 @@ class Exchange:
         self.timeout = timeout
         self._first = ranks[0]
         self._own = self._all = torch.zeros(0)
+        # Buffers are made by the first report and reused: an exchange runs in nearly every iteration.
         self._rows: list[torch.Tensor] = []
         self._work: dist.Work | None = None
 
@@ -85,7 +86,7 @@ class Exchange:
         work, self._work = self._work, None
         assert work is not None, "receive follows send"
         self._answered(work.wait)
-        return self._all.numpy().copy()
+        return self._all.numpy().copy()  # the next exchange overwrites the buffer
 
     def gather(self, thing: object) -> list[Any]:
         """Return every rank's JSON value, in the order of ranks; waits for all."""
@@ -109,6 +110,7 @@ class Exchange:
         self._answered(lambda: dist.broadcast(length, src=self._first, group=self.group))
         sent = own if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
         self._answered(lambda: dist.broadcast(sent, src=self._first, group=self.group))
+        # Explicit, although it is numpy's default: what another process sent is never unpickled.
         with np.load(io.BytesIO(sent.numpy().tobytes()), allow_pickle=False) as arrays:
             return dict(arrays)
 

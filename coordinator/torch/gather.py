@@ -56,6 +56,8 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        # Every rank's loss depends on these rows, so their gradients are summed before each rank takes its own part.
+        # The clone keeps all_reduce, which works in place, from changing a tensor that autograd owns.
         total = gradients[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=ctx.group)
         return total[ctx.begin : ctx.end], None

@@ -172,6 +172,7 @@ class Sight:
             self._see = lambda samples, rows, second: True  # nothing to see: assume the order of handing out
         elif samples in rows:
             self._see = lambda samples, rows, second: samples in rows
+        # The order matters: an exact match first, then a multiple, and the second axis only if neither fits.
         elif rows[0] % samples == 0:
             each = rows[0] // samples  # several rows per sample, such as tokens or views
             self._see = lambda samples, rows, second: bool(rows) and rows[0] == each * samples

@@ -99,12 +99,13 @@ class Pace:
             return False
         self._reports += 1
         slowest = max(known)
-        weight = SMOOTHING if self._step_seconds else 1.0
+        weight = SMOOTHING if self._step_seconds else 1.0  # the first report sets the length of an iteration
         self._step_seconds += weight * (slowest - self._step_seconds)
         waited = slowest - sum(known) / len(known)
         self._waiting += SMOOTHING * (waited / slowest - self._waiting)
         self._lost += waited * max(steps for _, steps in own)
         if self._reports > WARM_UP:
+            # The newest share counts at once if it is high, so that a straggler ends the quiet without delay.
             quiet = max(self._waiting, waited / slowest) < QUIET
             interval = QUIET_SECONDS if quiet else EXCHANGE_SECONDS * self._patience
             self.every = max(int(interval / self._step_seconds), 1)

@@ -137,6 +137,7 @@ class ReportTally:
         report_KWF = np.stack([rows.report_WF for rows in self._rows])
         self._rows = []
         samples_KW, seconds_KW = report_KWF[..., _AT["samples"]], report_KWF[..., _AT["seconds"]]
+        # A row counts as a whole or not at all: samples without seconds would make the worker look fast.
         known_KW = np.isfinite(samples_KW) & np.isfinite(seconds_KW) & (seconds_KW > 0)
         sums = {
             name: np.where(known_KW, np.nan_to_num(report_KWF[..., _AT[name]]), 0.0).sum(axis=0) for name in _SUMMED

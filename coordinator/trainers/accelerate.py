@@ -1,4 +1,4 @@
-"""Balanced training with Accelerate: one call in place of ``Accelerator.prepare``."""
+"""Balanced training with Accelerate: one call instead of ``Accelerator.prepare``."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Base: Any = object
 """Base class of the mixin. It stands for a Trainer, which is not imported here."""
 
 
-class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it adds to whatever Trainer it is mixed into
+class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Trainer that it is mixed into
     """A mixin that, put before a ``transformers.Trainer``, lets every rank's batch size follow its speed.
 
     ``per_device_train_batch_size`` becomes a mean: the global batch is that times the number of ranks, and a step

@@ -1,7 +1,7 @@
-"""Readers of traces that others recorded: every format by its name, files recognised where they are unambiguous.
+"""Readers of traces recorded by others: every format by its name; unambiguous files are recognised.
 
-One file of this folder reads one family of formats. A reader yields :class:`~paceline.datasets.Trace` one after the
-other, so that a file larger than memory can be read; what it leaves out it counts in the trace's ``meta``.
+Each file of this folder reads one family of formats. A reader yields :class:`~paceline.datasets.Trace` one after the
+other, so that files larger than memory can be read. The trace's ``meta`` counts the rows that it leaves out.
 """
 
 from paceline.datasets.readers.registry import (

@@ -1,4 +1,4 @@
-"""Written times as seconds since 1970 (UTC)."""
+"""Convert written times to seconds since 1970 (UTC)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ZONES = {"": 0, "Z": 0, "UTC": 0, "GMT": 0, "PDT": -7, "PST": -8}
 
 
 def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int = 2) -> NDArray[np.float64]:
-    """Return the seconds of times such as ``2017-10-03 00:08:00 PDT``; NaN where the cell is empty.
+    """Return the seconds since 1970 of times such as ``2017-10-03 00:08:00 PDT``; NaN where the cell is empty.
 
     Raises
     ------
     ValueError
-        If a cell holds no such time; it names the file, the row (``first_row`` is that of the first) and the column.
+        If a cell holds no such time; the message names file, row (``first_row`` is the first row's) and column.
 
     Examples
     --------

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NUMBER, TEXT = "number", "text"
-"""What a column holds."""
+"""Kinds of columns."""
 
 BLOCK_BYTES = 1 << 20
-"""How much of a file is parsed at once; the parser takes some fifty times as much memory."""
+"""Bytes of a file parsed at once; the parser takes about fifty times as much memory."""
 
 
 def header_of(text: str, delimiter: str = ",") -> list[str]:
@@ -47,7 +47,7 @@ def frames(
     delimiter: str = ",",
     skip: int = 0,
 ) -> Iterator[pd.DataFrame]:
-    """Yield the columns of a CSV file block by block; numbers that are not finite become NaN and are counted.
+    """Yield the columns of a CSV file block by block; infinite numbers become NaN and are counted.
 
     Parameters
     ----------
@@ -60,14 +60,15 @@ def frames(
     optional
         Columns of ``columns`` that the file may lack.
     missing
-        Words besides the empty cell that stand for no value.
+        Words that mean "no value", in addition to the empty cell.
     skip
         Lines to skip before the header, or before the first row where ``names`` are given.
 
     Raises
     ------
     ValueError
-        If columns are missing or repeated, a row is cut, or a cell holds no number; it names file, row and column.
+        If columns are missing or repeated, a row is truncated, or a cell holds no number; the message names file, row
+        and column.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
@@ -128,7 +129,7 @@ def _checked(block: pd.DataFrame, wanted: Mapping[str, str], tally: Tally) -> pd
 
 
 def _said(sentence: str, names: Sequence[str]) -> str:
-    """Turn what the parser says into this library's words: rows as an editor numbers lines, columns by their names."""
+    """Translate the parser's error: rows numbered like lines in an editor, columns by their names."""
     named = re.sub(
         r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'",
         lambda found: f"row {found[2]}, column {names[int(found[1])]!r}: must hold a number, got {found[3]!r}",

@@ -1,4 +1,4 @@
-"""Opening files that others made: compressed or not, never a pickle, never a bomb."""
+"""Open files from others: compressed or not, never a pickle, never a decompression bomb."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 HEAD = 1 << 16
-"""Bytes at a file's beginning by which its format is recognised."""
+"""Bytes at the start of a file that are used to recognise its format."""
 
 FREE_BYTES, MOST_TIMES = 64 << 20, 200
-"""A compressed file may grow to 64 MB whatever its size, and beyond that to 200 times its size."""
+"""A compressed file of any size may grow to 64 MB, and a larger one to 200 times its size."""
 
 PICKLE = re.compile(
     rb"\x80[\x00-\x05]|\(dp\d|\(lp\d|c(__builtin__|builtins|copy_reg|copyreg|os|posix|nt|subprocess|numpy|pandas)[.\w]*\n"
 )
-"""How pickles of every protocol begin; the older ones are text."""
+"""First bytes of pickles of every protocol; older protocols are text."""
 
 BINARY = {b"PK\x03\x04": "a zip archive", b"\x93NUMPY": "a numpy array", b"\x89HDF": "an HDF5 file", b"BZh": "bzip2"}
-"""Files by their first bytes that no reader takes, in the words of the error."""
+"""Unsupported files by their first bytes, with their names for the error."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read bytes, through gzip where it is compressed.
+    """Open a file to read bytes, through gzip if it is compressed.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is empty, a pickle or an archive, is cut within its compression, or grows without measure.
+        If the file is empty, a pickle or an archive, is truncated within its compression, or grows too large.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
@@ -47,22 +47,22 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             _refuse(path, file.peek(32)[:32])
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path}: the compressed file is cut or damaged: {error}") from error
+            raise ValueError(f"{path}: the compressed file is truncated or damaged: {error}") from error
 
 
 def head(path: Path) -> str:
-    """Return the beginning of a file as text; bytes that are no text are replaced."""
+    """Return the start of a file as text; bytes that are not text are replaced."""
     with opened(path) as file:
         return file.read(HEAD).decode("utf-8-sig", errors="replace")
 
 
 def json_of(path: Path, most_bytes: int, advice: str) -> Any:
-    """Return what a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises
     ------
     ValueError
-        If it is larger than ``most_bytes``, with the advice what to do then, or no whole JSON file.
+        If it is larger than ``most_bytes`` (the message then ends with ``advice``), or not a complete JSON file.
     """
     with opened(path) as file:
         text = file.read(most_bytes + 1)
@@ -71,7 +71,7 @@ def json_of(path: Path, most_bytes: int, advice: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a whole JSON file: {error}") from error
+        raise ValueError(f"{path}: not a complete JSON file: {error}") from error
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -80,7 +80,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises
     ------
     ValueError
-        If a line is longer than 16 MB or is no UTF-8 text.
+        If a line is longer than 16 MB or is not UTF-8 text.
     """
     number = 0
     with opened(path) as file:
@@ -96,7 +96,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 def _bounded_lines(path: Path, file: BinaryIO, most: int = 1 << 24) -> Iterator[bytes]:
     while raw := file.readline(most):
         if len(raw) == most:
-            raise ValueError(f"{path}: a line is longer than {most} bytes; this is no text of lines")
+            raise ValueError(f"{path}: a line is longer than {most} bytes; this is not a text file with lines")
         yield raw
 
 
@@ -105,7 +105,7 @@ def _refuse(path: Path, first: bytes) -> None:
         raise ValueError(f"{path}: the file is empty")
     if PICKLE.match(first) or path.suffix in (".pkl", ".pickle"):
         raise ValueError(
-            f"{path}: is a pickle, which can run any program when it is opened; it was not. Export it as JSON or CSV"
+            f"{path}: is a pickle, which can run any program when opened; it was not opened. Export it as JSON or CSV"
         )
     for magic, name in BINARY.items():
         if first.startswith(magic):
@@ -113,7 +113,7 @@ def _refuse(path: Path, first: bytes) -> None:
 
 
 class Unzipped(io.RawIOBase):
-    """The content of a gzip file, which may not grow without measure."""
+    """The content of a gzip file, up to a largest size."""
 
     def __init__(self, path: Path, plain: BinaryIO) -> None:
         self._path = path
@@ -122,17 +122,17 @@ class Unzipped(io.RawIOBase):
         self._grown = 0
 
     def readable(self) -> bool:
-        """Say that this is a file to read."""
+        """Return True: this file can be read."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill the buffer, and return how many bytes were read."""
+        """Fill the buffer, and return the number of bytes read."""
         data = self._file.read(len(buffer))
         self._grown += len(data)
         if self._grown > self._most:
             raise ValueError(
                 f"{self._path}: grows to more than {self._most} bytes when it is decompressed, over {MOST_TIMES} "
-                "times its size; if that is meant, decompress it yourself first"
+                "times its size; if this is intended, decompress it yourself first"
             )
         buffer[: len(data)] = data
         return len(data)

@@ -1,4 +1,4 @@
-"""What a reader promises: a name, how its files are recognised, and traces one after the other."""
+"""The interface of a reader: a name, a test that recognises its files, and a function that yields traces."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 from paceline.datasets.trace import Trace
 
 EMPTIEST, FREE_PLACES = 100, 10_000_000
-"""A panel of more than ten million places, and of a hundred for each row, is refused: it would only fill memory."""
+"""A panel of more than ten million entries, and a hundred per row of the file, is refused: it would be mostly empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One format that can be read.
+    """One readable format.
 
     Parameters
     ----------
     name
-        What it is called: ``paceline data load FILE --format NAME``.
+        Its name: ``paceline data load FILE --format NAME``.
     about
-        What the files hold, in a phrase.
+        The content of the files, in a phrase.
     files
-        What the files are called.
+        The names of the files.
     gives
-        ``"speed"`` where iterations or rates were measured, ``"usage"`` where only resource usage was.
+        ``"speed"`` if iterations or rates were measured, ``"usage"`` if only resource usage was.
     read
-        Yields the traces of the files of one job; what follows ``paths`` are the format's options, by keyword.
+        Yields the traces of the files of one job; the parameters after ``paths`` are the format's options, by keyword.
     recognises
-        Says from a file's path and its first 64 kB of text whether it is of this format.
+        Returns whether a file has this format, from its path and its first 64 kB of text.
     job
-        The job that a file belongs to: files of one folder and one job are read together.
+        Returns the job that a file belongs to: files of one folder and one job are read together.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Format:
 
 
 def require_dense(path: Path, rows: int, iterations: int, workers: int) -> None:
-    """Refuse a panel that would be nearly empty and larger than any memory.
+    """Refuse a panel that would be nearly empty and too large for memory.
 
     >>> require_dense(Path("job.csv"), rows=100_000, iterations=100_000, workers=100_000)
     Traceback (most recent call last):

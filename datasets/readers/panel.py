@@ -1,4 +1,4 @@
-"""Rows of (worker, time, values) in any order, made into panels on a regular grid; memory stays bounded.
+"""Convert rows of (worker, time, values), in any order, to panels on a regular grid, in bounded memory.
 
 Rows are first dealt out to buckets by their worker, on disk where the file is large, so that a worker's rows end up
 together; then each bucket is made into traces of as many workers as fit. Axes: N rows, T iterations, W workers,
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 BUCKET_BYTES = 8 << 20
-"""How much of a file goes into one bucket."""
+"""Bytes of a file per bucket."""
 
 MOST_BUCKETS = 200
-"""Buckets are open files, of which a process may have a thousand."""
+"""Most buckets: each is an open file, and a process may usually open a thousand."""
 
 PANEL_VALUES = 3_000_000
-"""Numbers in one trace at most, unless a single worker has more."""
+"""Most numbers in one trace, unless a single worker has more."""
 
 LONGEST, LONGEST_TO_ROWS = 1_000_000, 4
-"""A grid of more than a million iterations, and of four for each row, is refused: a time must be wrong."""
+"""A grid of more than a million iterations, and four per row, is refused: a time must be wrong."""
 
 LATEST = 4_102_444_800.0
 """The first second of 2100."""
@@ -43,18 +43,18 @@ LATEST = 4_102_444_800.0
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What is in the rows of a usage format.
+    """The content of the rows of a usage format.
 
     Parameters
     ----------
     drivers
-        Names of the drivers and what a value of one means, in the order of the values.
+        Names and units of the drivers (driving factors), in the order of the values.
     period
-        Seconds between a worker's rows; rows of one period are averaged.
+        Seconds between a worker's rows; rows within one period are averaged.
     since_1970
-        Whether times count from 1970 (UTC); else they count from the trace's own beginning.
+        Whether times count from 1970 (UTC); otherwise they count from the start of the trace.
     meta
-        What is known of the format: source, licence, ...
+        Facts about the format: source, licence, ...
     """
 
     drivers: Mapping[str, str]
@@ -72,7 +72,7 @@ class Rows(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """Rows whose workers are numbers."""
+    """Rows with numbered workers."""
 
     worker: NDArray[np.int64]
     time: Array
@@ -88,15 +88,15 @@ def usage_traces(
     period: float | None = None,
     workers: Sequence[str] | None = None,
 ) -> Iterator[Trace]:
-    """Yield traces of drivers alone: one for a small file, else one for every group of workers that fits.
+    """Yield traces that only have drivers: one for a small file, or one for each group of workers that fits.
 
-    Rows without worker or time are counted and left out, repeated rows of one worker and time as well; rows whose
-    time goes backwards are put in order and counted.
+    Rows without worker or time are dropped and counted, as are repeated rows of one worker and time; rows whose
+    time goes backwards are sorted and counted.
 
     Raises
     ------
     ValueError
-        If ``period`` is not positive, no row is left, or times lie so far apart that their unit must be wrong.
+        If ``period`` is not positive, no row is left, or times are so far apart that their unit must be wrong.
     """
     step = layout.period if period is None else float(period)
     if not (np.isfinite(step) and step > 0):
@@ -119,7 +119,7 @@ def usage_traces(
 
 
 class Buckets:
-    """Where rows are kept by their worker: in memory for a small file, in temporary files for a large one."""
+    """Rows grouped by worker: in memory for a small file, in temporary files for a large one."""
 
     def __init__(self, paths: Sequence[Path], drivers: int, stack: ExitStack) -> None:
         import pyarrow as pa
@@ -142,7 +142,7 @@ class Buckets:
             ]
 
     def add(self, rows: Coded) -> None:
-        """Put rows where their workers belong."""
+        """Add rows to the buckets of their workers."""
         if self.count == 1:
             self._parts.append(self._batch(rows, slice(None)))
             return
@@ -154,7 +154,7 @@ class Buckets:
             self._writers[bucket].write_batch(self._batch(rows, chosen))
 
     def rows(self, bucket: int) -> Coded:
-        """Return all rows of a bucket, in the order in which they came; no more can be added then."""
+        """Return all rows of a bucket, in the order of arrival; afterwards none can be added."""
         import pyarrow as pa
 
         if self.count == 1:
@@ -178,7 +178,7 @@ class Buckets:
 
 
 def _timed(path: Path, blocks: Iterable[Rows], layout: Layout) -> Iterator[Rows]:
-    """Refuse times since 1970 that lie before it or after 2100: they are in another unit."""
+    """Refuse times before 1970 or after 2100: they are in another unit."""
     for block in blocks:
         if layout.since_1970 and ((block.time < 0) | (block.time > LATEST)).any():
             wrong = block.time[(block.time < 0) | (block.time > LATEST)][0]
@@ -208,7 +208,7 @@ def _deal(blocks: Iterable[Rows], buckets: Buckets, tally: Tally, only: frozense
 
 
 def _in_order(rows: Coded, tally: Tally) -> Coded:
-    """Return rows by worker and time; of rows that repeat both the first counts."""
+    """Return rows sorted by worker and time; of rows that repeat both, the first counts."""
     came_N = np.argsort(rows.worker, kind="stable")
     same_N = np.diff(rows.worker[came_N]) == 0
     tally.notes("rows whose time went backwards were put in order", (same_N & (np.diff(rows.time[came_N]) < 0)).sum())
@@ -236,7 +236,7 @@ def _length(path: Path, rows: Coded, step: float) -> int:
     if length > max(LONGEST, LONGEST_TO_ROWS * len(rows.time)):
         raise ValueError(
             f"{path}: {len(rows.time)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
-            f"{step:g} s: a time is wrong, or its unit; if it is right, name a longer period"
+            f"{step:g} s: a time or its unit is wrong; if they are right, give a longer period"
         )
     return int(length)
 
@@ -271,7 +271,7 @@ def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Lay
 def _averaged(
     row_N: NDArray[np.int64], column_N: NDArray[np.int64], values_ND: Array, workers: int
 ) -> tuple[Array, int]:
-    """Return the mean of each group's values that are there, ``[T, W, D]``, and how many rows shared theirs."""
+    """Return the mean of each group's known values, ``[T, W, D]``, and how many rows were averaged with others."""
     first_N = np.concatenate([[True], (np.diff(row_N) != 0) | (np.diff(column_N) != 0)])
     panel_TWD = np.full((int(row_N.max()) + 1, workers, values_ND.shape[1]), np.nan)
     starts_G = np.flatnonzero(first_N)

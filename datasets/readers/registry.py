@@ -65,13 +65,13 @@ def read_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     format
         A name of :data:`FORMATS`; without it the format is recognised from the file's name and beginning.
     options
-        What the format can be told besides: see docs/formats.md.
+        Options of the format: see docs/formats.md.
 
     Returns
     -------
     list
-        Traces with ``meta`` that says the source, the units, and how many rows were dropped and why. Traces of
-        resource usage alone have drivers and NaN speeds. For files larger than memory take :func:`iter_traces`.
+        Traces whose ``meta`` holds the source, the units, and how many rows were dropped and why. Traces of
+        resource usage have drivers and NaN speeds. For files larger than memory use :func:`iter_traces`.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def read_traces(path: str | Path, format: str | None = None, **options: Any) -> 
         If there is no such file.
     ValueError
         If the format is not known or not recognised, an option is not one of the format's, or the file is not as
-        expected; the sentence names the file, the row and the column.
+        expected; the message names the file, the row and the column.
 
     Examples
     --------
@@ -103,14 +103,14 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
         _check_options(chosen, options)
         try:
             yield from chosen.read(files, **options)
-        except (ValueError, OverflowError) as error:  # of a library below, which does not know the file
+        except (ValueError, OverflowError) as error:  # from a library, whose error does not name the file
             if any(str(file) in str(error) for file in files):
                 raise
             raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
 
 
 def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:
-    r"""Return a table that describes machines or jobs, and holds no series, as a frame.
+    r"""Return a table that describes machines or jobs, without series, as a frame.
 
     Parameters
     ----------
@@ -139,17 +139,17 @@ def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:
         raise ValueError(f"there is no table {name!r}; there are {list(TABLES)}")
     fitting = [one for one in TABLES.values() if one.name == name or (name is None and one.fits(path))]
     if len(fitting) != 1:
-        raise ValueError(f"{path}: name the table, one of {list(TABLES)}; its file's name does not tell it")
+        raise ValueError(f"{path}: name the table, one of {list(TABLES)}; its file's name does not show it")
     return fitting[0].read(path)
 
 
 def recognise(path: str | Path) -> Format:
-    """Return the format of a file, from its name and its beginning.
+    """Return the format of a file, from its name and its first bytes.
 
     Raises
     ------
     ValueError
-        If no format or more than one fits; the sentence says what to do.
+        If no format, or more than one, fits; the message says what to do.
     """
     path = Path(path)
     text = head(path)

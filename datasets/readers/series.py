@@ -17,7 +17,7 @@ from paceline.datasets.trace import Trace
 
 
 def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one trace a file; row k is its k-th value, and times without a zone are taken as UTC."""
+    """Yield one trace per file; row k is its k-th value, and times without a zone count as UTC."""
     for path in paths:
         tally = Tally()
         table = frame(path, {"timestamp": TEXT, "value": NUMBER}, tally)
@@ -35,7 +35,7 @@ def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:
 
 
 def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> Iterator[Trace]:
-    """Yield one trace a file, of steps and the seconds they took; rows of one clock reading are put together.
+    """Yield one trace per file, with steps and their seconds; rows with the same clock reading are merged.
 
     With ``value_is_rate`` the value itself is the speed, steps in one second.
     """
@@ -60,7 +60,7 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
 
 
 def _in_order(path: Path, time_T: Array, tally: Tally, *, repeats: bool = True) -> NDArray[np.int64]:
-    """Return the rows to keep, by time; of those that repeat a time the first counts."""
+    """Return the rows to keep, sorted by time; of rows that repeat a time, the first counts."""
     timed_T = np.flatnonzero(np.isfinite(time_T))
     tally.rows("rows without a time", len(time_T) - len(timed_T))
     tally.notes("rows whose time went backwards were put in order", (np.diff(time_T[timed_T]) < 0).sum())
@@ -81,12 +81,12 @@ def _rates(value_T: Array, tally: Tally) -> tuple[Array, Array]:
 
 
 def _differences(path: Path, wall_T: Array, step_T: Array, tally: Tally) -> tuple[Array, Array, Array]:
-    """Return beginning, steps and seconds between rows whose clocks differ."""
-    last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats itself
+    """Return start, steps and seconds between rows whose clocks differ."""
+    last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats its readings
     tally.notes("rows of the same clock reading were put together", (~last_T).sum())
     wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
     if len(wall_T) < 2:
-        raise ValueError(f"{path}: needs two rows at different times to tell a rate")
+        raise ValueError(f"{path}: needs two rows at different times for a rate")
     backwards_T = ~(steps_T >= 0)
     tally.cells("differences of steps that went backwards or are unknown", backwards_T.sum())
     return wall_T[:-1], np.where(backwards_T, np.nan, steps_T), np.where(backwards_T, np.nan, np.diff(wall_T))

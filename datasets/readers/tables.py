@@ -1,4 +1,4 @@
-"""Tables that describe machines and jobs, and hold no series: read as frames, not as traces."""
+"""Tables that describe machines and jobs, without series: read as frames, not as traces."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A file that describes machines or jobs: its name, a pattern that its file's name fits, and how it is read."""
+    """A file that describes machines or jobs: its name, a pattern for its file's name, and its reader."""
 
     name: str
     files: str
     read: Callable[[Path], pd.DataFrame]
 
     def fits(self, path: Path) -> bool:
-        """Say whether a file's name is this table's."""
+        """Return whether a file's name is this table's."""
         return fnmatch.fnmatch(path.name.removesuffix(".gz"), self.files)
 
 
 def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: Sequence[str] = ()) -> Table:
-    """Return a table of CSV; ``columns`` and those of them that are ``texts`` stand between spaces.
+    """Return a table of CSV; ``columns``, and ``texts`` among them, are names separated by spaces.
 
-    A first line that begins with the first column's name is taken for a header. All that is no text is a number.
+    A first line that begins with the first column's name is a header. All columns but ``texts`` hold numbers.
     """
     names = columns.split()
     kinds = {column: TEXT if column in texts.split() else NUMBER for column in names}

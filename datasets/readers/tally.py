@@ -1,4 +1,4 @@
-"""What a reader left out or changed, and why: counted, and told in the trace's ``meta``."""
+"""Count what a reader dropped or changed, and why, for the trace's ``meta``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 
 class Tally:
-    """Counts of rows and of single values that a reader left out, by the reason, and of rows that it changed.
+    """Counts, by reason, of rows and single values that a reader dropped, and of rows that it changed.
 
     Examples
     --------
@@ -25,23 +25,23 @@ class Tally:
         self._notes: Counter[str] = Counter()
 
     def read(self, count: float) -> None:
-        """Count rows that the file holds."""
+        """Count rows of the file."""
         self._read += int(count)
 
     def rows(self, reason: str, count: float) -> None:
-        """Count rows that are left out."""
+        """Count dropped rows."""
         self._rows[reason] += int(count)
 
     def cells(self, reason: str, count: float) -> None:
-        """Count single values that are left out; their rows stay, with NaN."""
+        """Count dropped single values; their rows stay, with NaN."""
         self._cells[reason] += int(count)
 
     def notes(self, what: str, count: float) -> None:
-        """Count rows that were put in order or put together."""
+        """Count rows that were sorted or merged."""
         self._notes[what] += int(count)
 
     def meta(self) -> dict[str, str]:
-        """Return what a trace's ``meta`` says about it: of everything read until now."""
+        """Return the entries for a trace's ``meta``, for everything read so far."""
         changed = _told(self._notes)
         return {
             "rows_read": str(self._read),

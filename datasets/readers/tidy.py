@@ -39,13 +39,13 @@ def _is_parquet(path: Path, head: str) -> bool:
     try:
         return head.startswith("PAR1") and set(REQUIRED) <= set(pq.read_schema(path).names)
     except (pa.ArrowException, OSError):
-        return path.suffix == ".parquet"  # so that reading it says what is broken
+        return path.suffix == ".parquet"  # by name only, so that reading a damaged file says what is wrong
 
 
 FORMATS = (
     Format(
         name="parquet",
-        about="a trace as paceline writes it",
+        about="a trace written by paceline",
         files="<job>.parquet",
         gives="all that a trace holds",
         read=read_parquet,

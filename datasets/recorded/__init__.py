@@ -1,7 +1,7 @@
-"""The traces that ship with the library: real training jobs under real contention, recorded by ``paceline collect``.
+"""The traces that come with the library: real training jobs under real contention, recorded by ``paceline collect``.
 
-Each file says in its ``meta`` how, when and on what machine it was made. Half of the jobs (``split`` is ``"fit"``)
-are for fitting predictors, the other half (``"held-out"``) for scoring them.
+The ``meta`` of each file says how, when and on what machine it was made. Some jobs (``split`` is ``"fit"``)
+are for fitting predictors, the others (``"held-out"``) for scoring them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SPLITS = ("fit", "held-out")
 
 
 def names(split: str | None = None) -> list[str]:
-    """Return the names of the recorded jobs, all of them or those of one split.
+    """Return the names of the recorded jobs, all or those of one split.
 
     >>> len(names()) >= 6
     True
@@ -35,7 +35,7 @@ def load(name: str) -> Trace:
     Raises
     ------
     ValueError
-        If there is none; the sentence lists those there are.
+        If there is none; the message lists the valid names.
     """
     path = _folder() / f"{name}.parquet"
     if not path.is_file():

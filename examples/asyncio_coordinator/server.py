@@ -1,7 +1,7 @@
-"""A training service of one's own, plain asyncio and JSON lines, with a `LoadBalancer` embedded at its barrier.
+"""Your own training service, with plain asyncio and JSON lines, and a `LoadBalancer` embedded at its barrier.
 
-A worker says who it is, is told its batch size x, and answers each iteration with <t, c, m>: the seconds its own work
-took, and the CPU and memory it has free now. Workers may come and go; one that stays silent is left behind.
+A worker sends its name, gets its batch size x, and answers each iteration with <t, c, m>: the seconds that its own work
+took, and the CPU and memory that it has free now. Workers may come and go; a silent one is dropped.
 """
 
 import argparse
@@ -12,23 +12,23 @@ from paceline.coordinator import LoadBalancer
 from paceline.predictors import RLS, Report
 
 NOTHING = {"t": float("nan"), "c": float("nan"), "m": float("nan")}
-"""What is known of a worker that did not answer."""
+"""The report for a worker that did not answer."""
 
 
 class Service:
-    """The barrier of one job: everybody gets a batch size, everybody answers, the next sizes follow."""
+    """The barrier of one job: all workers get a batch size, all answer, and the next sizes follow."""
 
     def __init__(self, global_batch, patience=10.0):
         self.global_batch, self.patience = global_batch, patience
         self.connections, self.newcomers = {}, asyncio.Queue()
 
     async def greet(self, reader, writer):
-        """Let a worker that has just connected say its name."""
+        """Read the name of a worker that has just connected."""
         hello = json.loads(await reader.readline())
         await self.newcomers.put((hello["worker"], reader, writer))
 
     async def train(self, fleet, iterations):
-        """Wait for so many workers, then yield each iteration's number, plan and report."""
+        """Wait for this many workers, then yield each iteration's number, plan and report."""
         while len(self.connections) < fleet:
             self.admit(*await self.newcomers.get())
         balancer = LoadBalancer(  # Paceline: once
@@ -44,23 +44,23 @@ class Service:
             plan = balancer.step(report, drivers)  # Paceline: at each barrier
             for worker in [worker for worker, answer in zip(plan.workers, answers, strict=True) if not answer]:
                 self.connections.pop(worker)[1].close()
-                plan, drivers = balancer.leave(worker), None  # Paceline: who left
+                plan, drivers = balancer.leave(worker), None  # Paceline: a worker left
             while not self.newcomers.empty():
                 if worker := self.admit(*self.newcomers.get_nowait()):
-                    plan, drivers = balancer.join(worker), None  # Paceline: who came
+                    plan, drivers = balancer.join(worker), None  # Paceline: a worker joined
         for _, writer in self.connections.values():
             writer.close()
             await writer.wait_closed()
 
     def admit(self, worker, reader, writer):
-        """Take a worker in, and return its name; nobody may take the name of another."""
+        """Accept a worker, and return its name; refuse a name that another worker has."""
         if worker in self.connections:
             return writer.close()
         self.connections[worker] = reader, writer
         return worker
 
     async def one_iteration(self, worker, x, weight):
-        """Send a worker its batch size and return its answer, or None if there is none in time."""
+        """Send a worker its batch size and return its answer, or None if it does not answer in time."""
         reader, writer = self.connections[worker]
         writer.write(json.dumps({"x": int(x), "weight": float(weight)}).encode() + b"\n")
         try:
@@ -71,7 +71,7 @@ class Service:
 
 
 async def serve(options):
-    """Run one job and print what happens."""
+    """Run one job and print every iteration."""
     service = Service(options.global_batch, options.patience)
     async with await asyncio.start_server(service.greet, options.host, options.port):
         async for iteration, plan, report in service.train(options.fleet, options.iterations):
@@ -88,5 +88,5 @@ if __name__ == "__main__":
     parser.add_argument("--fleet", type=int, default=3, help="workers to wait for before the first iteration")
     parser.add_argument("--global-batch", type=int, default=120)
     parser.add_argument("--iterations", type=int, default=30)
-    parser.add_argument("--patience", type=float, default=10.0, help="seconds until a silent worker is left behind")
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds until a silent worker is dropped")
     asyncio.run(serve(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""A worker of that service. It stands for any framework: its work is a sleep, and it is slowed down half way."""
+"""A worker of that service. It stands for any framework: its work is a sleep, and it slows down half way."""
 
 import argparse
 import asyncio
@@ -8,13 +8,13 @@ import time
 
 
 def free_cpu_and_memory():
-    """Return the share of the machine's CPU that nobody asks for, and its free memory in bytes."""
+    """Return the idle share of the machine's CPU, and its free memory in bytes."""
     idle = 1 - os.getloadavg()[0] / os.cpu_count()
     return idle, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 async def work(port, worker, speeds, host="127.0.0.1"):
-    """Work at one speed (samples/s) after the other, an iteration each, the last one to the end; return the sizes."""
+    """Work one iteration at each speed (samples/s) in turn, then at the last speed to the end; return the sizes."""
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(json.dumps({"worker": worker}).encode() + b"\n")
     sizes = []

@@ -1,4 +1,4 @@
-"""Recording jobs on this machine: those made for it, and commands that know nothing of it."""
+"""Record jobs on this machine: the built-in ones, and unedited commands."""
 
 from paceline.lab.collect.command import collect_command
 from paceline.lab.collect.jobs import JOBS, Job

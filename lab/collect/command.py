@@ -1,4 +1,4 @@
-"""Recording a command such as ``torchrun train.py``, of which every worker is told to record itself."""
+"""Record a command such as ``torchrun train.py``: every worker of it records itself."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from paceline.recording.merging import merge
 from paceline.recording.place import Place
 
 GRACE_SECONDS = 30.0
-"""So long a command has to end after it was told to."""
+"""Seconds that a command has to end after a signal, before it is killed."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a command left: the status it ended with, its workers' files, and the trace merged from them."""
+    """The result of a command: its exit status, its workers' files, and the trace merged from them."""
 
     status: int
     files: Sequence[Path]
@@ -36,9 +36,9 @@ class Recorded:
 def collect_command(command: Sequence[str], path: str | Path, *, contention: Contention | None = None) -> Recorded:
     """Run a command whose processes train under DistributedDataParallel, and record every iteration of each.
 
-    Neither the command nor its scripts are changed: Python's start-up is told to watch the first
-    DistributedDataParallel of each process that has a ``RANK``. The files ``rank<r>.jsonl`` are kept in a folder named
-    after the trace, and merged into it also when the command failed or was interrupted.
+    Neither the command nor its scripts are changed: a hook in Python's start-up records the first
+    DistributedDataParallel of each process that has a ``RANK``. The files ``rank<r>.jsonl`` stay in a folder named
+    after the trace. They are merged into the trace even if the command fails or is interrupted.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def collect_command(command: Sequence[str], path: str | Path, *, contention: Con
     path
         The trace file to write.
     contention
-        Who competes with the command's workers; nobody unless given.
+        What competes with the command's workers; by default nothing.
 
     Returns
     -------
@@ -61,13 +61,13 @@ def collect_command(command: Sequence[str], path: str | Path, *, contention: Con
     FileNotFoundError
         If there is no such command.
     ValueError
-        If the contention cannot be made.
+        If this machine cannot provide the contention.
     """
     path = Path(path)
     folder = path.with_suffix("")
     for taken in (path, folder):
         if taken.exists():
-            raise FileExistsError(f"{taken} exists, and a recording is never overwritten: give a new name")
+            raise FileExistsError(f"{taken} exists, and a recording is never overwritten: choose a new name")
     with ExitStack() as stack:
         where = stack.enter_context(beside(contention)) if contention else []
         folder.mkdir(parents=True)
@@ -99,7 +99,7 @@ def _run(command: Sequence[str], folder: Path, where: Sequence[Place]) -> int:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    # Ctrl-C reached the command as well; a signal to this process alone did not.
+    # The terminal sends Ctrl-C to the command too, but a signal to this process alone does not reach it.
     process.send_signal(signal.SIGTERM)
     try:
         return process.wait(GRACE_SECONDS)
@@ -109,7 +109,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _last_attempts(folder: Path) -> list[Path]:
-    # torchrun restarts all workers together; what the last attempt of a rank recorded counts, if it recorded anything.
+    # torchrun restarts all workers together. Of each rank, the last attempt that recorded an iteration counts.
     chosen: dict[int, tuple[int, Path]] = {}
     for file in folder.glob("rank*.jsonl"):
         rank, _, attempt = file.stem.removeprefix("rank").partition(".")

@@ -1,4 +1,4 @@
-"""The training jobs that can be recorded: a model, a batch size, and who gets in its way."""
+"""The training jobs that can be recorded: a model, a batch size, and the contention."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class Job:
     Parameters
     ----------
     name
-        The job's name, also that of its trace.
+        The name of the job and of its trace.
     model
         One of the names in :data:`MODELS`.
     batch_size
-        Samples of each worker in each iteration; one number for all, or one for each worker.
+        Samples of each worker in each iteration; one number for all workers, or one for each.
     pattern, competitors, kind, quota
         The contention that it meets: see :class:`~paceline.lab.contention.contention.Contention`.
     workers
-        How many workers.
+        Number of workers.
     iterations
-        How many iterations are recorded.
+        Number of recorded iterations.
     seed
-        Decides the weights, the batches and the contention.
+        Seed of the weights, the batches and the contention.
     split
-        Whether its trace serves for fitting predictors (``fit``) or for scoring them (``held-out``).
+        Whether its trace is for fitting predictors (``fit``) or for scoring them (``held-out``).
 
     Raises
     ------
     ValueError
-        If a field is out of its range; the sentence names it.
+        If a field is out of its range; the message names it.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Job:
             )
 
     def contention(self, usage: Usage | None = None) -> Contention:
-        """Return the contention that it meets, given how busy real hosts were for the pattern ``usage``."""
+        """Return its contention; the pattern ``usage`` needs a usage trace of real hosts."""
         return Contention(
             workers=self.workers,
             pattern=self.pattern,
@@ -146,4 +146,4 @@ JOBS: dict[str, Job] = {
         ),
     )
 }
-"""The jobs whose traces ship with the library, four for fitting and five held out, by name."""
+"""The jobs whose traces come with the library, by name: four for fitting, five held out."""

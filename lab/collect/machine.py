@@ -1,4 +1,4 @@
-"""What there is to say about this machine in a trace that was recorded on it."""
+"""Describe this machine, for the ``meta`` of a trace recorded on it."""
 
 from __future__ import annotations
 

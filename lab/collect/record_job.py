@@ -1,4 +1,4 @@
-"""Recording a job: start its workers and competitors, wait, merge what they recorded, and leave nothing behind."""
+"""Record a job: start its workers and competitors, wait, merge their records, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ from paceline.recording.place import Place
 
 WORKER, COMPETITOR = "paceline.lab.collect.worker", "paceline.lab.contention.competitor"
 
-LONGEST_ITERATION = 1.0  # seconds: contention is planned for so long a job
+LONGEST_ITERATION = 1.0  # seconds; contention is planned for a job whose iterations all take this long
 
 
 def collect(
     job: Job, path: str | Path, *, usage: Usage | None = None, progress: Callable[[int], None] | None = None
 ) -> Trace:
-    """Train the job for real, under real contention on this machine, and write what it did to a Parquet file.
+    """Train the job for real, under real contention on this machine, and write its trace to a Parquet file.
 
     Parameters
     ----------
     job
         What to train, such as ``JOBS["digits-cnn-bursty"]``.
     path
-        The trace file to write; it appears only when the job is done.
+        The trace file to write; it appears only once the job is done.
     usage
         How busy real hosts were, for a job of the pattern ``usage``.
     progress
-        Called now and then with the number of iterations that worker 0 has recorded.
+        Called repeatedly with the number of iterations that worker 0 has recorded.
 
     Raises
     ------
     FileExistsError, FileNotFoundError
         If the file exists, or its folder does not.
     ValueError
-        If the quotas of the workers sum to more than the cores of this machine, or the job needs a usage trace and
-        got none, or got one that it does not need.
+        If the quotas of the workers sum to more than the cores of this machine, or a usage trace is missing or not
+        needed.
     RuntimeError
-        If a worker or a competitor dies; the sentence ends with what it said last.
+        If a worker or a competitor dies; the message ends with its last output.
     """
     require_models("collect")
     path = Path(path)
     contention = job.contention(usage)
     if path.exists():
-        raise FileExistsError(f"{path} exists, and a recording is never overwritten: give a new path")
+        raise FileExistsError(f"{path} exists, and a recording is never overwritten: choose a new path")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
     with tempfile.TemporaryDirectory(prefix="paceline-") as name, places(job.workers, job.quota) as where:
@@ -95,6 +95,8 @@ def _run(
             start(WORKER, rank, place, job=asdict(job), rank=rank, folder=str(folder))
             for rank, place in enumerate(where)
         ]
+        # A worker's record exists once it has warmed up: contention begins only then, so the plan's time 0 is the first
+        # recorded iteration's.
         wait(competitors + workers, until=lambda: all(record.exists() for record in records))
         for competitor in competitors:
             competitor.tell("begin")

@@ -1,7 +1,7 @@
 """One worker of a recorded job: trains on its share of each batch and records every iteration.
 
-The gradient is the mean over all samples of the global batch. Waiting for the others is told apart from
-communication by a barrier before the all-reduce.
+The gradient is the mean over all samples of the global batch. A barrier before the all-reduce separates waiting for
+the others from communication.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paceline.recording.recorder import Recorder
 if TYPE_CHECKING:
     import torch
 
-WARM_UP = 5  # iterations before recording: the first ones allocate memory and choose kernels
+WARM_UP = 5  # iterations before recording, because the first ones allocate memory and choose kernels
 
 
 def record(job: Job, rank: int, folder: Path) -> list[float]:
@@ -32,7 +32,7 @@ def record(job: Job, rank: int, folder: Path) -> list[float]:
     import torch
     from torch import distributed
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # a worker has less than one core
     torch.manual_seed(job.seed)
     task = MODELS[job.model]()
     optimiser = torch.optim.Adam(task.model.parameters(), lr=2e-3)
@@ -79,8 +79,8 @@ def _set_gradient(model: torch.nn.Module, flat: torch.Tensor) -> None:
 
 
 def main() -> None:
-    """Run one worker: the standard input's first line tells job, rank, place and folder."""
-    import sklearn.datasets  # noqa: F401 - loaded before the quota holds, as it takes seconds
+    """Run one worker: the first line of the standard input holds job, rank, place and folder."""
+    import sklearn.datasets  # noqa: F401 - loaded before the quota applies, as it takes seconds
     import torch.optim  # noqa: F401 - the same
     from torch import distributed
 
@@ -97,6 +97,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # All files are closed. Leaving at once spares a race: threads of torch that are still alive while the interpreter
-    # is taken down now and then abort a process whose work is done.
+    # All files are closed. An immediate exit avoids a race: torch's threads that are still alive while the interpreter
+    # shuts down sometimes abort a process whose work is done.
     os._exit(0)

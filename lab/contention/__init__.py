@@ -1,1 +1,1 @@
-"""Contention: who competes with which worker, and when; and the processes that do."""
+"""Contention: which processes compete with which worker, and when; and the competing processes themselves."""

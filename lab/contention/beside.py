@@ -1,4 +1,4 @@
-"""Competitors beside the workers of a command that knows nothing of them."""
+"""Run competitors beside the workers of an unedited command."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from paceline.lab.processes.places import places
 from paceline.lab.processes.process import Process
 from paceline.recording.place import Place
 
-LONGEST_COMMAND = 4 * 3600.0  # seconds: contention is planned for so long a command
+LONGEST_COMMAND = 4 * 3600.0  # seconds; contention is planned for a command of this length
 
 
 @contextmanager
 def beside(contention: Contention) -> Iterator[Sequence[Place]]:
-    """Make a place for each worker, and have the competitors of each begin there; all ends with the block."""
+    """Make a place for each worker, and start its competitors there; everything ends with the block."""
     planned = contention.planned(LONGEST_COMMAND)
     with ExitStack() as running:
         where = running.enter_context(places(contention.workers, contention.quota))

@@ -1,4 +1,4 @@
-"""A competitor: a process that takes CPU, memory bandwidth or the disk from the worker beside it, by a plan."""
+"""A competitor: a process that takes CPU, memory bandwidth or the disk from the worker beside it, following a plan."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ BYTES = 1 << 24  # more than a core's own cache holds
 
 
 def counting() -> Callable[[], object]:
-    """Return a piece of work that keeps a core busy for some 0.1 ms."""
+    """Return a function that keeps a core busy for about 0.1 ms."""
     return lambda: sum(range(5_000))
 
 
 def streaming() -> Callable[[], object]:
-    """Return a piece of work that moves some megabytes through memory."""
+    """Return a function that moves 16 MiB through memory."""
     source, target = np.ones(BYTES, dtype=np.uint8), np.empty(BYTES, dtype=np.uint8)
     return lambda: np.copyto(target, source)
 
 
 def storing() -> Callable[[], object]:
-    """Return a piece of work that writes a megabyte to the disk, waits until it is there, and reads it."""
-    # Not in the usual temporary folder, which often is memory; without a name, so that nothing is left of it.
+    """Return a function that writes a megabyte to the disk, waits until it is there, and reads it."""
+    # Not in the usual temporary folder, which is often in memory. The file has no name, so nothing is left of it.
     file = tempfile.TemporaryFile(dir="/var/tmp", buffering=0)  # noqa: SIM115 - it lives as long as the competitor
     data = bytes(1 << 20)
 
@@ -39,7 +39,7 @@ def storing() -> Callable[[], object]:
         file.seek(0)
         file.write(data)
         os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the disk is read, not the memory
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that reading uses the disk, not the cache
         file.seek(0)
         file.read()
 
@@ -47,11 +47,11 @@ def storing() -> Callable[[], object]:
 
 
 KINDS: dict[str, Callable[[], Callable[[], object]]] = {"cpu": counting, "memory": streaming, "disk": storing}
-"""What a competitor of this package does while it is busy, by name."""
+"""The work of this package's own competitors, by name."""
 
 
 def compete(spans: Sequence[tuple[float, float]], work: Callable[[], object]) -> None:
-    """Work during the spans, which count in seconds from now, and sleep between them."""
+    """Work during the spans, in seconds from now, and sleep between them."""
     begin = time.monotonic()
     for start, stop in spans:
         time.sleep(max(0.0, begin + start - time.monotonic()))
@@ -60,7 +60,7 @@ def compete(spans: Sequence[tuple[float, float]], work: Callable[[], object]) ->
 
 
 def main() -> None:
-    """Run one competitor: the first line of the standard input is its plan, the second tells it to begin."""
+    """Run one competitor: the first line of the standard input is its plan, the second starts it."""
     told = json.loads(sys.stdin.readline())
     Place(**told["place"]).enter()
     if told["kind"] in STRESSORS:
@@ -73,7 +73,7 @@ def main() -> None:
         sys.stdin.readline()
         die_with_parent()
         compete(told["spans"], work)
-    while True:  # to end by oneself before the job does would look like a failure
+    while True:  # a competitor that ended before the job would look like a failure
         time.sleep(60)
 
 

@@ -1,6 +1,6 @@
-"""Contention: who competes with the workers of this machine, for what, and when.
+"""Contention: what competes with the workers of this machine, for which resource, and when.
 
-The plan is made from a seed before anything runs.
+The plan is made from a seed before anything runs, so that a recording can be repeated.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from paceline.lab.processes.places import PERIOD_SECONDS
 from paceline.recording.place import Place
 
 USAGE = "usage"
-"""The pattern that a usage trace decides."""
+"""The pattern that follows a usage trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contention:
-    """Who competes with the workers of a job, and when.
+    """What competes with the workers of a job, and when.
 
     Parameters
     ----------
     workers
-        How many workers there are on this machine; the worker of local rank ``r`` has the r-th place.
+        Number of workers on this machine; the worker of local rank ``r`` has the r-th place.
     pattern
-        Who competes when: ``none``, ``steady``, ``bursty``, ``moving``, or ``usage``, which follows a usage trace.
+        When competitors are busy: ``none``, ``steady``, ``bursty``, ``moving``, or ``usage``, which follows a usage
+        trace.
     competitors
-        Competing processes beside each contended worker, or (``moving``) how many move about, or (``usage``) how many
-        a fully busy host has.
+        Competing processes beside each contended worker; for ``moving`` the number that move around, for ``usage`` the
+        number beside the worker of a fully busy host.
     kind
-        What competitors do: ``cpu`` counts, ``memory`` moves memory about, ``disk`` writes and reads a file;
-        ``stress-ng-cpu``, ``-memory`` and ``-disk`` leave the same to stress-ng, where it is installed.
+        What competitors do: ``cpu`` counts, ``memory`` copies memory, ``disk`` writes and reads a file;
+        ``stress-ng-cpu``, ``-memory`` and ``-disk`` use stress-ng for the same, if it is installed.
     quota
         Cores that a worker and its competitors may use together.
     seed
@@ -44,7 +45,7 @@ class Contention:
     Raises
     ------
     ValueError
-        If there is no such pattern or kind, or the pattern and the usage do not go together.
+        If there is no such pattern or kind, or a usage trace is missing or not needed.
 
     Examples
     --------
@@ -67,13 +68,13 @@ class Contention:
             raise ValueError(f"usage must be given for the pattern {USAGE!r} and for no other, got {self.usage}")
 
     def planned(self, seconds: float) -> list[Competitor]:
-        """Return who competes with which worker, and when, for a job of at most this length."""
+        """Return the competitors of each worker, and when they are busy, for a job of at most this length."""
         if self.usage is not None:
             return self.usage.plan(self.workers, self.competitors, seconds, self.seed)
         return plan(self.pattern, self.workers, self.competitors, seconds, self.seed)
 
     def meta(self, place: Place) -> dict[str, str]:
-        """Describe it for the trace."""
+        """Return its description, for the ``meta`` of a trace."""
         return {
             "pattern": self.pattern,
             "competitors": f"{self.competitors} ({self.kind})" if self.pattern != "none" else "0",
@@ -86,7 +87,7 @@ class Contention:
 
 
 def require_known(pattern: str, kind: str) -> None:
-    """Refuse a pattern or a kind of competitor that there is not."""
+    """Refuse an unknown pattern or kind of competitor."""
     for name, value, known in (("pattern", pattern, {*PATTERNS, USAGE}), ("kind", kind, {*KINDS, *STRESSORS})):
         if value not in known:
             raise ValueError(f"{name} must be one of {sorted(known)}, got {value!r}")

@@ -1,4 +1,4 @@
-"""Disturbing rank 1: a quota or competing processes, always or in bursts."""
+"""Disturb rank 1 with a quota or competing processes, all the time or in bursts."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ import numpy as np
 from paceline.lab.contention.patterns import alternating
 
 CALM_SECONDS = 0.3
-"""A turn with bursts begins calm for at least so long."""
+"""Least calm time at the start of a turn with bursts."""
 
 
 class Switch(Protocol):
     """Turns a disturbance on and off."""
 
     def turn(self, on: bool) -> None:
-        """Turn it on or off."""
+        """Turn the disturbance on or off."""
         ...
 
 
 @dataclass(frozen=True)
 class Quota:
-    """The CPU quota of a control group, in cores; off is no quota."""
+    """The CPU quota of a control group, in cores; off means no quota."""
 
     folder: str
     cores: float
 
     def turn(self, on: bool) -> None:
-        """Set or lift the quota."""
+        """Set or remove the quota."""
         folder = Path(self.folder)
         if (folder / "cpu.cfs_quota_us").exists():
             period = int((folder / "cpu.cfs_period_us").read_text())
@@ -51,18 +51,18 @@ class Hogs:
     pids: Sequence[int]
 
     def turn(self, on: bool) -> None:
-        """Let them run, or stop them."""
+        """Continue or stop the processes."""
         for pid in self.pids:
             os.kill(pid, signal.SIGCONT if on else signal.SIGSTOP)
 
 
 class Bursts:
-    """Turns a switch on and off at random times, the same for the same seed.
+    """Turns a switch on and off at random times, which are the same for the same seed.
 
     Parameters
     ----------
     switch
-        What to turn.
+        The switch of the disturbance.
     mean
         Mean seconds of a burst and of the calm between two.
     """
@@ -74,17 +74,17 @@ class Bursts:
         self._thread: threading.Thread | None = None
 
     def start(self, seed: int) -> None:
-        """Begin, calm at first."""
+        """Start, with a calm span first."""
         self._over.clear()
         self._thread = threading.Thread(target=self._run, args=(seed,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and leave calm behind."""
+        """Stop, and leave the disturbance off."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        self.switch.turn(False)
+        self.switch.turn(False)  # only after the thread has ended, which might turn it on again otherwise
 
     def _run(self, seed: int) -> None:
         on = False
@@ -95,7 +95,7 @@ class Bursts:
             on = not on
 
     def spans(self, seed: int) -> Iterator[float]:
-        """Yield the seconds of calm, burst, calm and so on, without an end.
+        """Yield the seconds of calm, burst, calm and so on, endlessly.
 
         >>> spans = Bursts(Hogs([]), mean=2.0).spans(seed=0)
         >>> [round(next(spans), 2) for _ in range(3)]
@@ -117,10 +117,10 @@ class Disturbance:
     hogs
         Processes that compete for the core of rank 1 while it is disturbed.
     between
-        Seconds of other work that rank 1 does between two iterations while it is disturbed, as reading data or writing
-        logs would be.
+        Seconds of other work, such as reading data or writing logs, that rank 1 does between two iterations while it is
+        disturbed.
     bursts
-        Mean seconds that the disturbance lasts, and that the calm between two lasts; None if it never ends.
+        Mean length of a disturbance, and of the calm between two, in seconds; None for a permanent disturbance.
     """
 
     quota: float | None = None
@@ -129,7 +129,7 @@ class Disturbance:
     bursts: float | None = None
 
     def __str__(self) -> str:
-        """Say what happens, in a phrase."""
+        """Return a phrase that describes the disturbance."""
         what = f"a quota of {self.quota:.0%} of a core" if self.quota else f"{self.hogs} competing processes"
         if self.between:
             what = f"{self.between * 1e3:g} ms of other work after each iteration"
@@ -147,4 +147,4 @@ DISTURBANCES = {
     "between": Disturbance(between=0.04),
     "bursty-hogs": Disturbance(hogs=3, bursts=2.0),
 }
-"""The kinds of disturbance, by name. Quotas need control groups that can be written."""
+"""The kinds of disturbance, by name. Quotas need writable control groups."""

@@ -1,4 +1,4 @@
-"""Contention: who competes with which worker, and when. The plan is made from a seed before anything runs."""
+"""Patterns of contention: which competitor is busy beside which worker, and when, from a seed."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Competitor:
 
 
 def plan(pattern: str, workers: int, competitors: int, seconds: float, seed: int) -> list[Competitor]:
-    """Return who competes with which worker, and when.
+    """Return the competitors of each worker, and when they are busy.
 
     Parameters
     ----------
     pattern
         ``none``; ``steady``: always, beside half of the workers; ``bursty``: on and off at random, beside every
-        worker, each competitor for itself; ``moving``: from worker to worker every few seconds.
+        worker, each competitor independently; ``moving``: from worker to worker every few seconds.
     competitors
-        How many beside each contended worker, or how many move about.
+        Number beside each contended worker, or the number that move around.
     seconds
-        The plan's length; a longer plan with the same seed begins in the same way.
+        The plan's length; a longer plan with the same seed begins identically.
     seed
         Makes the plan repeatable.
 
     Raises
     ------
     ValueError
-        If there is no such pattern; the sentence lists those there are.
+        If there is no such pattern; the message lists the valid ones.
 
     Examples
     --------
@@ -79,14 +79,14 @@ def _bursts(rng: np.random.Generator, seconds: float) -> Iterator[Span]:
 
 
 def alternating(rng: np.random.Generator, calm: float, burst: float) -> Iterator[float]:
-    """Yield the seconds of calm, burst, calm and so on, without an end; exponential, with these means."""
+    """Yield the seconds of calm, burst, calm and so on, endlessly; exponential, with these means."""
     while True:
         yield float(rng.exponential(calm))
         yield float(rng.exponential(burst))
 
 
 def _moving(workers: int, competitors: int, seconds: float, seed: int) -> list[Competitor]:
-    # A mover is a process beside every worker, of which one is busy at a time.
+    # A mover consists of one process beside every worker; only one of them is busy at a time.
     plans: list[Competitor] = []
     for c in range(competitors):
         spans: list[list[Span]] = [[] for _ in range(workers)]

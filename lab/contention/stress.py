@@ -1,4 +1,4 @@
-"""stress-ng as a competitor, where it is installed: one process of it, run and held still by signals."""
+"""stress-ng as a competitor, if it is installed: one instance, continued and stopped by signals."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ STRESSORS = {
     "stress-ng-memory": ("--stream", "1"),
     "stress-ng-disk": ("--hdd", "1", "--hdd-bytes", "16m", "--temp-path", "/var/tmp"),
 }
-"""What stress-ng is asked for, by the name of the kind of competitor."""
+"""Arguments of stress-ng for each kind of competitor."""
 
 SETTLE_SECONDS = 0.3
-"""So long stress-ng is given to start its own processes before it is held still."""
+"""Seconds that stress-ng gets to start its child processes before it is stopped."""
 
 
 @contextmanager
 def stress_ng(kind: str) -> Iterator[Stressor]:
-    """Start stress-ng, held still; it is ended with the block.
+    """Start stress-ng in the stopped state; it ends with the block.
 
     Raises
     ------
@@ -49,7 +49,7 @@ class Stressor:
         self._process = process
 
     def compete(self, spans: Sequence[tuple[float, float]]) -> None:
-        """Let it run during the spans, which count in seconds from now, and hold it still between them."""
+        """Let it run during the spans, in seconds from now, and stop it between them."""
         begin = time.monotonic()
         for start, stop in spans:
             time.sleep(max(0.0, begin + start - time.monotonic()))
@@ -58,14 +58,14 @@ class Stressor:
             self.signal(signal.SIGSTOP)
 
     def signal(self, number: int) -> None:
-        """Send a signal to each of its processes, the youngest first."""
+        """Send a signal to each of its processes, children before parents."""
         for pid in reversed(_family(self._process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def end(self) -> None:
         """End all of its processes at once."""
-        # The children last: those of a parent that runs would be started anew.
+        # Parents first: a running parent would restart its children.
         family = _family(self._process.pid)
         for pid in family:
             with suppress(ProcessLookupError):
@@ -74,7 +74,7 @@ class Stressor:
 
 
 def _family(pid: int) -> list[int]:
-    # A process and its descendants, parents before children.
+    # Return a process and its descendants, parents before children.
     children: list[int] = []
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Usage traces as contention: how busy real hosts were decides how many competitors stand beside each worker.
+"""Usage traces as contention: how busy real hosts were decides how many competitors are busy beside each worker.
 
 Axes: S slots of time, H hosts.
 """
@@ -15,33 +15,33 @@ from paceline.datasets.trace import Trace
 from paceline.lab.contention.patterns import Competitor, Span
 
 CYCLE_SECONDS = 1.0
-"""A competitor that is busy for a part of the time is so once in each cycle, at a random moment."""
+"""A competitor that is busy for a part of the time is busy once per cycle, from a random moment on."""
 LOAD_SECONDS, LOAD_MEMORY_SECONDS = 5.0, 60.0
-"""Linux renews the load average so often, and averages it over so long."""
+"""How often Linux updates the one-minute load average, and the time constant of the average."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How busy hosts were, slot by slot; replayed, its first host's competitors stand beside worker 0, and so on.
+    """How busy hosts were, slot by slot. In a replay, the first host decides the competitors of worker 0, and so on.
 
     Parameters
     ----------
     share_SH
-        How busy each host was in each slot, ``[S, H]``: 0 is idle, 1 is all of its cores. Read over and over again
-        when a job lasts longer.
+        How busy each host was in each slot, ``[S, H]``: 0 is idle, 1 means all of its cores. It repeats if a job lasts
+        longer.
     slot_seconds
-        How long a slot lasts in the replay.
+        Length of a slot in the replay.
     source
         Where it was measured, for the recorded trace's ``meta``.
 
     Raises
     ------
     ValueError
-        If a share is negative or missing, there is none, or a slot does not last.
+        If a share is negative or missing, there is no share at all, or the length of a slot is not positive.
 
     Examples
     --------
-    One host is idle, then half busy, then full; the other is always full. Two competitors stand beside each worker:
+    One host is idle, then half busy, then full; the other is always full. Each worker has two competitors:
 
     >>> usage = Usage([[0.0, 1.0], [0.5, 1.0], [1.0, 1.0]], slot_seconds=2.0)
     >>> for competitor in usage.plan(workers=2, competitors=2, seconds=6.0, seed=0):
@@ -69,32 +69,32 @@ class Usage:
 
     @classmethod
     def of_trace(cls, trace: Trace, driver: str, *, slot_seconds: float | None = None) -> Self:
-        """Take a driver of a trace, one of CPU usage as a share, as the usage of as many hosts as it has workers.
+        """Take a driver of a trace, the CPU usage as a share, as the usage of hosts: one host for each worker.
 
         Parameters
         ----------
         trace
-            Its rows are the slots; speeds are not needed. What a host did not tell is filled with what it told before.
+            Its rows are the slots; speeds are not needed. A missing value repeats the host's last one.
         driver
-            The name of the driver.
+            The name of the driver (a driving factor, such as ``cpu``).
         slot_seconds
-            How long a slot lasts; unless given, the median distance of the trace's ``start``.
+            Length of a slot; by default the median distance between the times in the trace's ``start``.
 
         Raises
         ------
         ValueError
-            If the trace has no such driver, or it does not say how long its rows last and neither do you.
+            If the trace has no such driver, or neither the trace nor ``slot_seconds`` gives the length of a slot.
         """
         if driver not in trace.driver_names or (panel := trace.drivers_named([driver])) is None:
             raise ValueError(f"driver {driver!r} is not in {trace!r}")
         if slot_seconds is None:
             if trace.start is None:
-                raise ValueError(f"slot_seconds must be given: {trace!r} does not tell when its rows were measured")
+                raise ValueError(f"slot_seconds must be given: {trace!r} does not say when its rows were measured")
             slot_seconds = float(np.nanmedian(np.diff(trace.start, axis=0)))
         return cls(_filled(panel[:, :, 0]), slot_seconds, trace.meta.get("source", trace.name))
 
     def plan(self, workers: int, competitors: int, seconds: float, seed: int) -> list[Competitor]:
-        """Return who competes with which worker, and when: a share of ``s`` keeps ``s * competitors`` of them busy."""
+        """Return the competitors of each worker, and when: a share ``s`` keeps ``s * competitors`` of them busy."""
         share_SH = np.asarray(self.share_SH)
         slots = np.arange(int(np.ceil(seconds / self.slot_seconds))) % len(share_SH)
         sites = [(w, c) for w in range(workers) for c in range(competitors)]
@@ -112,23 +112,23 @@ class Usage:
 
 
 def load_without_averaging(load_T: ArrayLike, interval_seconds: float = LOAD_SECONDS) -> NDArray[np.float64]:
-    """Return the load that Linux averaged over a minute: how many tasks ran or were ready at each sample.
+    """Undo Linux's averaging of the load over a minute: return how many tasks ran or were ready at each sample.
 
     Parameters
     ----------
     load_T
-        One-minute load averages, in tasks or as a share of cores, one for each time the kernel renewed them.
+        One-minute load averages, in tasks or as a share of cores, one per update by the kernel.
     interval_seconds
-        The time between two of them.
+        Seconds between two of them.
 
     Returns
     -------
     ndarray
-        The momentary load, one shorter than what came in.
+        The momentary load, one value shorter than the input.
 
     Examples
     --------
-    A machine on which two tasks begin to run tells a load that rises slowly; the tasks were there at once:
+    When two tasks start, the reported load rises slowly; the momentary load shows them at once:
 
     >>> averaged = [2 * (1 - np.exp(-5 * k / 60)) for k in range(5)]
     >>> load_without_averaging(averaged)
@@ -140,7 +140,7 @@ def load_without_averaging(load_T: ArrayLike, interval_seconds: float = LOAD_SEC
 
 
 def _spans(busy_S: NDArray[np.float64], slot: float, seconds: float, rng: np.random.Generator) -> list[Span]:
-    # Each slot is cut into cycles; what touches or overlaps is joined, so that a busy host does not pause between them.
+    # Each slot is cut into cycles. Spans that touch or overlap are joined, so that a busy host has no pauses.
     cycles = max(1, round(slot / CYCLE_SECONDS))
     length = slot / cycles
     spans: list[Span] = []
@@ -155,7 +155,7 @@ def _spans(busy_S: NDArray[np.float64], slot: float, seconds: float, rng: np.ran
 
 
 def _filled(share_SH: NDArray[np.float64]) -> NDArray[np.float64]:
-    # What was not told is what was told before; before the first word, the first word; of a silent host, idleness.
+    # A missing share repeats the last known one; before the first known share, it is that one; without any, it is 0.
     known_SH = np.isfinite(share_SH)
     last_SH = np.maximum.accumulate(np.where(known_SH, np.arange(len(share_SH))[:, None], -1), axis=0)
     first_H = np.argmax(known_SH, axis=0)

@@ -1,1 +1,1 @@
-"""Processes of this machine: started, kept apart, watched, and never left behind."""
+"""Start processes on this machine, keep them apart, watch them, and never leave one behind."""

@@ -1,4 +1,4 @@
-"""Processes that end when the one that started them does, however that ended."""
+"""Processes that end when their parent ends, however it ends."""
 
 import os
 import sys
@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 
 def die_with_parent(last: Callable[[], object] = lambda: None) -> None:
-    """End this process at once, after a ``last`` act, when its standard input, held open by the parent, is closed."""
+    """End this process, after a call of ``last``, as soon as its standard input is closed.
+
+    The parent holds that input open, and the kernel closes it even if the parent is killed.
+    """
     threading.Thread(target=_watch, args=(last,), daemon=True).start()
 
 

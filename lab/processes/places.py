@@ -1,7 +1,7 @@
-"""Keeping workers apart on one machine: each with its competitors in a control group under a CPU quota.
+"""Keep workers apart on one machine: each in a control group with its competitors, under a CPU quota.
 
-A competitor then takes from its own worker alone, as on a cluster of separate machines. Where control groups cannot
-be written, each worker is pinned to a core together with its competitors.
+A competitor then takes CPU time only from its own worker, as on a cluster of separate machines. If control groups
+cannot be written, each worker is pinned to a core together with its competitors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline.recording.control_group import mounted
 from paceline.recording.place import Place
 
 PERIOD_SECONDS = 0.005
-"""A quota is granted anew so often: much shorter than an iteration, so that each iteration spans many periods."""
+"""Period of a quota: much shorter than an iteration, so that each iteration spans many periods."""
 
 
 @contextmanager
@@ -26,16 +26,16 @@ def places(workers: int, quota: float, root: str | Path = "/") -> Iterator[list[
     Parameters
     ----------
     workers
-        How many places.
+        Number of places.
     quota
         Cores that a worker and its competitors may use together.
     root
-        The folder under which ``proc`` and ``sys`` are looked for.
+        The folder that contains ``proc`` and ``sys``.
 
     Raises
     ------
     ValueError
-        If the quotas sum to more than the cores of this machine: workers would take from each other.
+        If the quotas sum to more than the cores of this machine, because workers would then disturb each other.
     """
     _check(workers, quota)
     remove_stale(root)
@@ -49,9 +49,9 @@ def places(workers: int, quota: float, root: str | Path = "/") -> Iterator[list[
 
 
 def remove_stale(root: str | Path = "/") -> list[Path]:
-    """Remove the control groups of recordings that were killed before they could do so, and return their folders.
+    """Remove control groups left behind by killed recordings, and return their folders.
 
-    A group is stale when the process in its name is gone. One that still holds processes is left alone.
+    A group is stale if the process named in it is gone. A group that still holds processes is left alone.
     """
     removed = []
     for mount in set(mounted(root).values()):
@@ -68,8 +68,8 @@ def _check(workers: int, quota: float) -> None:
     cores = len(os.sched_getaffinity(0))
     if workers * quota > cores:
         raise ValueError(
-            f"quota must leave all workers room on {cores} cores, got {workers} workers with {quota:g} cores each; "
-            f"give at most {cores / workers:g}, or fewer workers"
+            f"quota must leave room for all workers on {cores} cores, got {workers} workers with {quota:g} cores each; "
+            f"choose at most {cores / workers:g}, or fewer workers"
         )
 
 
@@ -87,7 +87,7 @@ def _group(name: str, quota: float, root: str | Path, made: ExitStack) -> Place:
             raise FileNotFoundError("no control groups are mounted")
         (mounts[""] / "cgroup.subtree_control").write_text("+cpu")
         settings = {"cpu.max": f"{round(quota * period)} {period}"}
-    # Version 2 beside version 1 has no quotas, but tells the pressure of each group.
+    # Version 2 mounted beside version 1 has no quotas, but it reports the pressure of each group.
     folders = list(dict.fromkeys(mounts[kind] / name for kind in ("cpu", "cpuacct", "") if kind in mounts))
     for folder in folders:
         folder.mkdir()
@@ -98,7 +98,7 @@ def _group(name: str, quota: float, root: str | Path, made: ExitStack) -> Place:
 
 
 def _remove(folder: Path) -> None:
-    # The kernel holds a group for a moment after its last process was reaped.
+    # The kernel keeps a group busy for a moment after its last process was reaped.
     for _ in range(100):
         try:
             return folder.rmdir()

@@ -1,4 +1,4 @@
-"""The processes of a job on this machine: started with a task, watched, and never left behind."""
+"""The processes of a job on this machine: started with a task, watched, and always ended."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pathlib import Path
 
 POLL_SECONDS = 0.1
 LOG_LINES = 15
-GRACE_SECONDS = 1.0  # a competitor may have to end processes of its own before it ends
+GRACE_SECONDS = 1.0  # a competitor may first have to end its own child processes
 
 
 class Process:
-    """A worker or a competitor: a process that is told its task on its standard input.
+    """A worker or a competitor: a process that reads its task from its standard input.
 
     It ends when that input is closed, so it never outlives the process that started it.
 
     Parameters
     ----------
     module
-        What to run, as ``python -m`` would; its last name is the process's role.
+        The module to run, as with ``python -m``; the last part of its name is the process's role.
     number
-        Tells those of one role apart.
+        Number among the processes of the same role.
     folder
-        Where to log what it writes.
+        Folder for the log of its output.
     told
-        Its task: the first line of its standard input, as JSON.
+        Its task, sent as JSON in the first line of its standard input.
     """
 
     def __init__(self, module: str, number: int, folder: Path, told: Mapping[str, object]) -> None:
@@ -44,39 +44,39 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C is for the one who collects, who then ends the others
+                start_new_session=True,  # Ctrl-C reaches only the parent, which then ends its processes in order
             )
         self.pid = self._popen.pid
         self.tell(json.dumps(told))
 
     def tell(self, line: str) -> None:
-        """Send a line to the process; one that is gone already is noticed by :meth:`failed`."""
+        """Send a line to the process; :meth:`failed` reports one that has already died."""
         assert self._popen.stdin is not None
         with suppress(BrokenPipeError):
             self._popen.stdin.write(f"{line}\n".encode())
             self._popen.stdin.flush()
 
     def ended(self) -> bool:
-        """Whether the process has done its task."""
+        """Whether the process has ended with its task done."""
         return self._popen.poll() == 0
 
     def failed(self) -> bool:
-        """Whether the process ended without having done its task."""
+        """Whether the process has ended with an error."""
         return self._popen.poll() not in (None, 0)
 
     def last_words(self) -> str:
-        """Say how the process ended, and the last lines of what it wrote."""
+        """Return how the process ended, and the last lines of its output."""
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n  ".join([f"{self.title} ended with status {self._popen.poll()}:", *lines[-LOG_LINES:]])
 
     def end(self) -> None:
-        """End the process, if it runs, and wait until it is gone: by itself when its input is closed, else at once."""
+        """End the process and wait for it: it may end by itself once its input is closed, and is killed otherwise."""
         assert self._popen.stdin is not None
         with suppress(BrokenPipeError):
             self._popen.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(GRACE_SECONDS)
-        self._popen.kill()
+        self._popen.kill()  # does nothing if it has ended
         self._popen.wait()
         with suppress(BrokenPipeError):
             self._popen.__exit__(None, None, None)
@@ -88,7 +88,7 @@ def wait(processes: Sequence[Process], until: Callable[[], bool]) -> None:
     Raises
     ------
     RuntimeError
-        If one of the processes dies meanwhile; the sentence ends with what it said last.
+        If one of the processes dies meanwhile; the message ends with its last output.
     """
     while not until():
         require_alive(processes)
@@ -96,8 +96,8 @@ def wait(processes: Sequence[Process], until: Callable[[], bool]) -> None:
 
 
 def require_alive(processes: Sequence[Process]) -> None:
-    """Raise ``RuntimeError`` with the last words of those that failed, if any did."""
-    # Of several that died, the first to be told of is the one with something to say: the others lost contact to it.
+    """Raise ``RuntimeError`` with the last output of all processes that failed, if any did."""
+    # All of them, because the cause may be in any: when one worker dies, the others fail because they lost contact.
     failed = [process for process in processes if process.failed()]
     if failed:
         raise RuntimeError("\n".join(process.last_words() for process in failed))

@@ -91,6 +91,8 @@ def fit_css_groups(
         If a group has fewer values than the fit has coefficients.
     """
     p, d, q = order
+    # A value counts only if it was measured. The first innovations do not count either: zeros stand for the values
+    # before the series, so those innovations are far off.
     counts_TN = np.isfinite(value_TN)[d:]
     counts_TN[: max(p, LONG_AUTOREGRESSION)] = False
     wanted = drivers_TND.shape[2] + p + q
@@ -100,6 +102,7 @@ def fit_css_groups(
             f"ARIMA{order} needs more than {wanted} speeds after the first {d + max(p, LONG_AUTOREGRESSION)} to be "
             f"fitted, got {fewest}; fit it to longer traces, or choose a smaller order"
         )
+    # Bridge before differencing: a difference across a gap would be NaN and widen the gap.
     bridged_TNK = _bridged(np.concatenate([value_TN[..., None], drivers_TND], axis=2), np.isnan(value_TN))
     bridged_TNK = np.diff(bridged_TNK, d, axis=0)
     panel = _Panel(bridged_TNK[..., 0], bridged_TNK[..., 1:], counts_TN, group_N, p, q)
@@ -127,11 +130,13 @@ class _Panel:
         for _ in range(STEPS):
             if not len(going):
                 break
+            # Only groups that still improve are computed: most end within a few steps.
             panel, loss = self.only(going), loss_G[going]
             candidate_GK = panel.stepped(at_GK[going], damping_G[going])
             candidate_loss_G = panel.loss(panel.innovations(candidate_GK))
             better_G = candidate_loss_G < loss
             at_GK[going[better_G]], loss_G[going[better_G]] = candidate_GK[better_G], candidate_loss_G[better_G]
+            # Levenberg-Marquardt: after progress trust the quadratic model more, after an overshoot much less.
             damping_G[going] *= np.where(better_G, 0.1, 100.0)
             fell_G = loss - candidate_loss_G > TOLERANCE * loss
             going = going[np.where(better_G, fell_G, damping_G[going] < LARGEST_DAMPING)]
@@ -216,6 +221,7 @@ class _Panel:
             innovation_TN = error_TN - sum(lag_TN * weight_N for lag_TN, weight_N in explained)
             both = [*_lags(error_TN, self.p), *_lags(innovation_TN, self.q)]
             starts.append(self.regressed(both, error_TN))
+        # The loss has several minima with moving averages, so the best of several starts is taken for each group.
         at_SGK = np.stack([self.allowed(np.concatenate([drivers_GD, start], axis=1)) for start in starts])
         loss_SG = np.stack([self.loss(self.innovations(at_GK)) for at_GK in at_SGK])
         best_G = loss_SG.argmin(axis=0)
@@ -229,6 +235,7 @@ def corrected_aic(loss: float, values: int, coefficients: int) -> float:
     4.123711340206185
     """
     k = coefficients + 1
+    # A constant series has a loss of zero, whose logarithm would be -inf.
     return values * float(np.log(max(loss, 1e-300))) + 2.0 * k + 2.0 * k * (k + 1) / max(values - k - 1, 1)
 
 
@@ -280,6 +287,7 @@ def _whitened(panel_TN: Array, ar_NP: Array) -> Array:
 def _forgotten(panel_TN: Array, ma_NQ: Array) -> Array:
     """Return the innovations that a moving average turns into this panel: all series at once, in doubling lags."""
     forgotten_TN = panel_TN
+    # Doubling lags need log2(T) steps over whole panels, where the recursion would need T steps in Python.
     for root_N in _inverse_roots(ma_NQ).T:  # 1 / (1 - r B) = (1 + r B) (1 + r^2 B^2) (1 + r^4 B^4) ...
         forgotten_TN, lag, power_N = forgotten_TN.astype(root_N.dtype), 1, root_N
         while lag < len(panel_TN) and np.abs(power_N).max() > NEGLIGIBLE:
@@ -306,6 +314,7 @@ def _lags(panel_TN: Array, count: int) -> list[Array]:
 def _bounded(coefficients_GK: Array, largest: float) -> Array:
     """Scale the coefficients of ``1 + c[0] z + c[1] z**2 ...`` so that no inverse root is larger than ``largest``."""
     size_G = np.abs(_inverse_roots(coefficients_GK)).max(axis=1, initial=0.0)
+    # Multiplying coefficient k by s**k multiplies every inverse root by s.
     shrunk_G1 = np.minimum(1.0, largest / np.maximum(size_G, largest))[:, None]
     return np.asarray(coefficients_GK * shrunk_G1 ** np.arange(1, coefficients_GK.shape[1] + 1))
 

@@ -94,6 +94,7 @@ def state_space(ar_WP: Array, ma_WQ: Array, differences: int) -> StateSpace:
 def _stationary(transition_WSS: Array, selection_WS: Array) -> Array:
     """Solve ``covariance = T covariance T' + R R'`` for each worker, as one linear system of S * S unknowns."""
     count, size = selection_WS.shape
+    # vec(T C T') = (T kron T) vec(C) turns the matrix equation into an ordinary linear system.
     kron = np.einsum("wij,wkl->wikjl", transition_WSS, transition_WSS).reshape(count, size**2, size**2)
     noise = np.einsum("wi,wj->wij", selection_WS, selection_WS).reshape(count, size**2, 1)
     return np.asarray(np.linalg.solve(np.eye(size**2) - kron, noise).reshape(count, size, size))

@@ -123,6 +123,7 @@ class ARIMA(FleetPredictor):
     def rename(self, old: str, new: str) -> None:
         """Give a worker another name; it keeps its place, its model and everything learnt about it."""
         super().rename(old, new)
+        # Coefficients are stored by name, so the new name needs its own entry.
         known = old if old in self.coefficients_ else POOLED
         self.coefficients_[new], self.constants_[new] = self.coefficients_[known], self.constants_[known]
 
@@ -146,6 +147,7 @@ class ARIMA(FleetPredictor):
         seen_W = np.isfinite(error_W)
         rows["seen"] = rows["seen"] + seen_W
         rows["mean"] = rows["mean"] + np.where(seen_W, error_W - rows["mean"], 0.0) / np.maximum(rows["seen"], 1.0)
+        # NaN marks a new worker: its start depends on its coefficients, which `_fresh` does not know.
         covariance_WSS = np.where(np.isnan(rows["covariance"]), served.space.start_WSS, rows["covariance"])
         rows["state"], rows["covariance"] = served.space.filtered(
             rows["state"], covariance_WSS, error_W - self._constant(served)
@@ -201,6 +203,7 @@ class ARIMA(FleetPredictor):
         owned = {name: own for name, own in owned.items() if speeds_N[own].sum() >= least}
         if owned:
             self._fit_workers(owned, value_TN, drivers_TND)
+        # The order may have changed, and with it the number of states in every row.
         self._served = None
         self.reset(self.workers)
         return self

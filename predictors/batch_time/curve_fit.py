@@ -80,6 +80,7 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
     slope_P, intercept_P = _lines(size_N, seconds_N)
     line_PN = intercept_P[:, None] + slope_P[:, None] * size_N
     plain = _refined(_best_line(slope_P, intercept_P, line_PN, seconds_N, weight_N), size_N, seconds_N, weight_N)
+    # A floor, a slope and an intercept pass through any three points, so fewer than four cannot prove a floor.
     if len(size_N) < 4:
         return _positive(plain, size_N)
     bent = _refined(_best_bent(slope_P, intercept_P, line_PN, seconds_N, weight_N), size_N, seconds_N, weight_N)
@@ -155,12 +156,14 @@ def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
     for _ in range(4):
         fitted_N = curve_seconds((floor, slope, intercept), size_N)
         deviation_N = _deviation(fitted_N, seconds_N)
+        # Dividing by the fitted time squared makes the squares relative, like the deviations of the search.
         trust_N = weight_N * np.minimum(1.0, scale / np.maximum(deviation_N, scale)) / np.square(fitted_N)
         level_N = intercept + slope * size_N < floor
         if len(np.unique(size_N[~level_N])) >= 2:
             slope, intercept = _least_squares(size_N[~level_N], seconds_N[~level_N], trust_N[~level_N])
         if level_N.any():
             floor = float(np.average(seconds_N[level_N], weights=trust_N[level_N]))
+        # Least squares may go below zero at small sizes; the search's curve never does.
         if not np.all(curve_seconds((floor, slope, intercept), size_N) > 0):
             return fit
     return floor, slope, intercept
@@ -189,6 +192,7 @@ def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, wei
     count = float(weight_N.sum() ** 2 / np.square(weight_N).sum())  # effective number of measurements (Kish)
     if count <= 3:
         return False
+    # EXACT keeps two exact fits comparable: their losses are rounding errors.
     plain_loss, bent_loss = (_loss(fit, size_N, seconds_N, weight_N) + EXACT for fit in (plain, bent))
     return PROOF_OF_FLOOR * bent_loss / (count - 3) < plain_loss / (count - 2)
 

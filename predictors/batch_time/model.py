@@ -155,6 +155,7 @@ class BatchTime(FleetPredictor):
 
     def _drift_of(self, trace: Trace) -> Trace:
         """Return the trace with each batch replaced by its seconds under the curve: its speed is then the drift."""
+        # With seconds under the curve in place of samples, samples / seconds is curve(x) / t: the drift.
         curve_WF = np.stack([self._start(worker) for worker in trace.workers])
         return replace(trace, samples=_seconds(dict(zip(FIELDS, curve_WF.T, strict=True)), trace.samples))
 
@@ -196,6 +197,7 @@ class BatchTime(FleetPredictor):
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, by the drift's predictor too, as arrays."""
+        # The fleet is saved once: the drift's predictor always has the same one.
         drift = {n.replace("/", "/drift/", 1): v for n, v in self._drift.state_dict().items() if n != "workers"}
         return super().state_dict() | drift
 
@@ -273,6 +275,7 @@ class BatchTime(FleetPredictor):
         """Turn each line about its point at the mean recent batch, whose time the drift knows, by one step of RLS."""
         rows, centre_W = self._rows, self._rows["centre"]
         line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], centre_W))
+        # On the floor a time says nothing about the slope, so only moves on the rising part of the curve count.
         lowest_W = np.minimum(np.minimum(line_W, last_W), level_W)
         turned_W = (move_W != 0) & (lowest_W > 0) & (lowest_W >= rows["floor"])
         move_W = np.where(turned_W, move_W, 0.0)
@@ -280,6 +283,7 @@ class BatchTime(FleetPredictor):
         with np.errstate(invalid="ignore"):
             missed_W = (self._ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
             slope_W = np.maximum(rows["slope"] + missed_W * move_W / rows["information"], 0.0)
+            # A steeper slope than proportional would make the intercept negative.
             slope_W = np.minimum(slope_W, np.maximum(level_W / centre_W, rows["slope"]))
         rows["intercept"] = np.where(turned_W, level_W - slope_W * centre_W, rows["intercept"])
         rows["slope"] = np.where(turned_W, slope_W, rows["slope"])
@@ -295,11 +299,13 @@ class BatchTime(FleetPredictor):
         rows = self._rows
         failed_W = failed_W & (size_W > 0)
         rows["failed"] = np.where(failed_W, np.minimum(rows["failed"], size_W), rows["failed"])
+        # A size that once worked and now fails proves that older successes are out of date.
         rows["worked"] = np.where(failed_W & (rows["worked"] >= size_W), 0.0, rows["worked"])
 
     def _learn_memory(self, size_W: Array) -> None:
         rows = self._rows
         rows["worked"] = np.fmax(rows["worked"], size_W)
+        # A success at or above the failed size proves that the failure is out of date.
         rows["failed"] = np.where(rows["worked"] >= rows["failed"], np.inf, rows["failed"])
 
     # -- forecasting ---------------------------------------------------------------------------------------------

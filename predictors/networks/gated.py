@@ -167,6 +167,7 @@ class GatedNARX(Network):
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
         log_speed_W = np.log(speed_W)
         rows = self._moved(self._rows, log_speed_W, drivers_WD)
+        # `_own_learnt` still reads the state before this iteration, on which the forecast was made.
         if self.online and self.weights_:
             rows["own"] = self._own_learnt(log_speed_W, drivers_WD)
         self._rows = rows
@@ -197,6 +198,7 @@ class GatedNARX(Network):
             self.driver_names_ = any_drivers(traces, self.drivers)
             self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
             self.weights_ = {}
+        # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
         self._fit_weights(traces, 1)
         if self.training.closed_loop > 1:
             self._fit_weights(traces, self.training.closed_loop)
@@ -260,6 +262,7 @@ def _shipped(name: str) -> dict[str, NDArray[Any]]:
 
     from safetensors import safe_open
 
+    # Cached by the decorator: every Auto starts from these arrays, and `_load_learnt` copies them.
     with safe_open(Path(__file__).parent / "fitted" / f"{name}.safetensors", framework="numpy") as file:
         about = json.loads((file.metadata() or {})["paceline"])
         learnt: dict[str, NDArray[Any]] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118

@@ -103,6 +103,7 @@ class NARX(Network):
         self.driver_names_ = shared_drivers(traces, self.drivers)
         self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
         self.weights_ = {}
+        # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
         self._fit_weights(traces, 1)
         if self.training.closed_loop > 1:
             self._fit_weights(traces, self.training.closed_loop)
@@ -147,6 +148,7 @@ class NARX(Network):
 
     def _inputs(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
         lags_WP = rows["log_speed"]
+        # arcsinh is linear for usual changes and logarithmic for jumps, so no jump saturates the tanh layer.
         deviations = np.arcsinh((lags_WP[:, 1:] - lags_WP[:, :1]) / _scale(rows)[:, None])
         drivers_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"]], axis=1)
         standard = np.clip((drivers_WQD - self.driver_mean_) / self.driver_scale_, -FARTHEST, FARTHEST)

@@ -154,6 +154,7 @@ def gated_layer(weights: Mapping[str, Array], hidden: Array, references: Array, 
     """
     output = hidden @ weights["w2"]
     output += weights["b2"]
+    # No maximum is subtracted, as a softmax usually does: outputs of a tanh layer are bounded.
     gates = np.exp(output[:, :-2])
     chosen = np.einsum("nr,nr->n", gates, references) / (1.0 + gates.sum(axis=1))
     return np.asarray(chosen + output[:, -2] + unit * output[:, -1])

@@ -82,6 +82,7 @@ class RecurrentPredictor(Network):
             return rows["log_speed"]
         state_WH = self._cell(self._inputs(rows, drivers_WD), rows["state"])
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
+        # A bound relative to the newest change still lets the forecast return after a jump of any size.
         reach_W = np.abs(rows["change"]) / _scale(rows) + FARTHEST_STEP
         return np.clip(rows["log_speed"] + _scale(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEEDS)
 

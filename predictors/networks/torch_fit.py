@@ -99,6 +99,7 @@ def fit_barrier(
     tuning = replace(
         training,
         learning_rate=TUNING_RATE * training.learning_rate,
+        # Batches of groups that hold about as many examples as batches of single workers do.
         batch_size=max(training.batch_size // groups.targets.shape[1], 1),
     )
     hides = _hider(tensor(driver_columns), generator)
@@ -166,6 +167,7 @@ def descend(
     fitting, held_out = [tuple(part[rows] for part in data) for rows in (~held, held)]
     optimiser = torch.optim.AdamW(weights.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=training.epochs)
+    # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
     with torch.no_grad():
         best, best_loss, waited = numbers(weights), float(loss(*held_out)), 0
     for _ in range(training.epochs):

@@ -107,6 +107,7 @@ class Stopwatch:
         iteration.end = self._marks.mark()
         self._pending.append((iteration, self._ended))
         self._ended = iteration.end
+        # In order, and only iterations that the device has passed: waiting for it would slow the training down.
         while self._pending and self._marks.passed(self._pending[0][0].end):
             self._write(*self._pending.popleft())
 
@@ -160,6 +161,7 @@ class Stopwatch:
         seconds, step = self._marks.seconds, iteration.step
         stepping = iteration.end if iteration.stepping is None else iteration.stepping
         in_forward, after = (
+            # A wait without an end was still under way when the recording stopped.
             sum(seconds(*wait) for wait in waits if len(wait) == 2)
             for waits in (iteration.waits_forward, iteration.waits_after)
         )
@@ -167,6 +169,7 @@ class Stopwatch:
             max(0.0, *(seconds(ready, each) for each in done)) for ready, *done in iteration.exchanges if done and ready
         )
         step.comm_seconds = exchanged + in_forward + after
+        # Exchanges and waits are measured separately and may overlap, so the rest could come out negative.
         step.seconds = max(0.0, seconds(iteration.begin, iteration.end) - step.comm_seconds)
         forward = sum(seconds(start, stop) for start, stop in iteration.forward) - in_forward
         backward = max(0.0, seconds(iteration.begin, stepping) - step.comm_seconds - forward)

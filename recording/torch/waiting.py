@@ -69,6 +69,7 @@ def listen(listener: Listener) -> Callable[[], None]:
     1
     >>> dist.destroy_process_group()
     """
+    # The functions are wrapped only while somebody listens, so that an unrecorded process runs torch unchanged.
     with _lock:
         if not _listeners:
             _replace()

@@ -1,1 +1,1 @@
-"""Formats of traces that others recorded: one file for each family, listed in ``FORMATS`` at its end."""
+"""Formats of traces recorded by others: one file per family, each with its list ``FORMATS`` at the end."""

@@ -18,7 +18,7 @@ from paceline.datasets.trace import Trace
 META = {"source": "github.com/alibaba/clusterdata, cluster-trace-v2018"}
 PERCENT, NORMALISED = "percent", "normalised to [0, 100]"
 INVALID = (-1.0, 101.0)
-"""What stands for a value that was not measured, in percentages and normalised columns."""
+"""Values that mean "not measured", in percentages and normalised columns."""
 
 DRIVERS = {
     "cpu_util_percent": PERCENT,

@@ -30,7 +30,7 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
 
 
 def _in_order(path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
-    """Return the rows by time; of those that repeat a machine's time the first counts."""
+    """Return the rows sorted by time; of rows that repeat a machine's time, the first counts."""
     table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
     bad = ~(table["value"] > 0)
     tally.rows("values that are not positive", bad.sum())

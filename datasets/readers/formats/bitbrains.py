@@ -14,7 +14,7 @@ from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
 TIME = "Timestamp [ms]"
-"""What the column is called; the values are seconds."""
+"""The column's name in the files, although its values are seconds."""
 
 DRIVERS = {
     "CPU cores": ("cpu_cores", "cores"),

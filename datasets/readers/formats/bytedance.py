@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 COLUMNS = ("rank", "stage", "step", "optype", "duration", "seq_id")
 COMPUTE = ("forward-compute", "backward-compute")
 WINDOW_GAP = 100
-"""Recorded steps lie in windows; a gap of more steps than this begins a new one."""
+"""Recorded steps come in windows; a gap of more steps than this starts a new window."""
 
 
 def read(paths: Sequence[Path], *, micro_batches: bool = False) -> Iterator[Trace]:
-    """Yield one trace for each pipeline stage and window of steps, as stages do different work.
+    """Yield one trace per pipeline stage and window of steps, because stages do different work.
 
-    An iteration is a step, the time of all its computing; with ``micro_batches`` it is one forward micro-batch.
+    An iteration is a step with the time of all its computing; with ``micro_batches`` it is one forward micro-batch.
     """
     for path in paths:
         tally = Tally()
@@ -43,11 +43,11 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
     with opened(path):
-        pass  # refuses what is no data before pyarrow sees it
+        pass  # refuses pickles and archives before pyarrow reads the file
     try:
         table = pq.ParquetFile(path).read(columns=list(COLUMNS)).to_pandas(ignore_metadata=True)
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise ValueError(f"{path}: not a whole Parquet file (cut off, or another format): {error}") from error
+        raise ValueError(f"{path}: not a complete Parquet file (truncated, or another format): {error}") from error
     if lacking := [name for name in COLUMNS if name not in table]:
         raise ValueError(f"{path}: columns {lacking} are missing; it has {list(table)}")
     texts = [name for name in COLUMNS if name != "optype" and not pd.api.types.is_numeric_dtype(table[name])]
@@ -74,13 +74,13 @@ def _windows(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of all computing of a step, one column a rank."""
+    """Return the seconds of all computing of a step, one column per rank."""
     seconds: pd.DataFrame = rows.pivot_table(index="step", columns="rank", values="duration", aggfunc="sum")
     return seconds
 
 
 def _micro_batches(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of each forward micro-batch in the order of steps, one column a rank."""
+    """Return the seconds of each forward micro-batch in the order of steps, one column per rank."""
     forward = rows[rows["optype"].astype(str) == COMPUTE[0]]
     order = forward.groupby(["rank", "step"]).cumcount()
     seconds: pd.DataFrame = forward.assign(order=order).pivot_table(

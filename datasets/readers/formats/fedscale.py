@@ -15,11 +15,11 @@ from paceline.datasets.trace import Trace
 
 COLUMNS = ("client", "computation", "communication")
 JSON_BYTES = 1 << 29
-"""JSON is read whole; a larger file is refused."""
+"""Largest JSON file: JSON is read as a whole."""
 
 
 def read(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one iteration of all clients: one sample each, the time it takes them, and their bandwidth."""
+    """Yield one iteration of all clients: one sample each, the time for it, and their bandwidth."""
     for path in paths:
         tally = Tally()
         clients, milliseconds_W, kbps_W = _json(path, tally) if path.suffix == ".json" else _csv(path, tally)

@@ -36,7 +36,7 @@ DRIVERS = {
 KEYS = ("start_time", "collection_id", "instance_index")
 EVENT = ("time", "machine_id", "type", "capacity.cpus", "capacity.memory", "switch_id", "platform_id")
 NEVER = float(2**63 - 1)
-"""The time of what happened after the trace ended; 0 is the time of what happened before it began."""
+"""The time of events after the end of the trace; 0 is the time of events before its start."""
 
 BLOCK_ROWS = 50_000
 

@@ -73,7 +73,7 @@ def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
 
 
 def experiment(path: Path) -> str:
-    """Return the experiment a file belongs to.
+    """Return the experiment that a file belongs to.
 
     >>> experiment(Path("hivemind-113-aws-t4-1.csv"))
     'hivemind-113'
@@ -82,7 +82,7 @@ def experiment(path: Path) -> str:
 
 
 def _worker(path: Path, tally: Tally) -> pd.DataFrame:
-    """Return one row a step: a step's fields stand partly in the row before the one that counts it."""
+    """Return one row per step: some fields of a step are in the row before the one that counts it."""
     needed = dict.fromkeys((STEP, SAMPLES, TIME, AVERAGING, WHOLE, *OWN), NUMBER)
     rows = frame(path, needed | dict.fromkeys(DRIVERS.values(), NUMBER), tally, optional=list(DRIVERS.values()))
     rows = _without_time(rows, tally)
@@ -97,7 +97,7 @@ def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     table["samples"] = steps[SAMPLES].diff().fillna(steps[SAMPLES])
     table["seconds"] = steps[OWN].sum(axis=1, skipna=False)
     table["wait_seconds"] = steps[AVERAGING]
-    table["start"] = (steps[TIME] - steps[WHOLE]).cummax()  # whole seconds: known to a second, never backwards
+    table["start"] = (steps[TIME] - steps[WHOLE]).cummax()  # accurate to a second only, so forced not to go backwards
     return _cleaned(table, tally).join(_drivers_before(rows, table["start"].to_numpy()))
 
 
@@ -110,7 +110,7 @@ def _cleaned(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
 
 
 def _drivers_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
-    """Return the newest system row of each step's start; a second is taken off, as clocks are whole seconds."""
+    """Return the newest system row at each step's start, less one second because clocks count whole seconds."""
     import pandas as pd
 
     columns = {name: column for name, column in DRIVERS.items() if column in rows}

@@ -16,13 +16,13 @@ from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
 LONGEST_LINE = 4096
-"""A line of a log is looked at up to here."""
+"""Characters of a log line that are searched."""
 
 NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
 
 
 class Record(NamedTuple):
-    """One line: which worker, how many samples, in how many seconds, and what else it says."""
+    """One line: its worker, samples, seconds, and other values."""
 
     worker: str
     samples: float
@@ -62,7 +62,7 @@ def _pytorch(line: str) -> Record | None:
 
 
 class Kind(NamedTuple):
-    """One kind of lines: how one is read, and what it measures."""
+    """One kind of lines: its pattern, and what it measures."""
 
     parse: Callable[[str], Record | None]
     about: str
@@ -75,13 +75,15 @@ KINDS = {
         _maskrcnn, "iteration times of maskrcnn-benchmark", "samples: iterations; seconds: median of the last 20"
     ),
     "pytorch_log": Kind(
-        _pytorch, "batch times of PyTorch's examples and of GNMT", "samples: Speed or Tok/s times seconds, else batches"
+        _pytorch,
+        "batch times of PyTorch's examples and of GNMT",
+        "samples: Speed or Tok/s times seconds, or batches",
     ),
 }
 
 
 def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one trace a file; row k is a worker's k-th line, drivers are what the line before said."""
+    """Yield one trace per file; row k is a worker's k-th line, drivers are values of the previous line."""
     for path in paths:
         tally = Tally()
         records = _records(path, KINDS[kind].parse, tally)

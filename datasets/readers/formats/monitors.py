@@ -1,4 +1,4 @@
-"""What monitors of one machine write: ``dstat --output`` and ``sadf -d`` (sar). Axis: N rows, D drivers."""
+"""Output of monitors of one machine: ``dstat --output`` and ``sadf -d`` (sar). Axes: N rows, D drivers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ DSTAT_GROUPS = {
     "io/total": ("io", "requests/s"),
 }
 DSTAT_HEADER_LINES = 10
-"""The names of the columns stand in one of the first lines."""
+"""The names of the columns are in one of the first lines."""
 
 RESTART = "LINUX-RESTART"
 
 
 def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield the usage of a machine every second; the first row, the mean since boot, is left out."""
+    """Yield the usage of a machine every second, without the first row, which is the mean since boot."""
     for path in paths:
         tally = Tally()
         names, units, rows = _dstat(path, tally)
@@ -59,7 +59,7 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
 
 
 def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbered]]:
-    """Return the columns' names and units, and the rows; a file cut off while writing may end in NUL bytes."""
+    """Return the columns' names and units, and the rows; a file truncated while writing may end in NUL bytes."""
     names: list[str] = []
     units: list[str] = []
     groups: list[str] = []
@@ -100,7 +100,7 @@ def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) ->
 def read_sar(
     paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
 ) -> Iterator[Trace]:
-    """Yield the usage of machines from ``sadf -d``; rows of one device or core are a worker of their own."""
+    """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
         tally = Tally()
         for part in _sar_parts(path, tally):
@@ -108,7 +108,7 @@ def read_sar(
 
 
 class _Part:
-    """The rows below one header of a sadf file."""
+    """The rows under one header of a sadf file."""
 
     def __init__(self, path: Path, header: Sequence[str], rows: Sequence[Numbered]) -> None:
         import pandas as pd
@@ -172,7 +172,7 @@ def _sar_times(path: Path, rows: Sequence[Numbered]) -> Array:
 
 
 def _numbers(path: Path, names: Sequence[str], rows: Sequence[Numbered]) -> Array:
-    """Return cells as numbers, NaN where one is empty, or say where one is none."""
+    """Return cells as numbers, NaN for an empty one; the error for another cell says where it is."""
     values_ND = np.full((len(rows), len(names)), np.nan)
     for n, (line, cells) in enumerate(rows):
         if len(cells) != len(names):
@@ -196,7 +196,7 @@ FORMATS = (
     ),
     Format(
         name="sar",
-        about="what sar recorded of a machine, its cores or devices (sadf -d)",
+        about="sar's record of a machine, its cores or devices (sadf -d)",
         files="text with the header '# hostname;interval;timestamp;...'",
         gives="usage",
         read=read_sar,

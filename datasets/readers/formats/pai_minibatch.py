@@ -18,7 +18,7 @@ SOURCE = {"source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/min
 
 
 def read(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one trace a job: one mini-batch is one sample, and its time is in thousandths of the job's longest."""
+    """Yield one trace per job: one mini-batch is one sample, and its time is in thousandths of the job's longest."""
     for path in paths:
         tally = Tally()
         table = frame(path, dict.fromkeys(COLUMNS, NUMBER), tally)

@@ -28,7 +28,7 @@ COLUMNS = {
 UNITS = {"cpu": "percent", "mem": "as in the file", "gpu": "percent"}
 META = {"source": "github.com/msr-fiddle/philly-traces", "licence": "CC BY 4.0"}
 JOB_LOG_BYTES = 1 << 30
-"""A job log is one JSON list, which is read whole; a larger one is refused."""
+"""Largest job log: it is one JSON list, which is read as a whole."""
 
 
 def read(
@@ -75,12 +75,12 @@ def _is(kind: str, path: Path, head: str) -> bool:
 
 
 def read_job_log(path: Path) -> pd.DataFrame:
-    """Return one row for each attempt of each job: its status, times as written, and how many GPUs on how many hosts.
+    """Return one row per attempt of each job: status, times as written, and numbers of GPUs and hosts.
 
     Raises
     ------
     ValueError
-        If the file is no JSON list of jobs; it names the job that is not as expected.
+        If the file is not a JSON list of jobs; the message names the unexpected job.
     """
     import pandas as pd
 

@@ -32,7 +32,7 @@ GPU_DRIVERS = {
     "power_draw_W": "W",
 }
 NO_STEPS = ("-1", "-4")
-"""Steps that are none: rows of the job as a whole."""
+"""Pseudo-steps: rows of the job as a whole."""
 
 
 def read_cpu(

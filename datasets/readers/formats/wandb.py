@@ -1,4 +1,4 @@
-"""Histories of runs exported from Weights & Biases as CSV, with whatever columns the run logged."""
+"""Histories of runs exported from Weights & Biases as CSV, with any columns that the run logged."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OWN = ("_step", "_runtime", "_timestamp")
-"""The columns that W&B adds."""
+"""Columns that W&B adds."""
 
 
 def read(paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0) -> Iterator[Trace]:
-    """Yield one trace a run.
+    """Yield one trace per run.
 
     With ``seconds``, the column of a step's time, its rows are the iterations, ``samples`` the column or the number of
-    samples in each, and drivers the newest values of the row before. Without it every row is kept, as usage alone.
+    samples in each, and drivers the newest values of the previous row. Without it every row is kept, as usage only.
     """
     for path in paths:
         tally = Tally()
@@ -42,7 +42,7 @@ def read(paths: Sequence[Path], *, seconds: str | None = None, samples: str | fl
 
 
 def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:
-    """Return all columns that hold numbers alone, with the time, and the names of the others."""
+    """Return the purely numeric columns, with the time, and the names of the others."""
     import pandas as pd
 
     names = [name for name in dict.fromkeys(header_of(head_of(path))) if name]
@@ -102,7 +102,7 @@ FORMATS = (
         name="wandb",
         about="history of a run with free columns (Weights & Biases)",
         files="CSV with the columns _step, _runtime, _timestamp and others",
-        gives="speed if the column of step times is named, else usage",
+        gives="speed if the column of step times is named, otherwise usage",
         read=read,
         recognises=_is,
     ),

@@ -1,1 +1,1 @@
-"""The command line ``paceline``: a file for each group of commands, put together in ``main``."""
+"""The command line ``paceline``: one file per group of commands, assembled in ``main``."""

@@ -1,4 +1,4 @@
-"""The command ``paceline collect``: record jobs made for it, or whatever command trains on this machine."""
+"""The command ``paceline collect``: record built-in jobs, or any training command on this machine."""
 
 from __future__ import annotations
 
@@ -23,32 +23,39 @@ err = Console(stderr=True)
 
 def collect(
     what: Annotated[
-        list[str] | None, typer.Argument(help="Names of jobs, or [cyan]--[/] and a command; all jobs if none is given.")
+        list[str] | None, typer.Argument(help="Names of jobs, or [cyan]--[/] and a command. [default: all jobs]")
     ] = None,
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trace files.")] = Path("traces"),
     name: Annotated[str, typer.Option(help="The trace's name, for a command. [default: that of its script]")] = "",
-    iterations: Annotated[int | None, typer.Option(help="Iterations of each job, if not its own.")] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Iterations of each job. [default: the job's own number]")
+    ] = None,
     usage: Annotated[
         str, typer.Option(help="Trace of real hosts' CPU usage, replayed by jobs of the pattern [cyan]usage[/].")
     ] = "",
-    driver: Annotated[str, typer.Option(help="Which driver of that trace tells the usage.")] = "cpu_usage",
-    slot: Annotated[float | None, typer.Option(help="Seconds a row of it lasts. [default: as it was measured]")] = None,
+    driver: Annotated[str, typer.Option(help="The driver (column) of that trace that holds the usage.")] = "cpu_usage",
+    slot: Annotated[
+        float | None,
+        typer.Option(help="Seconds that each row of that trace covers in the replay. [default: as measured]"),
+    ] = None,
     pattern: Annotated[
-        str, typer.Option(help="Who competes with a command's workers: none, steady, bursty, moving or usage.")
+        str, typer.Option(help="Contention beside a command's workers: none, steady, bursty, moving or usage.")
     ] = "",
-    workers: Annotated[int, typer.Option(help="Workers that the command starts here; needed with a pattern.")] = 0,
-    competitors: Annotated[int, typer.Option(help="Competitors beside each contended worker.")] = 1,
+    workers: Annotated[
+        int, typer.Option(help="Number of workers that the command starts here; required with a pattern.")
+    ] = 0,
+    competitors: Annotated[int, typer.Option(help="Number of competitors beside each contended worker.")] = 1,
     kind: Annotated[
-        str, typer.Option(help="What they do: cpu, memory, disk, or stress-ng-cpu, -memory, -disk.")
+        str, typer.Option(help="What competitors do: cpu, memory, disk, or stress-ng-cpu, -memory, -disk.")
     ] = "cpu",
     quota: Annotated[float, typer.Option(help="Cores that a worker and its competitors may use together.")] = 0.4,
-    seed: Annotated[int, typer.Option(help="Makes the contention repeatable.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed that makes the contention repeatable.")] = 0,
     show: Annotated[bool, typer.Option("--list", help="List the jobs and stop.")] = False,
 ) -> None:
-    """Record data-parallel training on this machine: any command of yours, or jobs under made contention.
+    """Record data-parallel training on this machine: any command of yours, or built-in jobs under contention.
 
     [cyan]paceline collect -- torchrun --nproc-per-node 4 train.py[/] runs the command as it is and records every
-    worker that trains under DistributedDataParallel, also if the command fails.
+    worker that trains under DistributedDataParallel, even if the command fails.
 
     With [cyan]--pattern bursty --workers 4[/] competitors come and go beside the command's workers meanwhile.
 
@@ -61,7 +68,7 @@ def collect(
     if show:
         _list(JOBS)
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end workers and groups as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up workers and groups as after Ctrl-C
     if what and what[0] not in JOBS and shutil.which(what[0]):
         contention = None
         if pattern:
@@ -121,10 +128,10 @@ def _usage(name: str, driver: str, slot: float | None) -> Usage | None:
 
 
 def _chosen(jobs: dict[str, Job], names: list[str] | None, usage: Usage | None) -> list[Job]:
-    # All jobs, but for those that a usage trace decides, where there is none; or those that are named.
+    # The named jobs, or all of them; without a usage trace, those that need one are left out.
     unknown = [name for name in names or () if name not in jobs]
     if unknown:
-        raise ValueError(f"there is no job {unknown[0]!r}, nor a command; jobs are {list(jobs)}")
+        raise ValueError(f"there is no job {unknown[0]!r}, and no command was given; jobs are {list(jobs)}")
     if names:
         return [jobs[name] for name in names]
     return [job for job in jobs.values() if job.pattern != "usage" or usage is not None]

@@ -26,7 +26,7 @@ err = Console(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 FileFormat = Annotated[
-    str | None, typer.Option("--format", help="A name of [cyan]paceline data list formats[/]; recognised unless given.")
+    str | None, typer.Option("--format", help="A name from [cyan]paceline data list formats[/]. [default: recognised]")
 ]
 Options = Annotated[
     list[str] | None,
@@ -35,7 +35,7 @@ Options = Annotated[
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
 
 MOST_DESCRIBED = 50
-"""Traces of one file that are described; a file may hold thousands."""
+"""Most traces of one file that are described; a file may hold thousands."""
 
 
 @data_app.command("list")
@@ -43,7 +43,7 @@ def data_list(
     what: Annotated[str, typer.Argument(help="shipped, formats, tables or remote.")] = "shipped",
     as_json: AsJson = False,
 ) -> None:
-    """List the traces that ship with the library, the formats it reads, or the public sets it can fetch."""
+    """List the traces that come with the library, the formats it reads, or the public sets it can fetch."""
     from paceline.cli.show import print_rows
 
     listed = {"shipped": _shipped, "formats": _formats, "tables": _tables, "remote": _remote}
@@ -73,11 +73,13 @@ def data_info(name: Source, file_format: FileFormat = None, options: Options = N
 @data_app.command("load")
 def data_load(
     name: Source,
-    target: Annotated[Path, typer.Option("--out", "-o", help="A .parquet file, or a folder for several traces.")],
+    target: Annotated[
+        Path, typer.Option("--out", "-o", help="The .parquet file to write, or a folder for several traces.")
+    ],
     file_format: FileFormat = None,
     options: Options = None,
 ) -> None:
-    """Read a file that others recorded, and write it as traces of this library.
+    """Read a file recorded by others, and write it as traces of this library.
 
     Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
     """
@@ -85,7 +87,7 @@ def data_load(
     first = list(islice(traces, 2))
     if target.suffix == ".parquet":
         if len(first) > 1:
-            raise ValueError(f"{name} holds more than one trace: name a folder with --out instead of {target}")
+            raise ValueError(f"{name} holds more than one trace: give a folder with --out instead of {target}")
         _written(first[0], target)
         return
     target.mkdir(parents=True, exist_ok=True)
@@ -122,20 +124,21 @@ def data_check(
     name: Source,
     file_format: FileFormat = None,
     options: Options = None,
-    figure: Annotated[Path | None, typer.Option(help="A picture to write, of a single trace.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="The picture of a single trace to write.")] = None,
     batch: Annotated[
         int | None,
-        typer.Option("--global-batch", help="Samples per iteration, all workers. [default: the trace's own]"),
+        typer.Option("--global-batch", help="Samples per iteration over all workers. [default: the trace's own]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at traces before learning from them: what balancing would gain, gaps, outliers, anything to predict.
+    """Check traces before learning from them: what balancing would gain, gaps, outliers, anything to predict.
 
-    The gain is a replay of the last 1000 iterations that all workers reported: speeds are taken not to depend on the
+    The gain comes from a replay of the last 1000 iterations in which all workers reported: speeds do not depend on the
     batch size, and communication is left out. [cyan]paceline replay[/] compares predictors on the whole job.
 
-    Of each series: the share of values missing, the same as the one before, and far from their neighbours; coefficient
-    of variation; correlation with the value before; share of workers that are no white noise; correlation with speed.
+    For each series: the share of values missing, equal to the previous one, and far from their neighbours; coefficient
+    of variation; correlation with the previous value; share of workers that are not white noise; correlation with
+    speed.
     """
     from paceline.cli.show import print_rows
     from paceline.datasets.health import health
@@ -158,13 +161,13 @@ def data_check(
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[str, typer.Argument(help="A name of [cyan]paceline data list remote[/].")],
-    file: Annotated[str | None, typer.Option(help="One file of the set; all of them without it.")] = None,
-    url: Annotated[str | None, typer.Option(help="Where that file is, if not at the address that is listed.")] = None,
-    sha256: Annotated[str | None, typer.Option(help="Of that file, if it is not listed.")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder to keep it in. [default: the user's cache]")] = None,
+    name: Annotated[str, typer.Argument(help="A name from [cyan]paceline data list remote[/].")],
+    file: Annotated[str | None, typer.Option(help="One file of the set. [default: all of them]")] = None,
+    url: Annotated[str | None, typer.Option(help="Address of that file, if not the listed one.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="The sha256 of that file, if it is not listed.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder to keep the files in. [default: the user's cache]")] = None,
 ) -> None:
-    """Download a public set into the cache, verify it, and print where its files are."""
+    """Download a public set into the cache, verify it, and print the paths of its files."""
     from paceline.datasets.remote import fetch
 
     with err.status(f"fetching {escape(name)} ..."):
@@ -173,7 +176,7 @@ def data_fetch(
         print(path)
 
 
-# -- how it is done ----------------------------------------------------------------------------------------------
+# -- parts -------------------------------------------------------------------------------------------------------
 
 
 def _traces(name: str, file_format: str | None, options: list[str] | None) -> Iterator[Trace]:
@@ -183,7 +186,7 @@ def _traces(name: str, file_format: str | None, options: list[str] | None) -> It
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """Return name and value of an option: a number, a truth, a text, or names between commas for ``workers``."""
+    """Return name and value of an option: a number, a boolean, a text, or for ``workers`` names between commas."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"--with must be like period=300, got {text!r}")
@@ -201,7 +204,7 @@ def _written(trace: Trace, path: Path) -> None:
 
 
 def _short(one: Series) -> dict[str, Any]:
-    """Return a series as a row that fits into a terminal."""
+    """Return a series as a table row that fits into a terminal."""
     return {
         "series": printable(one.name),
         "missing": _known(one.missing, ".0%"),
@@ -222,7 +225,7 @@ def _drawn(first: list[Trace], figure: Path) -> None:
     from paceline.eval.health_figure import health_figure
 
     if len(first) != 1:
-        raise ValueError("--figure draws a single trace, but there are several: load them into a folder and name one")
+        raise ValueError("--figure draws a single trace, but there are several: load them into a folder and choose one")
     err.print(f"written to {health_figure(first[0], figure)}")
 
 

@@ -1,4 +1,4 @@
-"""The main job on recorded input: fit on some jobs, compare and replay on others, and draw what happened."""
+"""The demo on recorded jobs: fit to some jobs, compare and replay on others, and draw the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SHOWN = "narx"
 """The predictor whose replay is drawn."""
 READY = "auto"
-"""The predictor that ships fitted, to these same jobs among others."""
+"""The predictor that comes fitted, to these jobs among others."""
 
 
 def run(folder: Path, out: Console) -> None:
@@ -37,7 +37,7 @@ def run(folder: Path, out: Console) -> None:
     out.print("[bold]2  Fitting[/]")
     models = {text: _fitted(text, fitting, folder, out) for text in DEFAULT_PREDICTORS}
 
-    out.print("[bold]3  How well is the next speed predicted?[/] RMSE and MAE over those of the last value")
+    out.print("[bold]3  How well is the next speed predicted?[/] RMSE and MAE relative to those of the last value")
     with out.status("scoring ..."):
         board = leaderboard(models, held_out)
     rmse = _by_job(board.per_trace, "predictor", "rmse")
@@ -61,7 +61,7 @@ def run(folder: Path, out: Console) -> None:
 
 
 def _live(folder: Path, out: Console) -> None:
-    """Balance a real training on this machine, one of its two ranks disturbed."""
+    """Balance a real training on this machine, with one of its two ranks disturbed."""
     from paceline.lab.experiment.figure import loss_figure
 
     if len(os.sched_getaffinity(0)) < 2:
@@ -76,10 +76,10 @@ def _live(folder: Path, out: Console) -> None:
 
 
 def _fitted(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
-    """Fit a predictor, or take the one an earlier run fitted to the same traces, or that needs no fitting."""
+    """Return a fitted predictor: fitted now, by an earlier run to the same traces, or one that needs no fitting."""
     predictor = named(text)
     if text == READY:
-        out.print(f"   {text}: as it ships")
+        out.print(f"   {text}: as shipped")
         return predictor
     path = folder / f"{text.replace(':', '-').replace('=', '-').replace('()', 'none')}.safetensors"
     if path.is_file() and describe_model(path)["fitted_on"] == _names(traces):
@@ -100,6 +100,6 @@ def _names(traces: list[Trace]) -> str:
 
 
 def _by_job(table: pd.DataFrame, row: str, value: str) -> pd.DataFrame:
-    """Turn a tidy table into one with a row for each predictor or scheme and a column for each job."""
+    """Pivot a tidy table: one row per predictor or scheme, and one column per job."""
     wide = table.pivot(index=row, columns="trace", values=value)
     return wide.sort_values(list(wide.columns)[:1], ascending=value == "rmse").reset_index()

@@ -1,4 +1,4 @@
-"""The command ``paceline live``: a real training on this machine, equal batches against balanced ones."""
+"""The command ``paceline live``: a real training on this machine, with equal and with balanced batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ err = Console(stderr=True)
 
 def live(
     schemes: Annotated[
-        list[str] | None, typer.Argument(help="Predictors to balance by, such as [cyan]auto[/] or [cyan]ewma[/].")
+        list[str] | None, typer.Argument(help="Predictors to balance with, such as [cyan]auto[/] or [cyan]ewma[/].")
     ] = None,
     contention: Annotated[
         list[str] | None,
@@ -28,28 +28,28 @@ def live(
             "--contention",
             "-c",
             help="none, quota, hogs, bursty, bursty-hogs or between; repeat for several. "
-            "[default: quota where this machine lets us set one, else hogs]",
+            "[default: quota if this machine allows setting one, otherwise hogs]",
         ),
     ] = None,
     model: Annotated[
         str,
         typer.Option(
-            help="What to train: a model of [cyan]paceline collect --list[/], or one of ranks that wait inside."
+            help="The model to train: one from [cyan]paceline collect --list[/], or one whose ranks wait inside a step."
         ),
     ] = "digits-cnn",
-    global_batch: Annotated[int, typer.Option(help="Samples of both ranks in an iteration.")] = 896,
+    global_batch: Annotated[int, typer.Option(help="Samples per iteration over both ranks.")] = 896,
     rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,
     seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 3.0,
     seed: Annotated[int, typer.Option(help="Seed of the model, the data's order and the bursts.")] = 0,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw the losses; with several contentions, into a folder.")
+        Path | None, typer.Option(help="The picture of the losses to write; a folder if there are several contentions.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
 ) -> None:
-    """Train for real with two ranks, one of them disturbed: equal batches and balanced ones in turns of one run.
+    """Train for real with two ranks, one of them disturbed: equal and balanced batches in turns, in one run.
 
-    Each rank is pinned to a core of its own. Every turn of a scheme is compared with the turns of equal batches beside
-    it, so that a machine that drifts does not decide.
+    Each rank is pinned to its own core. Every turn of a scheme is compared with the turns of equal batches before and
+    after it, so that a machine whose speed drifts does not bias the result.
     """
     from paceline.lab.experiment import Setting, can_set_quotas
     from paceline.lab.experiment.figure import loss_figure
@@ -80,7 +80,7 @@ def live(
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """Return what came out of an experiment as a table."""
+    """Return the outcome of an experiment as a table."""
     from paceline.lab.experiment import DISTURBANCES
 
     shown = Table(title=f"{DISTURBANCES[outcome.setting.contention]}", title_justify="left")

@@ -1,4 +1,4 @@
-"""The command line ``paceline``: its commands put together, of which the larger ones have a file each."""
+"""The command line ``paceline``: all commands together; the larger ones have their own files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Traces = Annotated[
 ]
 FitTraces = Annotated[
     list[str] | None,
-    typer.Option("--fit-on", "-f", help="Traces to fit to, named likewise. [default: the recorded jobs to fit]"),
+    typer.Option("--fit-on", "-f", help="Traces to fit to, given in the same way. [default: the recorded jobs to fit]"),
 ]
 Warmup = Annotated[int, typer.Option(help="Iterations at the start of each trace that are not scored.")]
 Predictors = Annotated[
@@ -96,11 +96,11 @@ def evaluate(
     warmup: Warmup = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Compare predictors one step ahead on traces they were not fitted to: all of them, unless some are named.
+    """Compare predictors one step ahead on traces they were not fitted to: all predictors, or the named ones.
 
-    [cyan]rmse[/] and [cyan]mae[/] are relative to the last value: a ratio below 1 beats it. [cyan]coverage[/] is how
-    often the 90 % interval held, [cyan]overhead[/] how much longer groups of 16 workers wait for their slowest than
-    with the speeds known, [cyan]microseconds[/] the time of one call for the whole fleet. Kinds are fitted first;
+    [cyan]rmse[/] and [cyan]mae[/] are relative to the last value: below 1 is better. [cyan]coverage[/] is how
+    often the 90 % interval held, [cyan]overhead[/] how much longer groups of 16 workers take than
+    with known speeds, [cyan]microseconds[/] the time of one call for the whole fleet. Kinds are fitted first;
     model files are used as they are.
     """
     from paceline.eval import leaderboard
@@ -118,10 +118,10 @@ def replay(
     traces: Traces = None,
     fit_on: FitTraces = None,
     warmup: Warmup = 50,
-    batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration, all workers.")] = None,
+    batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration over all workers.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay recorded jobs with equal batches, with batches sized by each predictor, and by hindsight."""
+    """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight."""
     from paceline.eval import Balanced, replay_all
 
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on)
@@ -134,16 +134,16 @@ def replay(
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option("--out", "-o", help="Where results are written.")] = Path("demo-output"),
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("demo-output"),
 ) -> None:
-    """Run the main job on the recorded traces: fit, compare, replay, draw."""
+    """Run the demo on the recorded jobs: fit, compare, replay, draw."""
     from paceline.cli.demo import run
 
     run(folder, out)
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's ends in one sentence, without a traceback."""
+    """Run the command line; a user's mistake ends in one sentence, without a traceback."""
     try:
         app()
     except (ValueError, OSError, ImportError, RuntimeError) as error:
@@ -151,13 +151,13 @@ def main() -> None:
         sys.exit(2)
 
 
-# -- what is compared ----------------------------------------------------------------------------------------
+# -- inputs --------------------------------------------------------------------------------------------------
 
 
 def _traces_and_models(
     texts: list[str], traces: list[str] | None, fit_on: list[str] | None
 ) -> tuple[list[Trace], dict[str, FleetPredictor], dict[str, float], pd.DataFrame]:
-    """Return the traces to score, the fitted predictors with the seconds that took, and who was skipped and why."""
+    """Return the traces to score, the fitted predictors with their fitting seconds, and skipped ones with reasons."""
     import pandas as pd
 
     from paceline.cli import sources
@@ -166,7 +166,7 @@ def _traces_and_models(
     scored, fitted_on = sources.traces(traces, "held-out"), sources.traces(fit_on, "fit")
     both = sorted({trace.name for trace in scored} & {trace.name for trace in fitted_on})
     if both and not fit_on:
-        raise ValueError(f"traces {both} are fitted to by default; name others to fit to with --fit-on")
+        raise ValueError(f"traces {both} are fitted to by default; choose others to fit to with --fit-on")
     models: dict[str, FleetPredictor] = {}
     seconds: dict[str, float] = {}
     missing: dict[str, ImportError] = {}

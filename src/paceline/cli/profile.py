@@ -23,9 +23,9 @@ def profile(
     sizes: Annotated[str, typer.Option(help="Batch sizes to measure.")] = "1,2,4,8,16,32,64,128,256",
     target: Annotated[Path, typer.Option("--out", "-o", help="The .csv file to write.")] = Path("profile.csv"),
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<number>.")] = "cpu",
-    name: Annotated[str, typer.Option(help="What to call the device; its own name unless given.")] = "",
-    repeats: Annotated[int, typer.Option(help="Timed steps a size; their median counts.")] = 10,
-    warmup: Annotated[int, typer.Option(help="Steps a size before those that are timed.")] = 3,
+    name: Annotated[str, typer.Option(help="Name of the device in the profile. [default: its own name]")] = "",
+    repeats: Annotated[int, typer.Option(help="Timed steps per size; their median counts.")] = 10,
+    warmup: Annotated[int, typer.Option(help="Steps per size before the timed ones.")] = 3,
 ) -> None:
     """Measure a model's training step over batch sizes, and fit its batch time curve.
 
@@ -34,7 +34,7 @@ def profile(
     [cyan]def make_step(batch_size, device):
         return lambda: train_once(images[:batch_size].to(device))[/]
 
-    At out-of-memory the limit is found by bisection. Writes the profile and, where matplotlib is there, a picture
+    If memory runs out, the limit is found by bisection. Writes the profile and, if matplotlib is installed, a picture
     of it.
     """
     from paceline.datasets.profiles import save_profile
@@ -70,7 +70,7 @@ def _numbers(sizes: str) -> list[int]:
 
 
 def _described(measured: pd.DataFrame) -> list[str]:
-    """Say what was measured and what was fitted to it, in lines."""
+    """Return lines that describe the measurements and the fitted curve."""
     from paceline.predictors.batch_time.curve_fit import fit_curve
 
     fits = measured.dropna(subset=["seconds"])
@@ -88,7 +88,7 @@ def _described(measured: pd.DataFrame) -> list[str]:
 
 
 def _written(measured: pd.DataFrame, target: Path) -> str:
-    """Draw the picture if it can be drawn, and return what was written."""
+    """Draw the picture if possible, and return the names of the written files."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None or measured["seconds"].count() < 2:

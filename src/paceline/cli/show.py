@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 out = Console()
 if not out.is_terminal:
-    out = Console(width=160)  # a table in a file or a log has no window to fit
+    out = Console(width=160)  # not the terminal's width: a table in a file or a log has no window to fit
 err = Console(stderr=True)
 
 
 def print_frames(frames: dict[str, pd.DataFrame], as_json: bool) -> None:
-    """Print tables, or one JSON object that holds them by their titles."""
+    """Print tables, or one JSON object that holds them under their titles."""
     if as_json:
         print(json.dumps({title: json.loads(frame.to_json(orient="records")) for title, frame in frames.items()}))
         return

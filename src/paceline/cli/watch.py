@@ -1,4 +1,4 @@
-"""The commands ``paceline watch`` and ``paceline report``: a live run, and one that is over."""
+"""The commands ``paceline watch`` and ``paceline report``: a live run, and a finished one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 out = Console()
 
 KEPT = 2000
-"""So many of the last iterations are drawn while watching."""
+"""Number of last iterations that are drawn while watching."""
 
 Source = Annotated[
-    Path, typer.Argument(help="A .jsonl file of a run, or a folder of them: the one written to last is taken.")
+    Path, typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken.")
 ]
 
 
 def watch(
     source: Source,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and stop.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks at the file.")] = 0.5,
+    every: Annotated[float, typer.Option(help="Seconds between two reads of the file.")] = 0.5,
 ) -> None:
-    """Watch a run: who is slow, who waits, what the balancer did and why.
+    """Watch a run: which workers are slow, which wait, what the balancer did and why.
 
-    Follows the file as it grows, until Ctrl-C; the run may not have begun. Where the output is not a terminal, one
+    Follows the file as it grows, until Ctrl-C; you may start it before the run. If the output is not a terminal, one
     picture is printed, as with [cyan]--once[/].
     """
     if every <= 0:
@@ -61,7 +61,7 @@ def report(
     source: Source,
     target: Annotated[Path, typer.Option("--out", "-o", help="The .html file to write.")] = Path("report.html"),
 ) -> None:
-    """Write what happened in a run as one HTML file: a figure, tables, and the balancer's reasons, counted."""
+    """Write a report of a run as one HTML file: a figure, tables, and the balancer's reasons with their counts."""
     from paceline.coordinator.metrics import newest, read_run
     from paceline.eval.run_report import run_report
 
@@ -75,7 +75,7 @@ def report(
 
 
 class Watched:
-    """The run that is watched: the file at hand, or the one of a folder that was written to last."""
+    """The watched run: the given file, or the file of a folder that was written to last."""
 
     def __init__(self, source: Path) -> None:
         self._source = source
@@ -83,7 +83,7 @@ class Watched:
         self._arrived: float | None = None
 
     def picture(self) -> RenderableType:
-        """Return how the run looks now.
+        """Return the picture of the run now.
 
         Raises
         ------
@@ -111,9 +111,9 @@ class Watched:
         return self._reader
 
     def _silent(self, last: float) -> float:
-        """Return for how many seconds nothing has come.
+        """Return the seconds since the last line.
 
-        Once a line was seen to come, this process's own clock tells it. Until then the writer's clock must do, which
-        on another host may be ahead or behind.
+        Once this process has seen a line arrive, it uses its own clock. Until then it relies on the writer's clock,
+        which on another host may be ahead or behind.
         """
         return max(time.time() - last, 0.0) if self._arrived is None else time.monotonic() - self._arrived

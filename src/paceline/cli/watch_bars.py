@@ -1,4 +1,4 @@
-"""A row of bars that one outlier does not flatten. Axes: T values, B bars."""
+"""A row of bars that a single outlier does not flatten. Axes: T values, B bars."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import numpy as np
 from paceline._arrays import Array
 
 BARS = 60
-"""So many bars at most: they fit into a terminal of 80 columns."""
+"""Most bars: they fit into a terminal of 80 columns."""
 
 LEVELS = "▁▂▃▄▅▆▇"
 ABOVE = "█"
 
 ROOM, MOST = 1.2, 3.0
-"""Bars end a little above the 95th percentile, so that ordinary scatter has room, and at 3 medians in any case: among
-few bars that percentile is an outlier itself."""
+"""The top of the bars is a little above the 95th percentile, to leave room for ordinary scatter, but at most 3 medians:
+among few bars, that percentile is an outlier itself."""
 
 
 def bars(values: Array, width: int = BARS) -> str:
-    """Return numbers as a row of bars from 0 to :func:`bars_top`, neighbours averaged where there are too many.
+    """Return numbers as a row of bars from 0 to :func:`bars_top`, neighbours averaged if there are too many.
 
-    What lies above the top has a mark of its own.
+    Values above the top have their own mark.
 
     >>> bars(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
     '▃▆▆ ▆▆█'
@@ -33,7 +33,7 @@ def bars(values: Array, width: int = BARS) -> str:
 
 
 def bars_top(values: Array, width: int = BARS) -> float:
-    """Return the number at which the bars end; NaN where nothing is known.
+    """Return the value at the top of the bars; NaN if nothing is known.
 
     >>> bars_top(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
     2.52

@@ -1,4 +1,4 @@
-"""Numbers as a narrow table shows them: three digits and a unit, ``-`` where nothing is known."""
+"""Numbers for narrow tables: three digits and a unit, ``-`` if unknown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def samples(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; what is ten times the whole is told as that.
+    """Return a share in percent; shares above 1000 % are not shown exactly.
 
     >>> percent(0.034), percent(123.4), percent(float("nan"))
     ('3.4 %', '>1000 %', '-')
@@ -54,12 +54,12 @@ def percent(share: float) -> str:
 
 
 def mean(values: Array) -> float:
-    """Return the mean of what is known, NaN where nothing is."""
+    """Return the mean of known values, NaN if there is none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
 def median(values: Array) -> float:
-    """Return the median of what is known, NaN where nothing is."""
+    """Return the median of known values, NaN if there is none."""
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else float("nan")

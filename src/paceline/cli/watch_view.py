@@ -1,4 +1,4 @@
-"""How a run looks in a terminal: is it alive, who is slow, who waits, what was done and why.
+"""The picture of a run in a terminal: whether it is alive, which workers are slow or wait, what was done and why.
 
 Axes: T iterations, W workers.
 """
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 RECENT = 20
-"""Iterations that a worker's row is the median of."""
+"""Number of iterations whose median a worker's row shows."""
 
 SHOWN = 12
-"""So many workers get a row: those for which the others waited most."""
+"""Most workers with a row: those that the others waited for most."""
 
 CHANGES = 5
-"""So many of the last changes are told."""
+"""Number of last changes that are shown."""
 
 NAMED = 3
-"""So many workers are named in a sentence; the others are counted."""
+"""Most workers named in a sentence; the others are counted."""
 
 SILENT_TIMES, SILENT_SECONDS = 5.0, 3.0
-"""Silence is told when it has lasted for so many usual intervals, and at least so many seconds: less is a checkpoint
-that is written, or a file system that is late."""
+"""Silence is reported once it has lasted for this many usual intervals, and at least this many seconds: less may be a
+checkpoint being written, or a slow file system."""
 
 
 def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
@@ -48,14 +48,14 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
     Parameters
     ----------
     run
-        Its last iterations, at least one.
+        The run's last iterations, at least one.
     done
-        How many iterations were done in all.
+        Total number of iterations done.
     silent
-        Seconds since the last one was reported.
+        Seconds since the last report.
     """
     parts: list[RenderableType] = [
-        *_alarms(run, silent),  # first what may need somebody to get up
+        *_alarms(run, silent),  # first what may need somebody to act
         _headline(run),
         Text(),
         *_times(run),
@@ -84,7 +84,7 @@ def _title(name: str) -> str:
     return printable("/".join(PurePath(name).parts[-2:]))
 
 
-# -- what is wrong -----------------------------------------------------------------------------------------------
+# -- alarms -----------------------------------------------------------------------------------------------------
 
 
 def _alarms(run: Run, silent: float) -> Iterator[Text]:
@@ -103,13 +103,13 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
 
 
 def is_silent(run: Run, silent: float) -> bool:
-    """Say whether a run has been silent for far longer than an iteration usually takes."""
+    """Return whether a run has been silent for far longer than an iteration usually takes."""
     usual = usual_seconds(run)
     return silent > max(SILENT_SECONDS, SILENT_TIMES * usual if np.isfinite(usual) else 0.0)
 
 
 def usual_seconds(run: Run) -> float:
-    """Return the usual time between two reports in seconds, NaN where nothing tells it."""
+    """Return the usual time between two reports in seconds, NaN if unknown."""
     between = np.diff(run.of_fleet["time"][-RECENT - 1 :])
     if len(between):
         return float(np.median(between))
@@ -135,7 +135,7 @@ def _missing(run: Run, missing: list[int]) -> str:
     return why.listed(named, max(len(missing) - NAMED, 0))
 
 
-# -- what is going on --------------------------------------------------------------------------------------------
+# -- state -----------------------------------------------------------------------------------------------------
 
 
 def _headline(run: Run) -> Text:
@@ -144,7 +144,7 @@ def _headline(run: Run) -> Text:
     made = run.makespan[recent]
     known = np.isfinite(equal) & np.isfinite(made) & (equal > 0)
     saved = 1.0 - made[known].sum() / equal[known].sum() if known.any() else 0.0
-    # Medians: one checkpoint among them would be most of a mean.
+    # Medians, because one checkpoint among the iterations would dominate a mean.
     text = Text.assemble((f"iteration {run.of_fleet['index'][-1]:.0f}", "bold"))
     text.append(f"  {time(median(wall))} each, {time(median(made))} of it computing on the slowest\n")
     text.append(f"waiting {percent(mean(run.waiting_share[recent]))} of the computing time")
@@ -153,7 +153,7 @@ def _headline(run: Run) -> Text:
 
 
 def _times(run: Run) -> Iterator[Text]:
-    """Yield a line that says what the bars mean, and the bars: a line of their own, as 80 columns hold no more."""
+    """Yield a line that explains the bars, and the bars on their own line, because 80 columns hold no more."""
     wall = run.of_fleet["wall_seconds"]
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
     top, longest = bars_top(seconds, BARS), float(np.fmax.reduce(seconds))
@@ -166,7 +166,7 @@ def _times(run: Run) -> Iterator[Text]:
 
 def _workers(run: Run) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("worker", overflow="fold")  # a long name takes a second line, so that no number is cut
+    table.add_column("worker", overflow="fold")  # a long name wraps, so that no number is truncated
     table.add_column("samples", justify="right", no_wrap=True)
     for name in ("time", "forecast", "off by", "speed", "waits", "slowest"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -197,7 +197,7 @@ def _rows(run: Run) -> tuple[Array, ...]:
 
 
 def _slowest(run: Run, w: int) -> Text:
-    """Say how often the others waited for this worker; in red where it is always the same one of many."""
+    """Return how often the others waited for this worker; in red if it was mostly this one of several."""
     share = float(np.mean(run.slowest[-RECENT:] == w))
     return Text(percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
 
@@ -215,5 +215,5 @@ def _changes(run: Run) -> Table:
 
 
 def _recent(rows_TW: Array) -> Array:
-    """Return the median of each column's last known values, ``[W]``: the first forecasts are far from anything."""
+    """Return the median of each column's last known values, ``[W]``: the first forecasts are far off."""
     return np.array([median(column) for column in rows_TW[-RECENT:].T])
