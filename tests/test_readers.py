@@ -385,6 +385,31 @@ def test_hivemind_steps_are_put_together_from_two_rows(made):
     assert trace.workers == ("gc-t4-1",)
 
 
+def hivemind_log(runs, resumed=False):
+    """Rows of steps of one second each; every run counts its steps and samples from nothing, or goes on counting."""
+    parts = ["dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step", "step"]
+    names = ["_step", "_runtime", "_timestamp", *(f"02_timing/{part}_time_s" for part in parts)]
+    names += ["01_general/step", "01_general/locally_processed_samples", "cpu/load/avg_sys_load_one_min_percent"]
+    rows, time, total = [], 100, 0
+    for count in runs:
+        time += 50  # until it is started again
+        total = total if resumed else 0
+        for step in range(count):
+            time, total = time + 1, total + 32
+            rows.append(f"{len(rows)},{time},{time},0.1,0.1,0.1,0.1,0.1,0,1,{step},{total},{time}")
+    return "\n".join([",".join(names), *rows]) + "\n"
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["totals begin anew", "totals go on"])
+def test_a_restarted_run_goes_on_after_the_one_before(made, resumed):
+    trace = only(made("hivemind-7-gc-t4-1.csv", hivemind_log([5, 3, 4], resumed=resumed)))
+    np.testing.assert_allclose(trace.speed, np.full((12, 1), 64.0))
+    assert (np.diff(trace.start[:, 0]) > 0).all()
+    known = driver(trace, "cpu_load")[2:, 0]
+    assert len(set(known)) >= 8, "drivers follow every step and do not freeze at a restart"
+    assert "2 restarts" in trace.meta["changed"]
+
+
 def test_bytedance_steps_are_cut_at_gaps_and_stages_kept_apart(tmp_path):
     rows = [
         {"rank": rank, "stage": rank // 2, "step": step, "optype": kind, "duration": 0.25 + rank, "seq_id": 0}

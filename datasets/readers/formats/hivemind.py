@@ -12,6 +12,7 @@ import numpy as np
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head as head_of
 from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.restarts import continued, increments, runs_of
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -87,17 +88,21 @@ def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     rows = frame(path, needed | dict.fromkeys(DRIVERS.values(), NUMBER), tally, optional=list(DRIVERS.values()))
     rows = _without_time(rows, tally)
     steps = rows[list(needed)].assign(**{STEP: rows[STEP].bfill()}).dropna(subset=[STEP])
-    repeats = rows[STEP].dropna().duplicated().sum()
-    tally.rows("repeated steps, of which the last value counts", repeats)
-    steps = steps.groupby(STEP, as_index=False).last()
     if steps.empty:
         raise ValueError(f"{path}: column {STEP!r} counts no step")
-    table = steps[[STEP]].rename(columns={STEP: "iteration"})
+    run_T = runs_of(steps[STEP].to_numpy())
+    tally.notes("restarts, each continued after the run before", run_T[-1])
+    steps = steps.assign(iteration=continued(steps[STEP].to_numpy(), run_T), run=run_T)
+    repeats = steps[rows[STEP].reindex(steps.index).notna()].duplicated("iteration").sum()
+    tally.rows("repeated steps, of which the last value counts", repeats)
+    steps = steps.groupby("iteration", as_index=False).last()
+    table = steps[["iteration"]].copy()
     table["worker"] = path.name.split(".")[0].removeprefix(f"{experiment(path)}-") or path.name
-    table["samples"] = steps[SAMPLES].diff().fillna(steps[SAMPLES])
+    table["samples"] = increments(steps[SAMPLES].to_numpy(), steps["run"].to_numpy())
     table["seconds"] = steps[OWN].sum(axis=1, skipna=False)
     table["wait_seconds"] = steps[AVERAGING]
-    table["start"] = (steps[TIME] - steps[WHOLE]).cummax()  # accurate to a second only, so forced not to go backwards
+    start_T = steps[TIME] - steps[WHOLE]
+    table["start"] = start_T.groupby(steps["run"]).cummax()  # accurate to a second only, so forced not to go backwards
     return _cleaned(table, tally).join(_drivers_before(rows, table["start"].to_numpy()))
 
 

@@ -1,0 +1,57 @@
+"""Counters of a log that go back: its job was started again, and counts from a checkpoint or from nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array, Sizes
+
+COUNTED_AT_ONCE = 10.0
+"""A run's first increment, if it exceeds the usual one by this factor, is a resumed total and no increment."""
+
+
+def runs_of(step_T: Array) -> Sizes:
+    """Return the run that each row belongs to: a step counter that goes back starts a new one.
+
+    >>> runs_of(np.array([0, 1, 2, 2, 1, 2, 0.0]))
+    array([0, 0, 0, 0, 1, 1, 2])
+    """
+    back_T: NDArray[np.bool_] = np.diff(step_T, prepend=step_T[:1]) < 0
+    return np.cumsum(back_T)
+
+
+def continued(step_T: Array, run_T: Sizes) -> Array:
+    """Return steps that go on where the run before ended, so that no two runs share an iteration.
+
+    >>> step_T = np.array([5, 6, 7, 6, 7, 0, 1.0])
+    >>> continued(step_T, runs_of(step_T))
+    array([ 5.,  6.,  7.,  8.,  9., 10., 11.])
+    """
+    iteration_T = step_T.copy()
+    for run in range(1, int(run_T[-1]) + 1):
+        here, last = run_T == run, iteration_T[run_T == run - 1][-1]
+        iteration_T[here] += last + 1 - step_T[here][0]
+    return iteration_T
+
+
+def increments(total_T: Array, run_T: Sizes) -> Array:
+    """Return what each row adds to a total that is counted within each run, or over all of them.
+
+    The first of a run is its own total, if the total began anew, and otherwise what it is ahead of the run before; NaN
+    if it can be neither.
+
+    >>> run_T = np.array([0, 0, 0, 1, 1, 2, 2])
+    >>> increments(np.array([32, 64, 96, 32, 64, 900, 932.0]), run_T)
+    array([32., 32., 32., 32., 32., nan, 32.])
+    >>> increments(np.array([32, 64, 96, 128, 160, 192, 224.0]), run_T)
+    array([32., 32., 32., 32., 32., 32., 32.])
+    """
+    first_T = np.diff(run_T, prepend=-1) > 0
+    added_T = np.diff(total_T, prepend=np.nan)
+    inside_T = added_T[~first_T & (added_T > 0)]
+    usual = np.median(inside_T) if len(inside_T) else np.inf
+    choices = np.stack([np.where(added_T > 0, added_T, np.nan), total_T])[:, first_T]
+    plausible = np.where(choices <= COUNTED_AT_ONCE * usual, choices, np.nan)
+    added_T[first_T] = np.where(np.isnan(plausible[0]), plausible[1], plausible[0])
+    return added_T
