@@ -385,6 +385,22 @@ def test_hivemind_steps_are_put_together_from_two_rows(made):
     assert trace.workers == ("gc-t4-1",)
 
 
+@pytest.mark.parametrize(
+    ("unit", "speed"),
+    [("msec", 500), ("ms", 500), ("ns", 5e8), ("us Per Event", 5e5), ("Ns Per Event", 5e8), ("s", 0.5), ("MiB_s", 2)],
+)
+def test_the_unit_of_an_azure_file_says_whether_more_is_faster(tmp_path, unit, speed):
+    """As in the public repository, where a benchmark's folders name it and the file names the unit."""
+    folder = tmp_path / "OSBench" / "eastus" / "D8s_v5" / "vm_lifespan=long"
+    folder.mkdir(parents=True)
+    (folder / f"unit={unit}.csv").write_text(
+        "value,runtime,starttime,VM_id\n2,1,2023-09-02 05:13:10,0\n2,1,2023-09-02 06:13:10,0\n"
+    )
+    (trace,) = read_traces(tmp_path)
+    np.testing.assert_allclose(trace.speed, speed)
+    assert trace.name == f"OSBench__eastus__D8s_v5__vm_lifespan=long__unit={unit}-vm0"
+
+
 def hivemind_log(runs, resumed=False):
     """Rows of steps of one second each; every run counts its steps and samples from nothing, or goes on counting."""
     parts = ["dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step", "step"]

@@ -170,18 +170,18 @@ def _jobs(path: Path, name: str | None) -> Iterator[tuple[Format, list[Path]]]:
 
 
 def _jobs_in(folder: Path, name: str | None) -> Iterator[tuple[Format, list[Path]]]:
-    jobs: dict[tuple[str, str], list[Path]] = {}
-    for file in sorted(file for file in folder.iterdir() if file.is_file()):
+    jobs: dict[tuple[str, Path, str], list[Path]] = {}
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
         try:
             chosen = recognise(file)
         except ValueError as error:
             log.info("left out: %s", error)
             continue
         if name in (None, chosen.name):
-            jobs.setdefault((chosen.name, chosen.job(file)), []).append(file)
+            jobs.setdefault((chosen.name, file.parent, chosen.job(file)), []).append(file)
     if not jobs:
         raise ValueError(f"{folder}: holds no file of {'a format that is recognised' if name is None else name}")
-    for (chosen_name, _), files in jobs.items():
+    for (chosen_name, _, _), files in jobs.items():
         yield FORMATS[chosen_name], files
 
 

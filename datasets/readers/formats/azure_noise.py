@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 COLUMNS = {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}
 
 
+TIMES = {
+    **dict.fromkeys(("ns", "nsec", "nanoseconds"), 1e-9),
+    **dict.fromkeys(("us", "usec", "microseconds"), 1e-6),
+    **dict.fromkeys(("ms", "msec", "milliseconds"), 1e-3),
+    **dict.fromkeys(("s", "sec", "seconds"), 1.0),
+}
+"""Units in which a smaller value is faster, in seconds; all others are rates."""
+
+
 def read(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace for each virtual machine: row k is its k-th measurement, at irregular times (``start``)."""
     for path in paths:
@@ -44,31 +53,57 @@ def _in_order(path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
 
 
 def _machine(path: Path, machine: str, rows: pd.DataFrame, tally: Tally) -> Trace:
-    unit = path.name.split(".csv")[0].rpartition("__")[2]
+    job, unit = named(path)
+    scale = seconds_per(unit)
     value_T = rows[["value"]].to_numpy()
     one_T = np.ones_like(value_T)
-    per_event = unit.startswith("us_")
     return Trace(
-        samples=one_T if per_event else value_T,
-        seconds=value_T * 1e-6 if per_event else one_T,
+        samples=value_T if scale is None else one_T,
+        seconds=one_T if scale is None else value_T * scale,
         start=rows[["start"]].to_numpy(),
         workers=[f"vm {machine}"],
         meta={
             "source": "github.com/Azure/AzurePublicDataset, vm-noise-data",
             "licence": "CC BY 4.0",
-            "job": f"{path.name.split('.csv')[0]}-vm{machine}",
+            "job": f"{job}-vm{machine}",
             "format": "azure_vm_noise",
-            "units": "samples: events; seconds: of one event" if per_event else f"samples: {unit} in one second",
+            "units": f"samples: {unit} in one second" if scale is None else f"samples: events; seconds: from {unit}",
             **tally.meta(),
         },
     )
+
+
+def named(path: Path) -> tuple[str, str]:
+    """Return what a file is about (benchmark, region, size and unit), and its unit.
+
+    They stand in its name, or, as in the public repository, in its folders.
+
+    >>> named(Path("OSBench__Test__eastus__D8s_v5__us_Per_Event.csv"))
+    ('OSBench__Test__eastus__D8s_v5__us_Per_Event', 'us Per Event')
+    >>> named(Path("data/OSBench/eastus/D8s_v5/vm_lifespan=long/unit=msec.csv"))
+    ('OSBench__eastus__D8s_v5__vm_lifespan=long__unit=msec', 'msec')
+    """
+    stem = path.name.split(".csv")[0]
+    if stem.startswith("unit="):
+        return "__".join((*path.parts[:-1][-4:], stem)), stem.removeprefix("unit=")
+    return stem, stem.rpartition("__")[2].replace("_", " ")
+
+
+def seconds_per(unit: str) -> float | None:
+    """Return how many seconds a value of one is, if the unit is a time; None if it is a rate.
+
+    >>> seconds_per("us Per Event"), seconds_per("msec"), seconds_per("MiB s"), seconds_per("TPS")
+    (1e-06, 0.001, None, None)
+    """
+    word = unit.lower().removesuffix(" per event").removesuffix("/event").strip()
+    return TIMES.get(word)
 
 
 FORMATS = (
     Format(
         name="azure_vm_noise",
         about="a benchmark's result on long-lived virtual machines, every few hours over 16 months",
-        files="<benchmark>__<region>__<size>__<unit>.csv; the unit is the last part of the name",
+        files="<benchmark>__<region>__<size>__<unit>.csv, or <benchmark>/<region>/<size>/.../unit=<unit>.csv",
         gives="speed",
         read=read,
         recognises=lambda path, head: set(COLUMNS) <= set(header_of(head)),
