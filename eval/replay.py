@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+COARSE, FINE = 10, 100
+"""Samples a worker below which the steps of a split are coarser than 10 %, and the number that is taken instead."""
+
 EQUAL, CLAIRVOYANT = "equal batches", "clairvoyant"
 
 
@@ -56,11 +59,17 @@ class Replay:
         The scored iterations of each scheme, in order.
     skipped
         Number of iterations left out because a worker did not report.
+    global_batch
+        Samples per iteration over all workers.
+    note
+        What the reader of the tables must know; empty if nothing.
     """
 
     trace: str
     iterations: Mapping[str, list[ReplayedIteration]] = field(repr=False)
     skipped: int
+    global_batch: int = 0
+    note: str = ""
 
     def seconds(self, scheme: str) -> Array:
         """Return the time of each scored iteration under a scheme, in seconds."""
@@ -103,6 +112,11 @@ class Replays:
         import pandas as pd
 
         return pd.concat([replay.table for replay in self.replays.values()], ignore_index=True)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader of the tables must know of single jobs."""
+        return [replay.note for replay in self.replays.values() if replay.note]
 
     @property
     def overall(self) -> pd.DataFrame:
@@ -155,7 +169,8 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
     trace
         The recorded job.
     global_batch
-        Samples per iteration over all workers; ``None`` takes the job's own.
+        Samples per iteration over all workers; ``None`` takes the job's own, or 100 a worker if the job's own leaves
+        too few to divide: the result's ``note`` then says so.
     warmup
         Iterations at the start that are run but not scored.
 
@@ -182,7 +197,8 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
             f"trace {trace.name!r} has no iteration after a warm-up of {warmup} in which all workers reported: "
             "select workers that did, or shorten the warm-up"
         )
-    batch = round(trace.samples[complete][0].sum()) if global_batch is None else global_batch
+    own = round(trace.samples[complete][0].sum())
+    batch, note = _divisible(trace, own) if global_batch is None else (global_batch, "")
     if batch < len(trace.workers):
         raise ValueError(
             f"global_batch must be at least one sample for each of the {len(trace.workers)} workers, got {batch}"
@@ -192,7 +208,7 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
     everyone: dict[str, Scheme] = {EQUAL: EqualBatches(), **schemes, CLAIRVOYANT: Clairvoyant(trace.speed)}
     ran = {name: list(iter_replay(scheme, trace, global_batch=batch)) for name, scheme in everyone.items()}
     scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
-    return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()))
+    return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()), global_batch=batch, note=note)
 
 
 def replay_all(
@@ -210,6 +226,19 @@ def replay_all(
     """
     jobs = by_name(traces)
     return Replays({name: replay(schemes, job, global_batch=global_batch, warmup=warmup) for name, job in jobs.items()})
+
+
+def _divisible(trace: Trace, own: int) -> tuple[int, str]:
+    """Return a global batch that can be divided, and what to say if it is not the job's own."""
+    workers = len(trace.workers)
+    if own >= COARSE * workers:
+        return own, ""
+    # Speeds of a replay do not depend on the batch, so another one changes the unit of time and nothing else.
+    batch = FINE * workers
+    return batch, (
+        f"{trace.name}: replayed with a global batch of {batch}, because the recorded one of {own} cannot be divided "
+        f"finely among {workers} workers; give another with global_batch"
+    )
 
 
 def _require_whole(sizes: NDArray[np.int64], global_batch: int, scheme: Scheme) -> None:

@@ -169,3 +169,13 @@ def test_two_jobs_of_one_name_are_refused():
 def test_a_job_that_never_was_complete_is_refused():
     with pytest.raises(ValueError, match="has no iteration after a warm-up of 0 in which all workers reported"):
         replay({}, Trace([[8, 8]] * 2, [[1, np.nan]] * 2), warmup=0)
+
+
+def test_a_global_batch_that_cannot_be_divided_is_replaced_and_that_is_said():
+    """One sample a worker, as rates have it: nothing could be moved, and every scheme would print 1.0."""
+    trace = Trace(samples=np.ones((60, 2)), seconds=np.tile([1.0, 3.0], (60, 1)), meta={"job": "rates"})
+    result = replay({}, trace, warmup=10)
+    assert result.global_batch == 200
+    assert "the recorded one of 2 cannot be divided finely among 2 workers" in result.note
+    assert result.table.set_index("scheme")["speed-up"]["clairvoyant"] == pytest.approx(2.0)
+    assert replay({}, trace, warmup=10, global_batch=4).note == ""

@@ -129,6 +129,8 @@ def replay(
         result = replay_all(
             {name: Balanced(model) for name, model in models.items()}, scored, global_batch=batch, warmup=warmup
         )
+    for note in result.notes:
+        err.print(escape(note))
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
 
 
