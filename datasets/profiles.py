@@ -32,15 +32,21 @@ FLASH_UNITS = {"lstm": (1_000, 1_000), "embedding": (10_000, 1_000), "output": (
 """Factors by which the file scales down the layer's input and output sizes."""
 
 
-def read_profiles(path: str | Path, format: str, *, epoch_samples: Mapping[str, int] | None = None) -> pd.DataFrame:  # noqa: A002
-    r"""Read published batch-time profiles as a tidy frame with the columns :data:`COLUMNS`.
+def read_profiles(
+    path: str | Path,
+    format: str = "paceline",  # noqa: A002
+    *,
+    epoch_samples: Mapping[str, int] | None = None,
+) -> pd.DataFrame:
+    r"""Read batch-time profiles, your own or published ones, as a tidy frame with the columns :data:`COLUMNS`.
 
     Parameters
     ----------
     path
         The file; for zeus, pollux and flash its name holds the device or the model, so keep the name.
     format
-        ``"gavel"`` (JSON of steps/s), ``"zeus"`` (``summary_power_<device>.csv``), ``"pollux"``
+        ``"paceline"`` (the CSV that ``paceline profile`` writes), ``"gavel"`` (JSON of steps/s), ``"zeus"``
+        (``summary_power_<device>.csv``), ``"pollux"``
         (``<model>_placements.csv`` or ``<model>_scalability.csv``) or ``"flash"`` (``<device>_<layer>.json``).
     epoch_samples
         Samples per epoch of each dataset. Zeus gives seconds per epoch; for a dataset that is not listed, the seconds
@@ -65,6 +71,8 @@ def read_profiles(path: str | Path, format: str, *, epoch_samples: Mapping[str, 
     1  bert    8.0     0.75          0.25  placement 44
     """
     path = Path(path)
+    if format == "paceline":
+        return load_profile(path)
     readers: dict[str, Callable[[Path], Rows]] = {
         "gavel": _gavel,
         "zeus": lambda file: _zeus(file, epoch_samples or {}),
@@ -72,7 +80,7 @@ def read_profiles(path: str | Path, format: str, *, epoch_samples: Mapping[str, 
         "flash": _flash,
     }
     if format not in readers:
-        raise ValueError(f"format must be one of {list(readers)}, got {format!r}")
+        raise ValueError(f"format must be one of {['paceline', *readers]}, got {format!r}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no profile {path}")
     return _frame(path, readers[format](path), first_row=2 if path.suffix == ".csv" else 1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +97,12 @@ def test_flash_sizes_are_in_samples_again(tmp_path):
         ),
         ("a_other.csv", "pollux", "x\n1\n", r"a_other\.csv: a pollux file is named"),
         ("a.csv", "zeus", "", r"a\.csv: not a complete CSV file"),
-        ("a.csv", "excel", "", r"format must be one of \['gavel', 'zeus', 'pollux', 'flash'\], got 'excel'"),
+        (
+            "a.csv",
+            "excel",
+            "",
+            r"format must be one of \['paceline', 'gavel', 'zeus', 'pollux', 'flash'\], got 'excel'",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_row(tmp_path, name, kind, content, sentence):
@@ -141,3 +147,24 @@ def test_the_recorded_profiles_are_read_whole(kind, curves):
     assert (frame["seconds"].dropna() > 0).all()
     assert frame.groupby(CURVE).ngroups >= curves
     assert not frame.duplicated([*CURVE, "batch"]).any(), "every curve holds each batch once"
+
+
+@pytest.mark.checkout
+def test_the_page_on_profiling_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    """Two devices, profiled: t = max(.02, .01 + .001 x) on one, three times as slow on the other."""
+    monkeypatch.chdir(tmp_path)
+    for device, factor in (("a100", 1.0), ("t4", 3.0)):
+        rows = [
+            ("mine", device, "net", x, factor * max(0.02, 0.01 + 0.001 * x), np.nan, "")
+            for x in (4, 8, 16, 32, 64, 128)
+        ]
+        save_profile(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / f"{device}.csv")
+    page = (Path(__file__).parent.parent / "docs" / "profiling.md").read_text()
+    namespace = {}
+    for code in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(code, namespace)
+    sizes = namespace["chosen"].sizes
+    assert sizes.sum() == 256
+    assert abs(sizes[0] - sizes[1]) <= 1
+    assert sizes[2] < sizes[0] / 2
+    assert namespace["best"].global_batch % 8 == 0
