@@ -18,7 +18,7 @@ def runs_of(step_T: Array) -> Sizes:
     array([0, 0, 0, 0, 1, 1, 2])
     """
     back_T: NDArray[np.bool_] = np.diff(step_T, prepend=step_T[:1]) < 0
-    return np.cumsum(back_T)
+    return np.cumsum(back_T, dtype=np.int64)
 
 
 def continued(step_T: Array, run_T: Sizes) -> Array:
