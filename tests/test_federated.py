@@ -360,6 +360,25 @@ def test_means_of_device_types_stay_those_of_their_clients(events):
         assert plan.source[-1] == Source.NOTHING
 
 
+def test_no_more_device_types_are_kept_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr("paceline.coordinator.federated.clients.MOST_DEVICES", 3)
+    balancer = balancer_of()
+    balancer.join(names_of(5), devices=[f"made-up-{i}" for i in range(5)])
+    played(balancer, [10.0, 20.0, 30.0], [0.0] * 3)
+    assert balancer.plan(["c1", "c4"]).source.tolist() == [Source.OWN, Source.FLEET]
+    assert len(balancer.state_dict()["clients/devices"]) == 3
+
+
+def test_a_state_that_is_not_whole_changes_nothing():
+    balancer = balancer_of()
+    played(balancer, [10.0, 20.0], [0.0] * 2)
+    state = balancer.state_dict()
+    del state["comm/doubt"]
+    with pytest.raises(ValueError, match="the state is not whole, it lacks 'doubt'"):
+        balancer.load_state_dict(state)
+    assert balancer.plan(names_of(2)).sizes.tolist() == [21, 43]
+
+
 def test_shares_follow_data_and_show_errors_as_unused():
     balancer = balancer_of()
     balancer.join(["a", "b"], data=[100, 300])

@@ -291,6 +291,14 @@ def test_a_server_that_starts_again_goes_on_where_it_was(grid_of, tmp_path):
     assert again.balancer.rounds == 3
 
 
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"something else"])
+def test_a_state_that_is_cut_short_is_refused_in_a_sentence(content, grid_of, tmp_path):
+    path = tmp_path / "balancer.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="not a whole state of a balancer"):
+        run(BalancedStrategy(fedavg(), state=path), grid_of([Client(100.0)]))
+
+
 def test_a_late_reply_of_another_round_is_averaged_by_the_strategy_but_not_learnt(grid_of, caplog):
     grid = grid_of([Client(100.0), Client(50.0)])
     strategy = BalancedStrategy(fedavg())

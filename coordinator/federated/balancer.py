@@ -303,7 +303,7 @@ class FederatedBalancer:
         Raises
         ------
         ValueError
-            If it is not such a state, or holds more than ``most_clients``.
+            If it is not such a state, or holds more than ``most_clients``. Nothing is changed then.
         """
         if "rounds" not in state or "clients/names" not in state:
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
@@ -311,11 +311,15 @@ class FederatedBalancer:
             raise ValueError(
                 f"the state holds {len(state['clients/names'])} clients, but most_clients is {self.most_clients}"
             )
-        loaded = Clients(self.most_clients)
-        loaded.load_state_dict(_part(state, "clients"))
-        self._clients = loaded
-        self._speed.load_state_dict(_part(state, "speed"))
-        self._comm.load_state_dict(_part(state, "comm"))
+        clients = Clients(self.most_clients)
+        speed, comm = Levels(self.smoothing, PRIOR_SPEED), Levels(self.smoothing, BRIEFEST_COMM)
+        try:
+            clients.load_state_dict(_part(state, "clients"))
+            speed.load_state_dict(_part(state, "speed"))
+            comm.load_state_dict(_part(state, "comm"))
+        except KeyError as error:
+            raise ValueError(f"the state is not whole, it lacks {error}: was it saved by another version?") from error
+        self._clients, self._speed, self._comm = clients, speed, comm  # all or nothing
         self.rounds = int(state["rounds"])
         self._grow()
 
