@@ -168,9 +168,9 @@ HEAD = """# Federated rounds that end together
 `python benchmarks/federated.py`, on {machine}, one thread, {minutes:.0f} minutes of computing. Clients really
 train (a network of one hidden layer, plain gradient descent, learning rate {setting.rate}, {setting.local_steps} local
 steps, a mean batch of {setting.batch}, {setting.rounds} rounds, {seeds} seeds); time is simulated: phones of the flash
-profiles (two models, their units log-normally apart by 0.4), links log-normal around 10 Mbit/s for a model of 1 MB, and speeds that
-move as the workers of all nine recorded jobs did, each local step a row of the recording. The unit spread and the links
-are our assumptions. ± is a 95 % confidence half-width over the seeds.
+profiles (two models, their units log-normally apart by 0.4), links log-normal around 10 Mbit/s for a model of 1 MB, and
+speeds that move as the workers of all nine recorded jobs did, each local step a row of the recording. The unit spread
+and the links are our assumptions. ± is a 95 % confidence half-width over the seeds.
 """
 
 FIGURE = """![Accuracy over simulated time, and how even rounds are](federated.png)
