@@ -281,6 +281,15 @@ def test_a_client_that_lies_about_its_speed_neither_breaks_nor_bends_the_round(l
         assert "a speed that cannot be" in plan.why("c3")
 
 
+def test_the_summary_names_the_client_for_which_a_round_waits():
+    plan = played(balancer_of(), [100.0, 100.0, 100.0], [1.0, 1.0, 20.0])
+    assert plan.summary == (
+        "3 clients asked, with 1 to 48 samples a step: all replies are expected after 20 s, the median after 3.4 s; "
+        "the last is c2, even with the smallest batch."
+    )
+    assert "the last is" not in played(balancer_of(), [100.0, 50.0], [1.0, 1.0]).summary
+
+
 def test_a_lie_by_little_costs_at_most_the_largest_batch():
     balancer = balancer_of(plausible=100.0, largest=3.0)
     plan = played(balancer, [100.0, 100.0, 100.0, 5000.0], [0.0] * 4)

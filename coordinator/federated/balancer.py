@@ -18,6 +18,7 @@ from paceline.coordinator import why
 from paceline.coordinator.federated.clients import Clients
 from paceline.coordinator.federated.levels import Levels, Rows, Source
 from paceline.coordinator.federated.plan import RoundPlan
+from paceline.coordinator.federated.reasons import LAST, Reason
 from paceline.coordinator.federated.report import RoundReport
 from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.sizing import Round, Rules, sized
@@ -33,6 +34,9 @@ BRIEFEST_COMM = 1e-6
 
 UNKNOWN_SPREAD = 0.2
 """Relative deviation of a speed that was never compared with its forecast, when a deadline is to be met."""
+
+WORTH_NAMING = 1.2
+"""A client expected this many times as late as the median is named in the summary of the round."""
 
 SHRINK = 0.8
 """A client that ran out of memory gets at most this share of the batch that it ran out with."""
@@ -247,7 +251,7 @@ class FederatedBalancer:
             disbelieved=self._clients.taken("disbelieved", rows).astype(np.int64),
             deadline=self.deadline,
             round_index=self.rounds,
-            summary=self._summary(size_W, seconds_W, source_W),
+            summary=_summary(names, size_W, seconds_W, source_W, reason_W),
         )
 
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:
@@ -451,24 +455,27 @@ class FederatedBalancer:
         most_W = plan.sizes * plan.local_steps / left_W
         self._speed.cap(rows[silent_W], most_W[silent_W])
 
-    def _summary(self, size_W: Sizes, seconds_W: Array, source_W: Sizes) -> str:
-        asked_W = size_W > 0
-        count = int(asked_W.sum())
-        if not count:
-            return "Nobody is asked: nobody could reply by the deadline, or has data or memory for a sample."
-        who = f"{why.count(count, 'client')} asked"
-        if count < len(size_W):
-            who += f", {len(size_W) - count} left out"
-        if np.any(source_W == Source.NOTHING):
-            return f"{who}: equal batches, as nobody has reported yet."
-        sizes = size_W[asked_W]
-        unseen = int((source_W[asked_W] != Source.OWN).sum())
-        cold = f"; {unseen} of them never seen" if unseen else ""
-        return (
-            f"{who}{cold}, with {sizes.min()} to {sizes.max()} samples a step: all replies are expected after "
-            f"{why.duration(float(seconds_W.max()))}, the median after "
-            f"{why.duration(float(np.median(seconds_W[asked_W])))}."
-        )
+
+def _summary(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
+    """Return a round in a sentence: who is asked, how much, when replies are expected, and for whom it waits."""
+    asked_W = size_W > 0
+    count = int(asked_W.sum())
+    if not count:
+        return "Nobody is asked: nobody could reply by the deadline, or has data or memory for a sample."
+    who = f"{why.count(count, 'client')} asked"
+    if count < len(size_W):
+        who += f", {len(size_W) - count} left out"
+    if np.any(source_W == Source.NOTHING):
+        return f"{who}: equal batches, as nobody has reported yet."
+    unseen = int((source_W[asked_W] != Source.OWN).sum())
+    cold = f"; {unseen} of them never seen" if unseen else ""
+    end, usual = float(seconds_W.max()), float(np.median(seconds_W[asked_W]))
+    last = int(np.argmax(seconds_W))
+    late = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > WORTH_NAMING * usual else ""
+    return (
+        f"{who}{cold}, with {size_W[asked_W].min()} to {size_W.max()} samples a step: all replies are expected after "
+        f"{why.duration(end)}, the median after {why.duration(usual)}{late}."
+    )
 
 
 def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
