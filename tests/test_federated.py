@@ -156,6 +156,13 @@ def test_the_gain_of_a_client_that_reports_each_round_settles_at_the_smoothing()
     assert np.log(levels.forecast(row, device)[0][0]) == pytest.approx(0.3, abs=1e-6)
 
 
+def test_a_slow_first_round_is_soon_forgotten():
+    balancer = balancer_of()
+    played(balancer, [5.0, 20.0], [0.0] * 2)  # one imports and compiles in its first round
+    plan = played(balancer, [100.0, 100.0], [0.0] * 2, rounds=2)
+    assert plan.speed.min() > 75.0
+
+
 def test_a_report_after_a_long_gap_counts_for_more():
     def level_after(gap):
         levels = Levels(smoothing=0.3, prior=1.0)
