@@ -15,13 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask, Sizes
 from paceline.coordinator import why
+from paceline.coordinator.federated.belief import believable_comm, believable_speeds
 from paceline.coordinator.federated.clients import Clients
 from paceline.coordinator.federated.levels import Levels, Rows, Source
 from paceline.coordinator.federated.plan import RoundPlan
-from paceline.coordinator.federated.reasons import LAST, Reason
 from paceline.coordinator.federated.report import RoundReport
 from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.sizing import Round, Rules, sized
+from paceline.coordinator.federated.summary import summary_of
 from paceline.solver import caution
 
 logger = logging.getLogger("paceline.federated")
@@ -34,9 +35,6 @@ BRIEFEST_COMM = 1e-6
 
 UNKNOWN_SPREAD = 0.2
 """Relative deviation of a speed that was never compared with its forecast, when a deadline is to be met."""
-
-WORTH_NAMING = 1.2
-"""A client expected this many times as late as the median is named in the summary of the round."""
 
 SHRINK = 0.8
 """A client that ran out of memory gets at most this share of the batch that it ran out with."""
@@ -251,7 +249,7 @@ class FederatedBalancer:
             disbelieved=self._clients.taken("disbelieved", rows).astype(np.int64),
             deadline=self.deadline,
             round_index=self.rounds,
-            summary=_summary(names, size_W, seconds_W, source_W, reason_W),
+            summary=summary_of(names, size_W, seconds_W, source_W, reason_W),
         )
 
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:
@@ -377,9 +375,9 @@ class FederatedBalancer:
     def _learn(self, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
         """Learn speeds and communication of those that replied, and how slow the silent ones must be."""
         device_W = self._clients.device_of(rows)
-        believed_W = self._believed(report)
+        believed_W = believable_speeds(report, self._speed.mean(), self.plausible)
         self._speed.learn(rows[believed_W], report.speed[believed_W], device_W[believed_W], round_index=self.rounds)
-        timed_W = self._timed(report, believed_W)
+        timed_W = believable_comm(report, believed_W, self._comm.mean(), self.plausible)
         comm_W = np.maximum(report.communication, BRIEFEST_COMM)
         self._comm.learn(rows[timed_W], comm_W[timed_W], device_W[timed_W], round_index=self.rounds)
         doubtful_W = np.isfinite(report.speed) & ~believed_W
@@ -388,34 +386,6 @@ class FederatedBalancer:
         held_W = np.maximum(SHRINK * plan.sizes[place[ran_out_W]], 1.0)
         memory = self._clients.column("memory")
         memory[rows[ran_out_W]] = np.minimum(memory[rows[ran_out_W]], held_W)
-
-    def _believed(self, report: RoundReport) -> Mask:
-        """Return whose speed can be: near that of others, and in no more time than the server saw pass."""
-        speed_W = report.speed
-        usable_W = np.isfinite(speed_W)
-        if not usable_W.any():
-            return usable_W
-        with np.errstate(invalid="ignore"):
-            usable_W &= ~(report.compute_seconds > 1.01 * report.elapsed_seconds + 0.01)  # clocks differ by a little
-        usual = self._speed.mean()
-        if math.isnan(usual):
-            # The lower of two medians: of two clients that disagree the faster is the one to doubt.
-            known_W = np.sort(speed_W[np.isfinite(speed_W)])
-            usual = float(known_W[(len(known_W) - 1) // 2])
-        ratio_W = np.where(usable_W, speed_W, usual) / usual
-        believed_W: Mask = usable_W & (ratio_W <= self.plausible) & (ratio_W >= 1.0 / self.plausible)
-        return believed_W
-
-    def _timed(self, report: RoundReport, believed_W: Mask) -> Mask:
-        """Return whose time to communicate can be: part of what the server saw pass, or not absurdly long."""
-        comm_W, seconds_W = report.communication, report.compute_seconds[believed_W]
-        usual = max(np.nan_to_num(self._comm.mean()), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
-        most_W = np.where(
-            np.isnan(report.elapsed_seconds), self.plausible * usual, 1.01 * report.elapsed_seconds + 0.01
-        )
-        measured_W = np.isfinite(report.measured_comm) | believed_W  # otherwise it is the rest of a lie
-        timed_W: Mask = measured_W & report.used & np.isfinite(comm_W) & (comm_W <= most_W)
-        return timed_W
 
     def _disbelieve(self, report: RoundReport, rows: Rows, doubtful_W: Mask, believed_W: Mask) -> None:
         disbelieved = self._clients.column("disbelieved")
@@ -454,28 +424,6 @@ class FederatedBalancer:
         left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
         most_W = plan.sizes * plan.local_steps / left_W
         self._speed.cap(rows[silent_W], most_W[silent_W])
-
-
-def _summary(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
-    """Return a round in a sentence: who is asked, how much, when replies are expected, and for whom it waits."""
-    asked_W = size_W > 0
-    count = int(asked_W.sum())
-    if not count:
-        return "Nobody is asked: nobody could reply by the deadline, or has data or memory for a sample."
-    who = f"{why.count(count, 'client')} asked"
-    if count < len(size_W):
-        who += f", {len(size_W) - count} left out"
-    if np.any(source_W == Source.NOTHING):
-        return f"{who}: equal batches, as nobody has reported yet."
-    unseen = int((source_W[asked_W] != Source.OWN).sum())
-    cold = f"; {unseen} of them never seen" if unseen else ""
-    end, usual = float(seconds_W.max()), float(np.median(seconds_W[asked_W]))
-    last = int(np.argmax(seconds_W))
-    late = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > WORTH_NAMING * usual else ""
-    return (
-        f"{who}{cold}, with {size_W[asked_W].min()} to {size_W.max()} samples a step: all replies are expected after "
-        f"{why.duration(end)}, the median after {why.duration(usual)}{late}."
-    )
 
 
 def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
