@@ -215,6 +215,14 @@ def test_a_client_that_ran_out_of_memory_gets_less_from_then_on():
     assert balancer.plan(["a", "b"]).sizes[0] <= 0.8 * 32
 
 
+def test_what_a_client_says_of_its_memory_does_not_undo_that_it_ran_out():
+    balancer = balancer_of()
+    plan = balancer.plan(["a"])
+    balancer.observe(plan, RoundReport(clients=["a"], samples=[0], seconds=[np.nan], out_of_memory=[1]))
+    balancer.join(["a"], memory=[512])
+    assert balancer.plan(["a"]).sizes.tolist() == [25]
+
+
 def test_one_left_out_by_the_deadline_is_tried_again_so_that_it_is_not_starved():
     balancer = balancer_of(deadline=10.0, try_again=4)
     speed = np.array([100.0, 100.0, 0.1])
@@ -449,6 +457,8 @@ def test_bad_clients_and_reports_are_refused_in_a_sentence():
         RoundReport(clients=["a"], samples=[1], seconds=[1, 1])
     with pytest.raises(ValueError, match="data must have one number for each of the 1 clients"):
         balancer.join(["a"], data=[-1.0])
+    with pytest.raises(ValueError, match="must not repeat an id"):
+        balancer.join(["a", "a"], devices=["x", "y"])
     with pytest.raises(ValueError, match="must come from state_dict"):
         balancer.load_state_dict({})
 

@@ -23,6 +23,7 @@ FORGOTTEN_AT_ONCE = 0.01
 COLUMNS: dict[str, tuple[type, float]] = {
     "data": (np.float64, np.nan),
     "memory": (np.float64, np.inf),
+    "fits": (np.float64, np.inf),
     "device": (np.int64, 0),
     "seen": (np.int64, NEVER),
     "planned": (np.int64, 0),
@@ -35,9 +36,9 @@ COLUMNS: dict[str, tuple[type, float]] = {
 }
 """What is kept of each client, and of one that is new.
 
-``data`` and ``memory`` in samples; ``seen`` the round in which it joined or last replied; ``planned`` and ``replied``
-rounds; ``silent``, ``left_out`` and ``disbelieved`` rounds in a row; ``samples`` processed; ``weight`` summed over
-rounds.
+``data`` and ``memory`` as it says, and what ``fits`` as learnt when it ran out of memory, in samples; ``seen`` the round
+in which it joined or last replied; ``planned`` and ``replied`` rounds; ``silent``, ``left_out`` and ``disbelieved``
+rounds in a row; ``samples`` processed; ``weight`` summed over rounds.
 """
 
 
