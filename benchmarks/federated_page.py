@@ -208,7 +208,7 @@ Slowest reply over the median, among clients that had replied three times before
 
 - *in proportion*: a table in FedScale's layout, time in proportion to samples as in the paper's formula (20 ms a sample
   and 8 Mbit/s in the median, log deviation 0.6 each: our assumption).
-- *phones*: as above. A step costs as much as 13 to 44 samples besides its samples, and no batch can shorten that.
+- *phones*: as above. A step costs as much as 17 to 44 samples besides its samples, and no batch can shorten that.
 - *balanced*: batches of at least a quarter of the mean, as by default; *down to 1*: of at least one sample.
 - *clairvoyant*: the exact split of the speeds and links to come, down to one sample. What is above 1 in it no batch can
   mend: clients whose link or fixed cost alone takes longer than the others' round. What *down to 1* has on top is due

@@ -1,7 +1,7 @@
 """Making and disturbing real training jobs on this machine: to record them, and to try balancing on them.
 
 ``collect/`` records jobs under ``contention/``, ``experiment/`` trains balanced and equal batches in turns, and
-``processes/`` starts, separates and ends what both need.
+``processes/`` starts, separates and ends what both need. ``federated/`` lets federated clients train in simulated time.
 """
 
 from paceline.lab.collect.jobs import JOBS, Job

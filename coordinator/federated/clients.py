@@ -36,9 +36,9 @@ COLUMNS: dict[str, tuple[type, float]] = {
 }
 """What is kept of each client, and of one that is new.
 
-``data`` and ``memory`` as it says, and what ``fits`` as learnt when it ran out of memory, in samples; ``seen`` the round
-in which it joined or last replied; ``planned`` and ``replied`` rounds; ``silent``, ``left_out`` and ``disbelieved``
-rounds in a row; ``samples`` processed; ``weight`` summed over rounds.
+``data`` and ``memory`` as it says, and what ``fits`` as learnt when it ran out of memory, in samples; ``seen`` the
+round in which it joined or last replied; ``planned`` and ``replied`` rounds; ``silent``, ``left_out`` and
+``disbelieved`` rounds in a row; ``samples`` processed; ``weight`` summed over rounds.
 """
 
 
