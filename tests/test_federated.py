@@ -319,6 +319,15 @@ def test_computing_for_longer_than_the_server_saw_pass_is_not_believed():
     assert balancer.plan(["a", "b"]).sizes.tolist() == [32, 32]
 
 
+def test_a_stalled_client_is_believed_if_the_server_saw_the_time_pass():
+    for elapsed, expected in ((None, 0), ([2.0, 2.0, 9000.0], 1)):
+        balancer = balancer_of(plausible=100.0)
+        plan = balancer.plan(["a", "b", "c"])
+        report = RoundReport(clients=plan.clients, samples=[160] * 3, seconds=[1.6, 1.6, 8999.0], elapsed=elapsed)
+        balancer.observe(plan, report)
+        assert (balancer.plan(["c"]).source[0] == Source.OWN) == expected
+
+
 def test_what_the_server_saw_beyond_computing_counts_as_communication():
     balancer = balancer_of()
     plan = balancer.plan(["a"])

@@ -68,7 +68,8 @@ class FederatedBalancer:
         After so many rounds left out in a row because of the deadline a client is asked with the smallest batch,
         so that its data count and its speed is measured again.
     plausible
-        A report of a speed this many times above or below the mean of all clients is not believed.
+        A report of a speed this many times above or below the mean of all clients is not believed; one below is, if the
+        round trip by the server's clock was as long.
     most_clients
         How many clients are known at once; beyond it those not seen for longest are forgotten.
 

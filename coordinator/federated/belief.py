@@ -17,6 +17,8 @@ CLOCKS_SECONDS = 0.01
 def believable_speeds(report: RoundReport, usual: float, plausible: float) -> Mask:
     """Return whose speed can be, ``[W]``: near that of others, and in no more time than the server saw pass.
 
+    Where the server measured the round trip, any slowness within it is believed.
+
     Parameters
     ----------
     report
@@ -43,7 +45,9 @@ def believable_speeds(report: RoundReport, usual: float, plausible: float) -> Ma
         known_W = np.sort(speed_W[np.isfinite(speed_W)])
         usual = float(known_W[(len(known_W) - 1) // 2])
     ratio_W = np.where(usable_W, speed_W, usual) / usual
-    believed_W: Mask = usable_W & (ratio_W <= plausible) & (ratio_W >= 1.0 / plausible)
+    # A stalled client may be as slow as it likes, if the server saw that time pass.
+    confirmed_W = np.isfinite(report.elapsed_seconds) | (ratio_W >= 1.0 / plausible)
+    believed_W: Mask = usable_W & (ratio_W <= plausible) & confirmed_W
     return believed_W
 
 
