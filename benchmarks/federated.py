@@ -1,8 +1,8 @@
 """What balanced batches gain in federated rounds: accuracy over simulated time, and how even the rounds are.
 
-Run as ``python benchmarks/federated.py``; it writes federated.md and federated.png beside this file. ``--quick`` prints
-a part. The phones' profiles and the PAI traces are looked for in ``$PACELINE_DATA``, or in ``../shared/data`` beside
-the checkout. Axes: R rounds, S seeds.
+Run as ``python benchmarks/federated.py``; it writes federated.md and federated.png beside this file; with ``--quick``
+a part of them, in the folder for temporary files. The phones' profiles and the PAI traces are looked for in
+``$PACELINE_DATA``, or in ``../shared/data`` beside the checkout. Axis: R rounds.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SMOOTH = 5
 
 QUICK = "--quick" in sys.argv
 SEEDS = range(2 if QUICK else 5)
-SETTING = Setting(rounds=60, batch=32, local_steps=10, rate=0.3)
+SETTING = Setting(rounds=50, batch=32, local_steps=10, rate=0.3)
 FEDSCALE_LIKE = (20.0, 0.6, 8000.0, 0.6)
 """Median and log deviation of ms per sample and of kbit/s, for a table in FedScale's layout. Our assumption."""
 
@@ -87,10 +87,16 @@ class Task:
 
 
 TASKS = [
-    Task("mixture, 100 phones", 100, mixture, (0.1, 0.3, 1.0)),
-    Task("digits, 20 phones", 20, digits, (0.3, 1.0)),
-    Task("mixture, 1,000 phones", 1000, lambda *args, **kw: mixture(*args, **kw, samples=100_000), (0.1,)),
+    Task("mixture, 100 phones", 100, mixture, (0.1, 0.3)),
+    Task("mixture, 30 phones", 30, lambda *args, **kw: mixture(*args, **kw, samples=12_000), (1.0,)),
+    Task("digits, 20 phones", 20, digits, (0.5,)),
+    Task("mixture, 1,000 phones", 1000, lambda *args, **kw: mixture(*args, **kw, samples=100_000), (0.05,)),
 ]
+FLEETS = ((10, 1.0), (100, 0.1), (100, 1.0))
+"""Clients, and the share of them in a round, whose rounds are looked at for evenness."""
+
+KINDS = ("none", "steady", "pai", "usage", "moving", "bursty")
+SMALLEST = (SETTING.batch // 8, SETTING.batch // 4, 3 * SETTING.batch // 8)
 
 
 @cache
@@ -124,21 +130,17 @@ def phones_of(count: int, seed: int) -> Population:
 # -- accuracy over time ------------------------------------------------------------------------------------------
 
 
-Runs = Mapping[str, list[list[Moment]]]
+Runs = Mapping[str, Sequence[Sequence[Moment]]]
 """The rounds of every seed, by scheme."""
 
 
-def runs_of(task: Task, alpha: float | None, participation: float) -> Runs:
-    """Let every scheme train with each seed."""
-    runs: dict[str, list[list[Moment]]] = {}
-    for seed in SEEDS:
-        setting = replace(SETTING, participation=participation, seed=seed)
-        shards = task.shards(task.clients, alpha, seed=seed)
-        population = phones_of(task.clients, seed).moved_by(traces("recorded"), seed)
-        for name, scheme in SCHEMES.items():
-            runs.setdefault(name, []).append(list(iter_rounds(population, shards, scheme, setting)))
-        runs.setdefault("fedbuff", []).append(list(iter_buffered(population, shards, setting)))
-    return runs
+def trained(task: Task, alpha: float | None, participation: float, seed: int) -> dict[str, list[Moment]]:
+    """Let every scheme train with a seed."""
+    setting = replace(SETTING, participation=participation, seed=seed)
+    shards = task.shards(task.clients, alpha, seed=seed)
+    population = phones_of(task.clients, seed).moved_by(traces("recorded"), seed)
+    runs = {name: list(iter_rounds(population, shards, scheme, setting)) for name, scheme in SCHEMES.items()}
+    return {**runs, "fedbuff": list(iter_buffered(population, shards, setting))}
 
 
 def final_accuracy(run: Sequence[Moment]) -> float:
@@ -193,22 +195,18 @@ def half_width(values: Sequence[float]) -> float:
     return float(t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5)
 
 
-def smallest_batches() -> dict[int, tuple[float, float]]:
-    """Return points over standard and the time of all rounds over standard's, by the smallest batch allowed."""
-    found = {}
-    for least in (SETTING.batch // 8, SETTING.batch // 4, 3 * SETTING.batch // 8):
-        points, times = [], []
-        for alpha in LEVELS.values():
-            for seed in SEEDS:
-                setting = replace(SETTING, participation=0.1, seed=seed, least=least)
-                shards = mixture(100, alpha, seed=seed)
-                population = phones_of(100, seed).moved_by(traces("recorded"), seed)
-                plain, ours = (
-                    list(iter_rounds(population, shards, SCHEMES[name], setting)) for name in ("standard", "balanced")
-                )
-                points.append(100 * (final_accuracy(ours) - final_accuracy(plain)))
-                times.append(ours[-1].seconds / plain[-1].seconds)
-        found[least] = statistics.fmean(points), statistics.fmean(times)
+def with_smallest(seed: int) -> dict[int, list[tuple[float, float]]]:
+    """Return points over standard and the time over standard's, for each kind of data, by the smallest batch."""
+    found: dict[int, list[tuple[float, float]]] = {least: [] for least in SMALLEST}
+    for alpha in LEVELS.values():
+        shards = mixture(100, alpha, seed=seed)
+        population = phones_of(100, seed).moved_by(traces("recorded"), seed)
+        setting = replace(SETTING, participation=0.1, seed=seed)
+        plain = list(iter_rounds(population, shards, SCHEMES["standard"], setting))
+        for least in SMALLEST:
+            ours = list(iter_rounds(population, shards, SCHEMES["balanced"], replace(setting, least=least)))
+            points = 100 * (final_accuracy(ours) - final_accuracy(plain))
+            found[least].append((points, ours[-1].seconds / plain[-1].seconds))
     return found
 
 
@@ -241,24 +239,24 @@ class Clairvoyant:
         return Assignment(sizes, steps, np.ones(count))
 
 
-def spreads(clients: int, kind: str, participation: float) -> dict[str, list[float]]:
-    """Return slowest over median, the median over rounds and seeds, for both populations.
+def spreads(clients: int, kind: str, participation: float, seed: int) -> dict[str, list[list[float]]]:
+    """Return slowest over median of each round with a seed, for both populations.
 
-    Of standard federated learning, balanced, and balanced by one who knows the speeds to come.
+    Of standard federated learning, balanced, balanced down to batches of one sample, and so by one who knows the speeds
+    to come.
     """
-    found: dict[str, list[float]] = {}
-    rounds = max(60, round(15 / participation))  # so that clients are met often enough
+    found: dict[str, list[list[float]]] = {}
+    rounds = max(60, round(12 / participation))  # so that clients are met often enough
+    setting = replace(SETTING, participation=participation, rounds=rounds, rate=0.0, seed=seed)
+    shards = mixture(clients, None, seed=seed, samples=200 * clients)
     for label, made in (("in proportion", in_proportion), ("phones", phones_of)):
-        for name in ("standard", "balanced", "clairvoyant"):
-            values: list[float] = []
-            for seed in SEEDS:
-                population = made(clients, seed).moved_by(traces(kind), seed)
-                shards = mixture(clients, None, seed=seed, samples=200 * clients)
-                setting = replace(SETTING, participation=participation, rounds=rounds, rate=0.0, seed=seed)
-                scheme = Clairvoyant(population, setting) if name == "clairvoyant" else SCHEMES[name]
-                run = iter_rounds(population, shards, scheme, setting)
-                values += [moment.spread for moment in run if np.isfinite(moment.spread)]
-            found.setdefault(label, []).append(statistics.median(values))
+        population = made(clients, seed).moved_by(traces(kind), seed)
+        free = replace(setting, least=1)
+        balanced, clairvoyant = SCHEMES["balanced"], Clairvoyant(population, setting)
+        tried = ((SCHEMES["standard"], setting), (balanced, setting), (balanced, free), (clairvoyant, free))
+        for scheme, of_scheme in tried:
+            run = iter_rounds(population, shards, scheme, of_scheme)
+            found.setdefault(label, []).append([moment.spread for moment in run if np.isfinite(moment.spread)])
     return found
 
 
@@ -266,7 +264,7 @@ def spreads(clients: int, kind: str, participation: float) -> dict[str, list[flo
 
 
 def plan_cost(known: int = 100_000, asked: int = 1_000, rounds: int = 50) -> dict[str, float]:
-    """Return milliseconds of a plan and of learning a round, and megabytes of the saved state."""
+    """Return milliseconds of computing for a plan and for learning a round, and megabytes of the saved state."""
     generator = np.random.default_rng(0)
     balancer = FederatedBalancer(batch=32, local_steps=10, deadline=60.0)
     names = [f"client-{i:06d}" for i in range(known)]
@@ -275,9 +273,9 @@ def plan_cost(known: int = 100_000, asked: int = 1_000, rounds: int = 50) -> dic
     plans, learns = [], []
     for _ in range(rounds):
         rows = generator.choice(known, asked, replace=False)
-        begin = time.perf_counter()
+        begin = time.thread_time()
         plan = balancer.plan([names[row] for row in rows])
-        plans.append(time.perf_counter() - begin)
+        plans.append(time.thread_time() - begin)
         kept = np.flatnonzero(plan.asked)
         samples = plan.sizes[kept] * plan.local_steps
         report = RoundReport(
@@ -286,9 +284,9 @@ def plan_cost(known: int = 100_000, asked: int = 1_000, rounds: int = 50) -> dic
             seconds=samples / speed[rows[kept]],
             comm_seconds=comm[rows[kept]],
         )
-        begin = time.perf_counter()
+        begin = time.thread_time()
         balancer.observe(plan, report)
-        learns.append(time.perf_counter() - begin)
+        learns.append(time.thread_time() - begin)
     size = sum(array.nbytes for array in balancer.state_dict().values())
     return {
         "plan": 1e3 * statistics.median(plans),
@@ -298,31 +296,56 @@ def plan_cost(known: int = 100_000, asked: int = 1_000, rounds: int = 50) -> dic
     }
 
 
+@dataclass
+class Found:
+    """What was found, over the seeds so far."""
+
+    runs: dict[tuple[str, str, float], dict[str, list[list[Moment]]]]
+    uneven: dict[tuple[str, int, float], dict[str, list[list[float]]]]
+    smallest: dict[int, list[tuple[float, float]]]
+
+    def add(self, seed: int) -> None:
+        """Run everything with one more seed."""
+        for task in TASKS[:1] if QUICK else TASKS:
+            for level, alpha in LEVELS.items():
+                for participation in task.participations:
+                    of_task = self.runs.setdefault((task.name, level, participation), {})
+                    for name, run in trained(task, alpha, participation, seed).items():
+                        of_task.setdefault(name, []).append(run)
+        for kind in KINDS:
+            for clients, participation in FLEETS:
+                of_fleet = self.uneven.setdefault((kind, clients, participation), {})
+                for label, of_schemes in spreads(clients, kind, participation, seed).items():
+                    before = of_fleet.setdefault(label, [[] for _ in of_schemes])
+                    for values, more in zip(before, of_schemes, strict=True):
+                        values += more
+        for least, values in with_smallest(seed).items():
+            self.smallest.setdefault(least, []).extend(values)
+
+    def write(self, cost: Mapping[str, float], about: About) -> None:
+        """Write the page, or print it."""
+        scores = {key: {name: score(runs, name) for name in runs} for key, runs in self.runs.items()}
+        evenness = {
+            key: {label: [statistics.median(values) for values in each] for label, each in of_fleet.items()}
+            for key, of_fleet in self.uneven.items()
+        }
+        means = {
+            least: (statistics.fmean(points for points, _ in values), statistics.fmean(time for _, time in values))
+            for least, values in self.smallest.items()
+        }
+        shown = self.runs["mixture, 100 phones", "Dirichlet 0.1", 0.3]
+        path = Path(tempfile.gettempdir()) / "federated.md" if QUICK else Path(__file__).with_suffix(".md")
+        page(path, scores, evenness, cost, means, about, shown)
+
+
 def main() -> None:
-    begin = time.perf_counter()
-    results = {}
-    for task in TASKS[:1] if QUICK else TASKS:
-        for level, alpha in LEVELS.items():
-            for participation in task.participations:
-                results[task.name, level, participation] = runs = runs_of(task, alpha, participation)
-                line = ", ".join(
-                    f"{name} {score(runs, name).points:+.1f}/{score(runs, name).time:.2f}" for name in runs
-                )
-                print(f"{time.perf_counter() - begin:6.0f} s  {task.name}, {level}, {participation:.0%}: {line}")
-    scores = {key: {name: score(runs, name) for name in runs} for key, runs in results.items()}
-    kinds = ("none", "steady", "pai", "usage", "moving", "bursty")
-    evenness = {
-        (kind, clients, participation): spreads(clients, kind, participation)
-        for kind in kinds
-        for clients, participation in ((10, 1.0), (100, 0.1), (100, 1.0))
-    }
-    cost, smallest = plan_cost(), smallest_batches()
-    print(evenness, cost, smallest)
-    if not QUICK:
-        minutes = (time.perf_counter() - begin) / 60
-        shown = results["mixture, 100 phones", "Dirichlet 0.1", 0.3]
-        about = About(machine(), minutes, len(SEEDS), SETTING)
-        page(Path(__file__).with_suffix(".md"), scores, evenness, cost, smallest, about, shown)
+    begin = time.process_time()
+    found, cost = Found({}, {}, {}), plan_cost()
+    for count, seed in enumerate(SEEDS, start=1):  # the page is written after each seed, with as many as it has
+        found.add(seed)
+        minutes = (time.process_time() - begin) / 60
+        found.write(cost, About(machine(), minutes, count, SETTING))
+        print(f"{count} of {len(SEEDS)} seeds after {minutes:.1f} minutes of computing", flush=True)
 
 
 if __name__ == "__main__":

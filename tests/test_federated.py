@@ -156,6 +156,13 @@ def test_the_gain_of_a_client_that_reports_each_round_settles_at_the_smoothing()
     assert np.log(levels.forecast(row, device)[0][0]) == pytest.approx(0.3, abs=1e-6)
 
 
+def test_a_slow_first_round_is_soon_forgotten():
+    balancer = balancer_of()
+    played(balancer, [5.0, 20.0], [0.0] * 2)  # one imports and compiles in its first round
+    plan = played(balancer, [100.0, 100.0], [0.0] * 2, rounds=2)
+    assert plan.speed.min() > 75.0
+
+
 def test_a_report_after_a_long_gap_counts_for_more():
     def level_after(gap):
         levels = Levels(smoothing=0.3, prior=1.0)
@@ -206,6 +213,14 @@ def test_a_client_that_ran_out_of_memory_gets_less_from_then_on():
         plan, RoundReport(clients=["a", "b"], samples=[0, 160], seconds=[np.nan, 1.0], out_of_memory=[1, 0])
     )
     assert balancer.plan(["a", "b"]).sizes[0] <= 0.8 * 32
+
+
+def test_what_a_client_says_of_its_memory_does_not_undo_that_it_ran_out():
+    balancer = balancer_of()
+    plan = balancer.plan(["a"])
+    balancer.observe(plan, RoundReport(clients=["a"], samples=[0], seconds=[np.nan], out_of_memory=[1]))
+    balancer.join(["a"], memory=[512])
+    assert balancer.plan(["a"]).sizes.tolist() == [25]
 
 
 def test_one_left_out_by_the_deadline_is_tried_again_so_that_it_is_not_starved():
@@ -281,6 +296,15 @@ def test_a_client_that_lies_about_its_speed_neither_breaks_nor_bends_the_round(l
         assert "a speed that cannot be" in plan.why("c3")
 
 
+def test_the_summary_names_the_client_for_which_a_round_waits():
+    plan = played(balancer_of(), [100.0, 100.0, 100.0], [1.0, 1.0, 20.0])
+    assert plan.summary == (
+        "3 clients asked, with 1 to 48 samples a step: all replies are expected after 20 s, the median after 3.4 s; "
+        "the last is c2, even with the smallest batch."
+    )
+    assert "the last is" not in played(balancer_of(), [100.0, 50.0], [1.0, 1.0]).summary
+
+
 def test_a_lie_by_little_costs_at_most_the_largest_batch():
     balancer = balancer_of(plausible=100.0, largest=3.0)
     plan = played(balancer, [100.0, 100.0, 100.0, 5000.0], [0.0] * 4)
@@ -293,6 +317,15 @@ def test_computing_for_longer_than_the_server_saw_pass_is_not_believed():
     report = RoundReport(clients=["a", "b"], samples=[160, 160], seconds=[1.0, 50.0], elapsed=[2.0, 2.0])
     balancer.observe(plan, report)
     assert balancer.plan(["a", "b"]).sizes.tolist() == [32, 32]
+
+
+def test_a_stalled_client_is_believed_if_the_server_saw_the_time_pass():
+    for elapsed, expected in ((None, 0), ([2.0, 2.0, 9000.0], 1)):
+        balancer = balancer_of(plausible=100.0)
+        plan = balancer.plan(["a", "b", "c"])
+        report = RoundReport(clients=plan.clients, samples=[160] * 3, seconds=[1.6, 1.6, 8999.0], elapsed=elapsed)
+        balancer.observe(plan, report)
+        assert (balancer.plan(["c"]).source[0] == Source.OWN) == expected
 
 
 def test_what_the_server_saw_beyond_computing_counts_as_communication():
@@ -360,6 +393,25 @@ def test_means_of_device_types_stay_those_of_their_clients(events):
         assert plan.source[-1] == Source.NOTHING
 
 
+def test_no_more_device_types_are_kept_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr("paceline.coordinator.federated.clients.MOST_DEVICES", 3)
+    balancer = balancer_of()
+    balancer.join(names_of(5), devices=[f"made-up-{i}" for i in range(5)])
+    played(balancer, [10.0, 20.0, 30.0], [0.0] * 3)
+    assert balancer.plan(["c1", "c4"]).source.tolist() == [Source.OWN, Source.FLEET]
+    assert len(balancer.state_dict()["clients/devices"]) == 3
+
+
+def test_a_state_that_is_not_whole_changes_nothing():
+    balancer = balancer_of()
+    played(balancer, [10.0, 20.0], [0.0] * 2)
+    state = balancer.state_dict()
+    del state["comm/doubt"]
+    with pytest.raises(ValueError, match="the state is not whole, it lacks 'doubt'"):
+        balancer.load_state_dict(state)
+    assert balancer.plan(names_of(2)).sizes.tolist() == [21, 43]
+
+
 def test_shares_follow_data_and_show_errors_as_unused():
     balancer = balancer_of()
     balancer.join(["a", "b"], data=[100, 300])
@@ -414,6 +466,8 @@ def test_bad_clients_and_reports_are_refused_in_a_sentence():
         RoundReport(clients=["a"], samples=[1], seconds=[1, 1])
     with pytest.raises(ValueError, match="data must have one number for each of the 1 clients"):
         balancer.join(["a"], data=[-1.0])
+    with pytest.raises(ValueError, match="must not repeat an id"):
+        balancer.join(["a", "a"], devices=["x", "y"])
     with pytest.raises(ValueError, match="must come from state_dict"):
         balancer.load_state_dict({})
 

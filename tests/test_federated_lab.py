@@ -158,9 +158,12 @@ def test_balanced_rounds_are_shorter_and_more_even_than_standard_ones(population
     assert np.nanmedian([m.spread for m in ours]) < 1.15 < np.nanmedian([m.spread for m in plain])
 
 
-def test_at_a_rate_of_0_nobody_trains(population, shards):
-    run = list(iter_rounds(population, shards, Standard(), replace(SETTING, rate=0.0, rounds=2)))
-    assert run[0].accuracy == run[1].accuracy
+def test_at_a_rate_of_0_rounds_are_only_timed(population, shards):
+    timed, trained = (
+        list(iter_rounds(population, shards, Standard(), replace(SETTING, rate=rate, rounds=2))) for rate in (0.0, 0.3)
+    )
+    assert [moment.seconds for moment in timed] == [moment.seconds for moment in trained]
+    assert all(np.isnan(moment.accuracy) for moment in timed)
 
 
 def test_buffered_updates_need_no_round(population, shards):

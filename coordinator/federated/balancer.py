@@ -13,23 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Mask, Sizes
+from paceline._arrays import Array, Mask
 from paceline.coordinator import why
+from paceline.coordinator.federated.belief import believable_comm, believable_speeds
+from paceline.coordinator.federated.books import enter, shares_of
 from paceline.coordinator.federated.clients import Clients
-from paceline.coordinator.federated.levels import Levels, Rows, Source
+from paceline.coordinator.federated.known import BRIEFEST_COMM, Known
+from paceline.coordinator.federated.levels import Rows, Source
 from paceline.coordinator.federated.plan import RoundPlan
 from paceline.coordinator.federated.report import RoundReport
 from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.sizing import Round, Rules, sized
+from paceline.coordinator.federated.summary import summary_of
 from paceline.solver import caution
 
 logger = logging.getLogger("paceline.federated")
-
-PRIOR_SPEED = 1.0
-"""Speed in samples/s before anybody reported: only ratios count, and all are equal."""
-
-BRIEFEST_COMM = 1e-6
-"""Communication is forecast in the log, so a time of 0 counts as this many seconds."""
 
 UNKNOWN_SPREAD = 0.2
 """Relative deviation of a speed that was never compared with its forecast, when a deadline is to be met."""
@@ -70,7 +68,8 @@ class FederatedBalancer:
         After so many rounds left out in a row because of the deadline a client is asked with the smallest batch,
         so that its data count and its speed is measured again.
     plausible
-        A report of a speed this many times above or below the mean of all clients is not believed.
+        A report of a speed this many times above or below the mean of all clients is not believed; one below is, if the
+        round trip by the server's clock was as long.
     most_clients
         How many clients are known at once; beyond it those not seen for longest are forgotten.
 
@@ -129,10 +128,7 @@ class FederatedBalancer:
         self.most_clients = _at_least_one("most_clients", most_clients, "client")
         self._check()
         self.rounds = 0
-        self._clients = Clients(most_clients)
-        self._speed = Levels(smoothing, PRIOR_SPEED)
-        self._comm = Levels(smoothing, BRIEFEST_COMM)
-        self._grow()
+        self._known = Known(smoothing, most_clients)
 
     # -- who is known --------------------------------------------------------------------------------------------
 
@@ -173,18 +169,21 @@ class FederatedBalancer:
         Raises
         ------
         ValueError
-            If an array does not have one entry for each, or data or memory are negative or NaN.
+            If a client is named twice, an array does not have one entry for each, or data or memory are negative or
+            NaN.
         """
         names = [str(client) for client in clients]
         facts = {"data": _amounts("data", data, len(names)), "memory": _amounts("memory", memory, len(names))}
         if devices is not None and len(devices) != len(names):
             raise ValueError(f"devices must have one entry for each of the {len(names)} clients, got {len(devices)}")
-        rows = self._join(names)
+        if len(set(names)) != len(names):
+            raise ValueError("clients must not repeat an id: say of each only once what is known of it")
+        rows = self._known.join(names, self.rounds)
         for name, given_W in facts.items():
             if given_W is not None:
                 self._clients.column(name)[rows] = given_W
         if devices is not None:
-            self._set_devices(rows, self._clients.device_indices([str(device) for device in devices]))
+            self._known.set_devices(rows, [str(device) for device in devices])
 
     def leave(self, client: object) -> None:
         """Forget a client, its reports and its shares.
@@ -197,7 +196,7 @@ class FederatedBalancer:
         name = str(client)
         if name not in self._clients:
             raise ValueError(f"client {name!r} is not known, so it cannot leave")
-        self._forget(np.array([self._clients.leave(name)], dtype=np.intp))
+        self._known.leave(name)
 
     # -- a round -------------------------------------------------------------------------------------------------
 
@@ -219,15 +218,15 @@ class FederatedBalancer:
             raise ValueError(f"clients must be at least one, and none twice, got {len(names)} of {len(set(names))} ids")
         rows = self._clients.rows(names)
         device_W = self._clients.device_of(rows)
-        speed_W, spread_W, source_W = self._speed.forecast(rows, device_W)
-        comm_W, _, _ = self._comm.forecast(rows, device_W)
+        speed_W, spread_W, source_W = self._known.speed.forecast(rows, device_W)
+        comm_W, _, _ = self._known.comm.forecast(rows, device_W)
         left_out_W = self._clients.taken("left_out", rows)
         now = Round(
             step_seconds=self.local_steps / speed_W * caution(spread_W, self.risk),
             comm=comm_W,
             margin=np.exp(np.minimum(np.where(np.isfinite(spread_W), spread_W, UNKNOWN_SPREAD), 1.0)),
             data=self._clients.taken("data", rows),
-            memory=self._clients.taken("memory", rows),
+            memory=np.minimum(self._clients.taken("memory", rows), self._clients.taken("fits", rows)),
             due=left_out_W >= self.try_again,
         )
         size_W, reason_W, upper_W = sized(now, self._rules(anything_known=not np.any(source_W == Source.NOTHING)))
@@ -247,7 +246,7 @@ class FederatedBalancer:
             disbelieved=self._clients.taken("disbelieved", rows).astype(np.int64),
             deadline=self.deadline,
             round_index=self.rounds,
-            summary=self._summary(size_W, seconds_W, source_W),
+            summary=summary_of(names, size_W, seconds_W, source_W, reason_W),
         )
 
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:
@@ -268,34 +267,22 @@ class FederatedBalancer:
                 f"{why.listed(strangers[: why.SHOWN], max(len(strangers) - why.SHOWN, 0))} replied but were not asked "
                 "in this round: leave replies of earlier rounds out of the report"
             )
-        rows = self._join(plan.clients)
+        rows = self._known.join(plan.clients, self.rounds)
         self._learn(plan, report, rows[place], place)
-        self._count(plan, report, rows, place)
+        silent_W = enter(self._clients, plan, report, rows, place)
+        if report.waited > 0:
+            self._slow_down(plan, report.waited, rows, silent_W)
         self.rounds += 1
 
     def shares(self, clients: Sequence[object] | None = None) -> Shares:
         """Return what became of the data of these clients, or of all known ones, over the rounds."""
-        names = tuple(self.clients if clients is None else map(str, clients))
-        rows = self._clients.rows(names)
-        weight_W = self._clients.taken("weight", rows)
-        data_W = _filled(self._clients.taken("data", rows))
-        return Shares(
-            names,
-            data_W / max(data_W.sum(), 1e-300),
-            weight_W / max(weight_W.sum(), 1e-300),
-            self._clients.taken("samples", rows),
-            self._clients.taken("planned", rows).astype(np.int64),
-            self._clients.taken("replied", rows).astype(np.int64),
-        )
+        return shares_of(self._clients, self.clients if clients is None else [str(client) for client in clients])
 
     # -- saved and resumed ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt, as arrays with a row a client: loading it resumes exactly."""
-        clients, rows = self._clients.state_dict()
-        parts = {"clients": clients, "speed": self._speed.state_dict(rows), "comm": self._comm.state_dict(rows)}
-        arrays = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
-        return {"rounds": np.array(self.rounds), **arrays}
+        return {"rounds": np.array(self.rounds), **self._known.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned.
@@ -303,21 +290,13 @@ class FederatedBalancer:
         Raises
         ------
         ValueError
-            If it is not such a state, or holds more than ``most_clients``.
+            If it is not such a whole state, or holds more than ``most_clients``. Nothing is changed then.
         """
         if "rounds" not in state or "clients/names" not in state:
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
-        if len(state["clients/names"]) > self.most_clients:
-            raise ValueError(
-                f"the state holds {len(state['clients/names'])} clients, but most_clients is {self.most_clients}"
-            )
-        loaded = Clients(self.most_clients)
-        loaded.load_state_dict(_part(state, "clients"))
-        self._clients = loaded
-        self._speed.load_state_dict(_part(state, "speed"))
-        self._comm.load_state_dict(_part(state, "comm"))
-        self.rounds = int(state["rounds"])
-        self._grow()
+        known = Known(self.smoothing, self.most_clients)
+        known.load_state_dict(state)
+        self._known, self.rounds = known, int(state["rounds"])
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
@@ -340,74 +319,26 @@ class FederatedBalancer:
         deadline = self.deadline if anything_known else None
         return Rules(self.batch, self.least, math.floor(self.largest * self.batch), deadline)
 
-    def _join(self, names: Sequence[str]) -> Rows:
-        oldest = self._clients.in_the_way(names)
-        if oldest:  # before the new ones join, as they take over the rows
-            self._forget(np.array([self._clients.leave(name) for name in oldest], dtype=np.intp))
-        rows = self._clients.join(names, round_index=self.rounds)
-        self._grow()
-        return rows
-
-    def _grow(self) -> None:
-        """Give the forecasts as many rows as there are."""
-        self._speed.grow(self._clients.room)
-        self._comm.grow(self._clients.room)
-
-    def _forget(self, rows: Rows) -> None:
-        """Clear the forecasts of rows that were freed."""
-        for levels in (self._speed, self._comm):
-            levels.forget(rows, self._clients.device_of(rows))
-
-    def _set_devices(self, rows: Rows, device_W: Sizes) -> None:
-        changed_W = self._clients.device_of(rows) != device_W
-        rows, device_W = rows[changed_W], device_W[changed_W]
-        before_W = self._clients.device_of(rows)
-        for levels in (self._speed, self._comm):
-            levels.move(rows, before_W, device_W)
-        self._clients.column("device")[rows] = device_W
+    @property
+    def _clients(self) -> Clients:
+        return self._known.clients
 
     def _learn(self, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
         """Learn speeds and communication of those that replied, and how slow the silent ones must be."""
         device_W = self._clients.device_of(rows)
-        believed_W = self._believed(report)
-        self._speed.learn(rows[believed_W], report.speed[believed_W], device_W[believed_W], round_index=self.rounds)
-        timed_W = self._timed(report, believed_W)
+        believed_W = believable_speeds(report, self._known.speed.mean(), self.plausible)
+        self._known.speed.learn(
+            rows[believed_W], report.speed[believed_W], device_W[believed_W], round_index=self.rounds
+        )
+        timed_W = believable_comm(report, believed_W, self._known.comm.mean(), self.plausible)
         comm_W = np.maximum(report.communication, BRIEFEST_COMM)
-        self._comm.learn(rows[timed_W], comm_W[timed_W], device_W[timed_W], round_index=self.rounds)
+        self._known.comm.learn(rows[timed_W], comm_W[timed_W], device_W[timed_W], round_index=self.rounds)
         doubtful_W = np.isfinite(report.speed) & ~believed_W
         self._disbelieve(report, rows, doubtful_W, believed_W)
         ran_out_W = report.ran_out
         held_W = np.maximum(SHRINK * plan.sizes[place[ran_out_W]], 1.0)
-        memory = self._clients.column("memory")
-        memory[rows[ran_out_W]] = np.minimum(memory[rows[ran_out_W]], held_W)
-
-    def _believed(self, report: RoundReport) -> Mask:
-        """Return whose speed can be: near that of others, and in no more time than the server saw pass."""
-        speed_W = report.speed
-        usable_W = np.isfinite(speed_W)
-        if not usable_W.any():
-            return usable_W
-        with np.errstate(invalid="ignore"):
-            usable_W &= ~(report.compute_seconds > 1.01 * report.elapsed_seconds + 0.01)  # clocks differ by a little
-        usual = self._speed.mean()
-        if math.isnan(usual):
-            # The lower of two medians: of two clients that disagree the faster is the one to doubt.
-            known_W = np.sort(speed_W[np.isfinite(speed_W)])
-            usual = float(known_W[(len(known_W) - 1) // 2])
-        ratio_W = np.where(usable_W, speed_W, usual) / usual
-        believed_W: Mask = usable_W & (ratio_W <= self.plausible) & (ratio_W >= 1.0 / self.plausible)
-        return believed_W
-
-    def _timed(self, report: RoundReport, believed_W: Mask) -> Mask:
-        """Return whose time to communicate can be: part of what the server saw pass, or not absurdly long."""
-        comm_W, seconds_W = report.communication, report.compute_seconds[believed_W]
-        usual = max(np.nan_to_num(self._comm.mean()), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
-        most_W = np.where(
-            np.isnan(report.elapsed_seconds), self.plausible * usual, 1.01 * report.elapsed_seconds + 0.01
-        )
-        measured_W = np.isfinite(report.measured_comm) | believed_W  # otherwise it is the rest of a lie
-        timed_W: Mask = measured_W & report.used & np.isfinite(comm_W) & (comm_W <= most_W)
-        return timed_W
+        fits = self._clients.column("fits")
+        fits[rows[ran_out_W]] = np.minimum(fits[rows[ran_out_W]], held_W)
 
     def _disbelieve(self, report: RoundReport, rows: Rows, doubtful_W: Mask, believed_W: Mask) -> None:
         disbelieved = self._clients.column("disbelieved")
@@ -421,60 +352,11 @@ class FederatedBalancer:
                 report.speed[i],
             )
 
-    def _count(self, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
-        """Keep the books: who was asked, replied, was silent or left out, and whose data were used."""
-        column = self._clients.column
-        column("planned")[rows] += 1
-        column("left_out")[rows] = np.where(plan.asked, 0, column("left_out")[rows] + 1)
-        replied_W = np.zeros(len(rows), dtype=np.bool_)
-        replied_W[place] = True
-        column("seen")[rows[replied_W]] = self.rounds
-        silent_W = plan.asked & ~replied_W
-        column("silent")[rows] = np.where(silent_W, column("silent")[rows] + 1, 0)
-        if report.waited > 0:
-            self._slow_down(plan, report.waited, rows, silent_W)
-        used = rows[place[report.used]]
-        column("replied")[used] += 1
-        samples_W = report.processed[report.used]
-        column("samples")[used] += np.where(np.isfinite(samples_W) & (samples_W > 0), samples_W, 0.0)
-        if len(used):
-            data_W = _filled(self._clients.taken("data", used))
-            column("weight")[used] += data_W / max(data_W.sum(), 1e-300)
-
     def _slow_down(self, plan: RoundPlan, waited: float, rows: Rows, silent_W: Mask) -> None:
         """Take those that were silent for the whole wait to be at most as fast as that shows."""
         left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
         most_W = plan.sizes * plan.local_steps / left_W
-        self._speed.cap(rows[silent_W], most_W[silent_W])
-
-    def _summary(self, size_W: Sizes, seconds_W: Array, source_W: Sizes) -> str:
-        asked_W = size_W > 0
-        count = int(asked_W.sum())
-        if not count:
-            return "Nobody is asked: nobody could reply by the deadline, or has data or memory for a sample."
-        who = f"{why.count(count, 'client')} asked"
-        if count < len(size_W):
-            who += f", {len(size_W) - count} left out"
-        if np.any(source_W == Source.NOTHING):
-            return f"{who}: equal batches, as nobody has reported yet."
-        sizes = size_W[asked_W]
-        unseen = int((source_W[asked_W] != Source.OWN).sum())
-        cold = f"; {unseen} of them never seen" if unseen else ""
-        return (
-            f"{who}{cold}, with {sizes.min()} to {sizes.max()} samples a step: all replies are expected after "
-            f"{why.duration(float(seconds_W.max()))}, the median after "
-            f"{why.duration(float(np.median(seconds_W[asked_W])))}."
-        )
-
-
-def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
-    return {name[len(part) + 1 :]: value for name, value in state.items() if name.startswith(f"{part}/")}
-
-
-def _filled(data_W: Array) -> Array:
-    """Return amounts of data in which an unknown one is the mean of the known, or 1 if none is known."""
-    known_W = np.isfinite(data_W)
-    return np.where(known_W, data_W, data_W[known_W].mean() if known_W.any() else 1.0)
+        self._known.speed.cap(rows[silent_W], most_W[silent_W])
 
 
 def _amounts(name: str, given: ArrayLike | None, count: int) -> Array | None:

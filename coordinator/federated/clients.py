@@ -14,12 +14,16 @@ from paceline.coordinator.federated.levels import NEVER, Rows
 UNKNOWN_DEVICE = ""
 """The device type of a client that did not say."""
 
+MOST_DEVICES = 10_000
+"""Device types that are kept apart: they are names that clients send, so their number must be bounded."""
+
 FORGOTTEN_AT_ONCE = 0.01
 """Share of the rows that is freed when they run out: looking for the oldest costs a look at all."""
 
 COLUMNS: dict[str, tuple[type, float]] = {
     "data": (np.float64, np.nan),
     "memory": (np.float64, np.inf),
+    "fits": (np.float64, np.inf),
     "device": (np.int64, 0),
     "seen": (np.int64, NEVER),
     "planned": (np.int64, 0),
@@ -32,9 +36,9 @@ COLUMNS: dict[str, tuple[type, float]] = {
 }
 """What is kept of each client, and of one that is new.
 
-``data`` and ``memory`` in samples; ``seen`` the round in which it joined or last replied; ``planned`` and ``replied``
-rounds; ``silent``, ``left_out`` and ``disbelieved`` rounds in a row; ``samples`` processed; ``weight`` summed over
-rounds.
+``data`` and ``memory`` as it says, and what ``fits`` as learnt when it ran out of memory, in samples; ``seen`` the
+round in which it joined or last replied; ``planned`` and ``replied`` rounds; ``silent``, ``left_out`` and
+``disbelieved`` rounds in a row; ``samples`` processed; ``weight`` summed over rounds.
 """
 
 
@@ -125,9 +129,12 @@ class Clients:
         return row
 
     def device_indices(self, devices: Sequence[str]) -> Sizes:
-        """Return the index of each device type, ``[W]``; a type not met before gets the next one."""
+        """Return the index of each device type, ``[W]``; one not met before gets the next while there are any."""
         known = self.devices
-        return np.array([known.setdefault(device, len(known)) for device in devices], dtype=np.int64)
+        for device in devices:
+            if device not in known and len(known) < MOST_DEVICES:
+                known[device] = len(known)
+        return np.array([known.get(device, known[UNKNOWN_DEVICE]) for device in devices], dtype=np.int64)
 
     def taken(self, name: str, rows: Rows) -> Array:
         """Return a column at these rows as float64, what a new client has where the row is -1, ``[W]``."""

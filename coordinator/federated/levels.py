@@ -21,6 +21,9 @@ NEVER = -1
 ERROR_SMOOTHING = 0.2
 """Weight of the newest squared error in a client's spread: it reports rarely, so a fifth, not a twentieth."""
 
+FIRST_DOUBT = 4.0
+"""Variance of a client's first report over that of later ones: in a first round it imports, compiles and warms up."""
+
 Rows = NDArray[np.intp]
 
 
@@ -96,7 +99,7 @@ class Levels:
         gain_W = np.where(np.isinf(doubt_W), 1.0, 1.0 - 1.0 / (doubt_W + 1.0))
         self._set(rows, np.where(first_W, newest_W, level_W + gain_W * error_W), device_W)
         # The variance after a report is the gain itself, in units of a report's variance.
-        self._doubt_N[rows] = gain_W
+        self._doubt_N[rows] = np.where(first_W, FIRST_DOUBT, gain_W)
         before_W, squared_W = self._error_N[rows], np.square(error_W)
         error_W = np.where(np.isnan(before_W), squared_W, before_W + ERROR_SMOOTHING * (squared_W - before_W))
         self._error_N[rows] = np.where(first_W, np.nan, error_W)

@@ -30,6 +30,12 @@ HELD = {
     Reason.DEADLINE: "; more would miss the deadline",
 }
 
+LAST = {
+    Reason.LEAST: ", even with the smallest batch",
+    Reason.TRIED_AGAIN: ", which is tried again with the smallest batch",
+}
+"""What is added to the name of the client for which a round waits."""
+
 SOURCES = {
     Source.OWN: "by its own reports",
     Source.DEVICE: "as others of its device type, for it never reported",

@@ -1,6 +1,7 @@
 """Clients that take time: phones and FedScale's devices, slowed down as recorded workers were, behind real-like links.
 
-Axes: C clients, W clients of one round, T rows of a recording, K recorded workers.
+Axes: C clients, W clients of one round, S local steps, T rows of a recording, K recorded
+workers.
 """
 
 from __future__ import annotations
@@ -72,13 +73,12 @@ class Population:
 
     def compute_seconds(self, rows: NDArray[np.intp], sizes: Sizes, steps: Sizes, position: int) -> Array:
         """Return the time of these local steps, ``[W]``; each takes one row of the recording from ``position`` on."""
-        length = len(self.slowdown)
-        seconds = self.intercept[rows] + self.slope[rows] * sizes
-        slow = np.empty(len(rows))
-        for i, (row, count) in enumerate(zip(rows, steps, strict=True)):
-            at = (self.offset[row] + position + np.arange(count)) % length
-            slow[i] = self.slowdown[at, self.worker[row]].mean() if count else 0.0
-        return np.asarray(seconds * steps * slow)
+        step_S = np.arange(max(int(steps.max(initial=0)), 1))
+        taken_WS = step_S < steps[:, None]
+        at_WS = (self.offset[rows, None] + position + step_S) % len(self.slowdown)
+        slow_WS = self.slowdown[at_WS, self.worker[rows, None]]
+        step_seconds = self.intercept[rows] + self.slope[rows] * sizes
+        return np.asarray(step_seconds * np.where(taken_WS, slow_WS, 0.0).sum(axis=1))
 
     def comm_seconds(self, rows: NDArray[np.intp], generator: np.random.Generator) -> Array:
         """Return the time to fetch and to send the model in one round, ``[W]``."""

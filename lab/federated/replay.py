@@ -63,7 +63,7 @@ class Moment:
     seconds
         Simulated time since the start.
     accuracy
-        Of the global model on the test samples.
+        Of the global model on the test samples; NaN where nobody trains.
     spread
         The round's slowest reply over its median, among clients that had replied three times; NaN without two.
     waiting
@@ -111,7 +111,7 @@ def iter_rounds(population: Population, shards: Shards, scheme: Scheme, setting:
         clock += min(float(end[given.asked].max()), given.deadline)
         known = given.asked & (replied[rows] >= MET_BEFORE)
         replied[rows[given.asked]] += 1
-        yield Moment(clock, network.accuracy(shards.test_inputs, shards.test_labels), *_waits(end[known]))
+        yield Moment(clock, _accuracy(network, shards, setting), *_waits(end[known]))
 
 
 def _averaged(
@@ -153,6 +153,10 @@ def local_change(
         shards.inputs[own], shards.labels[own], batch=batch, steps=steps, rate=rate, generator=generator
     )
     return trained.minus(network)
+
+
+def _accuracy(network: Network, shards: Shards, setting: Setting) -> float:
+    return network.accuracy(shards.test_inputs, shards.test_labels) if setting.rate else float("nan")
 
 
 def _waits(end: Array) -> tuple[float, float]:

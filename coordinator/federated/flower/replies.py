@@ -42,7 +42,8 @@ def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
         else:
             found[reply.client] = reply
     if strangers:
-        logger.warning("replies of %s are not learnt from: it was not asked, or had replied", why.listed(strangers))
+        named = why.listed(strangers[: why.SHOWN], max(len(strangers) - why.SHOWN, 0))
+        logger.warning("replies of %s are not learnt from: it was not asked, or had replied", named)
     return list(found.values())
 
 

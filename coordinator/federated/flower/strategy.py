@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline._require import require
 from paceline._whole import written_whole
@@ -180,8 +182,7 @@ class BalancedStrategy:
                 )
         self.balancer = FederatedBalancer(batch=batch, local_steps=steps, **self.options)
         if self.state is not None and self.state.is_file():
-            with np.load(self.state, allow_pickle=False) as saved:
-                self.balancer.load_state_dict(dict(saved))
+            self.balancer.load_state_dict(_read(self.state))
             logger.info("resumed after %s from %s", why.count(self.balancer.rounds, "round"), self.state)
         return self.balancer
 
@@ -239,3 +240,11 @@ class BalancedStrategy:
         if topic not in self._said:
             self._said.add(topic)
             logger.warning("%s.", sentence)
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+            return dict(saved)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise ValueError(f"{path}: not a whole state of a balancer ({error}): move it away to start anew") from error
