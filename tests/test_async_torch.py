@@ -157,19 +157,22 @@ def misbehaving(rank):
     model, optim, dataset = problem("SGD", lr=0.05)
     reasons = []
     job = AsyncJob(
-        model, optim, dataset, batch=8, epochs=2, on_verdict=[lambda verdict: reasons.append(verdict.reason)]
+        model, optim, dataset, batch=8, epochs=20, on_verdict=[lambda verdict: reasons.append(verdict.reason)]
     )
     if rank == 1:
         link, good = job._link, torch.zeros(5)
+        link.pull()  # as long as it holds samples, the others cannot end the training without it
         link.push(Stamp(99, 99), good, 8, 0.1, 0.0)  # from the future
         work = link.pull()
         link.push(work.stamp, torch.zeros(7), len(work.hand), 0.1, 0.0)  # too long
         work = link.pull()
         link.push(work.stamp, good, len(work.hand), 0.1, 0.0)
+        link.pull()
         link.push(work.stamp, good, len(work.hand), 0.1, 0.0)  # twice
     for inputs, targets in job:
         optim.zero_grad()
         loss_of(model, inputs, targets).backward()
+        time.sleep(0.02 * (rank == 0))
         job.push()
     return bool(np.isfinite(job.flat.parameters).all()), [reason for reason in reasons if reason]
 
