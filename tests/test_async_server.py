@@ -200,3 +200,25 @@ def test_staleness_is_forecast_before_the_push_and_stragglers_shrink_until_it_is
         # Until speeds are known, in the first rounds, the forecast is a guess: more of the pushes of SaPS fall there.
         assert server.calibration.actual == pytest.approx(server.calibration.forecast, rel=0.3 if even else 0.15)
         assert server.calibration.covered > 0.85
+
+
+def test_a_straggler_is_told_before_its_first_push_by_the_forecast_and_afterwards_by_its_versions():
+    from paceline.datasets import Trace
+
+    fleet = Trace(np.full((50, 4), 8.0), np.tile([1.0, 1.0, 1.0, 9.0], (50, 1)), workers=list(WORKERS))
+    predictor = LastValue()
+    server = Watched("asp", predictor=predictor).server
+    held = server.pull("d")
+    for report in fleet.seconds[:3]:
+        for worker, seconds in zip("abc", report, strict=False):
+            server.push(worker, server.pull(worker).stamp, np.zeros(2), seconds=seconds)
+    server.report("d", 4, 4.5)  # half-way it says how fast it is
+    for _ in range(4):
+        server.push("a", server.pull("a").stamp, np.zeros(2), seconds=1.0)
+    told = server.watch()
+    assert [one.is_straggler for one in told] == [False, False, False, True]
+    assert np.isnan(told[3].staleness)
+    assert told[3].expected == pytest.approx(27.0)
+    server.push("d", held.stamp, np.zeros(2), seconds=9.0)
+    assert server.watch()[3].staleness == 13.0
+    assert "d is a straggler: its pushes have been 13 versions stale" in server.watch()[3].why

@@ -57,7 +57,10 @@ def applied(told):
     return counts["APPLIED"] + counts["DAMPED"] + counts["GATHERED"]
 
 
-@pytest.mark.parametrize("scheme", ["saps", "asp", "ssp", "lb-bsp", "saps-dc"])
+SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("asp", "ssp", "lb-bsp", "saps-dc")]
+
+
+@pytest.mark.parametrize("scheme", ["saps", *SOAK])
 def test_all_ranks_end_with_the_same_parameters_after_every_sample_was_applied_as_often_as_there_are_epochs(scheme):
     (first, told), (second, _) = run_ranks(2, trained, {"scheme": scheme}, ("SGD", {"lr": 0.05}), 0.002)
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
@@ -65,6 +68,7 @@ def test_all_ranks_end_with_the_same_parameters_after_every_sample_was_applied_a
     assert {worker for worker, *_ in told} == {"rank0", "rank1"}
 
 
+@pytest.mark.soak
 def test_with_a_barrier_and_full_batches_it_is_the_descent_of_one_process_and_its_optimiser():
     for optimizer in (("SGD", {"lr": 0.1, "momentum": 0.9}), ("AdamW", {"lr": 0.05, "weight_decay": 0.1})):
         (found, _), _ = run_ranks(2, trained, {"scheme": "bsp", "batch": SAMPLES // 2}, optimizer)
@@ -77,6 +81,7 @@ def test_with_a_barrier_and_full_batches_it_is_the_descent_of_one_process_and_it
             assert ours == pytest.approx(theirs.detach().numpy(), rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
 def test_gradients_may_travel_in_half_the_bits(wire):
     (found, _), _ = run_ranks(2, trained, {"wire": wire, "epochs": 20})
@@ -134,6 +139,7 @@ def test_a_gradient_of_nan_is_refused_and_its_samples_are_dealt_again():
     assert applied(told) == 6 * SAMPLES
 
 
+@pytest.mark.soak
 def test_a_worker_that_pushes_nothing_but_nan_stops_with_a_sentence_and_the_other_does_its_work():
     good, bad = outcomes_of(2, pushing_nan, 10**9)
     assert "last 5 gradients of this worker were refused" in bad.error
@@ -151,19 +157,22 @@ def misbehaving(rank):
     model, optim, dataset = problem("SGD", lr=0.05)
     reasons = []
     job = AsyncJob(
-        model, optim, dataset, batch=8, epochs=2, on_verdict=[lambda verdict: reasons.append(verdict.reason)]
+        model, optim, dataset, batch=8, epochs=20, on_verdict=[lambda verdict: reasons.append(verdict.reason)]
     )
     if rank == 1:
         link, good = job._link, torch.zeros(5)
+        link.pull()  # as long as it holds samples, the others cannot end the training without it
         link.push(Stamp(99, 99), good, 8, 0.1, 0.0)  # from the future
         work = link.pull()
         link.push(work.stamp, torch.zeros(7), len(work.hand), 0.1, 0.0)  # too long
         work = link.pull()
         link.push(work.stamp, good, len(work.hand), 0.1, 0.0)
+        link.pull()
         link.push(work.stamp, good, len(work.hand), 0.1, 0.0)  # twice
     for inputs, targets in job:
         optim.zero_grad()
         loss_of(model, inputs, targets).backward()
+        time.sleep(0.02 * (rank == 0))
         job.push()
     return bool(np.isfinite(job.flat.parameters).all()), [reason for reason in reasons if reason]
 
@@ -191,6 +200,7 @@ def server_dies(rank):
         job.push()
 
 
+@pytest.mark.soak
 def test_when_the_server_dies_workers_end_with_a_sentence_that_says_what_to_do():
     server, worker = outcomes_of(2, server_dies)
     assert server.exitcode == 3
@@ -204,6 +214,7 @@ def resumed(rank, path):
     return second, applied(told_first), applied(told_second)
 
 
+@pytest.mark.soak
 def test_a_job_resumes_from_its_checkpoint_where_it_ended(tmp_path):
     (found, before, after), _ = run_ranks(2, resumed, str(tmp_path / "run.safetensors"))
     assert (before, after) == (2 * SAMPLES, 2 * SAMPLES)
@@ -224,6 +235,7 @@ def forgetful(rank):
     return True
 
 
+@pytest.mark.soak
 def test_a_loop_that_forgets_to_push_is_told_so_and_the_others_finish():
     other, forgot = outcomes_of(2, forgetful)
     assert "call job.push() after loss.backward()" in forgot.error
@@ -237,6 +249,7 @@ def test_a_script_becomes_asynchronous_by_changing_about_ten_lines():
     assert len([line for line in changes if line.startswith("+ ")]) <= 10
 
 
+@pytest.mark.soak
 @pytest.mark.checkout
 def test_the_asynchronous_script_learns_to_read_digits_on_every_rank():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

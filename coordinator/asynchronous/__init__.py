@@ -10,7 +10,7 @@ from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import SGD, Optimiser, Vector
 from paceline.coordinator.asynchronous.schemes import SCHEMES, Scheme, saps, scheme
 from paceline.coordinator.asynchronous.server import Server
-from paceline.coordinator.asynchronous.staleness import Calibration, expected_staleness, stragglers
+from paceline.coordinator.asynchronous.staleness import Calibration, Sighting, expected_staleness, stragglers
 from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Pulled",
     "Scheme",
     "Server",
+    "Sighting",
     "Stamp",
     "Vector",
     "Verdict",

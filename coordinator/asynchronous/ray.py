@@ -125,6 +125,10 @@ class RayServer:
         """Return the newest parameters, ``[P]``, to evaluate them while training goes on."""
         return self.service.parameters
 
+    def watch(self) -> list[str]:
+        """Return a sentence about every worker: whether it is a straggler, and why."""
+        return [one.why for one in self.service.watch()]
+
     def progress(self) -> tuple[int, int, float]:
         """Return the version, the samples applied, and the share of samples that were computed in vain."""
         server = self.service.server

@@ -22,7 +22,7 @@ from paceline.coordinator.asynchronous.lookahead import Lookahead
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
 from paceline.coordinator.asynchronous.rules.gates import Open
 from paceline.coordinator.asynchronous.schemes import Scheme
-from paceline.coordinator.asynchronous.staleness import Calibration
+from paceline.coordinator.asynchronous.staleness import Calibration, Sighting, sightings
 from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
 from paceline.predictors import Predictor
 
@@ -270,6 +270,10 @@ class Server:
     def sizes(self) -> Sizes:
         """Samples of each worker's next step, ``[W]``."""
         return self._ahead.sizes.copy()
+
+    def watch(self) -> list[Sighting]:
+        """Return who is a straggler, by the versions seen and by the forecast, and why, worker by worker."""
+        return sightings(self.workers, self.sizes, self.batch, self.staleness, self.expected_staleness)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from paceline.coordinator.asynchronous.fleet import Stamp
 from paceline.coordinator.asynchronous.ledger import IN_VAIN, Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
 from paceline.coordinator.asynchronous.server import Server
+from paceline.coordinator.asynchronous.staleness import Sighting
 from paceline.coordinator.asynchronous.verdict import Verdict
 
 logger = logging.getLogger("paceline.asynchronous")
@@ -153,6 +154,11 @@ class Service:
         """The newest parameters, ``[P]``: a copy."""
         with self._changed:
             return self.server.parameters
+
+    def watch(self) -> list[Sighting]:
+        """Return who is a straggler, and why, worker by worker."""
+        with self._changed:
+            return self.server.watch()
 
     def save(self) -> None:
         """Write a checkpoint now.

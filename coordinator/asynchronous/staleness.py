@@ -6,11 +6,12 @@ Axis: W workers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array, Mask
+from paceline._arrays import Array, Mask, Sizes
 
 SPREADS, LEAST_SPREAD = 3.0, 0.5
 """A straggler is staler than the median by this many spreads, and by this share of the median.
@@ -119,3 +120,75 @@ class Calibration:
     def upper(self, forecast: float) -> float:
         """Return the staleness that a push with this forecast is not to exceed in nine cases of ten."""
         return forecast + self.margin * (forecast + 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """What is known of one worker's staleness: seen from versions, and forecast from speeds.
+
+    Parameters
+    ----------
+    worker
+        Its name.
+    size, batch
+        Samples of its next step, and of a full batch.
+    staleness, expected
+        Smoothed and forecast staleness, in versions; NaN where it is not known.
+    bound, expected_bound
+        Above which it is a straggler, by either.
+
+    Examples
+    --------
+    >>> print(Sighting(worker="g3", size=4, batch=32, staleness=9.0, expected=20.1, bound=4.6, expected_bound=4.9).why)
+    g3 is a straggler: its pushes have been 9 versions stale, where 4.6 are the limit of the usual; its next push is
+    expected to be 20 versions stale; it takes 4 of 32 samples
+    """
+
+    worker: str
+    size: int
+    batch: int
+    staleness: float
+    expected: float
+    bound: float
+    expected_bound: float
+
+    @property
+    def is_straggler(self) -> bool:
+        """Whether it is one by what was seen or by what is forecast."""
+        return self.staleness > self.bound or self.expected > self.expected_bound
+
+    @property
+    def why(self) -> str:
+        """All of this in a sentence."""
+        kind = f"{self.worker} is {'a straggler' if self.is_straggler else 'no straggler'}"
+        parts = []
+        if math.isfinite(self.staleness):
+            limit = f", where {self.bound:.2g} are the limit of the usual" if math.isfinite(self.bound) else ""
+            parts.append(f"its pushes have been {self.staleness:.2g} versions stale{limit}")
+        if math.isfinite(self.expected):
+            parts.append(f"its next push is expected to be {self.expected:.2g} versions stale")
+        parts.append(f"it takes {self.size} of {self.batch} samples")
+        return f"{kind}: {'; '.join(parts)}"
+
+
+def sightings(workers: Sequence[str], sizes: Sizes, batch: int, staleness: Array, expected: Array) -> list[Sighting]:
+    """Return what is known of every worker; sizes, smoothed and forecast staleness ``[W]``.
+
+    >>> seen = sightings(["a", "b"], np.array([8, 8]), 8, np.array([0.5, 4.0]), np.array([np.nan, np.nan]))
+    >>> [one.is_straggler for one in seen]
+    [False, True]
+    """
+    bound, expected_bound = straggler_bound(staleness), straggler_bound(expected)
+    rows = zip(workers, sizes.tolist(), staleness.tolist(), expected.tolist(), strict=True)
+    return [
+        Sighting(
+            worker=worker,
+            size=size,
+            batch=batch,
+            staleness=seen,
+            expected=forecast,
+            bound=bound,
+            expected_bound=expected_bound,
+        )
+        for worker, size, seen, forecast in rows
+    ]

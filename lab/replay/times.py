@@ -80,7 +80,7 @@ class Times:
         row, left, now = int(start // self.span), float(samples), start
         while True:
             speed = self.speed[row % len(self.speed), worker]
-            end = (row + 1) * self.span
+            end = max((row + 1) * self.span, now)
             if left <= speed * (end - now):
                 return float(now + left / speed - start)
             left -= speed * (end - now)
@@ -88,12 +88,12 @@ class Times:
 
     def samples(self, worker: int, start: float, end: float) -> float:
         """Return how many samples a worker computes between two times."""
-        done, now = 0.0, start
+        row, done, now = int(start // self.span), 0.0, start
         while now < end:
-            row = int(now // self.span)
-            until = min((row + 1) * self.span, end)
+            # The row is counted: where it begins, rounding may take a time for one of the row before.
+            until = max(min((row + 1) * self.span, end), now)
             done += float(self.speed[row % len(self.speed), worker]) * (until - now)
-            now = until
+            row, now = row + 1, until
         return done
 
 

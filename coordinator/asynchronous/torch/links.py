@@ -97,14 +97,19 @@ class GlooLink:
     def __init__(self, group: dist.ProcessGroup, numbers: int) -> None:
         self.group, self.numbers = group, numbers
         self.outcome: Outcome | None = None
+        self._row = torch.empty(numbers)
+        self._answer_comes = False
 
     def pull(self) -> Work:
-        """Start a step."""
+        """Start a step; its parameters are overwritten by the next pull."""
         try:
-            sent(Head(Ask.PULL).tensor(), SERVER, self.group)
+            if not self._answer_comes:
+                sent(Head(Ask.PULL).tensor(), SERVER, self.group)
+            self._answer_comes = False
             head = Head.received(SERVER, self.group)
             rows = received(head.samples, torch.int64, SERVER, self.group).numpy()
-            parameters = received(self.numbers, torch.float32, SERVER, self.group).numpy()
+            # The same memory every time: fresh pages for a large model take longer than the way over loopback.
+            parameters = received(self.numbers, torch.float32, SERVER, self.group, self._row).numpy()
         except RuntimeError as error:
             raise _lost(error) from error
         self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
@@ -112,13 +117,14 @@ class GlooLink:
         return Work(Stamp(head.version, head.ticket), parameters, hand, head.seconds / NANO)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Hand in a gradient."""
+        """Hand in a gradient. The server answers with the next step at once: a pull must follow."""
         wire = list(WIRES.values()).index(gradient.dtype)
         times = round(seconds * NANO), round(comm_seconds * NANO)
         head = Head(Ask.PUSH, *stamp, samples, gradient.numel(), wire, *times)
         try:
             sent(head.tensor(), SERVER, self.group)
             sent(gradient, SERVER, self.group)
+            self._answer_comes = True
         except RuntimeError as error:
             raise _lost(error) from error
 
@@ -140,16 +146,15 @@ class GlooLink:
 
 def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
     """Answer one worker until it leaves, is lost, or sends nonsense: then what it held goes to others."""
-    last = NOTHING_PUSHED
+    last, room = NOTHING_PUSHED, torch.empty(numbers)
     try:
         while True:
             head = Head.received(rank, group)
-            if head.kind == Ask.PULL:
-                ended = _answer(service.pull(worker), last, rank, group)
-                if ended:
+            if head.kind == Ask.PUSH:
+                last = OUTCOMES.index(_take(service, worker, head, rank, group, room))
+            if head.kind in (Ask.PULL, Ask.PUSH):
+                if _answer(service.pull(worker), last, rank, group):
                     return
-            elif head.kind == Ask.PUSH:
-                last = OUTCOMES.index(_take(service, worker, head, rank, group, numbers))
             elif head.kind == Ask.POLL:
                 given_up = service.is_given_up(worker, Stamp(head.version, head.ticket))
                 sent(Head(Ask.POLL, samples=int(given_up)).tensor(), rank, group)
@@ -161,10 +166,13 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
         service.leave(worker)
 
 
-def _take(service: Service, worker: str, head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> Outcome:
+def _take(
+    service: Service, worker: str, head: Head, rank: int, group: dist.ProcessGroup, room: torch.Tensor
+) -> Outcome:
+    numbers = room.numel()
     if not 0 <= head.numbers <= LARGEST_EXCESS * numbers or not 0 <= head.wire < len(WIRES):
         raise ValueError(f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}")
-    gradient = received(head.numbers, list(WIRES.values())[head.wire], rank, group).float().numpy()
+    gradient = received(head.numbers, list(WIRES.values())[head.wire], rank, group, room).float().numpy()
     stamp, times = Stamp(head.version, head.ticket), (head.seconds / NANO, head.comm_seconds / NANO)
     return service.push(worker, stamp, gradient, head.samples, seconds=times[0], comm_seconds=times[1]).outcome
 

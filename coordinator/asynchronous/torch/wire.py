@@ -19,7 +19,7 @@ NANO = 10**9
 
 
 class Ask(IntEnum):
-    """What a worker wants."""
+    """What a worker wants; who pushes wants the next step too, and saves a message."""
 
     PULL = 0
     PUSH = 1
@@ -72,9 +72,12 @@ def sent(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
         dist.send(tensor, peer, group=group)
 
 
-def received(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGroup) -> torch.Tensor:
-    """Receive a tensor of so many numbers."""
-    tensor = torch.empty(numbers, dtype=dtype)
+def received(
+    numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGroup, into: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Receive a tensor of so many numbers, into one that has the room and the type if it is given."""
+    fits = into is not None and into.numel() == numbers and into.dtype == dtype
+    tensor = into if into is not None and fits else torch.empty(numbers, dtype=dtype)
     if numbers:
         dist.recv(tensor, peer, group=group)
     return tensor

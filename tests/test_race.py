@@ -1,0 +1,158 @@
+"""The event-driven replay: real gradients, at the times that a fleet's speeds dictate."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.coordinator.asynchronous import SCHEMES, saps, scheme
+from paceline.datasets import Trace
+from paceline.lab.replay import Course, Events, Times, graded_fleet, race, task
+
+COURSE = Course(batch=8, rate=0.05, epochs=1.0, evaluations=6)
+
+
+class Nothing:
+    """A task without anything to learn: only the order of events counts."""
+
+    samples = 4096
+
+    def start(self, seed):
+        return np.zeros(1)
+
+    def gradient(self, parameters, rows):
+        return np.zeros(1)
+
+    def accuracy(self, parameters):
+        return 0.0
+
+
+def fleet(*seconds, comm_seconds=0.0, batch=8):
+    """Workers that take so long for a full batch."""
+    return Times(batch / np.array([seconds]), span=1000.0, comm_seconds=comm_seconds)
+
+
+def ran(name, times, updates=64, **options):
+    rules = scheme(name, times.workers) if isinstance(name, str) else name
+    return race(Nothing(), times, rules, replace(COURSE, epochs=updates * 8 / Nothing.samples, **options))
+
+
+def test_events_of_the_same_time_come_in_the_order_in_which_they_were_planned():
+    events = Events()
+    for what in "abc":
+        events.plan(1.0, what)
+    seen = [(events.now, what) for what in events]
+    assert seen == [(1.0, "a"), (1.0, "b"), (1.0, "c")]
+    with pytest.raises(ValueError, match="delay must be 0 seconds or more, got -1"):
+        events.plan(-1.0, "before")
+
+
+def test_a_barrier_takes_as_long_as_the_slowest_and_the_wire_counts():
+    done = ran("bsp", fleet(1.0, 4.0, comm_seconds=0.5))
+    assert done.server.version == 32
+    assert done.seconds[-1] == pytest.approx(32 * 4.5)
+    assert done.waiting == pytest.approx([3.0 / 4.5, 0.0])
+
+
+def test_without_a_barrier_each_worker_pushes_at_its_own_pace():
+    done = ran("asp", fleet(1.0, 4.0), updates=50)
+    assert done.seconds[-1] == pytest.approx(40.0)  # in 4 s four steps of the one and one of the other
+    assert done.server.ledger.accounts["worker0"].applied == 40 * 8
+    assert done.server.ledger.largest_staleness == 4
+    assert done.waiting.tolist() == [0.0, 0.0]
+
+
+def test_balanced_batches_end_together():
+    equal, balanced = (ran(name, fleet(1.0, 3.0), updates=200) for name in ("bsp", "lb-bsp"))
+    # 16 samples at 8 and 8/3 a second: 12 and 4 take 1.5 s where equal batches take 3 s.
+    assert equal.seconds[-1] / balanced.seconds[-1] == pytest.approx(2.0, abs=0.05)
+
+
+def test_k_sync_leaves_a_cancelled_step_at_once_and_backup_workers_end_theirs_in_vain():
+    cancelled = ran(SCHEMES["k-sync"](3, 2), fleet(1.0, 1.0, 10.0))
+    late = ran(SCHEMES["backup"](3, 2), fleet(1.0, 1.0, 10.0))
+    assert cancelled.seconds[-1] == late.seconds[-1] == pytest.approx(32.0)
+    assert cancelled.server.ledger.wasted_share == pytest.approx(1 / 3, abs=0.02)
+    assert late.server.ledger.wasted_share == pytest.approx(3 / 67, abs=0.02)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_the_same_race_ends_the_same(name):
+    times = Times.of(graded_fleet(4), workers=4, batch=8)
+    one, two = (race(task("digits-logistic"), times, scheme(name, 4), COURSE) for _ in range(2))
+    assert (one.server.parameters == two.server.parameters).all()
+    assert one.seconds.tolist() == two.seconds.tolist()
+
+
+def test_a_forecast_of_staleness_is_that_which_comes():
+    done = ran("asp", fleet(1.0, 2.0, 3.0, 7.0), updates=600)
+    seen = done.server.calibration
+    assert seen.forecast == pytest.approx(seen.actual, rel=0.05)
+    assert seen.covered > 0.85
+    assert done.server.staleness == pytest.approx(done.server.expected_staleness, abs=1.0)
+
+
+@given(
+    seconds=st.lists(st.floats(0.1, 20.0), min_size=2, max_size=8),
+    bound=st.integers(0, 30),
+    noise=st.floats(0.0, 1.0),
+)
+@settings(max_examples=25)
+def test_saps_keeps_its_bound_on_any_fleet_and_nobody_waits(seconds, bound, noise):
+    rng = np.random.default_rng(0)
+    speed_TW = 8 / np.array(seconds) * np.exp(rng.normal(0, noise, (50, len(seconds))))
+    done = ran(saps(len(seconds), bound=bound), Times(speed_TW, span=1.0, comm_seconds=0.1), updates=40)
+    assert done.server.ledger.largest_staleness <= bound
+    assert not done.waiting.any()
+
+
+def test_saps_drops_no_sample_and_computes_next_to_nothing_in_vain_among_stragglers():
+    times = Times.of(graded_fleet(8), workers=8, batch=16)
+    done = race(task("digits-logistic"), times, saps(8), replace(COURSE, batch=16, epochs=4.0))
+    assert done.server.ledger.wasted_share < 0.05
+    assert done.server.deck.epoch >= 3
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=20), st.floats(0.1, 500.0), st.floats(0.0, 50.0))
+def test_the_samples_computed_in_the_time_that_they_take_are_those_samples(speeds, samples, start):
+    times = Times(np.array(speeds)[:, None], span=0.7, comm_seconds=0.0)
+    took = times.seconds(0, samples, start)
+    assert times.samples(0, start, start + took) == pytest.approx(samples, rel=1e-6)
+
+
+def test_gaps_of_a_trace_are_filled_and_its_workers_come_again_from_other_rows():
+    trace = Trace([[1.0, 1.0]] * 4, [[1.0, np.nan], [np.nan, 2.0], [1.0, 2.0], [0.5, 2.0]])
+    times = Times.of(trace, workers=4, batch=1)
+    usual = np.median(times.speed[:, :2])
+    assert times.speed[:, 0] / usual == pytest.approx(np.array([1.0, 1.0, 1.0, 2.0]) / 0.75)
+    assert (times.speed[:, 0] != times.speed[:, 2]).any()
+    assert sorted(times.speed[:, 0]) == pytest.approx(sorted(times.speed[:, 2]))
+
+
+@pytest.mark.parametrize("hidden", [0, 16])
+def test_gradients_written_in_numpy_are_those_of_torch(hidden):
+    torch = pytest.importorskip("torch")
+    from paceline.lab.replay.tasks import Perceptron
+
+    ours = Perceptron(hidden)
+    parameters, rows = ours.start(1), np.arange(20)
+    row = torch.tensor(parameters, requires_grad=True)
+    layers, start = [], 0
+    for rows_in, columns in ours.shapes:
+        layers.append(row[start : start + rows_in * columns].view(rows_in, columns))
+        start += rows_in * columns
+    state = torch.tensor(ours.inputs[rows])
+    if hidden:
+        state = torch.nn.functional.pad((state @ layers[0]).relu(), (0, 1), value=1.0)
+    torch.nn.functional.cross_entropy(state @ layers[-1], torch.tensor(ours.labels[rows])).backward()
+    assert ours.gradient(parameters, rows) == pytest.approx(row.grad.numpy(), abs=1e-6)
+
+
+def test_a_training_that_diverges_ends_the_race_at_no_accuracy():
+    times = Times.of(graded_fleet(4), workers=4, batch=8)
+    with np.errstate(all="ignore"):
+        done = race(task("digits-mlp"), times, scheme("dc-asgd-c", 4), replace(COURSE, rate=1e4, epochs=3.0))
+    assert done.accuracy[-1] == 0.0
+    assert np.isinf(done.seconds_to(0.9))
