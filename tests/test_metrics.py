@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bounded import bounded
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.iteration import Iteration
@@ -312,3 +313,48 @@ def test_a_sink_of_ones_own_needs_one_method():
     for record in iterations(3):
         sink(record)
     assert sink.last == 2
+
+
+LARGE = """
+import sys
+from paceline.coordinator.metrics import RunReader, read_run
+limit(megabytes={megabytes}, cpu_seconds=60)
+reader = RunReader(sys.argv[1], keep={keep})
+reader.poll()
+print(len(reader), reader.skipped, len(reader.run()))
+"""
+
+
+def test_a_long_run_takes_less_memory_than_its_file_and_a_watched_one_next_to_none(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written(path, iterations(1)).close()
+    header, line = path.read_bytes().splitlines(keepends=True)
+    count = 50_000
+    path.write_bytes(header + line * count)
+    # As objects of Python these lines took 120 MB.
+    assert bounded(LARGE.format(megabytes=48, keep=None), path) == f"{count} 0 {count}"
+    assert bounded(LARGE.format(megabytes=12, keep=100), path) == f"{count} 0 100"
+
+
+def test_a_line_without_an_end_is_skipped_and_takes_no_memory(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written(path, iterations(2)).close()
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    with path.open("wb") as file:
+        file.write(header + lines[0])
+        file.seek(300 << 20, 1)  # a line of zeros
+        file.write(b"\n" + lines[1])
+    assert bounded(LARGE.format(megabytes=30, keep=None), path) == "2 1 2"
+
+
+def test_a_long_line_that_comes_in_pieces_is_skipped_once(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written(path, iterations(2)).close()
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + lines[0] + b"x" * (5 << 20))
+    reader = RunReader(path)
+    assert reader.poll() == 1
+    with path.open("ab") as file:
+        file.write(b"x" * (6 << 20) + b"\n" + lines[1])
+    assert reader.poll() == 1
+    assert reader.skipped == 1

@@ -96,7 +96,7 @@ class Watched:
         if not len(reader):
             skipped = f"; {why.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
             return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
-        run = reader.run(last=KEPT)
+        run = reader.run()
         return view(run, done=len(reader), silent=self._silent(run.of_fleet["time"][-1]))
 
     def _read(self) -> RunReader:
@@ -104,7 +104,7 @@ class Watched:
 
         path = newest(self._source)
         if self._reader is None or self._reader.path != path:
-            self._reader, self._arrived = RunReader(path), None
+            self._reader, self._arrived = RunReader(path, keep=KEPT), None
             self._reader.poll()
         elif self._reader.poll():
             self._arrived = time.monotonic()
