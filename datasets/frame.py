@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 REQUIRED = ("worker", "iteration", "samples", "seconds")
 
+LARGEST_ITERATION = 2**53
+"""Beyond this, neighbouring whole numbers are one float64, and a cast to int64 returns garbage from 2**63 on."""
+
+MOST_DIGITS = 18
+"""Names of workers with more digits do not fit into int64; they are sorted as text."""
+
 
 def frame_of(trace: Trace) -> pd.DataFrame:
     """Return a tidy frame: see :meth:`paceline.datasets.Trace.to_frame`."""
@@ -36,7 +42,7 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     """Return what a trace is made of: see :meth:`paceline.datasets.Trace.from_frame`."""
     _check(frame)
     workers, column = np.unique(frame["worker"].astype(str).to_numpy(dtype=str), return_inverse=True)
-    if len(workers) and all(name.isdigit() for name in workers):
+    if len(workers) and all(name.isascii() and name.isdigit() and len(name) <= MOST_DIGITS for name in workers):
         by_number = np.argsort(workers.astype(int), kind="stable")
         workers, column = workers[by_number], np.argsort(by_number)[column]
     iterations, row = np.unique(frame["iteration"].to_numpy(dtype=np.int64), return_inverse=True)
@@ -63,8 +69,13 @@ def _check(frame: pd.DataFrame) -> None:
     if not len(frame):
         raise ValueError("the frame has no rows; a trace needs at least one")
     iteration = _numbers(frame, "iteration")
-    if not np.array_equal(iteration, np.round(iteration)):
-        raise ValueError("column 'iteration' must hold whole numbers")
+    whole = (np.abs(iteration) <= LARGEST_ITERATION) & (iteration == np.round(iteration))  # False for NaN too
+    if not whole.all():
+        at = _first(~whole)
+        raise ValueError(
+            f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {at} holds "
+            f"{frame['iteration'].iloc[at]!r}"
+        )
     if frame["worker"].isna().any():
         raise ValueError(
             f"column 'worker' must name a worker in every row, but row {_first(frame['worker'].isna())} is empty"
