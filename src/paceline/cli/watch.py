@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.text import Text
 
 from paceline._printable import printable
+from paceline.cli.show import SafeConsole
 from paceline.coordinator import why
 
 if TYPE_CHECKING:
     from paceline.coordinator.metrics import RunReader
 
-out = Console()
+out = SafeConsole()
 
 KEPT = 2000
 """So many of the last iterations are drawn while watching."""
