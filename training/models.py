@@ -152,7 +152,7 @@ def _about(path: Path, header: str) -> dict[str, Any]:
     if len(header) > MOST_HEADER:
         raise ValueError(f"{path}: the model's header is longer than {MOST_HEADER} characters; no model needs that")
     try:
-        about = json.loads(header)
+        about: dict[str, Any] = json.loads(header)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: the model's header is no whole JSON: {_said(error)}") from error
     version = about.get("format_version") if isinstance(about, dict) else None

@@ -278,7 +278,7 @@ class ARIMA(FleetPredictor):
         self._served = None
 
 
-def _checked_order(order: Sequence[int]) -> tuple[int, int, int]:
+def _checked_order(order: Sequence[int] | NDArray[np.int64]) -> tuple[int, int, int]:
     if len(order) != 3:
         raise ValueError(f"order must be three numbers (p, d, q), or None, got {order}")
     p, d, q = (whole("order", number, least=0, most=MOST_ORDER) for number in order)
