@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,10 @@ class ARIMA(FleetPredictor):
     >>> model.coefficients_["a"].ma.round(2)
     array([-0.62])
     """
+
+    opts_out: ClassVar[Mapping[str, str]] = {
+        "a_missing_report_changes_nothing": "its Kalman filter lets time pass for a silent worker: the state moves on"
+    }
 
     def __init__(
         self,
