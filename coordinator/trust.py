@@ -176,14 +176,15 @@ class Payoff:
         The times that equal sizes would have taken follow from the measured ones by the shape of the forecast curves.
         """
         samples, seconds = (np.asarray(each, dtype=np.float64) for each in (report.samples, report.seconds))
-        if not (np.isfinite(seconds) & (seconds > 0) & (samples > 0)).all() or np.array_equal(samples, equal):
+        if not np.isfinite(report.speed).all() or np.array_equal(samples, equal):
             return
         with np.errstate(all="ignore"):
             # At other sizes times follow the shape of the forecast curves.
             otherwise = seconds * curves.busy_seconds(equal) / curves.busy_seconds(samples)
-        gain = math.log(float(otherwise.max()) / float(seconds.max()))
-        if not math.isfinite(gain):
+            ratio = float(otherwise.max() / seconds.max())
+        if not 0.0 < ratio < math.inf:  # measured times may lie beyond what float64 can divide
             return
+        gain = math.log(ratio)
         self.gain += SMOOTHING * (gain - self.gain)
         self.doubt = min(max(self.doubt, FIRST_DOUBT) * DOUBT, MOST) if gain < 0 else self.doubt / RELIEF
 

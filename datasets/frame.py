@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 
 REQUIRED = ("worker", "iteration", "samples", "seconds")
 
+LARGEST_ITERATION = 2**53
+"""Beyond this, neighbouring whole numbers are one float64, and a cast to int64 returns garbage from 2**63 on."""
+
+EMPTIEST, FREE_PLACES = 100, 10_000_000
+"""A panel of more than ten million places, and of a hundred for each row, is refused: it would only fill memory."""
+
+LONGEST_NAME = 1000
+"""Characters in the name of a worker."""
+
+MOST_DIGITS = 18
+"""Names of workers with more digits do not fit into int64; they are sorted as text."""
+
 
 def frame_of(trace: Trace) -> pd.DataFrame:
     """Return a tidy frame: see :meth:`paceline.datasets.Trace.to_frame`."""
@@ -35,12 +47,13 @@ def frame_of(trace: Trace) -> pd.DataFrame:
 def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the parts of a trace: see :meth:`paceline.datasets.Trace.from_frame`."""
     _check(frame)
-    workers, column = np.unique(frame["worker"].astype(str).to_numpy(dtype=str), return_inverse=True)
-    if len(workers) and all(name.isdigit() for name in workers):
+    workers, column = _sorted_names(frame["worker"])
+    if len(workers) and all(name.isascii() and name.isdigit() and len(name) <= MOST_DIGITS for name in workers):
         by_number = np.argsort(workers.astype(int), kind="stable")
         workers, column = workers[by_number], np.argsort(by_number)[column]
     iterations, row = np.unique(frame["iteration"].to_numpy(dtype=np.int64), return_inverse=True)
     _check_unique(frame, row, column, len(workers))
+    _check_dense(len(frame), len(iterations), len(workers))
 
     def panel(name: str) -> NDArray[np.float64]:
         values = np.full((len(iterations), len(workers)), np.nan)
@@ -63,8 +76,13 @@ def _check(frame: pd.DataFrame) -> None:
     if not len(frame):
         raise ValueError("the frame has no rows; a trace needs at least one")
     iteration = _numbers(frame, "iteration")
-    if not np.array_equal(iteration, np.round(iteration)):
-        raise ValueError("column 'iteration' must hold whole numbers")
+    whole = (np.abs(iteration) <= LARGEST_ITERATION) & (iteration == np.round(iteration))  # False for NaN too
+    if not whole.all():
+        at = _first(~whole)
+        raise ValueError(
+            f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {at} holds "
+            f"{frame['iteration'].iloc[at]!r}"
+        )
     if frame["worker"].isna().any():
         raise ValueError(
             f"column 'worker' must name a worker in every row, but row {_first(frame['worker'].isna())} is empty"
@@ -72,6 +90,26 @@ def _check(frame: pd.DataFrame) -> None:
     for name in COLUMNS[:4]:
         if name in frame.columns and (bad := _numbers(frame, name) < 0).any():
             raise ValueError(f"column {name!r} must not be negative, but row {_first(bad)} is")
+
+
+def _sorted_names(worker: pd.Series[Any]) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
+    """Return the different names in order, and which of them each row has."""
+    import pandas as pd
+
+    code_of_row, different = pd.factorize(worker)
+    names = [str(name) for name in different]
+    if (longest := max(map(len, names), default=0)) > LONGEST_NAME:  # an array gives each name the room of the longest
+        raise ValueError(f"column 'worker' must hold names of at most {LONGEST_NAME} characters, got one of {longest}")
+    workers, place = np.unique(np.array(names, dtype=str), return_inverse=True)
+    return workers, place[code_of_row]
+
+
+def _check_dense(rows: int, iterations: int, workers: int) -> None:
+    """Refuse a panel that would be nearly empty and larger than any memory."""
+    if iterations * workers > max(FREE_PLACES, EMPTIEST * rows):
+        raise ValueError(
+            f"{rows} rows name {workers} workers and {iterations} iterations, a panel that would be nearly empty"
+        )
 
 
 def _check_unique(frame: pd.DataFrame, row: NDArray[np.int64], column: NDArray[np.int64], workers: int) -> None:

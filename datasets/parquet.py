@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._whole import written_whole
+from paceline.datasets.bounded_parquet import read_table
 from paceline.datasets.columns import UNITS
 
 if TYPE_CHECKING:
@@ -44,22 +45,26 @@ def write(frame: pd.DataFrame, about: Mapping[str, object], path: str | Path) ->
 
 def read(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return a trace's frame and its meta: see :meth:`paceline.datasets.Trace.load`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no trace file {path}")
-    try:
-        table = pq.ParquetFile(path).read()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"not a whole Parquet file (cut off while writing, or another format): {error}") from error
-    return table.to_pandas(), _about(table)
+    table = read_table(path)
+    about = _about(table)
+    # The metadata of pandas is not needed, and may ask for anything.
+    return table.to_pandas(ignore_metadata=True), about
 
 
 def _about(table: pyarrow.Table) -> dict[str, Any]:
-    about: dict[str, Any] = json.loads((table.schema.metadata or {}).get(b"paceline", b"{}"))
+    about = json.loads((table.schema.metadata or {}).get(b"paceline", b"{}"))
+    if not isinstance(about, dict):
+        raise ValueError("what the file says about itself must be a JSON object")
     version = about.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise ValueError(f"written with trace schema {version}, but this version of paceline reads {SCHEMA_VERSION}")
+    if not isinstance(about.get("meta", {}), dict) or not _are_names(about.get("workers", [])):
+        raise ValueError("what the file says about itself must hold meta, an object, and workers, a list of names")
     return about
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)

@@ -229,7 +229,7 @@ class Trace:
         try:
             frame, about = parquet.read(path)
             trace, workers = cls.from_frame(frame, meta=about.get("meta")), about.get("workers")
-        except ValueError as error:
+        except (ValueError, RecursionError, OverflowError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
         return trace.select(workers=list(workers)) if workers and set(workers) == set(trace.workers) else trace
 

@@ -191,6 +191,7 @@ def _overview(run: Run) -> list[tuple[Any, ...]]:
         ("changes of sizes", int(run.acted.sum())),
         ("times the workers had different plans", int((~run.agreed).sum())),
         ("lines of the file that could not be read", run.skipped),
+        ("iterations that could not be written to the file", run.lost),
     ]
 
 

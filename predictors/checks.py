@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,6 +256,18 @@ def silence_is_survived(make: Factory) -> None:
     _require(0.8 < ratio < 1.25, f"30 iterations after a worker is back it is forecast at {ratio:.3g} times its speed")
 
 
+def a_missing_report_changes_nothing(make: Factory) -> None:
+    """A missing report leaves that worker's state as it is, to the last bit, however often; drivers are not known."""
+    predictor = _warm(make)
+    before = predictor.state_dict()
+    for report in _reports(SILENCE, seed=4):
+        predictor.observe(replace(_without(report, 0), drivers=None))
+    for name, rows in predictor.state_dict().items():
+        if name.startswith("rows/"):
+            kept = np.array_equal(rows[0], before[name][0], equal_nan=True)
+            _require(kept, f"a missing report changed {name!r} of its worker")
+
+
 def reset_forgets(make: Factory) -> None:
     """After reset the predictor behaves like one that never observed anything."""
     used, new = _warm(make), make()
@@ -353,6 +366,7 @@ _PROMISES = (
     leaving_leaves_others_alone,
     renaming_keeps_what_was_learnt,
     silence_is_survived,
+    a_missing_report_changes_nothing,
     reset_forgets,
     memory_is_bounded,
     further_horizons_are_usable,

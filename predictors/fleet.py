@@ -7,13 +7,14 @@ one iteration, and the next speed. This class keeps the rest of the promise. Axe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Mask
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.report import FASTEST, SLOWEST, Report
 
@@ -27,11 +28,15 @@ PRIOR_SPEED = 1.0
 ERROR_SMOOTHING = 0.05
 """Weight of the newest squared error in the spread: it remembers about the last 20 iterations."""
 
+DOUBTED = 100.0
+"""A speed that is so many times the forecast is believed only if the next report says the same."""
+
 
 class FleetPredictor:
     """Base class of predictors whose state is one row of arrays per worker.
 
-    The forecast for a worker that has not reported yet is the median of those that have.
+    The forecast for a worker that has not reported yet is the median of those that have. A single report more than 100
+    times as fast as the forecast counts as no report.
     """
 
     opts_out: ClassVar[Mapping[str, str]] = {}
@@ -130,17 +135,22 @@ class FleetPredictor:
                 "call reset, join or leave when the fleet changes"
             )
         drivers_WD = self._driver_rows(report.drivers)
-        # Compare before learning: the forecast to judge is the one made without this report.
-        forecast_W = self._speed_of(np.asarray(report.samples, dtype=np.float64), drivers_WD)
-        self._compare(forecast_W, speed_W)
-        self._learn_report(report, speed_W, drivers_WD)
+        with np.errstate(all="ignore"):  # reports may hold any number; what comes of it is clipped or counts as missing
+            # Compare before learning: the forecast to judge is the one made without this report.
+            forecast_W = self._speed_of(np.asarray(report.samples, dtype=np.float64), drivers_WD)
+            doubted_W = self._doubted(forecast_W, speed_W)
+            if doubted_W.any():
+                speed_W, report = np.where(doubted_W, np.nan, speed_W), _without(report, doubted_W)
+            self._compare(forecast_W, speed_W)
+            self._learn_report(report, speed_W, drivers_WD)
 
     def predict(self, drivers: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer."""
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
         self._require_fleet()
-        return self._forecast(self._driver_rows(drivers), horizon)
+        with np.errstate(all="ignore"):
+            return self._forecast(self._driver_rows(drivers), horizon)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, as arrays."""
@@ -178,13 +188,27 @@ class FleetPredictor:
         """Update the running squared error of each worker's forecast."""
         self._rows["squared_error"] = _updated_error(self._rows["squared_error"], forecast_W, speed_W)
 
+    def _doubted(self, forecast_W: Array, speed_W: Array) -> Mask:
+        """Return whose speeds are not believed yet: those far above the forecast for the first time.
+
+        A clock that jumps reports a step of no time, and one such speed would rule an average for a hundred iterations.
+        A second report in a row that is as fast is believed. Slow speeds are believed at once: stalls are real.
+        """
+        far_W = speed_W > DOUBTED * forecast_W  # False where either is NaN
+        before_W = self._rows["doubted"]
+        if far_W.any() or before_W.any():
+            self._rows["doubted"] = np.where(np.isnan(speed_W), before_W, far_W & (before_W == 0))
+        return np.asarray(far_W & (before_W == 0))
+
     def _spread(self, speed_W: Array, horizon: int) -> Array:
         """Return the relative deviation of these speeds; infinite where a speed is NaN or was never compared."""
         spread_W = np.sqrt(self._rows["squared_error"] * horizon)
         return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 
     def _fresh_rows(self, count: int) -> dict[str, Array]:
-        return _side_by_side({**self._fresh(count), "squared_error": np.full(count, np.nan)})
+        return _side_by_side(
+            {**self._fresh(count), "squared_error": np.full(count, np.nan), "doubted": np.zeros(count)}
+        )
 
     def _place(self, worker: str) -> int:
         if worker not in self.workers:
@@ -239,6 +263,15 @@ def _completed(report: Report) -> Array:
     if report.out_of_memory is None:
         return report.speed
     return np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, report.speed)
+
+
+def _without(report: Report, left_out_W: Mask) -> Report:
+    """Return the report without these workers' measurements."""
+    samples_W, seconds_W = (
+        np.where(left_out_W, np.nan, np.asarray(values, dtype=np.float64))
+        for values in (report.samples, report.seconds)
+    )
+    return replace(report, samples=samples_W, seconds=seconds_W)
 
 
 def _updated_error(error_W: Array, forecast_W: Array, speed_W: Array) -> Array:

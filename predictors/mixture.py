@@ -5,10 +5,11 @@ Axes: W workers, D drivers, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import ClassVar
 
 import numpy as np
 
@@ -80,6 +81,10 @@ class Mixture(NestedPredictor):
     >>> bool(model.weights[0, 1] > 0.9)
     True
     """
+
+    opts_out: ClassVar[Mapping[str, str]] = {
+        "a_missing_report_changes_nothing": "one of its usual experts is ARIMA, whose state moves on in silence"
+    }
 
     def __init__(self, experts: Sequence[str | Predictor] = EXPERTS) -> None:
         if isinstance(experts, str) or not len(experts):

@@ -12,6 +12,9 @@ from paceline._arrays import Array
 SLOWEST, FASTEST = 1e-9, 1e12
 """Speeds outside this range, in samples/s, cannot be real and are clipped."""
 
+SHORTEST = 1e-6
+"""Seconds. No worker computes a batch in less, whatever its clock says, so a shorter time counts as no report."""
+
 
 @dataclass(frozen=True, eq=False)
 class Report:
@@ -32,7 +35,7 @@ class Report:
 
     Examples
     --------
-    A time of zero does not count as a report:
+    A time of zero, or of less than a microsecond, does not count as a report:
 
     >>> Report(samples=[64, 64], seconds=[0.5, 0.0]).speed
     array([128.,  nan])
@@ -56,5 +59,7 @@ class Report:
             )
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             speed = samples / seconds
-        usable = (seconds > 0) & (speed > 0)  # the speed is not above 0 if samples are not, or if seconds are infinite
+        usable = (seconds >= SHORTEST) & (
+            speed > 0
+        )  # the speed is not above 0 if samples are not, or if seconds are infinite
         return np.where(usable, np.minimum(np.maximum(speed, SLOWEST), FASTEST), np.nan)

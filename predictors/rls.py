@@ -140,6 +140,12 @@ class RLS(FleetPredictor):
         self._set_zero_prior()
         self.prior_weights_ = np.array(learnt.get("prior_weights", self.prior_weights_))
         self.prior_variance_ = np.array(learnt.get("prior_variance", self.prior_variance_))
+        inputs = (REFERENCES + 2 * len(self.driver_names_),)
+        for name, values in (("prior_weights", self.prior_weights_), ("prior_variance", self.prior_variance_)):
+            if values.shape != inputs or not np.isfinite(values).all():
+                raise ValueError(f"{name} must hold {inputs[0]} finite numbers, got the shape {values.shape}")
+        if not (self.prior_variance_ > 0).all():
+            raise ValueError("prior_variance must be above 0")
 
     # -- serving -------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     If the recorder could not separate waiting from communication, this function does: the exchange ends for all workers
     together, so the last worker to arrive waited for nobody, and its time is the communication time of all. Measured
     offsets between the hosts' clocks are in ``meta["clock_offsets"]``; ``start`` is the time by each host's own clock.
+    Iterations that a worker could not write, as on a full disk, are counted in ``meta["iterations_lost"]``.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def merge(paths: Iterable[str | Path]) -> Trace:
         drivers=panel[:, :, -len(driver_names) :] if driver_names else None,
         driver_names=driver_names,
         workers=[header["worker"] for header, _ in files],
-        meta={key: value for header, _ in reversed(files) for key, value in header["meta"].items()} | _clocks(files),
+        meta=_facts(files) | _clocks(files) | _lost(files),
     )
 
 
@@ -113,6 +114,18 @@ def _without_waiting(exposed_TW: NDArray[np.float64]) -> dict[str, NDArray[np.fl
     shortest_T = np.min(exposed_TW, axis=1, keepdims=True, initial=np.inf, where=np.isfinite(exposed_TW))
     comm_TW = np.where(np.isfinite(exposed_TW), shortest_T, np.nan)
     return {"comm_seconds": comm_TW, "wait_seconds": exposed_TW - comm_TW}
+
+
+def _facts(files: Sequence[Record]) -> dict[str, str]:
+    # What the headers say of the job; the first worker's word counts.
+    return {key: value for header, _ in reversed(files) for key, value in header["meta"].items()}
+
+
+def _lost(files: Sequence[Record]) -> dict[str, str]:
+    # Recorders number iterations without a gap, so a gap is an iteration that could not be written.
+    gaps = [(header["worker"], int(np.ptp(rows[:, 0])) + 1 - len(rows)) for header, rows in files if len(rows)]
+    words = [f"worker {worker}: {count}" for worker, count in gaps if count]
+    return {"iterations_lost": ", ".join(words)} if words else {}
 
 
 def _clocks(files: Sequence[Record]) -> dict[str, str]:

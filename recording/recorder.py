@@ -2,25 +2,30 @@
 
 A file is JSON lines: a header that explains the columns, then one list of numbers per iteration. The recorder only
 appends, one whole line at a time and without a buffer, so a process killed at any moment loses no written iteration.
+Once the file is open, nothing that goes wrong while writing ends the training: iterations that do not fit on the disk
+are missing from the file, counted, and reported in the log.
 :mod:`paceline.recording.merging` turns all workers' files into one trace.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from paceline._lines import Lines
 from paceline.datasets.columns import COLUMNS, UNITS
 from paceline.recording.drivers import Driver
 
 SCHEMA_VERSION = 1
+
+logger = logging.getLogger("paceline.recording")
 
 
 class Recorder:
@@ -49,6 +54,8 @@ class Recorder:
         Whether ``comm_seconds`` include waiting, which :func:`paceline.recording.merge` then separates.
     clock
         How far this host's clock is ahead of the first worker's, if it was measured.
+    lost
+        Number of iterations that could not be written, as on a full disk; the file lacks their numbers.
 
     Raises
     ------
@@ -89,13 +96,13 @@ class Recorder:
         self.phases: tuple[str, ...] = ()
         self.wait_in_comm = False
         self.clock: dict[str, object] = {}
-        self._file: FileIO | None = None
+        self._lines: Lines | None = None
         self._explained = False
+        self.lost = 0
 
     def __enter__(self) -> Self:
         try:
-            # "x" refuses an existing file; without a buffer, every line reaches the operating system at once.
-            self._file = self.path.open("xb", buffering=0)
+            self._lines = Lines(self.path, logger, new=True)
         except FileExistsError:
             raise FileExistsError(
                 f"{self.path} exists, and a record is never overwritten: choose a new path, or move the old file away"
@@ -109,10 +116,10 @@ class Recorder:
 
     def close(self) -> None:
         """Write anything that is still pending and close the file; closing again does nothing."""
-        if self._file is not None:
-            self._explain()
-            self._file.close()
-            self._file = None
+        if self._lines is not None:
+            self._explain(self._lines)
+            self._lines.close()
+            self._lines = None
 
     @contextmanager
     def iteration(self, samples: float) -> Iterator[Step]:
@@ -133,16 +140,20 @@ class Recorder:
 
     def write(self, step: Step, samples: float) -> None:
         """Record an iteration of this many samples whose times are known."""
-        self._explain()
+        if self._lines is None:
+            raise RuntimeError(f"{self.path} is not open: use the recorder inside `with Recorder(...) as recorder:`")
         measured = (samples, step.seconds, step.comm_seconds, step.wait_seconds, step.start)
         phases = (step.phases.get(name, math.nan) for name in self.phases)
-        self._append(f"[{self.next_iteration}, {', '.join(map(_number, (*measured, *phases, *step.drivers)))}]")
-        self.next_iteration += 1
+        numbers = ", ".join(map(_number, (*measured, *phases, *step.drivers)))
+        # A row means nothing without the header, so it is lost with it.
+        written = self._explain(self._lines) and self._lines.append(f"[{self.next_iteration}, {numbers}]")
+        self.lost += not written
+        self.next_iteration += 1  # of a lost iteration too: the gap in the numbers shows it
 
-    def _explain(self) -> None:
+    def _explain(self, lines: Lines) -> bool:
         if not self._explained:
-            self._append(json.dumps(self._header()))
-            self._explained = True
+            self._explained = lines.append(json.dumps(self._header()))
+        return self._explained
 
     def _header(self) -> dict[str, object]:
         return {
@@ -156,11 +167,6 @@ class Recorder:
             "clock": self.clock,
             "meta": self.meta,
         }
-
-    def _append(self, line: str) -> None:
-        if self._file is None:
-            raise RuntimeError(f"{self.path} is not open: use the recorder inside `with Recorder(...) as recorder:`")
-        self._file.write(f"{line}\n".encode())
 
 
 class Step:

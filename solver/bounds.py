@@ -11,7 +11,7 @@ from paceline._arrays import Array
 from paceline.solver.load import OVERLAPS, BatchTimeCurves, Load
 
 LARGEST_BATCH = 2**53
-"""Above this, float64 cannot represent every whole number of samples."""
+"""Above this, float64 cannot represent every whole number of samples. Sums over the workers must stay below it too."""
 
 
 def checked_load(
@@ -35,6 +35,11 @@ def checked_load(
     low = np.ceil(finite("lower", lower, count) / quantum)
     high = np.floor(most / quantum)
     _require_feasible(low, high, quanta, quantum)
+    if quanta * count > LARGEST_BATCH:
+        raise ValueError(
+            f"global_batch must be at most 2**53 quanta divided by the {count} workers, so that sums stay exact, got "
+            f"{quanta} quanta"
+        )
     if overlap not in OVERLAPS:
         raise ValueError(f"overlap must be one of {OVERLAPS}, so that times stay exact, got {overlap}")
     seconds = floor, slope, intercept, finite("comm", comm, count)

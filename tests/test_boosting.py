@@ -71,10 +71,10 @@ def test_serving_needs_no_scikit_learn(fitted, monkeypatch):
 
 def test_what_cannot_be_fitted_is_refused():
     for arguments, sentence in [
-        ({"lags": 1}, "lags must be at least 2, got 1"),
-        ({"driver_lags": -1}, "driver_lags must be at least 0, got -1"),
-        ({"leaves": 1}, r"leaves must be at least 2 and learning_rate in \(0, 1\]"),
-        ({"learning_rate": 0.0}, r"leaves must be at least 2 and learning_rate in \(0, 1\]"),
+        ({"lags": 1}, "lags must be a whole number from 2 to 10000, got 1"),
+        ({"driver_lags": -1}, "driver_lags must be a whole number from 0 to 10000, got -1"),
+        ({"leaves": 1}, "leaves must be a whole number from 2 to 1000, got 1"),
+        ({"learning_rate": 0.0}, r"learning_rate must lie in \(0, 1\]"),
     ]:
         with pytest.raises(ValueError, match=sentence):
             Boosting(**arguments)

@@ -122,6 +122,17 @@ class GivesUpOnTheSilent(LastValue):
         self._rows["silent"] = self._rows["silent"] + np.isnan(speed_W)
 
 
+class DriftsInSilence(LastValue):
+    """Learns something from every missing report, though it does not show in its forecast yet."""
+
+    def _fresh(self, count):
+        return super()._fresh(count) | {"weight": np.ones(count)}
+
+    def _learn(self, speed_W, drivers_WD):
+        super()._learn(speed_W, drivers_WD)
+        self._rows["weight"] = np.where(np.isnan(speed_W), 1.01 * self._rows["weight"], self._rows["weight"])
+
+
 class RemembersAfterReset(EWMA):
     def reset(self, workers):
         level = self._rows.get("level")
@@ -197,6 +208,7 @@ SABOTEURS = {
     "leaving_leaves_others_alone": RestartsOnChange,
     "renaming_keeps_what_was_learnt": ForgetsTheRenamed,
     "silence_is_survived": GivesUpOnTheSilent,
+    "a_missing_report_changes_nothing": DriftsInSilence,
     "reset_forgets": RemembersAfterReset,
     "memory_is_bounded": Hoarder,
     "further_horizons_are_usable": SurerFurtherAhead,

@@ -3,6 +3,7 @@
 import json
 import logging
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -10,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bounded import bounded
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.iteration import Iteration
@@ -281,6 +283,79 @@ def test_tensorboard_gets_scalars_of_the_fleet_and_of_each_worker(tmp_path):
     assert events.Scalars("paceline/gain")[-1].value == pytest.approx(1 / 3)
 
 
+@pytest.fixture
+def fresh_registry(monkeypatch):
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry = prometheus_client.CollectorRegistry()
+    monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
+    return registry
+
+
+def test_prometheus_answers_this_machine_only_unless_an_address_is_given(fresh_registry):
+    (closed,), (opened,) = sinks("prometheus:0"), sinks("prometheus:0.0.0.0:0")
+    try:
+        for sink in (closed, opened):
+            sink(next(iterations(1)))
+        assert closed._server[0].server_address[0] == "127.0.0.1"
+        assert opened._server[0].server_address[0] == "0.0.0.0"
+    finally:
+        closed.close()
+        opened.close()
+
+
+def test_two_prometheus_sinks_of_one_process_share_the_metrics(fresh_registry, caplog):
+    first, second = Prometheus(), Prometheus()
+    for sink in (first, second):
+        for record in iterations(2):
+            sink(record)
+    assert fresh_registry.get_sample_value("paceline_iterations_total") == 4
+    assert not caplog.records
+
+
+def test_a_port_that_is_taken_ends_the_metrics_and_leaves_none_behind(fresh_registry, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        sink = Prometheus(taken.getsockname()[1])
+        sink(next(iterations(1)))
+    assert "no more metrics are written by Prometheus: OSError" in caplog.text
+    assert fresh_registry.get_sample_value("paceline_iterations_total") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("9100", "127.0.0.1", 9100),
+        ("0.0.0.0:9100", "0.0.0.0", 9100),
+        ("[::1]:65535", "::1", 65535),
+        ("box:0", "box", 0),
+    ],
+)
+def test_a_text_says_where_prometheus_answers(text, host, port):
+    (sink,) = sinks(f"prometheus:{text}")
+    assert (sink.address, sink.port) == (host, port)
+
+
+@pytest.mark.parametrize("port", [65536, 99999, -1])
+def test_a_port_that_is_none_is_refused_when_the_sink_is_made(port):
+    with pytest.raises(ValueError, match=f"port must be from 0 .* to 65535, got {port}"):
+        Prometheus(port)
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), TypeError("odd"), RuntimeError("odd"), OverflowError("odd")])
+def test_an_error_of_any_kind_ends_the_metrics_and_not_the_training(caplog, error):
+    class Broken(Sink):
+        written = 0
+
+        def write(self, iteration):
+            self.written += 1
+            raise error
+
+    sink = Broken()
+    for record in iterations(3):
+        sink(record)
+    assert sink.written == 1
+    assert caplog.text.count(f"no more metrics are written by Broken: {type(error).__name__}: odd") == 1
+
+
 def test_sinks_are_named_by_text_and_functions_stay_as_they_are(tmp_path):
     seen = []
     log, board, lines, function = sinks(
@@ -312,3 +387,48 @@ def test_a_sink_of_ones_own_needs_one_method():
     for record in iterations(3):
         sink(record)
     assert sink.last == 2
+
+
+LARGE = """
+import sys
+from paceline.coordinator.metrics import RunReader, read_run
+limit(megabytes={megabytes}, cpu_seconds=60)
+reader = RunReader(sys.argv[1], keep={keep})
+reader.poll()
+print(len(reader), reader.skipped, len(reader.run()))
+"""
+
+
+def test_a_long_run_takes_less_memory_than_its_file_and_a_watched_one_next_to_none(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written(path, iterations(1)).close()
+    header, line = path.read_bytes().splitlines(keepends=True)
+    count = 50_000
+    path.write_bytes(header + line * count)
+    # As objects of Python these lines took 120 MB.
+    assert bounded(LARGE.format(megabytes=48, keep=None), path) == f"{count} 0 {count}"
+    assert bounded(LARGE.format(megabytes=12, keep=100), path) == f"{count} 0 100"
+
+
+def test_a_line_without_an_end_is_skipped_and_takes_no_memory(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written(path, iterations(2)).close()
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    with path.open("wb") as file:
+        file.write(header + lines[0])
+        file.seek(300 << 20, 1)  # a line of zeros
+        file.write(b"\n" + lines[1])
+    assert bounded(LARGE.format(megabytes=30, keep=None), path) == "2 1 2"
+
+
+def test_a_long_line_that_comes_in_pieces_is_skipped_once(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written(path, iterations(2)).close()
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + lines[0] + b"x" * (5 << 20))
+    reader = RunReader(path)
+    assert reader.poll() == 1
+    with path.open("ab") as file:
+        file.write(b"x" * (6 << 20) + b"\n" + lines[1])
+    assert reader.poll() == 1
+    assert reader.skipped == 1

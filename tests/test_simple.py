@@ -101,8 +101,8 @@ def test_holts_trend_dies_out_with_the_horizon():
         (lambda: HuberEWMA(threshold=0.0), "threshold must be above 0, got 0.0"),
         (lambda: Holt(level_smoothing=0.0), r"level_smoothing must lie in \(0, 1\], got 0.0"),
         (lambda: Holt(damping=1.1), r"damping must lie in \[0, 1\], got 1.1"),
-        (lambda: MovingAverage(0), "window must be at least 1 iteration, got 0"),
-        (lambda: RunningMedian(0), "window must be at least 1 iteration, got 0"),
+        (lambda: MovingAverage(0), "window must be a whole number from 1 to 10000, got 0"),
+        (lambda: RunningMedian(0), "window must be a whole number from 1 to 10000, got 0"),
     ],
 )
 def test_an_argument_out_of_range_is_named(make, words):

@@ -123,6 +123,9 @@ FRAME = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 
         (FRAME.assign(worker="a"), "worker a reports iteration 0 more than once"),
         (FRAME.assign(iteration=[0, 0.5]), "column 'iteration' must hold whole numbers"),
         (FRAME.assign(iteration=[0, np.nan]), "column 'iteration' must hold whole numbers"),
+        (FRAME.assign(iteration=[0, 1e30]), r"at most 9007199254740992, but row 1 holds .*1e\+30"),
+        (FRAME.assign(iteration=[-1e19, 0]), r"at most 9007199254740992, but row 0 holds"),
+        (FRAME.assign(iteration=[0, np.inf]), "row 1 holds .*inf"),
         (FRAME.assign(worker=["a", None]), "column 'worker' must name a worker in every row, but row 1"),
     ],
 )
@@ -169,3 +172,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
         save(Trace([[2.0]], [[2.0]]), path)
     assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
     assert load(path).samples[0, 0] == 1.0
+
+
+@pytest.mark.parametrize("name", ["9" * 30, "9" * 900, "\u00b2"])
+def test_a_worker_may_be_named_by_more_digits_than_a_number_can_hold(name):
+    assert set(Trace.from_frame(FRAME.assign(worker=["0", name])).workers) == {"0", name}

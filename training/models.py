@@ -5,6 +5,7 @@ Loading a file reads arrays and text, and never runs code.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._whole import written_whole
-from paceline.predictors import KINDS, FleetPredictor, Training
+from paceline.predictors import KINDS, FleetPredictor, Report, Training
 
 FORMAT_VERSION = 1
+
+MOST_HEADER = 4 << 20
+"""Characters of a header: enough for the names of 100,000 workers, and parsed in less than 200 MB."""
 
 
 def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = "") -> Path:
@@ -73,7 +77,8 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is truncated, not a model file, or written by another version; the message names the file.
+        If the file is cut off, no model file, written by another version, or asks for what no model can be: an unknown
+        argument, a number out of range, weights of a wrong shape. The sentence names the file.
     """
     path = Path(path)
     if not path.is_file():
@@ -89,8 +94,11 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
         predictor = kind(**_arguments(about["configuration"]))
         text = {name: np.array(value, dtype=np.str_) for name, value in about["text"].items()}
         predictor.load_state_dict({f"learnt/{n}": value for n, value in (numbers | text).items()})
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: this model does not fit this version of paceline: {error}") from error
+        _try(predictor)
+    except Exception as error:  # anything may go wrong in a constructor that is given anything
+        raise ValueError(
+            f"{path}: this model does not fit this version of paceline: {_said(error)}; fit it again"
+        ) from error
     return predictor
 
 
@@ -107,6 +115,24 @@ def _arguments(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {name: Training(**value) if name == "training" else value for name, value in stored.items()}
 
 
+def _try(predictor: FleetPredictor) -> None:
+    """Let a copy serve small fleets: weights of a wrong shape fail here, and not in the middle of a training.
+
+    Two sizes are tried because an array of a wrong shape may happen to fit one of them.
+    """
+    trial = copy.deepcopy(predictor)
+    for workers in (3, 4):
+        trial.reset([f"worker {w}" for w in range(workers)])
+        drivers_WD = np.full((workers, len(trial.driver_names)), 0.5)
+        with np.errstate(all="ignore"):
+            for horizon, silent in ((1, 0), (2, 1)):
+                seconds_W = np.where(np.arange(workers) == silent, np.nan, 1.5)
+                trial.observe(Report(samples=np.full(workers, 8.0), seconds=seconds_W, drivers=drivers_WD))
+                forecast = trial.predict(drivers_WD, horizon=horizon)
+                if forecast.speed.shape != (workers,) or forecast.spread.shape != (workers,):
+                    raise ValueError(f"{workers} workers are forecast in the shape {forecast.speed.shape}")
+
+
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     from safetensors import SafetensorError, safe_open
 
@@ -114,14 +140,36 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         with safe_open(path, framework="numpy") as file:
             header = (file.metadata() or {}).get("paceline")
             numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a complete model file (truncated, or another format): {error}") from error
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # numpy lacks some types
+        raise ValueError(f"{path}: not a complete model file (truncated, or another format): {_said(error)}") from error
     if header is None:
         raise ValueError(f"{path}: a safetensors file, but not one that paceline wrote")
-    about: dict[str, Any] = json.loads(header)
-    if about.get("format_version") != FORMAT_VERSION:
+    return _about(path, header), numbers
+
+
+def _about(path: Path, header: str) -> dict[str, Any]:
+    """Return what a header says, once every part of it is of the type that it must have."""
+    if len(header) > MOST_HEADER:
+        raise ValueError(f"{path}: the model's header is longer than {MOST_HEADER} characters; no model needs that")
+    try:
+        about: dict[str, Any] = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: the model's header is no whole JSON: {_said(error)}") from error
+    version = about.get("format_version") if isinstance(about, dict) else None
+    if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path}: written in model format {about.get('format_version')}, "
-            f"but this version of paceline reads {FORMAT_VERSION}"
+            f"{path}: written in model format {version!r}, but this version of paceline reads {FORMAT_VERSION}"
         )
-    return about, numbers
+    for name, kind in (("kind", str), ("configuration", dict), ("text", dict), ("fitted_on", str)):
+        if not isinstance(about.get(name), kind):
+            raise ValueError(f"{path}: the model's header must hold {name}, a {kind.__name__}, got {about.get(name)!r}")
+    for name, words in about["text"].items():
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"{path}: the model's header must hold a list of texts as {name!r}, got {words!r:.80}")
+        if len(words) * max(map(len, words), default=0) > MOST_HEADER:  # an array gives each the room of the longest
+            raise ValueError(f"{path}: the texts {name!r} of the model's header are too long")
+    return about
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error!s:.400}"

@@ -1,4 +1,4 @@
-"""Sinks for existing tools: Python's log, TensorBoard, Prometheus. Axis: W workers."""
+"""Sinks for existing tools: Python's log and TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from paceline._printable import printable
 from paceline._require import require
 from paceline.coordinator import why
 from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.metrics.sink import Sink, summary
+from paceline.coordinator.metrics.sink import Sink, of_workers, summary
 
 
 class Logging(Sink):
@@ -44,7 +43,7 @@ class Logging(Sink):
                 why.percent(numbers["waiting_share"]),
                 why.percent(numbers["gain"]),
                 iteration.sizes.tolist(),
-                iteration.plan.why,
+                printable(iteration.plan.why),  # a log is often read on a terminal
             )
 
 
@@ -78,7 +77,7 @@ class TensorBoard(Sink):
         step, when = iteration.index, iteration.time
         for name, value in summary(iteration).items():
             self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
-        for name, values_W in _of_workers(iteration).items():
+        for name, values_W in of_workers(iteration).items():
             for worker, value in zip(iteration.workers, values_W, strict=True):
                 self._writer.add_scalar(f"paceline_{name}/{worker}", value, step, walltime=when)
         if iteration.plan.acted:
@@ -90,107 +89,4 @@ class TensorBoard(Sink):
             self._writer.close()
 
 
-class Prometheus(Sink):
-    """Gauges and counters that a Prometheus server collects from this process.
-
-    Parameters
-    ----------
-    port
-        The port to answer on; only the fleet's first worker does. ``None`` only registers the metrics, for a process
-        that has its own endpoint.
-    registry
-        The ``prometheus_client.CollectorRegistry`` to register with; by default the library's own.
-
-    Raises
-    ------
-    ImportError
-        If prometheus_client is missing, when the sink is made.
-    """
-
-    def __init__(self, port: int | None = None, *, registry: Any = None) -> None:
-        require("prometheus_client", needed_by="Prometheus", extra="metrics")
-        self.port = port
-        self.registry = registry
-        self._server: Any = None
-        self._workers: tuple[str, ...] = ()
-        self._gauges: dict[str, Any] = {}
-        self._counters: dict[str, Any] = {}
-
-    def write(self, iteration: Iteration) -> None:
-        """Set the gauges and count the iteration."""
-        if not self._gauges:
-            self._register()
-        if iteration.workers != self._workers:
-            self._forget_workers()
-            self._workers = iteration.workers
-        for name, value in summary(iteration).items():
-            self._gauges[name].set(value)
-        for name, values_W in _of_workers(iteration).items():
-            for worker, value in zip(iteration.workers, values_W, strict=True):
-                self._gauges[f"worker_{name}"].labels(worker).set(value)
-        self._counters["iterations"].inc()
-        self._counters["samples"].inc(iteration.global_batch)
-        self._counters["changes"].inc(iteration.plan.acted)
-        self._counters["disagreements"].inc(not iteration.agreed)
-
-    def close(self) -> None:
-        """Stop answering; the metrics stay registered."""
-        if self._server is not None:
-            server, thread = self._server
-            server.shutdown()
-            server.server_close()
-            thread.join()
-        self._server = None
-
-    def _forget_workers(self) -> None:
-        """Remove the gauges of workers that left."""
-        for name in WORKER:
-            self._gauges[f"worker_{name}"].clear()
-
-    def _register(self) -> None:
-        from prometheus_client import REGISTRY, Counter, Gauge, start_http_server
-
-        registry = REGISTRY if self.registry is None else self.registry
-        for name, about in FLEET.items():
-            self._gauges[name] = Gauge(f"paceline_{name}", about, registry=registry)
-        for name, about in WORKER.items():
-            gauge = Gauge(f"paceline_worker_{name}", about, ["worker"], registry=registry)
-            self._gauges[f"worker_{name}"] = gauge
-        for name, about in COUNTED.items():
-            self._counters[name] = Counter(f"paceline_{name}", about, registry=registry)
-        if self.port is not None:
-            self._server = start_http_server(self.port, registry=registry)
-
-
 logger = logging.getLogger("paceline.metrics")
-
-FLEET = {
-    "seconds": "Own compute time of the slowest worker.",
-    "forecast_seconds": "Time that the slowest worker was expected to take.",
-    "equal_seconds": "Time that the slowest worker would have taken with equal batches, an estimate.",
-    "gain": "Share of the time saved over equal batches.",
-    "waiting_share": "Share of the workers' time spent waiting for the slowest.",
-    "forecast_error": "Relative error of the forecast, the mean over the workers.",
-    "wall_seconds": "Time from one iteration's start to the next one's.",
-    "overhead_seconds": "Time that balancing took on the critical path.",
-}
-WORKER = {
-    "samples": "Samples processed in the last iteration.",
-    "seconds": "Own compute time of the last iteration.",
-    "forecast_seconds": "Compute time that was expected.",
-    "wait_seconds": "Time it waited for the slowest.",
-}
-COUNTED = {
-    "iterations": "Iterations done.",
-    "samples": "Samples processed.",
-    "changes": "Times the sizes were changed.",
-    "disagreements": "Times the workers had different plans.",
-}
-
-
-def _of_workers(iteration: Iteration) -> dict[str, list[float]]:
-    """Return the numbers of each worker, under the names in ``WORKER``."""
-    with np.errstate(invalid="ignore"):  # a worker may have reported an infinite time
-        waited_W = iteration.wait_seconds
-    rows = (iteration.sizes, iteration.seconds, iteration.forecast_seconds, waited_W)
-    return {name: np.asarray(row, dtype=float).tolist() for name, row in zip(WORKER, rows, strict=True)}

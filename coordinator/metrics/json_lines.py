@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from paceline._lines import Lines
 from paceline._version import __version__
 from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.metrics.sink import Sink, summary
+from paceline.coordinator.metrics.sink import Sink, logger, summary
 
 SCHEMA = 1
 """The version of the format; a reader refuses later versions."""
@@ -23,7 +24,8 @@ class JsonLines(Sink):
 
     However the process ends, even by ``kill -9``, the file stays readable up to the last line, which may be cut short.
     The first line names the schema, the workers and the global batch. Another such line follows whenever the fleet
-    changes or a run is resumed into the same file. Read it with :func:`read_run`, ``paceline watch`` or ``paceline
+    changes or a run is resumed into the same file. Iterations that do not fit on a full disk are lost, and counted in
+    the next line that fits (``lost_before``). Read it with :func:`read_run`, ``paceline watch`` or ``paceline
     report``.
 
     Parameters
@@ -31,6 +33,11 @@ class JsonLines(Sink):
     path
         The file, preferably with the suffix ``.jsonl``; made, with its parent folders, when the first iteration is
         written.
+
+    Attributes
+    ----------
+    lost
+        Number of iterations that could not be written.
 
     Examples
     --------
@@ -54,39 +61,35 @@ class JsonLines(Sink):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._file: TextIO | None = None
+        self.lost = 0
+        self._lines: Lines | None = None
+        self._lost_since = 0
         self._fleet: tuple[tuple[str, ...], int] | None = None
 
     def write(self, iteration: Iteration) -> None:
         """Append the iteration, after a header line if the fleet is a new one."""
-        if self._file is None:
-            self._file = _opened(self.path)
-        fleet = (iteration.workers, iteration.plan.sizes.sum())
-        if fleet != self._fleet:
-            self._line(_header(iteration))
+        if self._lines is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lines = Lines(self.path, logger)
+        fleet = (iteration.workers, int(iteration.plan.sizes.sum()))
+        if fleet != self._fleet and self._line(_header(iteration)):
             self._fleet = fleet
-        self._line(_about(iteration))
+        # Without its header an iteration would be read as one of the fleet before: it is lost with it.
+        lost = {"lost_before": self._lost_since} if self._lost_since else {}
+        if fleet == self._fleet and self._line(_about(iteration) | lost):
+            self._lost_since = 0
+        else:
+            self.lost += 1
+            self._lost_since += 1
 
     def close(self) -> None:
         """Close the file; a further iteration opens it again."""
-        if self._file is not None:
-            self._file.close()
-        self._file = self._fleet = None
+        if self._lines is not None:
+            self._lines.close()
+        self._lines = self._fleet = None
 
-    def _line(self, content: dict[str, Any]) -> None:
-        assert self._file is not None
-        self._file.write(json.dumps(content, allow_nan=False) + "\n")
-
-
-def _opened(path: Path) -> TextIO:
-    """Open a line-buffered file; if its last line was cut short, end that line first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a", buffering=1, encoding="utf-8")
-    if file.tell():
-        with path.open("rb") as old:
-            old.seek(-1, 2)
-            file.write("" if old.read() == b"\n" else "\n")
-    return file
+    def _line(self, content: dict[str, Any]) -> bool:
+        return self._lines is not None and self._lines.append(json.dumps(content, allow_nan=False))
 
 
 def _header(iteration: Iteration) -> dict[str, Any]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +18,30 @@ ALWAYS_KNOWN = ("index", "time")
 LARGEST = 10**300
 """Integers in JSON may have any number of digits; one beyond this was never measured and would not fit into a float."""
 
+LONGEST = 1 << 22
+"""Bytes of the longest line that is parsed: enough for 50,000 workers, and parsing takes at most 100 times as much."""
+
 
 class RunReader:
     """Reads a file of JSON lines as it grows.
 
     An incomplete last line is left for later. Any other line that cannot be read is skipped and counted: one cut short
-    where the process was killed and the run resumed, one that lacks a number, or one that does not match the fleet
-    named last.
+    where the process was killed and the run resumed, one that lacks a number, one longer than 4 MB, or one that does
+    not match the fleet named last.
 
     Parameters
     ----------
     path
         A file that :class:`JsonLines` writes.
+    keep
+        How many iterations to keep in memory, the last ones; all by default.
 
     Attributes
     ----------
     skipped
         Number of skipped lines.
+    lost
+        Number of iterations that the lines say could not be written.
 
     Raises
     ------
@@ -39,8 +49,9 @@ class RunReader:
         If there is no such file.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, keep: int | None = None) -> None:
         self.path = Path(path)
+        self.keep = keep
         if not self.path.is_file():
             raise FileNotFoundError(f"there is no file {printable(str(self.path))}")
         self._restart()
@@ -53,32 +64,39 @@ class RunReader:
         ValueError
             If the file is not the record of a run, or has a later version.
         """
-        before = len(self._lines)
+        before = self._count
         if self.path.stat().st_size < self._offset:  # shorter than before: another run overwrote the file
             self._restart()
             before = 0
-        with self.path.open("rb") as file:
-            file.seek(self._offset)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        for text in whole.splitlines():
+        for text in self._new_lines():
             self._take(text)
-        return len(self._lines) - before
+        return self._count - before
 
     def run(self, last: int | None = None) -> Run:
-        """Return the run so far, or its last iterations."""
-        lines = self._lines if last is None else self._lines[-last:]
-        return Run.of_lines(str(self.path), lines, self.skipped)
+        """Return the run so far, or its last iterations; only those that are kept."""
+        first = 0 if last is None else max(len(self._lines) - last, 0)
+        return Run.of_lines(str(self.path), list(islice(self._lines, first, None)), self.skipped, self.lost)
 
     def __len__(self) -> int:
-        """Return the number of iterations read so far."""
-        return len(self._lines)
+        """Return the number of iterations read so far, kept or not."""
+        return self._count
 
     def _restart(self) -> None:
-        self._offset = self.skipped = 0
-        self._lines: list[Line] = []
-        self._begun = False
+        self._offset = self._count = self.skipped = self.lost = 0
+        self._lines: deque[Line] = deque(maxlen=self.keep)
+        self._begun = self._in_long_line = False
         self._fleet: tuple[str, ...] | None = None
+
+    def _new_lines(self) -> Iterator[bytes]:
+        """Yield each whole line after the offset and move the offset behind it; of a line too long only its start."""
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            # Never the rest of the file at once: a file without a line break may be larger than the memory.
+            while (text := file.readline(LONGEST)).endswith(b"\n") or len(text) == LONGEST:
+                self._offset += len(text)
+                goes_on, self._in_long_line = self._in_long_line, not text.endswith(b"\n")
+                if not goes_on:
+                    yield b"..." if self._in_long_line else text
 
     def _take(self, text: bytes) -> None:
         line = _parsed(text)
@@ -92,7 +110,9 @@ class RunReader:
                 "paceline_run, the schema's number, and workers, their names"
             )
         if not is_header and self._fleet is not None and _is_iteration(line, len(self._fleet)):
-            self._lines.append((self._fleet, line))
+            self._lines.append(Line(self._fleet, line))
+            self._count += 1
+            self.lost += _lost_before(line)
         elif text.strip() and not (is_header and self._fleet is not None):
             self.skipped += 1
 
@@ -165,6 +185,11 @@ def _is_iteration(line: dict[str, Any], workers: int) -> bool:
         and all(isinstance(line[key], bool) for key in TRUTHS)
         and isinstance(line["why"], str)
     )
+
+
+def _lost_before(line: dict[str, Any]) -> int:
+    lost = line.get("lost_before", 0)  # runs of earlier versions do not have it
+    return lost if isinstance(lost, int) and 0 <= lost < LARGEST else 0
 
 
 def _is_number(value: Any) -> bool:

@@ -14,12 +14,32 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.datasets import Trace
 
-Line = tuple[tuple[str, ...], dict[str, Any]]
-"""The fleet, and the recorded fields of one of its iterations."""
-
 OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
 OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
 TRUTHS = ("agreed", "acted")
+
+
+class Line:
+    """One iteration as it is kept while a file is read: packed, because files hold millions of them.
+
+    Parameters
+    ----------
+    fleet
+        The workers of this iteration.
+    fields
+        The checked fields of the file's line.
+    """
+
+    __slots__ = ("fleet", "truths", "values", "why")
+
+    def __init__(self, fleet: tuple[str, ...], fields: Mapping[str, Any]) -> None:
+        self.fleet = fleet
+        values = [fields[key] for key in OF_FLEET]
+        for key in OF_WORKERS:
+            values += fields[key]
+        self.values: Array = np.array(values, dtype=np.float64)  # first the fleet's, then the workers', key by key
+        self.truths = tuple(fields[key] for key in TRUTHS)
+        self.why: str = fields["why"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +62,8 @@ class Run:
         The balancer's reason, T sentences.
     skipped
         Number of lines of the file that could not be read; their iterations are missing here.
+    lost
+        Number of iterations that could not be written, as on a full disk; they are missing here too.
     """
 
     name: str
@@ -52,20 +74,23 @@ class Run:
     acted: NDArray[np.bool_]
     why: tuple[str, ...]
     skipped: int = 0
+    lost: int = 0
 
     @classmethod
-    def of_lines(cls, name: str, lines: Sequence[Line], skipped: int = 0) -> Self:
-        """Make a run from pairs of a fleet and the checked line of an iteration."""
-        workers = tuple(dict.fromkeys(worker for fleet, _ in lines for worker in fleet))
-        of_workers = {key: np.full((len(lines), len(workers)), np.nan) for key in OF_WORKERS}
-        for t, (fleet, line) in enumerate(lines):
-            columns = [workers.index(worker) for worker in fleet]
-            for key in OF_WORKERS:
-                of_workers[key][t, columns] = line[key]
-        of_fleet = {key: np.array([line[key] for _, line in lines], dtype=np.float64) for key in OF_FLEET}
-        agreed, acted = (np.array([line[key] for _, line in lines], dtype=bool) for key in TRUTHS)
-        why = tuple(line["why"] for _, line in lines)
-        return cls(name, workers, of_workers, of_fleet, agreed, acted, why, skipped)
+    def of_lines(cls, name: str, lines: Sequence[Line], skipped: int = 0, lost: int = 0) -> Self:
+        """Make a run from its iterations."""
+        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
+        of_workers = {key: np.full((len(lines), len(place)), np.nan) for key in OF_WORKERS}
+        of_fleet = np.empty((len(OF_FLEET), len(lines)))
+        for t, line in enumerate(lines):
+            of_fleet[:, t] = line.values[: len(OF_FLEET)]
+            columns, rows = [place[worker] for worker in line.fleet], line.values[len(OF_FLEET) :]
+            for key, row in zip(OF_WORKERS, rows.reshape(len(OF_WORKERS), -1), strict=True):
+                of_workers[key][t, columns] = row
+        agreed, acted = (np.array([line.truths[k] for line in lines], dtype=bool) for k in range(len(TRUTHS)))
+        named = dict(zip(OF_FLEET, of_fleet, strict=True))
+        why = tuple(line.why for line in lines)
+        return cls(name, tuple(place), of_workers, named, agreed, acted, why, skipped, lost)
 
     def __len__(self) -> int:
         """Return the number of iterations."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from paceline._printable import printable
 from paceline.coordinator.iteration import Iteration
 
 logger = logging.getLogger("paceline.metrics")
@@ -15,8 +16,8 @@ logger = logging.getLogger("paceline.metrics")
 class Sink:
     """Writes the record of each iteration somewhere; add it to ``on_iteration``.
 
-    Every rank may have one; only that of the fleet's first worker writes. If writing fails, as on a full disk, the sink
-    logs an error and stops, and the training continues.
+    Every rank may have one; only that of the fleet's first worker writes. If writing fails, for whatever reason, the
+    sink logs an error and stops, and the training continues.
     """
 
     _ended = False
@@ -27,9 +28,10 @@ class Sink:
             return
         try:
             self.write(iteration)
-        except OSError as error:
+        except Exception as error:  # of any kind: a dashboard is never worth a training
             self._ended = True
-            logger.error("no more metrics are written by %s: %s", type(self).__name__, error)
+            name = type(self).__name__
+            logger.error("no more metrics are written by %s: %s", name, printable(f"{type(error).__name__}: {error}"))
 
     def write(self, iteration: Iteration) -> None:
         """Write the record of an iteration."""
@@ -82,6 +84,15 @@ def summary(iteration: Iteration) -> dict[str, float]:
         "wall_seconds": float(iteration.wall_seconds),
         "overhead_seconds": float(iteration.overhead_seconds),
     }
+
+
+def of_workers(iteration: Iteration) -> dict[str, list[float]]:
+    """Return the numbers of each worker, in the order of the fleet, by their names."""
+    with np.errstate(invalid="ignore"):  # a worker may have reported an infinite time
+        waited_W = iteration.wait_seconds
+    names = ("samples", "seconds", "forecast_seconds", "wait_seconds")
+    rows = (iteration.sizes, iteration.seconds, iteration.forecast_seconds, waited_W)
+    return {name: np.asarray(row, dtype=float).tolist() for name, row in zip(names, rows, strict=True)}
 
 
 def _equal_seconds(iteration: Iteration) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.metrics.boards import Logging, Prometheus, TensorBoard
+from paceline.coordinator.metrics.boards import Logging, TensorBoard
 from paceline.coordinator.metrics.json_lines import JsonLines
+from paceline.coordinator.metrics.prometheus import LOOPBACK, Prometheus
 from paceline.coordinator.metrics.sink import Sink
 
 Target = str | Callable[[Iteration], None]
@@ -19,7 +20,8 @@ def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
     Parameters
     ----------
     targets
-        ``"log"``, ``"tensorboard:FOLDER"``, ``"prometheus:PORT"``, or the path of a JSON-lines file, ``"run.jsonl"``.
+        ``"log"``, ``"tensorboard:FOLDER"``, ``"prometheus:PORT"``, ``"prometheus:HOST:PORT"``, or the path of a
+        JSON-lines file, ``"run.jsonl"``. Prometheus answers this machine only, unless the host says otherwise.
 
     Raises
     ------
@@ -34,8 +36,8 @@ def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
     ['Logging', 'JsonLines']
     >>> sinks("run.csv")
     Traceback (most recent call last):
-    ValueError: metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT" or a file that ends in .jsonl,
-    got 'run.csv'
+    ValueError: metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT", "prometheus:HOST:PORT" or a file that
+    ends in .jsonl, got 'run.csv'
     """
     return [_named(target) if isinstance(target, str) else target for target in targets]
 
@@ -46,10 +48,12 @@ def _named(target: str) -> Sink:
         return Logging()
     if kind == "tensorboard" and argument:
         return TensorBoard(argument)
-    if kind == "prometheus" and argument.isdigit():
-        return Prometheus(int(argument))
+    if kind == "prometheus" and (port := argument.rpartition(":")[2]).isdecimal():
+        host = argument.removesuffix(port).removesuffix(":").strip("[]")  # an IPv6 address may stand in brackets
+        return Prometheus(int(port), address=host or LOOPBACK)
     if target.endswith(".jsonl"):
         return JsonLines(target)
     raise ValueError(
-        f'metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT" or a file that ends in .jsonl, got {target!r}'
+        'metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT", "prometheus:HOST:PORT" or a file that ends in '
+        f".jsonl, got {target!r}"
     )

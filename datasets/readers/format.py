@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.datasets.frame import EMPTIEST, FREE_PLACES
 from paceline.datasets.trace import Trace
-
-EMPTIEST, FREE_PLACES = 100, 10_000_000
-"""A panel of more than ten million entries, and a hundred per row of the file, is refused: it would be mostly empty."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,8 +103,12 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
         _check_options(chosen, options)
         try:
             yield from chosen.read(files, **options)
-        except (ValueError, OverflowError) as error:  # from a library, whose error does not name the file
-            if any(str(file) in str(error) for file in files):
+        except (OSError, ImportError):
+            raise
+        except (
+            Exception
+        ) as error:  # of a library below, which does not know the file; pyarrow and pandas raise any kind
+            if isinstance(error, ValueError) and any(str(file) in str(error) for file in files):
                 raise
             raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
 

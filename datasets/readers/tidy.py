@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from paceline.datasets.bounded_parquet import MOST_COLUMNS
 from paceline.datasets.frame import REQUIRED
 from paceline.datasets.readers.csv_rows import header_of
-from paceline.datasets.readers.files import opened
+from paceline.datasets.readers.files import HEAD, head, opened
 from paceline.datasets.readers.format import Format, require_dense
 from paceline.datasets.trace import Trace
 
@@ -23,23 +24,31 @@ def read_csv(paths: Sequence[Path]) -> Iterator[Trace]:
 
     for path in paths:
         try:
+            _check_header(path)
             with opened(path) as file:
                 table = pd.read_csv(file)
             if {"worker", "iteration"} <= set(table):
                 require_dense(path, len(table), table["iteration"].nunique(), table["worker"].nunique())
             yield Trace.from_frame(table, meta={"job": path.name.split(".csv")[0], "source": path.name})
-        except (ValueError, pd.errors.ParserError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
             raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
-def _is_parquet(path: Path, head: str) -> bool:
-    import pyarrow as pa
+def _check_header(path: Path) -> None:
+    """Refuse a header that is none: every column costs a millisecond, so a long one would cost minutes."""
+    first = head(path)
+    columns = len(header_of(first))
+    if columns > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
+        raise ValueError(f"the header has {columns} columns or more; at most {MOST_COLUMNS}, within 64 kB, are read")
+
+
+def _is_parquet(path: Path, first: str) -> bool:
     import pyarrow.parquet as pq
 
     try:
-        return head.startswith("PAR1") and set(REQUIRED) <= set(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
-        return path.suffix == ".parquet"  # by name only, so that reading a damaged file says what is wrong
+        return first.startswith("PAR1") and set(REQUIRED) <= set(pq.read_schema(path).names)
+    except Exception:  # pyarrow raises many kinds on damaged files
+        return path.suffix == ".parquet"  # so that reading it says what is broken
 
 
 FORMATS = (
@@ -57,6 +66,6 @@ FORMATS = (
         files="CSV with the columns worker, iteration, samples, seconds and any drivers",
         gives="all that a trace holds",
         read=read_csv,
-        recognises=lambda path, head: {"worker", "iteration"} <= set(header_of(head)),
+        recognises=lambda path, first: {"worker", "iteration"} <= set(header_of(first)),
     ),
 )

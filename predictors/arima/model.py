@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from paceline.predictors.arima.filter import StateSpace, state_space, states
 from paceline.predictors.averages.smoothed import speed_of_log
 from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.ranges import whole
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -36,6 +37,9 @@ SPEEDS_PER_COEFFICIENT = 10
 
 FAREST_DRIVER = 10.0
 """Drivers further than this many standard deviations from their mean count as that far."""
+
+MOST_ORDER = 32
+"""The most lags and differences: the start of the filter takes memory with the fourth power of them."""
 
 POOLED = ""
 """Key of the coefficients for unknown workers: no worker can have an empty name."""
@@ -90,6 +94,10 @@ class ARIMA(FleetPredictor):
     array([-0.62])
     """
 
+    opts_out: ClassVar[Mapping[str, str]] = {
+        "a_missing_report_changes_nothing": "its Kalman filter lets time pass for a silent worker: the state moves on"
+    }
+
     def __init__(
         self,
         order: Sequence[int] | None = None,
@@ -97,12 +105,12 @@ class ARIMA(FleetPredictor):
         method: str = "css",
         log_speed: bool = True,
     ) -> None:
-        if order is not None and (len(order) != 3 or min(order) < 0):
-            raise ValueError(f"order must be three numbers (p, d, q), none below 0, or None, got {order}")
+        if order is not None:
+            order = _checked_order(order)
         if method not in {"css", "likelihood"}:
             raise ValueError(f"method must be 'css' or 'likelihood', got {method!r}")
         super().__init__()
-        self.order = None if order is None else (int(order[0]), int(order[1]), int(order[2]))
+        self.order = order
         self.drivers = None if drivers is None else tuple(drivers)
         self.method = method
         self.log_speed = log_speed
@@ -267,8 +275,7 @@ class ARIMA(FleetPredictor):
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         if not learnt:  # a state without fitted parameters keeps the present ones, as in all predictors
             return
-        p, d, q = map(int, learnt["order"])
-        self.order_ = (p, d, q)
+        self.order_ = _checked_order(learnt["order"])
         self.driver_names_ = tuple(map(str, learnt["driver_names"]))
         self.driver_mean_, self.driver_scale_ = np.array(learnt["driver_mean"]), np.array(learnt["driver_scale"])
         fits = zip(learnt["drivers"], learnt["ar"], learnt["ma"], strict=True)
@@ -276,6 +283,13 @@ class ARIMA(FleetPredictor):
         self.coefficients_ = {n: Coefficients(*map(np.array, fit)) for n, fit in zip(names, fits, strict=True)}
         self.constants_ = dict(zip(names, map(float, learnt["constant"]), strict=True))
         self._served = None
+
+
+def _checked_order(order: Sequence[int] | NDArray[np.int64]) -> tuple[int, int, int]:
+    if len(order) != 3:
+        raise ValueError(f"order must be three numbers (p, d, q), or None, got {order}")
+    p, d, q = (whole("order", number, least=0, most=MOST_ORDER) for number in order)
+    return p, d, q
 
 
 @dataclass(frozen=True, eq=False)

@@ -125,7 +125,9 @@ class EWMA(FleetPredictor):
         if self.smoothing is not None:
             super()._load_learnt(learnt)
         elif "smoothing" in learnt:
-            self.smoothing_ = float(learnt["smoothing"])
+            if not 0.0 < (smoothing := np.asarray(learnt["smoothing"]).item()) <= 1.0:
+                raise ValueError(f"smoothing must lie in (0, 1], got {smoothing}")
+            self.smoothing_ = smoothing
 
 
 class Averages(FleetPredictor):

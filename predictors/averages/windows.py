@@ -6,16 +6,15 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.ranges import whole
 
 
 class WindowPredictor(FleetPredictor):
     """Base class of predictors over the last ``window`` speeds, newest first."""
 
     def __init__(self, window: int) -> None:
-        if window < 1:
-            raise ValueError(f"window must be at least 1 iteration, got {window}")
         super().__init__()
-        self.window = window
+        self.window = whole("window", window, least=1)
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"past": np.full((count, self.window), np.nan)}
@@ -32,12 +31,12 @@ class MovingAverage(WindowPredictor):
     Parameters
     ----------
     window
-        Number of past speeds it averages, at least 1. At 1 the forecast is the last speed.
+        Number of past speeds it averages, from 1 to 10,000. At 1 the forecast is the last speed.
 
     Raises
     ------
     ValueError
-        If the window is below 1.
+        If the window is out of range.
 
     Examples
     --------
@@ -66,12 +65,12 @@ class RunningMedian(WindowPredictor):
     Parameters
     ----------
     window
-        Number of past speeds it looks at, at least 1. It follows a lasting change after half of them.
+        Number of past speeds it looks at, from 1 to 10,000. It follows a lasting change after half of them.
 
     Raises
     ------
     ValueError
-        If the window is below 1.
+        If the window is out of range.
 
     Examples
     --------

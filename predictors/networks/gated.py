@@ -22,6 +22,7 @@ from paceline.predictors.networks.delay_lines import situations
 from paceline.predictors.networks.gated_memory import Rows, scale_of
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import GateExamples, Training, gated_layer, hidden_layer
+from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ class GatedNARX(Network):
         online: bool = False,
         training: Training = DEFAULT,
     ) -> None:
-        if hidden < 1 or driver_lags < 1:
-            raise ValueError(f"hidden and driver_lags must be at least 1, got {hidden} and {driver_lags}")
+        for name, value in (("hidden", hidden), ("driver_lags", driver_lags)):
+            whole(name, value, least=1)
         super().__init__(drivers)
         self.hidden = hidden
         self.driver_lags = driver_lags

@@ -16,6 +16,7 @@ from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
 from paceline.predictors.networks.delay_lines import Rows, situations
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import Examples, Training, tanh_layer
+from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
@@ -83,11 +84,8 @@ class NARX(Network):
         drivers: Sequence[str] | None = None,
         training: Training | None = None,
     ) -> None:
-        if lags < 1 or driver_lags < 0 or hidden < 1:
-            raise ValueError(
-                "lags and hidden must be at least 1 and driver_lags at least 0, "
-                f"got lags={lags}, driver_lags={driver_lags}, hidden={hidden}"
-            )
+        for name, value, least in (("lags", lags, 1), ("driver_lags", driver_lags, 0), ("hidden", hidden, 1)):
+            whole(name, value, least)
         super().__init__(drivers)
         self.lags = lags
         self.driver_lags = driver_lags

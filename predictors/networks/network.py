@@ -47,4 +47,9 @@ class Network(FleetPredictor):
         self.driver_names_ = tuple(map(str, learnt.pop("driver_names", self.driver_names_)))
         self.driver_mean_ = np.array(learnt.pop("driver_mean", self.driver_mean_))
         self.driver_scale_ = np.array(learnt.pop("driver_scale", self.driver_scale_))
+        for name, values in (("driver_mean", self.driver_mean_), ("driver_scale", self.driver_scale_)):
+            if values.shape != (len(self.driver_names_),) or not np.isfinite(values).all():
+                raise ValueError(f"{name} must hold a finite number for each of the drivers {self.driver_names_}")
         self.weights_ = {name: np.array(value) for name, value in learnt.items()}
+        if odd := [name for name, value in self.weights_.items() if not np.isfinite(value).all()]:
+            raise ValueError(f"weights must be finite, but {odd} are not")

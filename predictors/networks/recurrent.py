@@ -17,6 +17,7 @@ from paceline._require import require
 from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import Sequences, Training
+from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ class RecurrentPredictor(Network):
     """State vectors per cell: 1 for the output, or 2 if there is also a memory, as in an LSTM."""
 
     def __init__(self, hidden: int = 16, drivers: Sequence[str] | None = None, training: Training = DEFAULT) -> None:
-        if hidden < 1:
-            raise ValueError(f"hidden must be at least 1, got {hidden}")
+        whole("hidden", hidden, least=1)
         super().__init__(drivers)
         self.hidden = hidden
         self.training = training

@@ -16,8 +16,9 @@ from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.driver_choice import shared_drivers
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
-from paceline.predictors.trees.forest import Trees
+from paceline.predictors.trees.forest import MOST_STEPS, Trees
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -88,13 +89,10 @@ class Boosting(FleetPredictor):
         drivers: Sequence[str] | None = None,
     ) -> None:
         for name, value, least in (("lags", lags, 2), ("driver_lags", driver_lags, 0), ("trees", trees, 1)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if leaves < 2 or not 0.0 < learning_rate <= 1.0:
-            raise ValueError(
-                f"leaves must be at least 2 and learning_rate in (0, 1], got leaves={leaves}, "
-                f"learning_rate={learning_rate}"
-            )
+            whole(name, value, least)
+        whole("leaves", leaves, least=2, most=MOST_STEPS)
+        if not 0.0 < learning_rate <= 1.0:
+            raise ValueError(f"learning_rate must lie in (0, 1], got {learning_rate}")
         super().__init__()
         self.lags = lags
         self.driver_lags = driver_lags

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Integers = NDArray[np.int64]
 
+MOST_STEPS = 1000
+"""No tree is deeper: each step of a walk costs time, for all workers in every iteration."""
+
 
 @dataclass(frozen=True, eq=False)
 class Trees:
@@ -72,7 +75,23 @@ class Trees:
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Trees:
         """Rebuild the trees from the result of :meth:`arrays`."""
-        return cls(**{field.name: np.array(arrays[field.name]) for field in fields(cls)})
+        trees = cls(**{field.name: np.array(arrays[field.name]) for field in fields(cls)})
+        for name in ("steps", "baseline"):  # a model file holds numbers without an axis as arrays of one
+            object.__setattr__(trees, name, getattr(trees, name).reshape(()))
+        trees._check()
+        return trees
+
+    def _check(self) -> None:
+        """Raise an error unless every node exists that another names, and no walk is longer than a tree is deep."""
+        nodes = len(self.value_N)
+        shapes = {"feature_N": (nodes,), "threshold_N": (nodes,), "missing_right_N": (nodes,), "child_N2": (nodes, 2)}
+        for name, shape in {**shapes, "value_N": (nodes,), "steps": (), "baseline": ()}.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"{name} must have the shape {shape}, got {getattr(self, name).shape}")
+        for name, most in (("feature_N", 1 << 31), ("child_N2", nodes), ("root_G", nodes), ("steps", MOST_STEPS)):
+            numbers = getattr(self, name)
+            if numbers.dtype.kind not in "iu" or not ((numbers >= 0) & (numbers < most)).all():
+                raise ValueError(f"{name} must hold whole numbers from 0 to {most - 1}")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.datasets.bounded_parquet import read_table
 from paceline.datasets.readers.files import opened
 from paceline.datasets.readers.format import Format, require_dense
 from paceline.datasets.readers.tally import Tally
@@ -39,15 +40,13 @@ def read(paths: Sequence[Path], *, micro_batches: bool = False) -> Iterator[Trac
 def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     """Return the computing of all ranks, in the order of steps."""
     import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     with opened(path):
         pass  # refuses pickles and archives before pyarrow reads the file
     try:
-        table = pq.ParquetFile(path).read(columns=list(COLUMNS)).to_pandas(ignore_metadata=True)
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise ValueError(f"{path}: not a complete Parquet file (truncated, or another format): {error}") from error
+        table = read_table(path, COLUMNS).to_pandas(ignore_metadata=True)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if lacking := [name for name in COLUMNS if name not in table]:
         raise ValueError(f"{path}: columns {lacking} are missing; it has {list(table)}")
     texts = [name for name in COLUMNS if name != "optype" and not pd.api.types.is_numeric_dtype(table[name])]
@@ -109,14 +108,13 @@ def _trace(path: Path, stage: int, window: int, seconds: pd.DataFrame, steps: Se
 
 
 def _is(path: Path, head: str) -> bool:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not head.startswith("PAR1"):
         return False
     try:
         return {"optype", "rank", "stage", "step"} <= set(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
+    except Exception:  # pyarrow raises many kinds on damaged files
         return False
 
 

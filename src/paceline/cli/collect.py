@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from paceline.lab import Contention, Job, Usage
 
-out = Console()
-err = Console(stderr=True)
+from paceline.cli.show import SafeConsole
+
+out = SafeConsole()
+err = SafeConsole(stderr=True)
 
 
 def collect(

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 if TYPE_CHECKING:
     from paceline.lab.experiment import Outcome, Setting
 
-out = Console()
-err = Console(stderr=True)
+from paceline.cli.show import SafeConsole
+
+out = SafeConsole()
+err = SafeConsole(stderr=True)
 
 
 def live(

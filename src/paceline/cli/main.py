@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from paceline._printable import printable
 from paceline.cli.collect import collect
 from paceline.cli.data import data_app
 from paceline.cli.live import live
@@ -149,7 +150,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError, RuntimeError) as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        err.print(f"[bold red]error:[/] {escape(printable(str(error)))}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
 

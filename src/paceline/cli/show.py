@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
+
+from paceline._printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-out = Console()
+
+class SafeConsole(Console):
+    """A console that shows the escape sequences in what it prints, instead of sending them to the terminal.
+
+    Names of workers, drivers and files come from files that anybody may have made. Rich passes an escape sequence in a
+    text on; only what rich itself adds for colours reaches the terminal from here.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of what is printed, with unprintable characters escaped."""
+        for segment in super().render(renderable, options):
+            if segment.control is not None or segment.text.isprintable():
+                yield segment
+            else:
+                lines = (printable(line) for line in segment.text.split("\n"))
+                yield Segment("\n".join(lines), segment.style)
+
+
+out = SafeConsole()
 if not out.is_terminal:
-    out = Console(width=160)  # not the terminal's width: a table in a file or a log has no window to fit
-err = Console(stderr=True)
+    out = SafeConsole(width=160)  # a table in a file or a log has no window to fit
+err = SafeConsole(stderr=True)
 
 
 def print_frames(frames: dict[str, pd.DataFrame], as_json: bool) -> None:
@@ -34,6 +56,8 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) ->
     if as_json:
         print(json.dumps(rows))
         return
+    # Escaped before the columns are laid out, not only when they are printed.
+    rows = [{printable(key): _shown(value) for key, value in row.items()} for row in rows]
     table = Table(title=title, title_justify="left", title_style="bold")
     for key, value in rows[0].items() if rows else ():
         number = isinstance(value, (int, float))
@@ -42,3 +66,7 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) ->
     for row in rows:
         table.add_row(*(f"{value:.4g}" if isinstance(value, float) else escape(str(value)) for value in row.values()))
     out.print(table)
+
+
+def _shown(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.text import Text
 
 from paceline._printable import printable
+from paceline.cli.show import SafeConsole
 from paceline.coordinator import why
 
 if TYPE_CHECKING:
     from paceline.coordinator.metrics import RunReader
 
-out = Console()
+out = SafeConsole()
 
 KEPT = 2000
 """Number of last iterations that are drawn while watching."""
@@ -96,7 +97,7 @@ class Watched:
         if not len(reader):
             skipped = f"; {why.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
             return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
-        run = reader.run(last=KEPT)
+        run = reader.run()
         return view(run, done=len(reader), silent=self._silent(run.of_fleet["time"][-1]))
 
     def _read(self) -> RunReader:
@@ -104,7 +105,7 @@ class Watched:
 
         path = newest(self._source)
         if self._reader is None or self._reader.path != path:
-            self._reader, self._arrived = RunReader(path), None
+            self._reader, self._arrived = RunReader(path, keep=KEPT), None
             self._reader.poll()
         elif self._reader.poll():
             self._arrived = time.monotonic()

@@ -100,6 +100,9 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
         were = "was" if run.skipped == 1 else "were"
         skipped = why.count(run.skipped, "line")
         yield Text(f"{skipped} of the file could not be read and {were} skipped.", style="bold yellow")
+    if run.lost:
+        lost = why.count(run.lost, "iteration")
+        yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 
 def is_silent(run: Run, silent: float) -> bool:

@@ -1,0 +1,186 @@
+"""Small files that would fill a memory: each is refused, and the kernel holds the reader to a bound while it reads.
+
+The bounds are multiples of the files' sizes plus what every process needs, set on a process of its own.
+"""
+
+import io
+import lzma
+import tarfile
+import zlib
+
+import numpy as np
+import pytest
+from bounded import bounded
+
+UNPACKED = """
+import sys
+import paceline.datasets.readers
+from paceline.datasets.archives import unpack
+limit(megabytes=100, cpu_seconds=20)
+try:
+    unpack(sys.argv[1], sys.argv[2])
+except ValueError as error:
+    assert sys.argv[1] in str(error), error
+    print("refused")
+"""
+
+READ = """
+import sys
+import pandas, pyarrow.csv, pyarrow.parquet, numpy
+from paceline.datasets import read_traces
+numpy.ones((50, 50)) @ numpy.ones((50, 50))
+limit(megabytes=500, cpu_seconds=20)
+try:
+    read_traces(sys.argv[1], sys.argv[2])
+    print("read")
+except ValueError as error:
+    assert sys.argv[1] in str(error), error
+    print("refused")
+"""
+
+
+def header(kind, size, name="x"):
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def packed(path, *parts):
+    """Write an xz file of these parts: bytes, or a number of zeros."""
+    with lzma.open(path, "wb", preset=1) as file:
+        for part in parts:
+            for _ in range(part >> 20 if isinstance(part, int) else 1):
+                file.write(bytes(1 << 20) if isinstance(part, int) else part)
+    return path
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_a_header_of_a_hundred_megabytes_is_refused(tmp_path, kind):
+    archive = packed(tmp_path / "bomb.tar.xz", header(kind, 120 << 20), 120 << 20)
+    assert archive.stat().st_size < 1 << 17
+    assert bounded(UNPACKED, archive, tmp_path / "out") == "refused"
+
+
+def test_many_small_headers_are_refused_once_they_sum_up(tmp_path):
+    part = header(tarfile.XGLTYPE, 1 << 19) + bytes(1 << 19)
+    archive = packed(tmp_path / "bomb.tar.xz", *[part] * 300)
+    assert bounded(UNPACKED, archive, tmp_path / "out") == "refused"
+
+
+def test_a_dictionary_of_a_gigabyte_is_refused(tmp_path):
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("x"))
+    # The header of a small file that asks for a dictionary of 1 GB: the byte that says so, and the header's checksum.
+    small = bytearray(lzma.compress(whole.getvalue(), filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 16}]))
+    at = small.index(b"\x21\x01", 12) + 2
+    small[at] = 36  # 2**30 bytes
+    size = (small[12] + 1) * 4
+    small[12 + size - 4 : 12 + size] = zlib.crc32(bytes(small[12 : 12 + size - 4])).to_bytes(4, "little")
+    (tmp_path / "bomb.tar.xz").write_bytes(small)
+    assert bounded(UNPACKED, tmp_path / "bomb.tar.xz", tmp_path / "out") == "refused"
+
+
+def test_an_xz_archive_is_unpacked_and_a_damaged_one_refused(tmp_path):
+    from paceline.datasets.archives import unpack
+
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        info = tarfile.TarInfo("inside.csv")
+        info.size = 5
+        tar.addfile(info, io.BytesIO(b"hello"))
+    good = packed(tmp_path / "good.tar.xz", whole.getvalue())
+    assert [file.read_text() for file in unpack(good, tmp_path / "good")] == ["hello"]
+    content = good.read_bytes()
+    for cut in range(0, len(content), 7):
+        (tmp_path / "cut.tar.xz").write_bytes(content[:cut])
+        with pytest.raises(ValueError, match=r"cut\.tar\.xz"):
+            unpack(tmp_path / "cut.tar.xz", tmp_path / "out")
+    for at in range(0, len(content), 5):
+        (tmp_path / "odd.tar.xz").write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+        try:
+            unpack(tmp_path / "odd.tar.xz", tmp_path / f"odd{at}")
+        except ValueError as error:
+            if "odd.tar.xz" not in str(error):
+                raise
+
+
+def parquet(path, **columns):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path, compression="zstd")
+    return path
+
+
+def test_rows_of_parquet_that_take_no_room_are_refused(tmp_path):
+    rows = 20_000_000
+    zeros = np.zeros(rows)
+    path = parquet(
+        tmp_path / "bomb.parquet", worker=zeros, iteration=np.zeros(rows, np.int32), samples=zeros, seconds=zeros
+    )
+    assert path.stat().st_size < 1 << 20
+    assert bounded(READ, path, "parquet") == "refused"
+
+
+def test_one_long_text_for_all_rows_of_parquet_is_refused(tmp_path):
+    import pyarrow as pa
+
+    rows = 100_000
+    worker = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["x" * 1_000_000]).cast(
+        pa.dictionary(pa.int32(), pa.string())
+    )
+    path = parquet(
+        tmp_path / "bomb.parquet",
+        worker=worker,
+        iteration=np.arange(rows),
+        samples=np.ones(rows),
+        seconds=np.ones(rows),
+    )
+    assert bounded(READ, path, "parquet") == "refused"
+
+
+def test_nested_columns_and_many_columns_of_parquet_are_refused(tmp_path):
+    plain = {"worker": ["a"], "iteration": [0], "samples": [1.0], "seconds": [1.0]}
+    assert bounded(READ, parquet(tmp_path / "good.parquet", **plain), "parquet") == "read"
+    nested = parquet(tmp_path / "nested.parquet", **plain, extra=[[[1.0] * 10]])
+    wide = parquet(tmp_path / "wide.parquet", **plain, **{f"c{k}": [0.0] for k in range(5000)})
+    assert bounded(READ, nested, "parquet") == "refused"
+    assert bounded(READ, wide, "parquet") == "refused"
+
+
+def test_a_panel_that_would_be_nearly_empty_is_refused(tmp_path):
+    rows = np.arange(40_000)
+    path = parquet(
+        tmp_path / "bomb.parquet", worker=rows.astype(str), iteration=rows, samples=rows * 1.0, seconds=rows * 1.0
+    )
+    assert bounded(READ, path, "parquet") == "refused"
+
+
+@pytest.mark.parametrize("columns", [5_000, 100_000])
+def test_a_table_of_far_too_many_columns_is_refused_at_once(tmp_path, columns):
+    path = tmp_path / "wide.csv"
+    names = ["worker", "iteration", "samples", "seconds", *(f"c{k}" for k in range(columns))]
+    path.write_text(",".join(names) + "\n" + ",".join(["1"] * len(names)) + "\n")
+    assert bounded(READ, path, "csv") == "refused"
+
+
+def test_flipped_bits_of_parquet_raise_only_sentences(tmp_path):
+    """Of 600 flipped files three raised errors of libraries below."""
+    from paceline.datasets import Trace, read_traces
+
+    rng = np.random.default_rng(0)
+    trace = Trace(rng.integers(1, 9, (40, 3)), rng.uniform(0.1, 1, (40, 3)), meta={"job": "tiny"})
+    whole = trace.save(tmp_path / "good.parquet").read_bytes()
+    path = tmp_path / "flipped.parquet"
+    for _ in range(300):
+        data = bytearray(whole)
+        for at in rng.integers(0, len(data), rng.integers(1, 4)):
+            data[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        for read in (lambda: Trace.load(path), lambda: read_traces(path)):
+            try:
+                read()
+            except ValueError as error:
+                if "flipped.parquet" not in str(error):
+                    raise

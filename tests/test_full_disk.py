@@ -1,0 +1,229 @@
+"""A full disk: what does not fit is lost, counted and said; nothing else is lost, and nothing ends the training.
+
+The largest size of a file that the kernel allows a process stands for the disk: writing beyond it fails in the same
+way, with a short write and then an error, and the test can give space back.
+"""
+
+import errno
+import json
+import logging
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_metrics import iterations
+
+from paceline._lines import Lines
+from paceline.coordinator.metrics import JsonLines, read_run
+from paceline.recording import Recorder, merge
+
+
+@pytest.fixture
+def room():
+    """Return a function that lets files grow to so many bytes only; ``None`` takes the limit away."""
+    before, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, before if size is None else (size, before[1]))
+
+    yield limit
+    limit(None)
+    signal.signal(signal.SIGXFSZ, action)
+
+
+def record(recorder, count):
+    for _ in range(count):
+        with recorder.iteration(samples=8):
+            pass
+
+
+def test_a_recorder_loses_only_what_does_not_fit_and_the_rest_is_read(tmp_path, room, caplog):
+    path = tmp_path / "0.jsonl"
+    with Recorder(path, "0") as recorder:
+        record(recorder, 5)
+        room(path.stat().st_size + 7)  # the next line is cut after 7 bytes
+        record(recorder, 3)
+        room(None)
+        record(recorder, 5)
+    assert recorder.lost == 3
+    trace = merge([path])
+    assert len(trace) == 10
+    assert trace.meta["iterations_lost"] == "worker 0: 3"
+    numbers = [json.loads(line)[0] for line in path.read_text().splitlines()[1:]]
+    assert numbers == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12]
+    said = [record.getMessage() for record in caplog.records]
+    assert [str(path) in line for line in said] == [True, True, True]
+    assert "could not be written and is lost" in said[0]
+    assert "written again; 3 were lost" in said[1]
+    assert "lacks 3 lines" in said[2]
+
+
+def test_a_header_that_does_not_fit_takes_its_iterations_with_it(tmp_path, room):
+    path = tmp_path / "0.jsonl"
+    with Recorder(path, "0") as recorder:
+        room(0)
+        record(recorder, 2)
+        room(None)
+        record(recorder, 3)
+    assert recorder.lost == 2
+    assert len(merge([path])) == 3
+
+
+def test_a_recorder_on_a_disk_that_stays_full_closes_in_peace(tmp_path, room):
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
+        room(0)
+        record(recorder, 2)
+    assert recorder.lost == 2
+    with pytest.raises(ValueError, match=r"0\.jsonl holds no header"):
+        merge([tmp_path / "0.jsonl"])
+
+
+def test_the_metrics_of_a_run_lose_only_what_does_not_fit_and_the_reader_counts_it(tmp_path, room, caplog):
+    path = tmp_path / "run.jsonl"
+    sink = JsonLines(path)
+    for record in iterations(12):
+        if record.index == 4:
+            room(path.stat().st_size + 50)
+        if record.index == 9:
+            room(None)
+        sink(record)
+    sink.close()
+    run = read_run(path)
+    assert run.of_fleet["index"].tolist() == [0, 1, 2, 3, 9, 10, 11]
+    assert (run.skipped, run.lost, sink.lost) == (0, 5, 5)
+    assert "is lost" in caplog.text
+
+
+def test_no_iteration_is_written_without_the_header_of_its_fleet(tmp_path, room):
+    path = tmp_path / "run.jsonl"
+    sink = JsonLines(path)
+    for record in iterations(2):
+        sink(record)
+    grown = iterations(4, workers=("gpu0", "gpu1", "gpu2"), speeds=(1000.0, 500.0, 500.0), first=2)
+    room(path.stat().st_size)
+    sink(next(grown))
+    room(None)
+    for record in grown:
+        sink(record)
+    sink.close()
+    run = read_run(path)
+    assert (len(run), run.skipped, run.lost) == (5, 0, 1)
+    assert np.isfinite(run.sizes[2:]).all()
+
+
+class Stubborn:
+    """A file on a disk so full that nothing can be taken back either, and that cannot be closed."""
+
+    def __init__(self, file):
+        self.file, self.full = file, True
+
+    def write(self, content):
+        if not self.full:
+            return self.file.write(content)
+        if len(content) > 3:
+            return self.file.write(content[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def truncate(self, size):
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.file.truncate(size)
+
+    def seek(self, *where):
+        return self.file.seek(*where)
+
+    def close(self):
+        self.file.close()
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_what_cannot_be_taken_back_at_once_is_taken_back_later(tmp_path, caplog):
+    lines = Lines(tmp_path / "a.txt", logging.getLogger("paceline.test"))
+    assert lines.append("first")
+    lines._file = Stubborn(lines._file)
+    assert not lines.append("lost one")
+    assert not lines.append("lost two")
+    lines._file.full = False
+    assert lines.append("second")
+    lines.close()
+    assert (tmp_path / "a.txt").read_text() == "first\nsecond\n"
+    assert "could not be closed" in caplog.text
+
+
+def test_a_device_that_is_always_full_ends_nothing(caplog):
+    sink = JsonLines("/dev/full")
+    for record in iterations(3):
+        sink(replace(record))
+    sink.close()
+    assert sink.lost == 3
+    assert "No space left on device" in caplog.text
+
+
+REAL = """
+import os, sys
+from paceline.recording import Recorder, merge
+filler = open("filler", "wb", buffering=0)
+with Recorder("0.jsonl", "0") as recorder:
+    def record(count):
+        for _ in range(count):
+            with recorder.iteration(samples=8):
+                pass
+    record(5)
+    try:
+        while filler.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+    record(300)
+    os.unlink("filler")
+    filler.close()
+    record(5)
+assert 0 < recorder.lost < 300, recorder.lost
+assert len(merge(["0.jsonl"])) == 310 - recorder.lost
+print("as promised")
+"""
+
+
+def mounted(options, folder, code):
+    """Run code in a folder on a file system of its own, which this process does not see; skip where that is refused."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "CODE": code}
+    unshared = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if not shutil.which("unshare") or subprocess.run([*unshared, f"mount -t tmpfs none {folder}"]).returncode:
+        pytest.skip("no file system can be mounted here")
+    inside = f'mount -t tmpfs -o {options} none {folder} && cd {folder} && {sys.executable} -c "$CODE"'
+    done = subprocess.run([*unshared, inside], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "as promised\n", done.stderr
+    return done.stderr
+
+
+def test_a_file_system_that_is_really_full_is_survived(tmp_path):
+    assert "No space left on device" in mounted("size=64k", tmp_path, REAL)
+
+
+READ_ONLY = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_metrics import JsonLines, iterations
+from paceline.recording import Recorder
+sink = JsonLines("run.jsonl")
+for record in iterations(3):
+    sink(record)
+try:
+    Recorder("0.jsonl", "0").__enter__()
+except OSError as error:
+    assert "0.jsonl" in str(error)
+    print("as promised")
+"""
+
+
+def test_a_disk_that_is_read_only_ends_the_metrics_and_refuses_a_recording_before_it_begins(tmp_path):
+    said = mounted("ro", tmp_path, READ_ONLY.format(tests=str(Path(__file__).parent)))
+    assert said.count("no more metrics are written by JsonLines") == 1

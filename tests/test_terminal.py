@@ -1,0 +1,91 @@
+"""No name in a file reaches a terminal as an escape sequence, whichever command prints it."""
+
+import logging
+from io import StringIO
+
+import pytest
+from rich.text import Text
+from test_metrics import iterations
+
+from paceline.cli import collect, data, live, main, show, watch
+from paceline.cli.show import SafeConsole
+from paceline.coordinator.metrics import Logging
+
+OSC = "\x1b]52;c;aGk=\x07"
+EVIL = f"a{OSC}\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+
+
+def unprintable(shown):
+    return {char for char in shown if not char.isprintable()} - {"\n"}
+
+
+def paceline(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["paceline", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        main.main()
+    return stopped.value.code
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """A trace whose file, workers and drivers have names that would act on a terminal."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"evil{OSC}.csv"
+    rows = "".join(f'"{EVIL}{w}",{k},8,{0.5 + w + k % 3},{k}\n' for k in range(60) for w in (0, 1))
+    path.write_text(f'worker,iteration,samples,seconds,"cpu{EVIL}"\n' + rows)
+    return path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("data", "info"),
+        ("data", "check"),
+        ("data", "load", "--out", f"copy{OSC}.parquet"),
+        ("evaluate", "last-value", "--warmup", "5", "--trace"),
+        ("replay", "last-value", "--warmup", "5", "--trace"),
+        ("fit", "last-value", "--out", f"model{OSC}.safetensors", "--fit-on"),
+    ],
+    ids=" ".join,
+)
+def test_names_of_a_file_reach_no_terminal(evil, monkeypatch, capsys, command):
+    assert not paceline(monkeypatch, *command, evil.name)
+    told = capsys.readouterr()
+    assert r"\x1b]52" in told.out + told.err
+    assert not unprintable(told.out + told.err)
+
+
+@pytest.mark.parametrize(
+    "command", [("data", "info"), ("data", "check"), ("evaluate", "ewma", "--trace"), ("replay", "ewma", "--trace")]
+)
+def test_names_in_an_error_reach_no_terminal(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"evil{OSC}.csv").write_text(f'worker,iteration,samples,seconds\n"{EVIL}",0,8,1\n"{EVIL}",0,8,1\n')
+    assert paceline(monkeypatch, *command, f"evil{OSC}.csv") == 2
+    assert not unprintable(capsys.readouterr().err)
+
+
+def test_every_command_prints_to_a_safe_console():
+    consoles = [room.out for room in (collect, data, live, show, watch)] + [
+        room.err for room in (collect, data, live, show)
+    ]
+    assert all(isinstance(console, SafeConsole) for console in consoles)
+
+
+def test_colours_of_our_own_still_reach_a_terminal():
+    console = SafeConsole(file=StringIO(), force_terminal=True, color_system="standard", width=60)
+    console.print("[red]stop[/] " + EVIL, highlight=False)
+    console.print(Text(EVIL, style="bold"))
+    shown = console.file.getvalue()
+    assert shown.startswith("\x1b[31mstop\x1b[0m")
+    assert OSC not in shown
+    assert "\x9b" not in shown
+    assert shown.count("\x1b") == 4
+
+
+def test_names_reach_no_log(caplog):
+    with caplog.at_level(logging.INFO, "paceline.metrics"):
+        for record in iterations(4, workers=(EVIL, "b")):
+            Logging(every=1)(record)
+    assert r"\x1b]52" in caplog.text
+    assert all(not unprintable(record.getMessage()) for record in caplog.records)
