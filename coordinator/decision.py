@@ -96,7 +96,16 @@ def decide(now: Situation) -> tuple[Sizes, str]:
     made = now.makespan(sizes)
     if made >= kept:
         return now.sizes, f"Kept the sizes: the best split would gain {why.percent(gain)}, but a first step nothing"
-    return sizes, f"{_moved(now, sizes)}: {why.expected(made, kept, now.horizon, now.policy.risk)}{cut}"
+    return (
+        sizes,
+        f"{_moved(now, sizes)}: {why.expected(made, kept, now.horizon, now.policy.risk)}{cut or _rounding(now, made)}",
+    )
+
+
+def _rounding(now: Situation, made: float) -> str:
+    """Return what whole quanta cost, against a split of single samples, where that is worth a word."""
+    lost = largest_gain(now.curves, now.limits.global_batch, made)
+    return why.rounded(now.policy.quantum, lost) if now.policy.quantum > 1 and lost >= why.WORTH_A_WORD else ""
 
 
 def _reason_to_keep(now: Situation, gain: float) -> str:

@@ -96,8 +96,14 @@ class KnowsWork(Protocol):
         By which costs follow from features, ``[F]``, to be set alike on every rank; None where samples have no costs.
     least_samples
         Fewest samples of a rank.
+    micro_batch
+        Samples of a micro-batch, where ranks have different numbers of them; None otherwise.
+    step_ends
+        Whether the batch handed out last is the last of its step on this rank.
     """
 
     dealt: Dealt
     coefficients: Array | None
     least_samples: int
+    micro_batch: int | None
+    step_ends: bool

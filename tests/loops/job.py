@@ -68,10 +68,11 @@ class Recorded(BalancedLoader):
     """Remembers the samples of every batch of every loop."""
 
     def __iter__(self):
-        loop = []
+        loop, begun = [], False
         self.loops.append(loop)
         for batch in super().__iter__():
-            loop.append(batch[-1].tolist())
+            loop[-1:] = [loop[-1] + batch[-1].tolist()] if begun else [*loop[-1:], batch[-1].tolist()]
+            begun = not self.step_ends  # the micro-batches of a step are one batch of the run alone
             yield batch
 
 
@@ -90,6 +91,7 @@ class Replayed:
             [list(parts) for parts in zip(*batches_R, strict=True)] for batches_R in zip(*loops_R, strict=True)
         ]
         self.sizes = []
+        self.step_ends = True
         self.begun = 0
 
     def __len__(self):
@@ -124,6 +126,9 @@ class Alone:
 
     def scale(self, loss):
         return loss
+
+    def accumulating(self):
+        return nullcontext()
 
 
 class Job:

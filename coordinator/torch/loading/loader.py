@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Never
+from typing import Any, Literal, Never
 
 import numpy as np
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from paceline.coordinator.torch.loading.costs import Costs, costs_of
 from paceline.coordinator.torch.loading.dealer import AHEAD, Dealer
 from paceline.coordinator.torch.loading.dealt import Dealt
 from paceline.coordinator.torch.loading.loop import Loop
+from paceline.coordinator.torch.loading.micro import BALANCE, Pieces, checked_micro_batch, micro_dealt, pieces
 from paceline.coordinator.torch.loading.numbers import Numbers
 from paceline.coordinator.torch.loading.options import Loading, place, refuse, require_samples, whole
 from paceline.coordinator.torch.loading.progress import Progress
@@ -45,7 +46,10 @@ class BalancedLoader:
     drop_last
         Whether to leave out the samples at the end of an epoch that do not fill a global batch.
     accumulate
-        Micro-batches of one optimiser step. Sizes change only between steps.
+        Micro-batches of one optimiser step. Sizes change only between steps. With ``"balance"`` a global batch is a
+        step, and each rank gets its part in micro-batches, faster ranks more of them: see ``docs/work.md``.
+    micro_batch
+        Samples of such a micro-batch; a rank's last one in a step may have fewer.
     cost
         What each sample costs: an array of N numbers, the name of a dataset's column, or a function of a sample. Global
         batches are drawn as without it, and then divided so that ranks end together; it is used as it is given. See
@@ -87,6 +91,8 @@ class BalancedLoader:
         Samples of each rank in the batch handed out last, ``[W]`` int64.
     dealt
         What else is known of that batch.
+    step_ends
+        Whether the batch handed out last is the last of its step on this rank, with ``accumulate="balance"``.
     before_batch
         Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
     after_batch
@@ -122,7 +128,8 @@ class BalancedLoader:
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
-        accumulate: int = 1,
+        accumulate: int | Literal["balance"] = 1,
+        micro_batch: int | None = None,
         cost: Numbers | None = None,
         lengths: Numbers | None = None,
         cap: float | None = None,
@@ -150,10 +157,13 @@ class BalancedLoader:
         self._shares = Shares(self.global_batch, self.world_size, bool(drop_last))
         require_samples(dataset, self.world_size, self._shares.least)
         self.dataset = dataset
-        self.accumulate = whole("accumulate", accumulate, 1, "micro-batch")
+        self.micro_batch = checked_micro_batch(micro_batch, accumulate)
+        self.accumulate = 1 if accumulate == BALANCE else whole("accumulate", accumulate, 1, "micro-batch")
+        self.step_ends = True
         self.sizes = self._shares.equal()
         self.batch_sizes = self.sizes
         self.dealt = Dealt.plain(self.sizes, self.rank)
+        self._next_dealt = [self.dealt]
         self._step_items = 0.0
         self.before_batch: Callable[[], None] | None = None
         self.after_batch: Callable[[Sizes, Any], None] | None = None
@@ -164,7 +174,9 @@ class BalancedLoader:
         )
         self._progress = Progress(self._dealer, self._shares.least)
         loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
-        self._source = source(dataset, self._dealer, self.rank, collate_fn, loading)
+        self._collated = self.micro_batch is not None and collate_fn is not None
+        collate = Pieces(collate_fn, self.micro_batch) if collate_fn and self.micro_batch else collate_fn
+        self._source = source(dataset, self._dealer, self.rank, collate, loading)
 
     @property
     def sizes(self) -> Sizes:
@@ -223,6 +235,7 @@ class BalancedLoader:
             "seed": self._dealer.seed,
             "drop_last": self._shares.drop_last,
             "accumulate": self.accumulate,
+            "micro_batch": self.micro_batch,
             "num_workers above 0": self._dealer.ahead > 0,
             **(self._dealer.costs.settings() if isinstance(self._dealer, CostDealer) else {}),
         }
@@ -245,7 +258,15 @@ class BalancedLoader:
         return Loop(self._loop())
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the data stands, for an exact resume: with as many ranks or more or fewer."""
+        """Return where the data stands, for an exact resume: with as many ranks or more or fewer.
+
+        Raises
+        ------
+        RuntimeError
+            If a step has micro-batches left on this rank: they would come neither in this job nor in the next.
+        """
+        if not self.step_ends:
+            raise RuntimeError("state_dict() in the middle of a step: call it where loader.step_ends is true")
         state = {**self._progress.state_dict(), "sizes": self.sizes, "step_items": np.array(self._step_items)}
         return state if self.coefficients is None else {**state, "coefficients": self.coefficients}
 
@@ -299,7 +320,7 @@ class BalancedLoader:
             self._require_latest(this)
             if not self._progress.more:
                 break
-            yield self._batch()
+            yield from self._parts(self._batch())
         self._progress.finish()
 
     def _require_latest(self, loop: int) -> None:
@@ -317,13 +338,27 @@ class BalancedLoader:
         batch = self._source.take(self._dealer.hand(self.rank)[: sizes_W[self.rank]])
         self._dealer.play(sizes_W)  # only now: a batch that could not be loaded has not been handed out
         self._progress.batches += 1
-        self.batch_sizes, self.dealt = sizes_W, dealt
-        if self.after_batch:
-            self.after_batch(sizes_W, batch)
+        self.batch_sizes, self._next_dealt = sizes_W, dealt
         return batch
 
-    def _known_of(self, sizes_W: Sizes) -> Dealt:
-        """Return what is known of the next batch, while the dealer still holds it."""
+    def _parts(self, batch: Any) -> Iterator[Any]:
+        """Yield a rank's part of a global batch: as a whole, or in micro-batches."""
+        parts: Iterable[Any] = [batch]
+        if self.micro_batch:
+            rows = int(self.batch_sizes[self.rank])
+            parts = pieces(batch, rows, self.micro_batch, collated=self._collated)
+        for dealt, part in zip(self._next_dealt, parts, strict=True):
+            self.dealt, self.step_ends = dealt, dealt.last
+            if self.after_batch:
+                self.after_batch(dealt.sizes, part)
+            yield part
+
+    def _known_of(self, sizes_W: Sizes) -> list[Dealt]:
+        """Return what is known of the next batch, or of each of its micro-batches, while the dealer still holds it."""
+        dealt = self._known_as_a_whole(sizes_W)
+        return micro_dealt(self._dealer, dealt, self.rank, self.micro_batch) if self.micro_batch else [dealt]
+
+    def _known_as_a_whole(self, sizes_W: Sizes) -> Dealt:
         dealer = self._dealer
         if not isinstance(dealer, CostDealer):
             return Dealt.plain(sizes_W, self.rank)
