@@ -357,7 +357,7 @@ class Balance:
         own = [self._plan_seconds, self._log_norm, total, self._foreign]
         measure = self._clock.report()
         if self._micro_batch:  # plans are about steps, whose micro-batches differ in number
-            measure = measure._replace(micro_batches=measure.steps)
+            measure = measure.by_steps()
         features = (self._clock.features or [math.nan] * self._features) if self._features else []
         row = [*measure, self._out_of_memory, self._checksum, *position, *own, *drivers, *features]
         self._exchange.send(row)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._arrays import Sizes
-from paceline.coordinator.torch.loading.dealt import Dealt
+from paceline.coordinator.torch.dealt import Dealt
 
 FAR_AHEAD = 64
 """Batches that a loop may have fetched before it computes the first; a longer queue has been abandoned."""

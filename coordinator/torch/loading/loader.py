@@ -11,10 +11,10 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
+from paceline.coordinator.torch.dealt import Dealt
 from paceline.coordinator.torch.loading.cost_dealer import CostDealer
 from paceline.coordinator.torch.loading.costs import Costs, costs_of
 from paceline.coordinator.torch.loading.dealer import AHEAD, Dealer
-from paceline.coordinator.torch.loading.dealt import Dealt
 from paceline.coordinator.torch.loading.loop import Loop
 from paceline.coordinator.torch.loading.micro import BALANCE, Pieces, checked_micro_batch, micro_dealt, pieces
 from paceline.coordinator.torch.loading.numbers import Numbers
