@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Literal, Never
 
 import numpy as np
@@ -12,11 +11,18 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.torch.dealt import Dealt
-from paceline.coordinator.torch.loading.cost_dealer import CostDealer
-from paceline.coordinator.torch.loading.costs import Costs, costs_of
-from paceline.coordinator.torch.loading.dealer import AHEAD, Dealer
+from paceline.coordinator.torch.loading.cost_dealer import CostDealer, dealer_for, mean_batch
+from paceline.coordinator.torch.loading.costs import costs_of
+from paceline.coordinator.torch.loading.dealer import Sampler
 from paceline.coordinator.torch.loading.loop import Loop
-from paceline.coordinator.torch.loading.micro import BALANCE, Pieces, checked_micro_batch, micro_dealt, pieces
+from paceline.coordinator.torch.loading.micro import (
+    BALANCE,
+    Pieces,
+    checked_micro_batch,
+    dealt_as_a_whole,
+    micro_dealt,
+    pieces,
+)
 from paceline.coordinator.torch.loading.numbers import Numbers
 from paceline.coordinator.torch.loading.options import Loading, place, refuse, require_samples, whole
 from paceline.coordinator.torch.loading.progress import Progress
@@ -43,6 +49,9 @@ class BalancedLoader:
         This process and how many there are; from ``torch.distributed`` where they are not given.
     shuffle, seed
         Whether, and from which seed, every epoch has a new order. The same on every rank.
+    sampler
+        What orders an epoch in place of ``shuffle`` and ``seed``: it yields numbers of samples, the same on every rank,
+        and is asked anew for every epoch, after its ``set_epoch`` if it has one. What it yields comes exactly once.
     drop_last
         Whether to leave out the samples at the end of an epoch that do not fill a global batch.
     accumulate
@@ -127,6 +136,7 @@ class BalancedLoader:
         world_size: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
+        sampler: Sampler | None = None,
         drop_last: bool = False,
         accumulate: int | Literal["balance"] = 1,
         micro_batch: int | None = None,
@@ -153,7 +163,7 @@ class BalancedLoader:
         costs = costs_of(
             dataset, cost=cost, lengths=lengths, items=items, cap=cap, global_tokens=global_tokens, padded=bool(padded)
         )
-        self.global_batch = _global_batch(global_batch, costs, self.world_size, drop_last=bool(drop_last))
+        self.global_batch = mean_batch(global_batch, costs, self.world_size, drop_last=bool(drop_last))
         self._shares = Shares(self.global_batch, self.world_size, bool(drop_last))
         require_samples(dataset, self.world_size, self._shares.least)
         self.dataset = dataset
@@ -169,8 +179,14 @@ class BalancedLoader:
         self.after_batch: Callable[[Sizes, Any], None] | None = None
         self.on_start: Callable[[], None] | None = None
         self._loops = 0
-        self._dealer = self._made_dealer(
-            costs, shuffle=bool(shuffle), seed=whole("seed", seed, 0), ahead=num_workers > 0
+        self._dealer = dealer_for(
+            len(dataset),
+            costs,
+            self._shares,
+            shuffle=bool(shuffle),
+            seed=whole("seed", seed, 0),
+            sampler=sampler,
+            ahead=num_workers > 0,
         )
         self._progress = Progress(self._dealer, self._shares.least)
         loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
@@ -251,7 +267,8 @@ class BalancedLoader:
         """
         if isinstance(self._dealer, CostDealer) and self._dealer.costs.budget is not None:
             return self._dealer.batches_of(self.epoch if self._dealer.remaining else self._progress.next_epoch)
-        return self._shares.batches(self._dealer.samples)
+        sampler = self._dealer.sampler
+        return self._shares.batches(self._dealer.samples if sampler is None else len(sampler))
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch; or the rest of one that was resumed."""
@@ -355,37 +372,7 @@ class BalancedLoader:
 
     def _known_of(self, sizes_W: Sizes) -> list[Dealt]:
         """Return what is known of the next batch, or of each of its micro-batches, while the dealer still holds it."""
-        dealt = self._known_as_a_whole(sizes_W)
+        if isinstance(self._dealer, CostDealer) and self._progress.batches % self.accumulate == 0:
+            self._step_items = self._dealer.step_items(self.accumulate)
+        dealt = dealt_as_a_whole(self._dealer, sizes_W, self.rank, self.accumulate, self._step_items)
         return micro_dealt(self._dealer, dealt, self.rank, self.micro_batch) if self.micro_batch else [dealt]
-
-    def _known_as_a_whole(self, sizes_W: Sizes) -> Dealt:
-        dealer = self._dealer
-        if not isinstance(dealer, CostDealer):
-            return Dealt.plain(sizes_W, self.rank)
-        own = dealer.hand(self.rank)
-        features = tuple(dealer.costs.of_batch(own).tolist())
-        if dealer.costs.items is None:
-            return replace(Dealt.plain(sizes_W, self.rank), features=features)
-        if self._progress.batches % self.accumulate == 0:
-            self._step_items = dealer.step_items(self.accumulate)
-        items, all_items = dealer.costs.items_of(own), dealer.step_items(1)
-        part = items / all_items if all_items else float(sizes_W[self.rank] / sizes_W.sum())
-        each = self.accumulate / self._step_items if self._step_items else 0.0
-        return Dealt(sizes_W, items * each, part, all_items * each, features)
-
-    def _made_dealer(self, costs: Costs | None, *, shuffle: bool, seed: int, ahead: bool) -> Dealer:
-        if costs is not None:
-            return CostDealer(costs, self._shares, shuffle=shuffle, seed=seed)
-        most = AHEAD if ahead else 0
-        return Dealer(len(self.dataset), self.world_size, shuffle=shuffle, seed=seed, ahead=most)
-
-
-def _global_batch(given: int | None, costs: Costs | None, world_size: int, *, drop_last: bool) -> int:
-    """Return the samples of a global batch: those given, or as many as a budget of tokens holds in the mean."""
-    if costs is None or costs.budget is None:
-        return whole("global_batch", given, world_size, "samples, one for each rank")
-    if given is not None:
-        raise ValueError("global_batch and global_tokens exclude each other: give one of them")
-    if drop_last:
-        raise ValueError("drop_last is about a fixed number of samples: with global_tokens leave it out")
-    return max(round(costs.budget / float(costs.tokens.cumsum()[-1]) * len(costs)), world_size)

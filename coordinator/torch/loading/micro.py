@@ -77,6 +77,28 @@ def micro_dealt(dealer: Dealer, dealt: Dealt, rank: int, size: int) -> list[Deal
     return known
 
 
+def dealt_as_a_whole(dealer: Dealer, sizes_W: Sizes, rank: int, micro_batches: int, step_items: float) -> Dealt:
+    """Return what is known of a rank's part of the next batch, while the dealer still holds it.
+
+    Parameters
+    ----------
+    micro_batches
+        Global batches of a step: loops divide by them, which the weights take back.
+    step_items
+        Loss terms of all of them.
+    """
+    if not isinstance(dealer, CostDealer):
+        return Dealt.plain(sizes_W, rank)
+    own = dealer.hand(rank)
+    features = tuple(dealer.costs.of_batch(own).tolist())
+    if dealer.costs.items is None:
+        return replace(Dealt.plain(sizes_W, rank), features=features)
+    items, all_items = dealer.costs.items_of(own), dealer.step_items(1)
+    part = items / all_items if all_items else float(sizes_W[rank] / sizes_W.sum())
+    each = micro_batches / step_items if step_items else 0.0
+    return Dealt(sizes_W, items * each, part, all_items * each, features)
+
+
 def _share(dealer: Dealer, samples: Sizes, own: Sizes) -> float:
     """Return the share of these samples in the rank's part: of its samples, or of its loss terms."""
     if isinstance(dealer, CostDealer) and (all_items := dealer.costs.items_of(own)):

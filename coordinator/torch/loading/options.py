@@ -15,8 +15,7 @@ DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
 
 INSTEAD = {
     "batch_size": "give global_batch, the samples of all ranks together",
-    "sampler": DRAWS,
-    "batch_sampler": DRAWS,
+    "batch_sampler": f"{DRAWS}; an order of your own is sampler=",
     "generator": DRAWS,
     "persistent_workers": "loading processes live on from epoch to epoch anyway, so leave it out",
     "in_order": "batches come in order, so leave it out",
