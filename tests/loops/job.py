@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.coordinator.torch import BalancedLoader, StreamLoader, attach
 from paceline.predictors import Forecast
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
@@ -64,7 +64,7 @@ class Samples(torch.utils.data.Dataset):
         return self.inputs[index], self.targets[index], index
 
 
-class Recorded(BalancedLoader):
+class Recording:
     """Remembers the samples of every batch of every loop."""
 
     def __iter__(self):
@@ -74,6 +74,14 @@ class Recorded(BalancedLoader):
             loop[-1:] = [loop[-1] + batch[-1].tolist()] if begun else [*loop[-1:], batch[-1].tolist()]
             begun = not self.step_ends  # the micro-batches of a step are one batch of the run alone
             yield batch
+
+
+class Recorded(Recording, BalancedLoader):
+    """A loader that remembers."""
+
+
+class RecordedStream(Recording, StreamLoader):
+    """A loader of streams that remembers."""
 
 
 class Replayed:
@@ -174,6 +182,15 @@ class Job:
         else:
             loader = Recorded(dataset, global_batch, **{"seed": 3, **options})
             loader.loops = []
+        self.loaders.append(loader)
+        return loader
+
+    def stream(self, dataset, *, global_batch=GLOBAL_BATCH, **options):
+        """Return a balanced loader of a stream over this dataset; alone, the union of what the ranks drew."""
+        if self.alone:
+            return self.loader(dataset)
+        loader = RecordedStream([dataset[number] for number in range(len(dataset))], global_batch, **options)
+        loader.loops = []
         self.loaders.append(loader)
         return loader
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from job import EPOCHS, SAMPLES, mse
+from job import EPOCHS, SAMPLES, Samples, mse
 from torch.nn.functional import cross_entropy
 from verdicts import exact, refused
 
@@ -265,3 +265,33 @@ def micro_batches_under_fsdp(job):
 
     model, loader = fully_shard(job.network()), job.loader(micro_batch=2, accumulate="balance")
     job.attach(model, loader, weigh="loss")
+
+
+def from_a_stream(job, loss_of=mse, data=None, **options):
+    data = data or Samples()
+    model, loader = job.ddp(job.network()), job.stream(data, window=20, **options)
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            optimizer.zero_grad()
+            loss_of(model(inputs), targets).backward()
+            optimizer.step()
+
+
+@exact(ranks=(2, 4))
+def samples_of_a_stream(job):
+    from_a_stream(job)
+
+
+@exact(ranks=(2, 4))
+def samples_of_a_stream_whose_cost_is_learned(job):
+    from_a_stream(job, lengths=lambda sample: 1 + sample[-1] % 13)
+
+
+@exact
+def tokens_of_a_stream(job):
+    def items(sample):
+        return int((sample[1] >= 0).sum())
+
+    from_a_stream(job, token_loss, Sequences(), items=items, cost=lambda sample: 1 + sample[-1] % 13)

@@ -105,7 +105,7 @@ def require_samples(dataset: Any, world_size: int, least: int) -> None:
     if isinstance(dataset, IterableDataset) or not all(hasattr(dataset, name) for name in ("__len__", "__getitem__")):
         raise TypeError(
             f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples are dealt "
-            "to ranks by their numbers, and a stream has none"
+            "to ranks by their numbers, and a stream has none: take StreamLoader"
         )
     if len(dataset) < world_size:
         raise ValueError(
