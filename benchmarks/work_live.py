@@ -1,6 +1,6 @@
 """What dividing by cost and speed gains in a real training: a small language model, two ranks, turns of one run.
 
-python benchmarks/work_live.py           # about three minutes on a machine that does nothing else; writes work_live.md
+python benchmarks/work_live.py           # about two minutes; writes work_live.md
 python benchmarks/work_live.py --quick   # half a minute; prints only
 
 Axis: W ranks.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import struct
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,48 +20,47 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from work_rank import GLOBAL_BATCH, LONGEST, QUOTAS, SCHEMES, Told
+from work_rank import GLOBAL_BATCH, LONGEST, SCHEMES, SPEEDS, STEPS, Told
 
 QUICK = "--quick" in sys.argv
-ROUNDS, SECONDS = (2, 1.5) if QUICK else (6, 2.5)
+ROUNDS = 2 if QUICK else 8
 
 
 def main() -> None:
     from machine import machine
 
-    from paceline.lab.experiment import can_set_quotas
-
-    names = list(QUOTAS) if can_set_quotas() else ["none"]
-    names = [name for name in names if name in sys.argv] or names
+    names = [name for name in SPEEDS if name in sys.argv] or list(SPEEDS)
     text = ["# Cost and speed, live", "", "Command: `python benchmarks/work_live.py`", ""]
     text += [f"Machine: {machine('torch', 'transformers')}; load average {os.getloadavg()[0]:.1f} at the start.", ""]
     text += [ABOUT, ""]
     for name in names:
         text += [*section(name), ""]
         print("\n".join(text[-len(SCHEMES) - 8 :]), flush=True)
-    if not QUICK:
+    if not QUICK and names == list(SPEEDS):
         Path(__file__).with_suffix(".md").write_text("\n".join(text))
 
 
-ABOUT = f"""A causal transformer of bytes on functions of Python's library, cut at {LONGEST} bytes, padded in batches;
-{GLOBAL_BATCH} samples of both ranks in a step, {ROUNDS} rounds of turns of {SECONDS:g} s in an order of their own each,
-one core for each rank. Figures are tokens per second over those of *random* in the same round: geometric means with the
-half-width of their 95 % confidence interval.
+ABOUT = f"""A causal transformer of words on functions of Python's library, cut at {LONGEST} words, padded in batches;
+{GLOBAL_BATCH} samples of two ranks in a step, {ROUNDS} rounds, in each {STEPS} steps of every scheme, in an order of their
+own. Models, gradients, reports, learning and plans are real, and time is each training thread's own CPU time, balancing
+included, divided by the rank's speed: the slower one ends a step. So other jobs of the machine move the figures little;
+what the network costs is left out. Figures are tokens per second over those of *random* in the same round: geometric
+means with the half-width of their 95 % confidence interval.
 
 - *random*: equal counts of a random batch, plain `DistributedDataParallel`.
 - *batch_rebalance*: transformers' own sampler. It knows costs, but no speeds.
 - *speed*: this library without costs. *cost*: with learned costs, but equal shares.
 - *both*: this library with learned costs and forecast speeds.
-- *clairvoyant*: the same solver, told the profiled costs and, in every step, the quota in force."""
+- *clairvoyant*: the same solver, told the profiled costs and the speeds of every step."""
 
 
 def section(name: str) -> Iterator[str]:
     """Run one disturbance and yield its table."""
     results = run(name)
     rates = rates_of(results)
-    quota, mean = QUOTAS[name]
-    about = "nobody is disturbed" if quota is None else f"rank 1 has {quota:.0%} of a core"
-    yield f"## `{name}`: {about}{'' if mean is None else f', on and off, {mean:g} s each in the mean'}\n"
+    slow, mean = SPEEDS[name]
+    about = "both ranks are alike" if slow == 1 else f"rank 1 has {slow:.0%} of the speed"
+    yield f"## `{name}`: {about}{f', on and off, {mean} steps each in the mean' if mean else ''}\n"
     yield "| scheme | over random |\n| --- | --- |"
     for scheme in SCHEMES:
         mean_log, half = spread(np.log(rates[scheme] / rates["random"]))
@@ -86,13 +84,13 @@ def rates_of(results: list[list[dict[str, Any]]]) -> dict[str, np.ndarray]:
     """Return tokens per second of all ranks in each turn of each scheme."""
     rates: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
     for turns in zip(*results, strict=True):
-        rates[turns[0]["scheme"]].append(sum(turn["tokens"] for turn in turns) / turns[0]["seconds"])
+        tokens, seconds = sum(turn["tokens"] for turn in turns), [turn["seconds"] for turn in turns]
+        rates[turns[0]["scheme"]].append(tokens / float(np.max(seconds, axis=0).sum()))
     return {scheme: np.array(values) for scheme, values in rates.items()}
 
 
 def run(name: str) -> list[list[dict[str, Any]]]:
     """Let two ranks train under one disturbance; return the turns that each saw."""
-    from paceline.lab.processes.places import places
     from paceline.lab.processes.process import Process, wait
 
     order = []
@@ -101,11 +99,9 @@ def run(name: str) -> list[list[dict[str, Any]]]:
         random.Random(seed).shuffle(schemes)
         order += [(scheme, seed) for scheme in schemes]
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder, ExitStack() as running:
-        (Path(folder) / "finish").write_bytes(struct.pack("q", 0))
-        place = running.enter_context(places(1, 1.0))[0] if QUOTAS[name][0] else None
         ranks = []
-        for rank, core in enumerate(sorted(os.sched_getaffinity(0))[:2]):
-            told = Told(rank, core, folder, name, SECONDS, asdict(place) if place and rank else None, order)
+        for rank in range(2):
+            told = Told(rank, folder, name, order)
             ranks.append(Process("work_rank", rank, Path(folder), asdict(told)))
             running.callback(ranks[-1].end)
         wait(ranks, lambda: all(rank.ended() for rank in ranks))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,33 +15,67 @@ from typing import Any
 
 import numpy as np
 
-GLOBAL_BATCH = 64
-LONGEST = 256
+GLOBAL_BATCH = 32
+LONGEST = 384
+WORDS = 512
 SCHEMES = ("random", "batch_rebalance", "speed", "cost", "both", "clairvoyant")
-QUOTAS = {"none": (None, None), "quota": (0.5, None), "bursty": (0.25, 2.0)}
-"""For each disturbance of the second rank its quota in cores, and the mean seconds of a burst."""
+SPEEDS = {"none": (1.0, 0), "quota": (0.5, 0), "bursty": (0.25, 20)}
+"""For each disturbance the speed of the second rank, and the mean steps of a burst and of the calm between two."""
 
-TURN_SETTLES = 3
-"""Iterations at the start of a turn that are not counted."""
+WARM_UP = 20
+"""Steps of every scheme before the first turn: more than a policy's own warm-up."""
+
+STEPS = 25
+"""Steps of a turn."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a rank is told: who it is, how it is disturbed, and whose turn comes when, for so many seconds."""
+    """What a rank is told: who it is, how it is disturbed, and whose turn comes when, with the seed of its bursts."""
 
     rank: int
-    core: int
     folder: str
     contention: str
-    seconds: float
-    place: dict[str, Any] | None
     turns: list[tuple[str, int]]
 
 
+class OwnTime:
+    """A clock that runs while this rank's training thread computes, slower ranks' faster: other jobs do not move it."""
+
+    def __init__(self) -> None:
+        self.speed = 1.0
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._read, self._now = self._cpu(), 0.0
+
+    def _cpu(self) -> float:
+        return time.clock_gettime_ns(self._clock) * 1e-9
+
+    def __call__(self) -> float:
+        """Return the time in seconds, from whatever thread."""
+        read = self._cpu()
+        self._now += (read - self._read) / self.speed
+        self._read = read
+        return self._now
+
+
+def speeds_of(contention: str, seed: int, steps: int = STEPS) -> list[float]:
+    """Return the second rank's speed in each step of a turn: the same for every scheme."""
+    slow, mean = SPEEDS[contention]
+    if not mean:
+        return [slow] * steps
+    chance, on, speeds = random.Random(seed), bool(seed % 2), []
+    for _ in range(steps):
+        speeds.append(slow if on else 1.0)
+        on ^= chance.random() < 1 / mean
+    return speeds
+
+
 def texts() -> list[Any]:
-    """Return functions of Python's own library, as bytes."""
+    """Return functions of Python's own library, as numbers of words."""
     import ast
+    import re
     import sysconfig
+    import zlib
 
     import torch
 
@@ -48,20 +84,21 @@ def texts() -> list[Any]:
         source = path.read_bytes()
         lines = source.splitlines(keepends=True)
         nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-        found += [b"".join(lines[node.lineno - 1 : node.end_lineno])[: LONGEST + 1] for node in nodes]
-    return [torch.tensor(list(text)) for text in found if len(text) > 1]
+        found += [re.findall(rb"\w+", b"".join(lines[node.lineno - 1 : node.end_lineno])) for node in nodes]
+    words = [[zlib.crc32(word) % WORDS for word in text[: LONGEST + 1]] for text in found]
+    return [torch.tensor(text) for text in words if len(text) > 1]
 
 
 def model() -> Any:
     import torch
     from torch import nn
 
-    class Bytes(nn.Module):
+    class Words(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.tokens, self.places = nn.Embedding(256, 64), nn.Embedding(LONGEST, 64)
-            self.layer = nn.TransformerEncoderLayer(64, nhead=4, dim_feedforward=128, dropout=0, batch_first=True)
-            self.next = nn.Linear(64, 256)
+            self.tokens, self.places = nn.Embedding(WORDS, 48), nn.Embedding(LONGEST, 48)
+            self.layer = nn.TransformerEncoderLayer(48, nhead=4, dim_feedforward=96, dropout=0, batch_first=True)
+            self.next = nn.Linear(48, WORDS)
 
         def forward(self, inputs: Any) -> Any:
             length = inputs.shape[1]
@@ -70,7 +107,7 @@ def model() -> Any:
             return self.next(self.layer(hidden, mask, is_causal=True))
 
     torch.manual_seed(0)
-    return Bytes()
+    return Words()
 
 
 def collate(samples: list[Any]) -> tuple[Any, Any]:
@@ -83,17 +120,16 @@ def collate(samples: list[Any]) -> tuple[Any, Any]:
 class Contestant:
     """One scheme's training, which can be stopped and resumed between any two steps."""
 
-    def __init__(self, scheme: str, told: Told, data: list[Any], profiled: np.ndarray) -> None:
+    def __init__(self, scheme: str, told: Told, data: list[Any], profiled: np.ndarray, clock: OwnTime) -> None:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
-        self.scheme, self.told, self.data = scheme, told, data
+        self.scheme, self.told, self.data, self.clock = scheme, told, data, clock
         self.model = DistributedDataParallel(model())
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3)
-        self.losses: list[float] = []
         self.tokens: list[int] = []
-        self.waits: list[float] = []
-        self.shares: np.ndarray | None = None
+        self.seconds: list[float] = []
+        self.slow = 1.0
         self.lengths = np.array([len(text) - 1 for text in data], dtype=np.float64)
         self.loader, self.balance = self._loader(scheme, profiled)
         self._steps = self._train()
@@ -121,44 +157,32 @@ class Contestant:
 
             policy = Policy(warmup=2**40) if scheme == "cost" else None
             balance = attach(self.model, loader, predictor=Auto(), policy=policy)
+            balance._clock._marks.mark = self.clock  # reports are about this clock
         return loader, balance
 
-    def step(self) -> None:
-        """Train for one iteration."""
+    def step(self, slow: float) -> None:
+        """Train for one step, in which the second rank is this fast."""
+        self.slow = slow
+        self.clock()
+        self.clock.speed = slow if self.told.rank else 1.0
+        if self.scheme == "clairvoyant":
+            share = round(GLOBAL_BATCH * slow / (1 + slow))
+            self.loader.sizes = np.array([GLOBAL_BATCH - share, share])
+        began = self.clock()
         next(self._steps)
+        self.seconds.append(self.clock() - began)
 
     def _train(self) -> Iterator[None]:
         import torch
         from torch.nn.functional import cross_entropy
 
         while True:
-            for inputs, labels in self._batches():
+            for inputs, labels in self.loader:
                 self.optimiser.zero_grad()
-                loss = cross_entropy(self.model(inputs).flatten(0, 1), labels.flatten())
-                loss.backward()
+                cross_entropy(self.model(inputs).flatten(0, 1), labels.flatten()).backward()
                 self.optimiser.step()
-                self.losses.append(float(loss.detach()))
                 self.tokens.append(int(torch.count_nonzero(labels != -100)))
                 yield
-
-    def _batches(self) -> Iterator[Any]:
-        if self.scheme != "clairvoyant":
-            yield from self.loader
-            return
-        self.loader.before_batch = self._know
-        yield from self.loader
-
-    def _know(self) -> None:
-        """Set the shares that the second rank's quota, as it is now, deserves: both ranks by its word."""
-        import torch
-        from torch import distributed
-
-        quota = torch.ones(1)
-        if self.told.place is not None:
-            quota[0] = quota_of(self.told.place["folders"][0])
-        distributed.broadcast(quota, src=1)
-        slow = round(GLOBAL_BATCH * float(quota) / (1 + float(quota)))
-        self.loader.sizes = np.array([GLOBAL_BATCH - slow, slow])
 
     def cost_error(self, profiled: np.ndarray) -> float | None:
         """Return how far learned costs are from the profiled ones, in the mean, weighed by cost."""
@@ -172,29 +196,19 @@ class Contestant:
         return float(np.abs(cost / cost.mean() - true).sum() / true.sum())
 
 
-def quota_of(folder: str) -> float:
-    """Return the cores that a control group may use, at most 1."""
-    if (Path(folder) / "cpu.cfs_quota_us").exists():
-        quota = int((Path(folder) / "cpu.cfs_quota_us").read_text())
-        period = int((Path(folder) / "cpu.cfs_period_us").read_text())
-        return 1.0 if quota < 0 else min(quota / period, 1.0)
-    quota, period = (Path(folder) / "cpu.max").read_text().split()
-    return 1.0 if quota == "max" else min(int(quota) / int(period), 1.0)
-
-
 def profile(data: list[Any]) -> np.ndarray:
     """Return what each sample costs alone on this core: seconds of a padded batch, per sample, by its length."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    net, lengths, seconds = model(), (8, 32, 64, 128, 192, 256), []
+    net, lengths, seconds = model(), (8, 32, 64, 128, 256, 384), []
     for length in lengths:
         inputs = torch.zeros(16, length, dtype=torch.int64)
         taken = []
         for _ in range(6):
-            began = time.process_time()
+            began = time.thread_time()
             cross_entropy(net(inputs).flatten(0, 1), inputs.flatten()).backward()
-            taken.append(time.process_time() - began)
+            taken.append(time.thread_time() - began)
         seconds.append(min(taken) / 16)
     wide = np.array([len(text) - 1 for text in data], dtype=np.float64)
     fit = np.polyfit(lengths, seconds, 2, w=1 / np.array(seconds))
@@ -207,41 +221,28 @@ def work() -> None:
     import torch
     from torch import distributed
 
-    from paceline.lab.contention.disturbance import Bursts, Quota
-    from paceline.lab.experiment.worker import Finish, take_turn
     from paceline.lab.processes.orphan import die_with_parent
-    from paceline.recording.place import Place
 
     die_with_parent()
-    os.sched_setaffinity(0, {told.core})
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     distributed.init_process_group("gloo", init_method=f"file://{told.folder}/rendezvous", rank=told.rank, world_size=2)
     data = texts()
     costs = torch.tensor(profile(data))
     distributed.broadcast(costs, src=0)  # every rank must divide by the same
-    bursts = None
-    if told.place is not None:
-        Place(**told.place).enter()
-        quota, mean = QUOTAS[told.contention]
-        switch = Quota(told.place["folders"][0], quota or 1.0)
-        bursts = Bursts(switch, mean) if mean else None
-        switch.turn(mean is None)
-    contestants = {scheme: Contestant(scheme, told, data, costs.numpy()) for scheme in SCHEMES}
+    clock = OwnTime()
+    contestants = {scheme: Contestant(scheme, told, data, costs.numpy(), clock) for scheme in SCHEMES}
     for contestant in contestants.values():
-        for _ in range(8):
-            contestant.step()
-    finish, turns = Finish(Path(told.folder) / "finish"), []
+        for slow in speeds_of(told.contention, 0, WARM_UP):
+            contestant.step(slow)
+    turns = []
     for scheme, seed in told.turns:
         one = contestants[scheme]
-        turn = take_turn(one, scheme, seed, told.seconds, told.rank, finish, bursts)  # type: ignore[arg-type]
+        for slow in speeds_of(told.contention, seed):
+            one.step(slow)
+        error = one.cost_error(costs.numpy())
         turns.append(
-            {
-                "scheme": scheme,
-                "seconds": sum(turn.seconds[TURN_SETTLES:]),
-                "tokens": sum(one.tokens[turn.first + TURN_SETTLES :]),
-                "cost_error": one.cost_error(costs.numpy()),
-            }
+            {"scheme": scheme, "seconds": one.seconds[-STEPS:], "tokens": sum(one.tokens[-STEPS:]), "cost_error": error}
         )
     (Path(told.folder) / f"result{told.rank}.json").write_text(json.dumps(turns))
     distributed.destroy_process_group()
