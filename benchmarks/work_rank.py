@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-GLOBAL_BATCH = 32
+GLOBAL_BATCH = 64
 LONGEST = 384
 WORDS = 512
 SCHEMES = ("random", "batch_rebalance", "speed", "cost", "both", "clairvoyant")
@@ -25,7 +25,7 @@ SPEEDS = {"none": (1.0, 0), "quota": (0.5, 0), "bursty": (0.25, 20)}
 WARM_UP = 20
 """Steps of every scheme before the first turn: more than a policy's own warm-up."""
 
-STEPS = 25
+STEPS = 20
 """Steps of a turn."""
 
 

@@ -276,7 +276,7 @@ class Balance:
         if turn.fresh:
             self._require_scaled()
             self._fresh = self._unscaled = True
-            self._looks = self._losses.wants(self._handed.sizes)
+            self._looks = self.work is None and self._losses.wants(self._handed.sizes)
             self._micro_batches += 1
             counts = turn.total >= LEAST * self._loader.global_batch
             self._clock.forward(turn.samples, counts=counts, features=turn.features)
@@ -397,17 +397,19 @@ class Balance:
 
     def _in_work(self, rows: Rows) -> Rows:
         """Return the reports in work in place of samples, where samples have costs; and learn what these are."""
-        log_norm_W = rows["log_norm"]
-        if log_norm_W[0] == log_norm_W[0] and (sentence := self._losses.learn(rows["samples"], log_norm_W)):
-            self.warn(sentence, sentence)
         if self.work is None:
+            log_norm_W = rows["log_norm"]
+            if log_norm_W[0] == log_norm_W[0] and (sentence := self._losses.learn(rows["samples"], log_norm_W)):
+                self.warn(sentence, sentence)
             return rows
+        # Where costs divide, many samples are short ones: how gradients grow with their number tells nothing.
         assert isinstance(self._loader, KnowsWork), "it has costs"
         work_W, parts_W = self.work.work(rows.features_WF), rows["micro_batches"]
+        planned = rows.at_shares(work_W, self._plan.sizes.astype(np.float64), self.work.fixed)
         if self.work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
             self._loader.coefficients = self.work.coefficients
             self._take_sizes()
-        return rows.in_work(work_W)
+        return planned
 
     def _learn(self, rows: Rows) -> None:
         """Take the reports to account, and plan if waiting has cost enough since the plan before."""
