@@ -41,7 +41,7 @@ def main() -> None:
 
 
 ABOUT = f"""A causal transformer of words on functions of Python's library, cut at {LONGEST} words, padded in batches;
-{GLOBAL_BATCH} samples of two ranks in a step, {ROUNDS} rounds, each of {STEPS} steps of every scheme, in an order of its
+{GLOBAL_BATCH} samples of two ranks in a step, {ROUNDS} rounds, each of {STEPS} steps of every scheme in an order of its
 own. Models, gradients, reports, learning and plans are real, and time is each training thread's own CPU time, balancing
 included, divided by the rank's speed: the slower one ends a step. So other jobs of the machine move the figures little;
 what the network costs is left out. Figures are tokens per second over those of *random* in the same round: geometric
