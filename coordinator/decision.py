@@ -127,7 +127,14 @@ def _weighed(now: Situation, low: Array, high: Array) -> tuple[Split, str]:
         return now.kept, (
             f"Kept the sizes: the best split would gain {why.percent(gain)}, but a first step would gain nothing"
         )
-    return chosen, f"{_moved(now, chosen.sizes)}: {why.expected(made, kept, now.horizon, now.policy.risk)}{cut}"
+    expected = why.expected(made, kept, now.horizon, now.policy.risk)
+    return chosen, f"{_moved(now, chosen.sizes)}: {expected}{cut or _rounding(now, made)}"
+
+
+def _rounding(now: Situation, made: float) -> str:
+    """Return what whole quanta cost, against a split of single samples, where that is worth a word."""
+    lost = largest_gain(now.cautious_curves, now.limits.global_batch, made)
+    return why.rounded(now.policy.quantum, lost) if now.policy.quantum > 1 and lost >= why.WORTH_A_WORD else ""
 
 
 def _reason_to_keep(now: Situation, gain: float) -> str:

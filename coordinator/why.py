@@ -18,6 +18,19 @@ WORTH_NAMING = 0.01
 """A worker that is slower by less than this share is not called slow."""
 
 
+WORTH_A_WORD = 0.03
+"""Rounding that costs less than this is not mentioned."""
+
+
+def rounded(quantum: int, lost: float) -> str:
+    """Return what sizes in whole quanta cost.
+
+    >>> rounded(8, 0.041)
+    '; in multiples of 8 samples, which costs at most 4.1 %'
+    """
+    return f"; in multiples of {quantum} samples, which costs at most {percent(lost)}"
+
+
 def percent(share: float) -> str:
     """Return a share in percent.
 

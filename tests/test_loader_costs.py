@@ -248,3 +248,46 @@ def test_a_column_of_a_dataset_without_columns_is_refused():
 def test_a_loader_without_a_size_is_refused():
     with pytest.raises(TypeError, match="global_batch must be a whole number, got None"):
         BalancedLoader(range(10), rank=0, world_size=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"lengths": lengths_of(40)}, {"num_workers": 1}])
+def test_a_sampler_of_ones_own_says_what_comes_and_how_often(options):
+    class Twice(torch.utils.data.Sampler):
+        def set_epoch(self, epoch):
+            self.order = np.random.default_rng(epoch).integers(0, 40, 30).tolist()
+
+        def __iter__(self):
+            return iter(self.order)
+
+        def __len__(self):
+            return 30
+
+    loaders = fleet(range(40), 2, global_batch=8, sampler=Twice(), **options)
+    for epoch in range(2):
+        seen = [sample for parts in batches_of(loaders) for sample in union(parts)]
+        assert sorted(seen) == sorted(np.random.default_rng(epoch).integers(0, 40, 30).tolist())
+    assert len(loaders[0]) == 4
+    loops = [iter(loader) for loader in loaders]
+    seen = [int(sample) for loop in loops for sample in next(loop)]
+    later = fleet(range(40), 2, global_batch=8, sampler=Twice(), **options)
+    for loader, saved in zip(later, loaders, strict=True):
+        loader.load_state_dict(saved.state_dict())
+    seen += [sample for parts in batches_of(later) for sample in union(parts)]
+    assert sorted(seen) == sorted(np.random.default_rng(2).integers(0, 40, 30).tolist())
+
+
+def test_samplers_that_differ_between_ranks_show_in_the_position():
+    loaders = [
+        BalancedLoader(range(9), 3, rank=rank, world_size=3, sampler=np.random.default_rng(rank).permutation(9))
+        for rank in range(3)
+    ]
+    for loader in loaders:
+        next(iter(loader))
+    assert len({loader.position for loader in loaders}) == 3
+
+
+def test_a_sampler_beyond_the_dataset_is_refused():
+    loader = BalancedLoader(range(9), 3, rank=0, world_size=1, sampler=[3, 9])
+    loop = iter(loader)
+    with pytest.raises(ValueError, match="the sampler yields 9, but the dataset has samples 0 to 8"):
+        next(loop)

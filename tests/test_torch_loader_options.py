@@ -29,7 +29,6 @@ DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
     [
         ("shufle", r"did you mean shuffle\?"),
         ("worldsize", r"did you mean world_size\?"),
-        ("sampler", DRAWS),
         ("batch_sampler", DRAWS),
         ("generator", DRAWS),
         ("batch_size", "give global_batch, the samples of all ranks together"),

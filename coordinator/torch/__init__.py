@@ -10,6 +10,16 @@ from paceline.coordinator.torch.balance import Balance  # noqa: E402
 from paceline.coordinator.torch.exchange import LostRankError  # noqa: E402
 from paceline.coordinator.torch.gather import gather_rows  # noqa: E402
 from paceline.coordinator.torch.loading.loader import BalancedLoader  # noqa: E402
+from paceline.coordinator.torch.streaming.loader import StreamLoader  # noqa: E402
 from paceline.coordinator.torch.weighting import BalanceWarning  # noqa: E402
 
-__all__ = ["Balance", "BalanceWarning", "BalancedLoader", "Iteration", "LostRankError", "attach", "gather_rows"]
+__all__ = [
+    "Balance",
+    "BalanceWarning",
+    "BalancedLoader",
+    "Iteration",
+    "LostRankError",
+    "StreamLoader",
+    "attach",
+    "gather_rows",
+]

@@ -115,6 +115,11 @@ def attach(
     """
     _require_loader(loader)
     _require_weigh(model, weigh)
+    if isinstance(loader, KnowsWork) and loader.micro_batch and ddp_of(model) is None:
+        raise TypeError(
+            f'accumulate="balance" needs DistributedDataParallel, got {type(model).__name__}: layers that gather their '
+            "parameters (FSDP, HSDP) make every rank wait in every forward pass, so all need as many micro-batches"
+        )
     refuse_mixing_layers(model, weigh)
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         return _joined(known, model, (predictor, policy, timeout, workers, drivers, every), weigh)
@@ -194,7 +199,11 @@ def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -
     """Return the policy, with a lower bound that the model needs for training."""
     # Samples of unequal cost make every batch another size anyway, so a quantum would only make shares coarse.
     costs = isinstance(loader, KnowsWork) and loader.coefficients is not None
-    wanted = policy or Policy(quantum=1 if costs else _quantum(loader.global_batch, loader.world_size))
+    quantum = 1 if costs else _quantum(loader.global_batch, loader.world_size)
+    if isinstance(loader, KnowsWork) and loader.micro_batch and loader.global_batch % loader.micro_batch == 0:
+        # Whole micro-batches: fixed shapes, as compilers like them, and no time for a rest. Costs cut their own.
+        quantum = 1 if costs else loader.micro_batch
+    wanted = policy or Policy(quantum=quantum)
     bounds = wanted.lower.values() if isinstance(wanted.lower, Mapping) else [wanted.lower]
     if min(bounds, default=1) < 1:
         raise ValueError(

@@ -61,6 +61,14 @@ COLLECTIVE_IN_BACKWARD = (
 )
 
 
+SUMMED_TOO_EARLY = (
+    'with accumulate="balance" ranks have different numbers of micro-batches, and gradients were about to be summed '
+    "before this rank's last: put forward and backward into `with balance.accumulating():`, and step where "
+    "loader.step_ends is true"
+)
+"""What is raised in place of a hang."""
+
+
 class LossKind:
     """Finds out from gradients of unequal batches whether the loss is of the kind that the weighting assumes.
 

@@ -13,6 +13,7 @@ import warnings
 import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reports import LEAST, PLACE, RankReports, ReportTally
 from paceline.coordinator.torch.state import from_torch, to_torch
-from paceline.coordinator.torch.weighting import BalanceWarning, Weigh, Weighting
+from paceline.coordinator.torch.weighting import BalanceWarning, Weigh, Weighting, ddp_of
 from paceline.coordinator.work import WorkModel
 from paceline.recording.drivers import Driver
 from paceline.recording.torch.waiting import listen
@@ -95,6 +96,7 @@ class Balance:
         self._pace = pace or Pace()
         self._losses = audit.LossKind(weigh)
         self.work = _work_of(loader)
+        self._micro_batch = loader.micro_batch if isinstance(loader, KnowsWork) else None
         self._features = 0 if self.work is None else len(self.work.coefficients)
         self._weightings: list[Weighting] = []
         self._thread = threading.get_ident()
@@ -164,6 +166,24 @@ class Balance:
             raise RuntimeError("scale() needs a forward pass of the attached model in training mode before it")
         self._unscaled = False
         return loss * (self._batch_turn.share * self._loader.world_size)
+
+    def accumulating(self) -> AbstractContextManager[object]:
+        """Return the context for a forward and backward pass of a loader with ``accumulate="balance"``.
+
+        Gradients are summed over the ranks after the step's last micro-batch alone: ranks have different numbers of
+        them, and one that summed after each would wait for ever.
+        """
+        if self._steps_end:
+            return nullcontext()
+        stack = ExitStack()
+        for model in self.models:
+            if (ddp := ddp_of(model)) is not None:
+                stack.enter_context(ddp.no_sync())
+        return stack
+
+    @property
+    def _steps_end(self) -> bool:
+        return not isinstance(self._loader, KnowsWork) or self._loader.step_ends
 
     def measured(self, seconds: float) -> None:
         """Let the next report carry these seconds of own computing in place of the clock's."""
@@ -257,7 +277,7 @@ class Balance:
         if turn.fresh:
             self._require_scaled()
             self._fresh = self._unscaled = True
-            self._looks = self._losses.wants(self._handed.sizes)
+            self._looks = self.work is None and self._losses.wants(self._handed.sizes)
             self._micro_batches += 1
             counts = turn.total >= LEAST * self._loader.global_batch
             self._clock.forward(turn.samples, counts=counts, features=turn.features)
@@ -281,6 +301,8 @@ class Balance:
 
     def ready(self, gradients: torch.Tensor | None) -> Any:
         """Stop the clock: this rank's last gradients are ready."""
+        if self._micro_batch and self._batch_turn is not None and not self._batch_turn.last:
+            raise RuntimeError(audit.SUMMED_TOO_EARLY)
         began = time.perf_counter()
         waiting = self._clock.ready()
         if gradients is not None and self._wants_look():  # a model that returns its loss shows no rows
@@ -312,7 +334,7 @@ class Balance:
 
     def backward_ended(self) -> None:
         """Do all three for a model whose gradients nobody sums in a hook, after its step's last backward pass."""
-        if self._micro_batches >= self._loader.accumulate:
+        if self._micro_batches >= self._loader.accumulate and self._steps_end:
             self.summed(self.ready(None))
             self.sent()
 
@@ -335,6 +357,8 @@ class Balance:
         total = 0 if computed is None else int(computed.sum())
         own = [self._plan_seconds, self._log_norm, total, self._foreign]
         measure = self._clock.report()
+        if self._micro_batch:  # plans are about steps, whose micro-batches differ in number
+            measure = measure.by_steps()
         features = (self._clock.features or [math.nan] * self._features) if self._features else []
         row = [*measure, self._out_of_memory, self._checksum, *position, *own, *drivers, *features]
         self._exchange.send(row)
@@ -374,17 +398,19 @@ class Balance:
 
     def _in_work(self, rows: RankReports) -> RankReports:
         """Return the reports in work in place of samples, where samples have costs; and learn what these are."""
-        log_norm_W = rows["log_norm"]
-        if log_norm_W[0] == log_norm_W[0] and (sentence := self._losses.learn(rows["samples"], log_norm_W)):
-            self.warn(sentence, sentence)
         if self.work is None:
+            log_norm_W = rows["log_norm"]
+            if log_norm_W[0] == log_norm_W[0] and (sentence := self._losses.learn(rows["samples"], log_norm_W)):
+                self.warn(sentence, sentence)
             return rows
+        # Where costs divide, many samples are short ones: how gradients grow with their number tells nothing.
         assert isinstance(self._loader, KnowsWork), "it has costs"
         work_W, parts_W = self.work.work(rows.features_WF), rows["micro_batches"]
+        planned = rows.at_shares(work_W, self._plan.sizes.astype(np.float64), self.work.fixed)
         if self.work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
             self._loader.coefficients = self.work.coefficients
             self._take_sizes()
-        return rows.in_work(work_W)
+        return planned
 
     def _learn(self, rows: RankReports) -> None:
         """Take the reports to account, and plan if waiting has cost enough since the plan before."""

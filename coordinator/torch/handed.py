@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._arrays import Sizes
-from paceline.coordinator.torch.loading.dealt import Dealt
+from paceline.coordinator.torch.dealt import Dealt
 
 FAR_AHEAD = 64
 """Most batches that a loop may fetch before it computes the first; the oldest of a longer queue are forgotten."""
@@ -40,6 +40,8 @@ class Turn:
         The sum of the weights of all ranks.
     features
         What the work of the rank's part is made of; empty where samples have no costs.
+    last
+        Whether it is the step's last micro-batch on this rank, where a step has different numbers of them.
     """
 
     samples: int
@@ -50,6 +52,7 @@ class Turn:
     part: float = field(repr=False)
     whole: float = field(default=1.0, repr=False)
     features: tuple[float, ...] = field(default=(), repr=False)
+    last: bool = field(default=True, repr=False)
 
 
 class Handed:
@@ -115,18 +118,19 @@ class Handed:
             How the size of a batch shows in this model's inputs, as far as known.
         """
         for place, dealt in enumerate(self._waiting):
-            if sight.fits(int(dealt.sizes[self.rank]), rows, second):
+            if sight.fits(dealt.own(self.rank), rows, second):
                 for _ in range(place):  # those handed out before it were skipped
                     self._waiting.popleft()
                 self._current = self._waiting.popleft()
                 return self._turn(self._current, fresh=True)
-        if self._current is not None and sight.fits(int(self._current.sizes[self.rank]), rows, second):
+        if self._current is not None and sight.fits(self._current.own(self.rank), rows, second):
             return self._turn(self._current, fresh=False)
         return self._foreign(rows[0] if rows else 1)
 
     def _turn(self, dealt: Dealt, *, fresh: bool) -> Turn:
-        sizes = dealt.sizes.tolist()  # plain numbers: a call of numpy costs more than the sum of a fleet
-        return Turn(sizes[self.rank], dealt.weight, sum(sizes), True, fresh, dealt.part, dealt.whole, dealt.features)
+        total = sum(dealt.sizes.tolist())  # plain numbers: a call of numpy costs more than the sum of a fleet
+        own, about = dealt.own(self.rank), (dealt.part, dealt.whole, dealt.features, dealt.last)
+        return Turn(own, dealt.weight, total, True, fresh, *about)
 
     def _foreign(self, rows: int) -> Turn:
         """Return the turn of data from elsewhere, alone or mixed with the loader's next batch, which it then uses up.
@@ -138,7 +142,7 @@ class Handed:
         features: tuple[float, ...] = ()
         if fresh:
             self._current = self._waiting.popleft()
-            samples, features = int(self._current.sizes[self.rank]), self._current.features
+            samples, features = self._current.own(self.rank), self._current.features
         total = self.global_batch if self._current is None else int(self._current.sizes.sum())
         return Turn(samples, rows / total, total, known=False, fresh=fresh, part=rows / total, features=features)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.loading.dealt import Dealt
+from paceline.coordinator.torch.dealt import Dealt
 
 
 class Loader(Protocol):
@@ -95,8 +95,14 @@ class KnowsWork(Protocol):
         By which costs follow from features, ``[F]``, to be set alike on every rank; None where samples have no costs.
     least_samples
         Fewest samples of a rank.
+    micro_batch
+        Samples of a micro-batch, where ranks have different numbers of them; None otherwise.
+    step_ends
+        Whether the batch handed out last is the last of its step on this rank.
     """
 
     dealt: Dealt
     coefficients: Array | None
     least_samples: int
+    micro_batch: int | None
+    step_ends: bool

@@ -33,6 +33,9 @@ COLUMNS = (
 LEAST = 0.5
 """An epoch's last batch is not learnt from if it is smaller than this share of a full one: its time says too little."""
 
+LEAST_OWN = 0.05
+"""At least this share of a worker's seconds is for its work, whatever is taken for fixed."""
+
 PLACE = ("checksum", "epoch", "batches", "dealt")
 """Columns that must be the same on all ranks: the plan in use, and the place in the data."""
 
@@ -75,10 +78,26 @@ class RankReports:
         features: Array = self.report_WF[:, self.report_WF.shape[1] - self.features :]
         return features
 
-    def in_work(self, work_W: Array) -> RankReports:
-        """Return the same rows with work in place of samples: speeds then are work per second."""
-        report_WF = self.report_WF.copy()
-        report_WF[:, _AT["samples"]] = work_W
+    def at_shares(self, work_W: Array, shares_W: Array, fixed: float) -> RankReports:
+        """Return the same rows as if each worker's work had been exactly its share: speeds are work per second.
+
+        Whole samples, and padding, make work differ a little from the shares, and a global batch's from the mean. That
+        is no payoff of the shares, which is judged from these rows.
+
+        Parameters
+        ----------
+        work_W
+            Work behind the rows, ``[W]``.
+        shares_W
+            Work of one micro-batch as it was planned, ``[W]``.
+        fixed
+            Seconds of a micro-batch that do not depend on its work.
+        """
+        report_WF, parts_W, seconds_W = self.report_WF.copy(), self["micro_batches"], self["seconds"]
+        fixed_W = np.minimum(fixed * parts_W, (1 - LEAST_OWN) * seconds_W)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            report_WF[:, _AT["seconds"]] = fixed_W + (seconds_W - fixed_W) * (shares_W * parts_W / work_W)
+        report_WF[:, _AT["samples"]] = np.where(work_W > 0, shares_W * parts_W, np.nan)
         return RankReports(report_WF, self.features)
 
     @property

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.coordinator.torch import BalancedLoader, StreamLoader, attach
 from paceline.predictors import Forecast
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
@@ -64,15 +64,24 @@ class Samples(torch.utils.data.Dataset):
         return self.inputs[index], self.targets[index], index
 
 
-class Recorded(BalancedLoader):
+class Recording:
     """Remembers the samples of every batch of every loop."""
 
     def __iter__(self):
-        loop = []
+        loop, begun = [], False
         self.loops.append(loop)
         for batch in super().__iter__():
-            loop.append(batch[-1].tolist())
+            loop[-1:] = [loop[-1] + batch[-1].tolist()] if begun else [*loop[-1:], batch[-1].tolist()]
+            begun = not self.step_ends  # the micro-batches of a step are one batch of the run alone
             yield batch
+
+
+class Recorded(Recording, BalancedLoader):
+    """A loader that remembers."""
+
+
+class RecordedStream(Recording, StreamLoader):
+    """A loader of streams that remembers."""
 
 
 class Replayed:
@@ -90,6 +99,7 @@ class Replayed:
             [list(parts) for parts in zip(*batches_R, strict=True)] for batches_R in zip(*loops_R, strict=True)
         ]
         self.sizes = []
+        self.step_ends = True
         self.begun = 0
 
     def __len__(self):
@@ -124,6 +134,9 @@ class Alone:
 
     def scale(self, loss):
         return loss
+
+    def accumulating(self):
+        return nullcontext()
 
 
 class Job:
@@ -169,6 +182,15 @@ class Job:
         else:
             loader = Recorded(dataset, global_batch, **{"seed": 3, **options})
             loader.loops = []
+        self.loaders.append(loader)
+        return loader
+
+    def stream(self, dataset, *, global_batch=GLOBAL_BATCH, **options):
+        """Return a balanced loader of a stream over this dataset; alone, the union of what the ranks drew."""
+        if self.alone:
+            return self.loader(dataset)
+        loader = RecordedStream([dataset[number] for number in range(len(dataset))], global_batch, **options)
+        loader.loops = []
         self.loaders.append(loader)
         return loader
 

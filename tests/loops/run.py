@@ -37,7 +37,9 @@ def outcome_of(shape):
     }
     if not error and dist.get_rank() == 0:
         drawn = [[said["loops"][number] for said in said_R] for number in range(len(job.loaders))]
-        outcome |= deviation(shape, drawn, [len(loader) for loader in job.loaders], said_R)
+        outcome |= deviation(
+            shape, drawn, [len(loader) if hasattr(loader, "__len__") else 0 for loader in job.loaders], said_R
+        )
     dist.barrier()
     return outcome
 

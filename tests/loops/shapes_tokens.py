@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
-from job import EPOCHS, SAMPLES, mse
+from job import EPOCHS, SAMPLES, Samples, mse
 from torch.nn.functional import cross_entropy
-from verdicts import exact
+from verdicts import exact, refused
 
 LONGEST = 7
 
@@ -200,3 +200,98 @@ def costs_that_lie_by_a_factor_of_ten(job):
 @exact
 def samples_of_unequal_cost_loaded_ahead(job):
     by_samples(job, num_workers=1)
+
+
+def in_micro_batches(job, loss_of=mse, data=None, *, weigh="gradients", model=None, clip=0.0, **options):
+    """Ranks with different numbers of micro-batches; nothing is divided by how many they are."""
+    model = job.ddp(model or job.network())
+    loader = job.loader(data, **{"micro_batch": 4, "accumulate": "balance", "global_batch": 32, **options})
+    balance, optimizer = job.attach(model, loader, weigh=weigh), job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            with balance.accumulating():
+                loss = loss_of(model(inputs), targets)
+                (balance.scale(loss) if weigh == "loss" else loss).backward()
+            if loader.step_ends:
+                if clip:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@exact(ranks=(2, 4))
+def ranks_with_different_numbers_of_micro_batches(job):
+    in_micro_batches(job)
+
+
+@exact(ranks=(2, 4))
+def micro_batches_of_which_the_last_are_partial(job):
+    in_micro_batches(job, global_batch=30, micro_batch=7)
+
+
+@exact
+def micro_batches_with_a_weighed_loss_and_clipping(job):
+    in_micro_batches(job, weigh="loss", clip=0.1)
+
+
+@exact
+def micro_batches_loaded_ahead_and_collated_by_hand(job):
+    in_micro_batches(job, num_workers=1, collate_fn=torch.utils.data.default_collate)
+
+
+@exact(ranks=(2, 4))
+def micro_batches_of_tokens(job):
+    data = Sequences()
+    in_micro_batches(job, masked_loss, data, items=data.items, lengths=data.lengths)
+
+
+@exact
+def micro_batches_of_tokens_with_a_weighed_loss(job):
+    data = Sequences()
+    in_micro_batches(job, masked_loss, data, items=data.items, lengths=data.lengths, weigh="loss")
+
+
+@refused("put forward and backward into `with balance.accumulating():`")
+def micro_batches_whose_gradients_are_summed_every_time(job):
+    model, loader = job.ddp(job.network()), job.loader(micro_batch=2, accumulate="balance")
+    job.attach(model, loader)
+    for inputs, targets, _ in loader:
+        mse(model(inputs), targets).backward()
+
+
+@refused("every rank wait in every forward pass")
+def micro_batches_under_fsdp(job):
+    from torch.distributed.fsdp import fully_shard
+
+    model, loader = fully_shard(job.network()), job.loader(micro_batch=2, accumulate="balance")
+    job.attach(model, loader, weigh="loss")
+
+
+def from_a_stream(job, loss_of=mse, data=None, **options):
+    data = data or Samples()
+    model, loader = job.ddp(job.network()), job.stream(data, window=20, **options)
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            optimizer.zero_grad()
+            loss_of(model(inputs), targets).backward()
+            optimizer.step()
+
+
+@exact(ranks=(2, 4))
+def samples_of_a_stream(job):
+    from_a_stream(job)
+
+
+@exact(ranks=(2, 4))
+def samples_of_a_stream_whose_cost_is_learned(job):
+    from_a_stream(job, lengths=lambda sample: 1 + sample[-1] % 13)
+
+
+@exact
+def tokens_of_a_stream(job):
+    def items(sample):
+        return int((sample[1] >= 0).sum())
+
+    from_a_stream(job, token_loss, Sequences(), items=items, cost=lambda sample: 1 + sample[-1] % 13)

@@ -25,13 +25,13 @@ def test_the_documented_table_is_that_of_these_shapes():
     assert page.read_text().split(TABLE_BEGINS)[1].strip() == table().strip()
 
 
-def run(ranks, out):
-    """Run all shapes of this many ranks under torchrun, and return what became of each."""
+def run(ranks, out, names):
+    """Run these shapes with this many ranks under torchrun, and return what became of each."""
     source = Path(sys.modules["paceline"].__file__).parent.parent
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source), "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     done = subprocess.run(
-        [*command, str(HERE / "run.py"), str(out)], capture_output=True, text=True, env=environment, timeout=240
+        [*command, str(HERE / "run.py"), str(out), *names], capture_output=True, text=True, env=environment, timeout=240
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(out.read_text())
@@ -39,14 +39,22 @@ def run(ranks, out):
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """What became of every shape, by the number of ranks."""
-    folder = tmp_path_factory.mktemp("loops")
-    return {ranks: run(ranks, folder / f"{ranks}.json") for ranks in {ranks for _, ranks in CASES}}
+    """What became of a shape: those of one file and number of ranks run together, when the first is asked for."""
+    folder, known = tmp_path_factory.mktemp("loops"), {}
+
+    def outcome(shape, ranks):
+        group = (shape.run.__module__, ranks)
+        if group not in known:
+            names = [other.run.__name__ for other, count in CASES if (other.run.__module__, count) == group]
+            known[group] = run(ranks, folder / f"{group[0]}-{ranks}.json", names)
+        return known[group][shape.run.__name__]
+
+    return outcome
 
 
 @pytest.mark.parametrize(("shape", "ranks"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_a_loop_of_this_shape_gets_its_verdict(outcomes, shape, ranks):
-    outcome = outcomes[ranks][shape.run.__name__]
+    outcome = outcomes(shape, ranks)
     if shape.verdict == "refused":
         assert all(shape.says in error for error in outcome["errors"]), outcome
         return

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Sizes
 from paceline.coordinator.torch.loading.costs import Costs
-from paceline.coordinator.torch.loading.dealer import Dealer, Samples
+from paceline.coordinator.torch.loading.dealer import AHEAD, Dealer, Sampler, Samples
+from paceline.coordinator.torch.loading.options import whole
 from paceline.coordinator.torch.loading.shares import Shares
 from paceline.solver import Assignment
 
@@ -29,7 +30,7 @@ class CostDealer(Dealer):
         What samples cost.
     shares
         How many samples a global batch has, where it has a fixed number of them.
-    shuffle, seed
+    shuffle, seed, sampler
         As for :class:`Dealer`.
 
     Attributes
@@ -50,7 +51,9 @@ class CostDealer(Dealer):
     (array([0, 1]), array([2, 3, 4]))
     """
 
-    def __init__(self, costs: Costs, shares: Shares, *, shuffle: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self, costs: Costs, shares: Shares, *, shuffle: bool = True, seed: int = 0, sampler: Sampler | None = None
+    ) -> None:
         self.costs = costs
         self.shares = shares
         self.coefficients = costs.prior
@@ -58,7 +61,7 @@ class CostDealer(Dealer):
         self._proportions_W: Sizes = shares.equal()
         self._known: dict[tuple[int, bytes, bytes], Assignment] = {}
         self._until = np.zeros(1)
-        super().__init__(len(costs), shares.world_size, shuffle=shuffle, seed=seed)
+        super().__init__(len(costs), shares.world_size, shuffle=shuffle, seed=seed, sampler=sampler)
 
     @property
     def place(self) -> int:
@@ -119,7 +122,8 @@ class CostDealer(Dealer):
 
     def batches_of(self, epoch: int) -> int:
         """Return the number of global batches of a whole epoch."""
-        whole = CostDealer(replace(self.costs, cap=np.inf), self.shares, shuffle=self.shuffle, seed=self.seed)
+        free = replace(self.costs, cap=np.inf)
+        whole = CostDealer(free, self.shares, shuffle=self.shuffle, seed=self.seed, sampler=self.sampler)
         whole.start(epoch)
         return len(whole._ends())
 
@@ -160,3 +164,32 @@ class CostDealer(Dealer):
             lower = min(self.lower, len(samples) // self.world_size)
             self._known[key] = self.costs.assigned(samples, self._proportions_W, self.coefficients, lower)
         return self._known[key]
+
+
+def dealer_for(
+    samples: int,
+    costs: Costs | None,
+    shares: Shares,
+    *,
+    shuffle: bool,
+    seed: int,
+    sampler: Sampler | None,
+    ahead: bool,
+) -> Dealer:
+    """Return what deals so many samples."""
+    if costs is None and sampler is None:
+        return Dealer(samples, shares.world_size, shuffle=shuffle, seed=seed, ahead=AHEAD if ahead else 0)
+    # A sampler may yield a sample twice, which hands that are loaded ahead could not tell apart.
+    known = costs or Costs(np.ones((samples, 1)), np.ones(samples))
+    return CostDealer(known, shares, shuffle=shuffle, seed=seed, sampler=sampler)
+
+
+def mean_batch(given: int | None, costs: Costs | None, world_size: int, *, drop_last: bool) -> int:
+    """Return the samples of a global batch: those given, or as many as a budget of tokens holds in the mean."""
+    if costs is None or costs.budget is None:
+        return whole("global_batch", given, world_size, "samples, one for each rank")
+    if given is not None:
+        raise ValueError("global_batch and global_tokens exclude each other: give one of them")
+    if drop_last:
+        raise ValueError("drop_last is about a fixed number of samples: with global_tokens leave it out")
+    return max(round(costs.budget / float(costs.tokens.cumsum()[-1]) * len(costs)), world_size)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,18 @@ torch's default of two batches each are busy with it.
 
 ROUNDS = 8
 """Rounds drawn at once where hands hold more. A hand is copied when it grows, so it grows in one batch of eight."""
+
+
+class Sampler(Protocol):
+    """What orders the samples of an epoch, such as torch's samplers do."""
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of samples; some may come often, or never."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many it yields."""
+        ...
 
 
 class Dealer:
@@ -44,6 +56,8 @@ class Dealer:
         Seed of the orders; the same everywhere.
     ahead
         How many batches a hand holds beyond the next one, so that they can be loaded ahead; the same everywhere.
+    sampler
+        What orders an epoch in place of ``shuffle`` and ``seed``; None for these. The same order everywhere.
 
     Attributes
     ----------
@@ -62,8 +76,18 @@ class Dealer:
     0
     """
 
-    def __init__(self, samples: int, world_size: int, *, shuffle: bool = True, seed: int = 0, ahead: int = 0) -> None:
+    def __init__(
+        self,
+        samples: int,
+        world_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        ahead: int = 0,
+        sampler: Sampler | None = None,
+    ) -> None:
         self.samples = samples
+        self.sampler = sampler
         self.world_size = world_size
         self.shuffle = shuffle
         self.seed = seed
@@ -78,8 +102,8 @@ class Dealer:
         self.end()
         self.epoch = epoch
         self.digest = 0
-        self._deck = self._order(epoch)
-        self._redealt = False
+        self._deck = self._order(epoch) if self.sampler is None else self._sampled(self.sampler, epoch)
+        self._redealt = self.sampler is not None  # such an order may not come again: a state holds it
 
     def end(self) -> None:
         """Leave out the rest of the epoch: neither deck nor hands hold anything."""
@@ -192,6 +216,19 @@ class Dealer:
         # Sorting raw random bits: the stream of a bit generator is the same in every version of numpy.
         keys = np.random.PCG64([self.seed, epoch]).random_raw(self.samples)
         return np.argsort(keys, kind="stable")
+
+    def _sampled(self, sampler: Sampler, epoch: int) -> Samples:
+        """Return the samples that a sampler yields; ranks whose samplers differ differ in their digest."""
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        order = np.array(list(sampler), dtype=np.int64).reshape(-1)
+        wrong = (order < 0) | (order >= self.samples)
+        if wrong.any():
+            raise ValueError(
+                f"the sampler yields {order[wrong][0]}, but the dataset has samples 0 to {self.samples - 1}"
+            )
+        self.digest = zlib.crc32(order.astype("<i8").tobytes())
+        return order
 
     def _held(self) -> Samples:
         return np.array([len(hand) for hand in self._hands])

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, Never
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, Never
 
 import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.loading.cost_dealer import CostDealer
-from paceline.coordinator.torch.loading.costs import Costs, costs_of
-from paceline.coordinator.torch.loading.dealer import AHEAD, Dealer
-from paceline.coordinator.torch.loading.dealt import Dealt
+from paceline.coordinator.torch.dealt import Dealt
+from paceline.coordinator.torch.loading.cost_dealer import CostDealer, dealer_for, mean_batch
+from paceline.coordinator.torch.loading.costs import costs_of
+from paceline.coordinator.torch.loading.dealer import Sampler
 from paceline.coordinator.torch.loading.loop import Loop
+from paceline.coordinator.torch.loading.micro import (
+    BALANCE,
+    Pieces,
+    checked_micro_batch,
+    dealt_as_a_whole,
+    micro_dealt,
+    pieces,
+)
 from paceline.coordinator.torch.loading.numbers import Numbers
 from paceline.coordinator.torch.loading.options import Loading, place, refuse, require_samples, whole
 from paceline.coordinator.torch.loading.progress import Progress
@@ -42,10 +49,16 @@ class BalancedLoader:
         This process and how many there are; from ``torch.distributed`` where they are not given.
     shuffle, seed
         Whether, and from which seed, every epoch has a new order. The same on every rank.
+    sampler
+        What orders an epoch in place of ``shuffle`` and ``seed``: it yields numbers of samples, the same on every rank,
+        and is asked anew for every epoch, after its ``set_epoch`` if it has one. What it yields comes exactly once.
     drop_last
         Whether to leave out the samples at the end of an epoch that do not fill a global batch.
     accumulate
-        Micro-batches of one optimiser step. Sizes change only between steps.
+        Micro-batches of one optimiser step. Sizes change only between steps. With ``"balance"`` a global batch is a
+        step, and each rank gets its part in micro-batches, faster ranks more of them: see ``docs/work.md``.
+    micro_batch
+        Samples of such a micro-batch; a rank's last one in a step may have fewer.
     cost
         What each sample costs: an array of N numbers, the name of a dataset's column, or a function of a sample. Global
         batches are drawn as without it, and then divided so that ranks end together; it is used as it is given. See
@@ -87,6 +100,8 @@ class BalancedLoader:
         Samples of each rank in the batch handed out last, ``[W]`` int64.
     dealt
         What else is known of that batch.
+    step_ends
+        Whether the batch handed out last is the last of its step on this rank, with ``accumulate="balance"``.
     before_batch
         Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
     after_batch
@@ -122,8 +137,10 @@ class BalancedLoader:
         world_size: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
+        sampler: Sampler | None = None,
         drop_last: bool = False,
-        accumulate: int = 1,
+        accumulate: int | Literal["balance"] = 1,
+        micro_batch: int | None = None,
         cost: Numbers | None = None,
         lengths: Numbers | None = None,
         cap: float | None = None,
@@ -147,25 +164,36 @@ class BalancedLoader:
         costs = costs_of(
             dataset, cost=cost, lengths=lengths, items=items, cap=cap, global_tokens=global_tokens, padded=bool(padded)
         )
-        self.global_batch = _global_batch(global_batch, costs, self.world_size, drop_last=bool(drop_last))
+        self.global_batch = mean_batch(global_batch, costs, self.world_size, drop_last=bool(drop_last))
         self._shares = Shares(self.global_batch, self.world_size, bool(drop_last))
         require_samples(dataset, self.world_size, self._shares.least)
         self.dataset = dataset
-        self.accumulate = whole("accumulate", accumulate, 1, "micro-batch")
+        self.micro_batch = checked_micro_batch(micro_batch, accumulate)
+        self.accumulate = 1 if accumulate == BALANCE else whole("accumulate", accumulate, 1, "micro-batch")
+        self.step_ends = True
         self.sizes = self._shares.equal()
         self.batch_sizes = self.sizes
         self.dealt = Dealt.plain(self.sizes, self.rank)
+        self._next_dealt = [self.dealt]
         self._step_items = 0.0
         self.before_batch: Callable[[], None] | None = None
         self.after_batch: Callable[[Sizes, Any], None] | None = None
         self.on_start: Callable[[], None] | None = None
         self._loops = 0
-        self._dealer = self._made_dealer(
-            costs, shuffle=bool(shuffle), seed=whole("seed", seed, 0), ahead=num_workers > 0
+        self._dealer = dealer_for(
+            len(dataset),
+            costs,
+            self._shares,
+            shuffle=bool(shuffle),
+            seed=whole("seed", seed, 0),
+            sampler=sampler,
+            ahead=num_workers > 0,
         )
         self._progress = Progress(self._dealer, self._shares.least)
         loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
-        self._source = source(dataset, self._dealer, self.rank, collate_fn, loading)
+        self._collated = self.micro_batch is not None and collate_fn is not None
+        collate = Pieces(collate_fn, self.micro_batch) if collate_fn and self.micro_batch else collate_fn
+        self._source = source(dataset, self._dealer, self.rank, collate, loading)
 
     @property
     def sizes(self) -> Sizes:
@@ -224,6 +252,7 @@ class BalancedLoader:
             "seed": self._dealer.seed,
             "drop_last": self._shares.drop_last,
             "accumulate": self.accumulate,
+            "micro_batch": self.micro_batch,
             "num_workers above 0": self._dealer.ahead > 0,
             **(self._dealer.costs.settings() if isinstance(self._dealer, CostDealer) else {}),
         }
@@ -239,14 +268,23 @@ class BalancedLoader:
         """
         if isinstance(self._dealer, CostDealer) and self._dealer.costs.budget is not None:
             return self._dealer.batches_of(self.epoch if self._dealer.remaining else self._progress.next_epoch)
-        return self._shares.batches(self._dealer.samples)
+        sampler = self._dealer.sampler
+        return self._shares.batches(self._dealer.samples if sampler is None else len(sampler))
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch; or the rest of one that was resumed."""
         return Loop(self._loop())
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the data stands, for an exact resume: with as many ranks or more or fewer."""
+        """Return where the data stands, for an exact resume: with as many ranks or more or fewer.
+
+        Raises
+        ------
+        RuntimeError
+            If a step has micro-batches left on this rank: they would come neither in this job nor in the next.
+        """
+        if not self.step_ends:
+            raise RuntimeError("state_dict() in the middle of a step: call it where loader.step_ends is true")
         state = {**self._progress.state_dict(), "sizes": self.sizes, "step_items": np.array(self._step_items)}
         return state if self.coefficients is None else {**state, "coefficients": self.coefficients}
 
@@ -300,7 +338,7 @@ class BalancedLoader:
             self._require_latest(this)
             if not self._progress.more:
                 break
-            yield self._batch()
+            yield from self._parts(self._batch())
         self._progress.finish()
 
     def _require_latest(self, loop: int) -> None:
@@ -318,40 +356,24 @@ class BalancedLoader:
         batch = self._source.take(self._dealer.hand(self.rank)[: sizes_W[self.rank]])
         self._dealer.play(sizes_W)  # only now: a batch that could not be loaded has not been handed out
         self._progress.batches += 1
-        self.batch_sizes, self.dealt = sizes_W, dealt
-        if self.after_batch:
-            self.after_batch(sizes_W, batch)
+        self.batch_sizes, self._next_dealt = sizes_W, dealt
         return batch
 
-    def _known_of(self, sizes_W: Sizes) -> Dealt:
-        """Return what is known of the next batch, while the dealer still holds it."""
-        dealer = self._dealer
-        if not isinstance(dealer, CostDealer):
-            return Dealt.plain(sizes_W, self.rank)
-        own = dealer.hand(self.rank)
-        features = tuple(dealer.costs.of_batch(own).tolist())
-        if dealer.costs.items is None:
-            return replace(Dealt.plain(sizes_W, self.rank), features=features)
-        if self._progress.batches % self.accumulate == 0:
-            self._step_items = dealer.step_items(self.accumulate)
-        items, all_items = dealer.costs.items_of(own), dealer.step_items(1)
-        part = items / all_items if all_items else float(sizes_W[self.rank] / sizes_W.sum())
-        each = self.accumulate / self._step_items if self._step_items else 0.0
-        return Dealt(sizes_W, items * each, part, all_items * each, features)
+    def _parts(self, batch: Any) -> Iterator[Any]:
+        """Yield a rank's part of a global batch: as a whole, or in micro-batches."""
+        parts: Iterable[Any] = [batch]
+        if self.micro_batch:
+            rows = int(self.batch_sizes[self.rank])
+            parts = pieces(batch, rows, self.micro_batch, collated=self._collated)
+        for dealt, part in zip(self._next_dealt, parts, strict=True):
+            self.dealt, self.step_ends = dealt, dealt.last
+            if self.after_batch:
+                self.after_batch(dealt.sizes, part)
+            yield part
 
-    def _made_dealer(self, costs: Costs | None, *, shuffle: bool, seed: int, ahead: bool) -> Dealer:
-        if costs is not None:
-            return CostDealer(costs, self._shares, shuffle=shuffle, seed=seed)
-        most = AHEAD if ahead else 0
-        return Dealer(len(self.dataset), self.world_size, shuffle=shuffle, seed=seed, ahead=most)
-
-
-def _global_batch(given: int | None, costs: Costs | None, world_size: int, *, drop_last: bool) -> int:
-    """Return the samples of a global batch: those given, or as many as a budget of tokens holds in the mean."""
-    if costs is None or costs.budget is None:
-        return whole("global_batch", given, world_size, "samples, one for each rank")
-    if given is not None:
-        raise ValueError("global_batch and global_tokens exclude each other: give one of them")
-    if drop_last:
-        raise ValueError("drop_last is about a fixed number of samples: with global_tokens leave it out")
-    return max(round(costs.budget / float(costs.tokens.cumsum()[-1]) * len(costs)), world_size)
+    def _known_of(self, sizes_W: Sizes) -> list[Dealt]:
+        """Return what is known of the next batch, or of each of its micro-batches, while the dealer still holds it."""
+        if isinstance(self._dealer, CostDealer) and self._progress.batches % self.accumulate == 0:
+            self._step_items = self._dealer.step_items(self.accumulate)
+        dealt = dealt_as_a_whole(self._dealer, sizes_W, self.rank, self.accumulate, self._step_items)
+        return micro_dealt(self._dealer, dealt, self.rank, self.micro_batch) if self.micro_batch else [dealt]

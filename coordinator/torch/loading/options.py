@@ -15,8 +15,7 @@ DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
 
 INSTEAD = {
     "batch_size": "give global_batch, the samples of all ranks together",
-    "sampler": DRAWS,
-    "batch_sampler": DRAWS,
+    "batch_sampler": f"{DRAWS}; an order of your own is sampler=",
     "generator": DRAWS,
     "persistent_workers": "loading processes live on from epoch to epoch anyway, so leave it out",
     "in_order": "batches come in order, so leave it out",
@@ -106,7 +105,7 @@ def require_samples(dataset: Any, world_size: int, least: int) -> None:
     if isinstance(dataset, IterableDataset) or not all(hasattr(dataset, name) for name in ("__len__", "__getitem__")):
         raise TypeError(
             f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples are dealt "
-            "to ranks by their numbers, and a stream has none"
+            "to ranks by their numbers, and a stream has none: take StreamLoader"
         )
     if len(dataset) < world_size:
         raise ValueError(

@@ -24,6 +24,10 @@ class Dealt:
         The sum of the weights of all ranks: 1, but where loss terms weigh and a step has several micro-batches.
     features
         What the work of this rank's part is made of; empty where samples have no costs.
+    rows
+        Samples handed out at once, where the rank's part comes in micro-batches; -1 where it comes as a whole.
+    last
+        Whether it is the step's last micro-batch on this rank.
     """
 
     sizes: Sizes
@@ -31,6 +35,12 @@ class Dealt:
     part: float
     whole: float = 1.0
     features: tuple[float, ...] = ()
+    rows: int = -1
+    last: bool = True
+
+    def own(self, rank: int) -> int:
+        """Return the samples of this rank that are handed out together."""
+        return self.rows if self.rows >= 0 else int(self.sizes[rank])
 
     @staticmethod
     def plain(sizes_W: Sizes, rank: int) -> Dealt:

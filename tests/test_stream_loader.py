@@ -1,0 +1,102 @@
+"""Streams are divided like datasets: every sample once, alike on all ranks, and what differs between them shows."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.coordinator.torch import BalancedLoader, StreamLoader
+from paceline.coordinator.torch.streaming.draw import mixed
+
+
+def fleet(stream, world_size, global_batch, **options):
+    options = {"collate_fn": list, **options}
+    return [
+        StreamLoader(stream, global_batch, rank=rank, world_size=world_size, **options) for rank in range(world_size)
+    ]
+
+
+def union(loaders):
+    """Yield the samples of each global batch."""
+    for parts in zip(*loaders, strict=True):
+        assert all(parts)
+        assert len({loader.position for loader in loaders}) == 1
+        yield [sample for part in parts for sample in part]
+
+
+def change_shares(loaders, seed):
+    for loader in loaders:
+
+        def change(loader=loader, rng=np.random.default_rng(seed)):  # noqa: B008
+            size, ranks = loader.global_batch, loader.world_size
+            loader.sizes = 1 + rng.multinomial(size - ranks, rng.dirichlet(np.ones(ranks)))
+            loader.coefficients = rng.dirichlet(np.ones(len(loader.coefficients)))
+
+        loader.before_batch = change
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(
+    samples=st.integers(4, 90),
+    world_size=st.integers(1, 4),
+    per_rank=st.integers(1, 7),
+    window=st.integers(1, 30),
+    learned=st.booleans(),
+    stop=st.integers(0, 4),
+)
+def test_every_sample_of_a_stream_comes_once_also_when_it_is_resumed(
+    samples, world_size, per_rank, window, learned, stop
+):
+    options = {"lengths" if learned else "cost": lambda sample: 1 + sample % 7, "window": window}
+    loaders = fleet(range(samples), world_size, world_size * per_rank, **options)
+    change_shares(loaders, stop)
+    seen = [sample for batch in union(loaders) for sample in batch]
+    assert sorted(seen) == list(range(samples))
+    begun = [batch for _, batch in zip(range(stop), union(loaders), strict=False)]
+    later = fleet(range(samples), world_size, world_size * per_rank, **options)
+    for loader, saved in zip(later, loaders, strict=True):
+        loader.load_state_dict(saved.state_dict())
+    rest = list(union(later))
+    together = [sample for batch in [*begun, *rest] for sample in batch]
+    if len(begun) > 0 and len(together) == samples:
+        assert sorted(together) == list(range(samples))
+    else:  # nothing was under way: the next epoch comes
+        assert sorted(sample for batch in rest for sample in batch) == list(range(samples))
+
+
+def test_a_window_mixes_and_every_epoch_in_another_way():
+    first, second = (list(mixed(range(100), 10, 0, epoch)) for epoch in (0, 1))
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert len({tuple(first), tuple(second), tuple(range(100))}) == 3
+    assert all(number - place <= 10 for place, number in enumerate(first))
+
+
+def test_streams_that_differ_between_ranks_show_in_the_position():
+    streams = [range(8), range(1, 9)]
+    loaders = [
+        StreamLoader(stream, 4, rank=rank, world_size=2, cost=lambda sample: 1 + sample, collate_fn=list)
+        for rank, stream in enumerate(streams)
+    ]
+    for loader in loaders:
+        next(iter(loader))
+    assert loaders[0].position != loaders[1].position
+
+
+@pytest.mark.parametrize(
+    ("stream", "options", "says"),
+    [
+        ([1, 2, 0], {"cost": float}, "cost must be finite and above 0, got 0 for sample 2 of the stream"),
+        ([1, 2, 3], {"items": lambda sample: -sample}, "items must be finite and not negative, got -1 for sample 0"),
+        ([1], {}, "the stream has 1 samples, too few for 2 ranks"),
+        ([1, 9, 1], {"cost": float, "cap": 5}, "no sample may exceed the cap of 5 tokens, got 9 for sample 1"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_and_the_sample_named(stream, options, says):
+    loop = iter(fleet(stream, 2, 3, **options)[0])
+    with pytest.raises(ValueError, match=says):
+        next(loop)
+
+
+def test_a_loader_of_datasets_says_what_to_take_for_a_stream():
+    with pytest.raises(TypeError, match="a stream has none: take StreamLoader"):
+        BalancedLoader(iter(range(9)), 3, rank=0, world_size=1)

@@ -1,0 +1,84 @@
+"""A live balance divides by cost: it learns what lengths cost, and judges shares by what they were planned to be."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.coordinator.torch.reports import COLUMNS, Rows
+from paceline.coordinator.work import WorkStatus
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def job(**options):
+    lengths = np.ceil(9 * np.random.default_rng(0).lognormal(0, 0.8, 400))
+    data = torch.utils.data.TensorDataset(torch.randn(400, 4), torch.tensor(lengths))
+    loader = BalancedLoader(data, 20, lengths=lengths, **options)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    return model, loader, attach(model, loader, every=1)
+
+
+def trained(model, loader, balance, true=(0.5, 0.3, 0.2), epochs=4):
+    """Train, and report the seconds that lengths of such costs would take."""
+    columns = [loader.dataset.tensors[1].numpy() ** power for power in (1, 2, 0)]
+    scale = [column.mean() for column in columns]
+    for _ in range(epochs):
+        for inputs, lengths in loader:
+            numbers = [float((lengths.numpy() ** power).sum()) for power in (1, 2, 0)]
+            work = sum(t * number / s for t, number, s in zip(true, numbers, scale, strict=True))
+            balance.measured(work / 100)
+            model(inputs).mean().backward()
+
+
+def test_a_live_balance_learns_what_lengths_cost_and_tells_it_to_the_loader(alone):
+    model, loader, balance = job()
+    seen = []
+    balance.on_iteration.append(lambda iteration: seen.append(iteration.work))
+    trained(model, loader, balance)
+    assert balance.work.status is WorkStatus.LEARNED
+    length, square, _ = balance.work.coefficients  # all batches have 20 samples: their cost may as well be fixed
+    assert length / square == pytest.approx(5 / 3, rel=0.05)
+    assert loader.coefficients.tolist() == balance.work.coefficients.tolist()
+    assert np.mean([work[0] for work in seen]) == pytest.approx(20, rel=0.1)  # in average samples
+    balance.close()
+
+
+def test_what_was_learned_goes_on_after_a_restart(alone):
+    model, loader, balance = job()
+    trained(model, loader, balance)
+    saved = balance.state_dict()
+    balance.close()
+    _, later, resumed = job()
+    resumed.load_state_dict(saved)
+    assert resumed.work.coefficients.tolist() == balance.work.coefficients.tolist()
+    assert later.coefficients.tolist() == loader.coefficients.tolist()
+    resumed.close()
+
+
+def test_a_single_rank_is_never_warned_about_the_kind_of_its_loss(alone):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model, loader, balance = job()
+        trained(model, loader, balance, epochs=2)
+    balance.close()
+
+
+def test_reports_at_their_shares_keep_the_speeds():
+    row = dict.fromkeys(COLUMNS, 0.0) | {"micro_batches": 2.0, "steps": 2.0}
+    report = np.array([[*(row | {"samples": 9.0, "seconds": s}).values(), 1.0] for s in (2.0, 4.0)])
+    work = np.array([40.0, 30.0])
+    rows = Rows(report, features=1).at_shares(work, np.array([18.0, 14.0]), fixed=0.0)
+    assert (rows["samples"] / rows["seconds"]).tolist() == pytest.approx([20.0, 7.5])
+    assert rows["samples"].tolist() == [36.0, 28.0]
+    with_fixed = Rows(report, features=1).at_shares(work, np.array([18.0, 14.0]), fixed=0.5)
+    assert with_fixed["seconds"].tolist() == pytest.approx([1 + 1 * 36 / 40, 1 + 3 * 28 / 30])
