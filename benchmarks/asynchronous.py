@@ -311,8 +311,8 @@ scored: all rates on one seed, the best three on two more; the rate is taken tha
 slowest of the three. The transformer, which takes longest, gets one such seed and the largest five rates: where a
 scheme never reaches the target there, a rate at the edge of stability was taken, and more tuning would help it. All
 schemes get plain SGD, the same samples dealt from one deck, and the same number of applied samples. The target is
-reached when the mean of three evaluations is. "Final" is the mean of the last tenth of the evaluations. "Waiting" is the
-largest share of its time that any worker waited; "in vain" counts a step that was given up with all its samples. All of
+reached when the mean of three evaluations is. "Final" is the mean of the last tenth of the evaluations. "Waiting" is
+the largest share of its time that any worker waited; "in vain" counts a step given up with all its samples. All of
 these are the worst of the five seeds, but for the accuracy, which is their mean. Forecasts are those of an EWMA of the
 speeds.
 
