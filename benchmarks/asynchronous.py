@@ -270,6 +270,8 @@ def figure(results: list[tuple[Cell, list[Row]]], path: Path) -> None:
         axes.set_xlim(0, by_name["lb-bsp"].races[0].seconds[-1])
         axes.set_ylim(max(0.0, cell.problem.target - 0.3), min(1.0, cell.problem.target + 0.06))
         axes.set_xlabel("simulated seconds")
+    for axes in all_axes.T.flat[len(shown) :]:
+        axes.set_axis_off()
     all_axes[0][0].set_ylabel("accuracy on held-out samples")
     all_axes[0][0].legend(frameon=False, fontsize=9)
     drawing.tight_layout()

@@ -71,7 +71,7 @@ class AsyncJob:
     predictor
         Forecasts the workers' speeds: a name as in :func:`paceline.predictors.named`.
     schedule
-        What the learning rates are multiplied by after so many applied samples.
+        What the learning rates are multiplied by after a number of applied samples.
     collate
         Makes a batch of a list of samples.
     wire
