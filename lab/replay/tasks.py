@@ -16,7 +16,7 @@ from paceline.coordinator.asynchronous import Vector
 Floats = NDArray[np.float32]
 
 HELD_OUT = 4
-"""One sample in so many is kept for the accuracy."""
+"""One sample in this many is kept for the accuracy."""
 
 
 class Task(Protocol):

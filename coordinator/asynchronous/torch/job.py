@@ -32,7 +32,7 @@ from paceline.predictors import named
 logger = logging.getLogger("paceline.asynchronous")
 
 REFUSALS = 5
-"""A worker whose push is refused so often in a row stops: it will not get better, and its samples go to others."""
+"""A worker whose push is refused this often in a row stops: it will not get better, and its samples go to others."""
 
 
 class Samples(Protocol):
