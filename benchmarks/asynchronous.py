@@ -270,6 +270,8 @@ def figure(results: list[tuple[Cell, list[Row]]], path: Path) -> None:
         axes.set_xlim(0, by_name["lb-bsp"].races[0].seconds[-1])
         axes.set_ylim(max(0.0, cell.problem.target - 0.3), min(1.0, cell.problem.target + 0.06))
         axes.set_xlabel("simulated seconds")
+    for axes in all_axes.T.flat[len(shown) :]:
+        axes.set_axis_off()
     all_axes[0][0].set_ylabel("accuracy on held-out samples")
     all_axes[0][0].legend(frameon=False, fontsize=9)
     drawing.tight_layout()
@@ -308,11 +310,12 @@ the wire, the same for all schemes. Nothing queues at the server. The 1x/2x/4x/8
 
 Each scheme is tuned over the learning rates {rates}, on seeds that are not
 scored: all rates on one seed, the best three on two more; the rate is taken that reaches the target first on the
-slowest of the three. The transformer, which takes longest, gets one such seed and the largest five rates. All schemes
-get plain SGD, the same samples dealt from one deck, and the same number of applied samples. The target is reached when
-the mean of three evaluations is. "Final" is the mean of the last tenth of the evaluations. "Waiting" is the largest
-share of its time that any worker waited; "in vain" counts a step that was given up with all its samples. All of these
-are the worst of the five seeds, but for the accuracy, which is their mean. Forecasts are those of an EWMA of the
+slowest of the three. The transformer, which takes longest, gets one such seed and the largest five rates: where a
+scheme never reaches the target there, a rate at the edge of stability was taken, and more tuning would help it. All
+schemes get plain SGD, the same samples dealt from one deck, and the same number of applied samples. The target is
+reached when the mean of three evaluations is. "Final" is the mean of the last tenth of the evaluations. "Waiting" is
+the largest share of its time that any worker waited; "in vain" counts a step given up with all its samples. All of
+these are the worst of the five seeds, but for the accuracy, which is their mean. Forecasts are those of an EWMA of the
 speeds.
 
 Staleness counts versions. SaPS with smaller batches makes more, smaller versions of the same samples than ASP, so equal

@@ -213,7 +213,11 @@ def on_ray(numbers: int, name: str) -> tuple[list[float], list[float]]:
     return taken
 
 
-ENGINES = {"in one process": in_process, "torch, gloo, two processes": over_gloo, "Ray, two processes": on_ray}
+ENGINES = {
+    "none: a copy and a step in one process": in_process,
+    "torch, gloo, two processes": over_gloo,
+    "Ray, two processes": on_ray,
+}
 
 
 def lines() -> Iterator[str]:
@@ -228,14 +232,16 @@ def lines() -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for engine, measured in ENGINES.items():
         for numbers in SIZES[:1] if QUICK else SIZES:
-            for name in ("saps",) if QUICK else ("saps", "asp", "dc-asgd-a"):
+            for name in ("saps",) if QUICK else ("saps", "asp"):
                 bare, ours = measured(numbers, name)
                 ratios = sorted(b / o for b, o in zip(bare, ours, strict=True))
                 low, _, high = statistics.quantiles(ratios, n=4)
                 share = min(bare) / min(ours)
+                # Without an engine there is no wire that the rules could be compared with: no target is set for it.
+                verdict = "-" if measured is in_process else "met" if share >= 0.8 else "missed"
                 yield (
                     f"| {engine} | {numbers:,} | `{name}` | {1e3 * min(bare):.2f} | {1e3 * min(ours):.2f} | "
-                    f"{share:.0%} ({low:.0%} to {high:.0%}) | {'met' if share >= 0.8 else 'missed'} |"
+                    f"{share:.0%} ({low:.0%} to {high:.0%}) | {verdict} |"
                 )
 
 

@@ -25,11 +25,11 @@ class Hand:
         return len(self.rows)
 
     def first(self, count: int) -> Hand:
-        """Return the first so many samples."""
+        """Return the first samples, ``count`` of them."""
         return Hand(self.rows[:count], self.epochs[:count])
 
     def rest(self, count: int) -> Hand:
-        """Return all but the first so many samples."""
+        """Return all samples but the first ``count``."""
         return Hand(self.rows[count:], self.epochs[count:])
 
 
@@ -86,7 +86,7 @@ class Deck:
         self._shuffle(0)
 
     def deal(self, count: int) -> Hand:
-        """Return up to so many samples; fewer, or none, only where a finite number of epochs has been dealt out."""
+        """Return up to ``count`` samples; fewer, or none, only where a finite number of epochs has been dealt out."""
         if count < 1:
             raise ValueError(f"count must be at least 1 sample, got {count}")
         hands: list[Hand] = []

@@ -29,7 +29,7 @@ class Optimiser(Protocol):
         gradient
             Not to be changed or kept.
         factor
-            What the learning rate of this step is multiplied by. It is told apart from the gradient because an
+            What the learning rate of this step is multiplied by. It comes apart from the gradient because an
             optimiser such as Adam divides the scale of a gradient out again.
         applied
             Samples applied before this step, for schedules.

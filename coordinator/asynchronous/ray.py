@@ -29,7 +29,7 @@ Gradient = Callable[[Vector, Sizes], Vector]
 """The mean gradient, ``[P]``, at these parameters, ``[P]``, over the samples of these rows."""
 
 REFUSALS = 5
-"""A worker whose push is refused so often in a row stops, as under torch."""
+"""A worker whose push is refused this often in a row stops, as under torch."""
 
 ROOM = 8
 """Calls that the server takes at once beyond one for each worker, which may all be waiting behind a barrier."""

@@ -16,7 +16,7 @@ from paceline.coordinator.asynchronous import Vector
 Floats = NDArray[np.float32]
 
 HELD_OUT = 4
-"""One sample in so many is kept for the accuracy."""
+"""One sample in this many is kept for the accuracy."""
 
 
 class Task(Protocol):
@@ -36,7 +36,7 @@ class Task(Protocol):
         ...
 
     def accuracy(self, parameters: Vector) -> float:
-        """Return the share of held-out samples that are told right."""
+        """Return the share of held-out samples that are predicted right."""
         ...
 
 
@@ -79,10 +79,10 @@ class Perceptron:
         return np.concatenate([(inputs.T @ back).ravel(), last.ravel()])
 
     def accuracy(self, parameters: Vector) -> float:
-        """Return the share of held-out digits that are told right."""
+        """Return the share of held-out digits that are recognised."""
         layers = self._layers(parameters)
-        told = (_hidden(self.held_inputs, layers) @ layers[-1]).argmax(axis=1)
-        return float((told == self.held_labels).mean())
+        predicted = (_hidden(self.held_inputs, layers) @ layers[-1]).argmax(axis=1)
+        return float((predicted == self.held_labels).mean())
 
     def _layers(self, parameters: Vector) -> list[Vector]:
         layers, start = [], 0
@@ -128,7 +128,7 @@ class Letters:
         return self._model.gradient(parameters, self._train[rows])
 
     def accuracy(self, parameters: Vector) -> float:
-        """Return the share of held-out letters that are told right."""
+        """Return the share of held-out letters that are predicted right."""
         return self._model.accuracy(parameters, self._test)
 
 

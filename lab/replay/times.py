@@ -76,7 +76,7 @@ class Times:
         return int(self.speed.shape[1])
 
     def seconds(self, worker: int, samples: float, start: float) -> float:
-        """Return how long a worker computes on so many samples if it starts then."""
+        """Return how long a worker that starts then computes on this many samples."""
         row, left, now = int(start // self.span), float(samples), start
         while True:
             speed = self.speed[row % len(self.speed), worker]

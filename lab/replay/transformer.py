@@ -1,4 +1,4 @@
-"""A transformer of one layer that tells the next letter. Axes: N samples, L letters, P parameters."""
+"""A transformer of one layer that predicts the next letter. Axes: N samples, L letters, P parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Transformer:
     letters
         Size of the alphabet.
     length
-        Letters of a sample; the last is only told, the first only read.
+        Letters of a sample; the first is only read, the last only predicted.
     """
 
     def __init__(self, letters: int, length: int) -> None:
@@ -41,11 +41,11 @@ class Transformer:
         return self._flat.gradient.copy()
 
     def accuracy(self, parameters: Vector, text: torch.Tensor) -> float:
-        """Return the share of letters told right."""
+        """Return the share of letters predicted right."""
         self._flat.parameters[:] = parameters
         with torch.no_grad():
-            told = self._flat.model(text[:, :-1]).argmax(dim=-1)
-        return float((told == text[:, 1:]).float().mean())
+            predicted = self._flat.model(text[:, :-1]).argmax(dim=-1)
+        return float((predicted == text[:, 1:]).float().mean())
 
     def _network(self) -> nn.Module:
         return _Network(self.letters, self.length - 1)
@@ -59,12 +59,12 @@ class _Network(nn.Module):
         self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.mixing, self.mixed = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.inner = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-        self.told = nn.Linear(WIDTH, letters)
+        self.last = nn.Linear(WIDTH, letters)
 
     def forward(self, letters_NL: torch.Tensor) -> torch.Tensor:
         state = self.letter(letters_NL) + self.place
         heads = self.mixing(self.before(state)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
         seen = nn.functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
         state = state + self.mixed(seen.transpose(1, 2).flatten(2))
-        told: torch.Tensor = self.told(state + self.inner(self.between(state)))
-        return told
+        scores: torch.Tensor = self.last(state + self.inner(self.between(state)))
+        return scores

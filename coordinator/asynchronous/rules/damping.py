@@ -11,7 +11,7 @@ class Damping(Protocol):
     """What the learning rate is multiplied by for one push."""
 
     def factor(self, staleness: int, workers: int) -> float:
-        """Return the factor, in (0, 1], for a push of this staleness in a fleet of so many workers."""
+        """Return the factor, in (0, 1], for a push of this staleness in a fleet of this size."""
         ...
 
 

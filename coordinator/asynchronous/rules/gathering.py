@@ -17,7 +17,7 @@ class Gathering(Protocol):
         ...
 
     def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
-        """Say whether so many pushes, at least one, are to be applied now."""
+        """Say whether these pushes, at least one, are to be applied now."""
         ...
 
 
@@ -34,7 +34,7 @@ class Each:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of so many pushes is an update.
+    """The mean of a number of pushes is an update.
 
     Parameters
     ----------

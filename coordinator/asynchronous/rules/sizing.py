@@ -138,7 +138,7 @@ class ByVersions:
             ratio_W = np.where(sight.staleness > 0, allowed / sight.staleness, 1.0)
         # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
         sizes_W = np.asarray(sight.sizes * np.sqrt(ratio_W), dtype=np.float64)
-        # The largest is a full batch: only ratios are told by staleness, and all sizes together would drift.
+        # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
         return _whole(sizes_W * (sight.batch / sizes_W.max()), self.least, sight.batch)
 
 

@@ -32,7 +32,7 @@ from paceline.predictors import named
 logger = logging.getLogger("paceline.asynchronous")
 
 REFUSALS = 5
-"""A worker whose push is refused so often in a row stops: it will not get better, and its samples go to others."""
+"""A worker whose push is refused this often in a row stops: it will not get better, and its samples go to others."""
 
 
 class Samples(Protocol):
@@ -71,7 +71,7 @@ class AsyncJob:
     predictor
         Forecasts the workers' speeds: a name as in :func:`paceline.predictors.named`.
     schedule
-        What the learning rates are multiplied by after so many applied samples.
+        What the learning rates are multiplied by after a number of applied samples.
     collate
         Makes a batch of a list of samples.
     wire

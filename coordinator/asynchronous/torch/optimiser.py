@@ -22,7 +22,7 @@ class TorchOptimiser:
     model, optimizer
         The user's own, left as they are.
     schedule
-        What the learning rates are multiplied by after so many applied samples; 1 by default.
+        What the learning rates are multiplied by after a number of applied samples; 1 by default.
 
     Attributes
     ----------
