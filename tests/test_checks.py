@@ -233,7 +233,9 @@ def test_check_notices_a_broken_promise(name, kind):
 def test_a_state_of_another_predictor_is_refused():
     model = EWMA()
     model.reset(["a"])
-    with pytest.raises(ValueError, match=r"the state of LastValue's workers must hold \['last', 'squared_error'\]"):
+    with pytest.raises(
+        ValueError, match=r"the state of LastValue's workers must hold \['doubted', 'last', 'squared_error'\]"
+    ):
         LastValue().load_state_dict(model.state_dict())
 
 
