@@ -87,10 +87,10 @@ def opened(rank, cycles):
     return held
 
 
-def test_attaching_and_detaching_again_and_again_leaves_no_thread_behind():
+def test_attaching_and_detaching_again_and_again_leaves_nothing_open():
     """Each balance left a process group with its threads and sockets until the garbage collector came by."""
     for held in run_ranks(2, opened, 12):
-        assert held[-1][1] <= held[3][1], held
+        assert max(held[6:]) == max(held[:6]), held
 
 
 def test_every_fault_of_the_page_names_a_test_that_exists():
