@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One thread a process: the tests measure and compare, and many of them start processes of their own.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: help demo test test-flower soak check format loops wheel-test clean
+.PHONY: help demo test test-flower soak mutants check format loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -24,6 +24,9 @@ test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an 
 
 soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
 	@$(PYTEST) -m soak tests
+
+mutants: .venv/installed  ## Sample small mistakes in FILE that TESTS would not notice, outside CI.
+	@$(BIN)/python benchmarks/mutants.py $(FILE) $(TESTS)
 
 check: .venv/installed  ## Formatting, lint and types: what CI and pre-commit run.
 	$(BIN)/ruff format --check .

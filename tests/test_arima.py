@@ -228,7 +228,7 @@ def test_the_extra_is_named_when_statsmodels_is_missing(monkeypatch):
     ("make", "words"),
     [
         (lambda: ARIMA(order=(1, 0)), "order must be three numbers"),
-        (lambda: ARIMA(order=(1, -1, 0)), "none below 0"),
+        (lambda: ARIMA(order=(1, -1, 0)), "order must be a whole number from 0 to 32, got -1"),
         (lambda: ARIMA(method="guess"), "'css' or 'likelihood', got 'guess'"),
         (lambda: ARIMA().fit([]), "at least one trace"),
         (lambda: ARIMA(drivers=("gpu",)).fit([checks.example_trace()]), r"drivers \['gpu'\] are not in every trace"),

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.coordinator.torch.reports import COLUMNS, Rows
+from paceline.coordinator.torch.reports import COLUMNS, RankReports
 from paceline.coordinator.work import WorkStatus
 
 
@@ -77,8 +77,8 @@ def test_reports_at_their_shares_keep_the_speeds():
     row = dict.fromkeys(COLUMNS, 0.0) | {"micro_batches": 2.0, "steps": 2.0}
     report = np.array([[*(row | {"samples": 9.0, "seconds": s}).values(), 1.0] for s in (2.0, 4.0)])
     work = np.array([40.0, 30.0])
-    rows = Rows(report, features=1).at_shares(work, np.array([18.0, 14.0]), fixed=0.0)
+    rows = RankReports(report, features=1).at_shares(work, np.array([18.0, 14.0]), fixed=0.0)
     assert (rows["samples"] / rows["seconds"]).tolist() == pytest.approx([20.0, 7.5])
     assert rows["samples"].tolist() == [36.0, 28.0]
-    with_fixed = Rows(report, features=1).at_shares(work, np.array([18.0, 14.0]), fixed=0.5)
+    with_fixed = RankReports(report, features=1).at_shares(work, np.array([18.0, 14.0]), fixed=0.5)
     assert with_fixed["seconds"].tolist() == pytest.approx([1 + 1 * 36 / 40, 1 + 3 * 28 / 30])

@@ -204,6 +204,7 @@ class Balance:
             weighting.close()
         self._loader.before_batch = self._loader.after_batch = self._loader.on_start = None
         self._end()
+        self._drivers = ()  # each keeps a kernel file open, and this object may wait long for the garbage collector
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""

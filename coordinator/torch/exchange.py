@@ -119,6 +119,9 @@ class Exchange:
         self._work = None
         with suppress(ValueError, RuntimeError, AssertionError):  # torch may have been shut down before
             dist.destroy_process_group(self.group)
+        # torch closes sockets and ends threads with the last reference to the group. What holds this exchange may be
+        # part of a cycle that waits for the garbage collector, through hundreds of attached and detached balances.
+        vars(self).pop("group", None)
 
     def _answered(self, wait: Callable[[], T]) -> T:
         try:

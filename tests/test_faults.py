@@ -1,0 +1,101 @@
+"""The faults of docs/faults.md that no other file tries: clocks that jump, kernel files that cannot be read."""
+
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+from test_metrics import iterations, written
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.cli.watch import Watched
+from paceline.coordinator import LoadBalancer
+from paceline.coordinator.metrics import read_run
+from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.predictors import EWMA, Report
+from paceline.recording import Recorder, merge
+from paceline.recording.control_group import ControlGroup
+from paceline.recording.drivers import all_drivers, default_drivers
+
+FAULTS = Path(__file__).parent.parent / "docs" / "faults.md"
+
+
+@pytest.mark.parametrize("jump", [-3600.0, -1e-3, 0.5, 3600.0], ids="{:+g} s".format)
+def test_a_clock_that_is_set_changes_no_duration_of_a_recording(tmp_path, monkeypatch, jump):
+    """As NTP steps it, or a person sets it: durations come from the monotonic clock, only ``start`` from this one."""
+    true, ahead = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: true() + ahead[0])
+    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
+        for k in range(6):
+            ahead[0] = jump * (k >= 3)
+            with recorder.iteration(samples=8) as step, step.waiting():
+                pass
+    trace = merge([tmp_path / "0.jsonl"])
+    assert ((trace.seconds > 0) & (trace.seconds < abs(jump) + 60)).all()
+    assert (trace.seconds < 60).all()
+    assert np.sign(trace.start[3, 0] - trace.start[2, 0]) == np.sign(jump)
+
+
+@pytest.mark.parametrize("jump", [-7200.0, 7200.0])
+def test_a_run_whose_clock_was_set_is_shown(tmp_path, jump):
+    from dataclasses import replace
+
+    records = [replace(one, time=one.time + jump * (one.index > 4)) for one in iterations(10)]
+    written(tmp_path / "run.jsonl", records).close()
+    assert read_run(tmp_path / "run.jsonl").of_fleet["index"].tolist() == list(range(10))
+    assert Watched(tmp_path / "run.jsonl").picture() is not None
+
+
+def test_kernel_files_that_cannot_be_read_are_unknown_drivers_and_no_error(tmp_path):
+    """As in a container that hides /proc, and where no control groups are mounted."""
+    assert ControlGroup.of_this_process(tmp_path) is None
+    for drivers in (default_drivers(root=tmp_path), all_drivers(root=tmp_path)):
+        with Recorder(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", "0", drivers) as recorder:
+            for _ in range(3):
+                with recorder.iteration(samples=8):
+                    pass
+        trace = merge([recorder.path])
+        # Without a control group nothing can throttle: that driver is known to be 0.
+        named = [driver.name for driver in default_drivers(root=tmp_path) if driver.name != "throttled"]
+        assert np.isnan(trace.drivers_named(named)).all()
+
+
+def test_a_rank_that_lies_gets_few_samples_and_takes_nothing_from_the_sum():
+    """It reports a time of a nanosecond and of an hour in turns; the plan stays a split of the batch."""
+    balancer = LoadBalancer(EWMA(), workers=["honest", "liar"], global_batch=64)
+    for k in range(40):
+        plan = balancer.plan
+        seconds = [plan.sizes[0] / 100.0, 3600.0 if k % 2 else 1e-9]
+        assert balancer.step(Report(plan.sizes, seconds)).sizes.sum() == 64
+    assert balancer.plan.sizes[0] > balancer.plan.sizes[1]
+
+
+def opened(rank, cycles):
+    """Return descriptors and threads of this process after attaching and detaching so often, without collecting."""
+    import gc
+
+    held = []
+    gc.disable()
+    for _ in range(cycles):
+        model = DistributedDataParallel(torch.nn.Linear(4, 2))
+        balance = attach(model, BalancedLoader(torch.randn(48, 4), 8))
+        balance.close()
+        held.append((len(list(Path("/proc/self/fd").iterdir())), len(list(Path("/proc/self/task").iterdir()))))
+    return held
+
+
+def test_attaching_and_detaching_again_and_again_leaves_nothing_open():
+    """Each balance left a process group with its threads and sockets until the garbage collector came by."""
+    for held in run_ranks(2, opened, 12):
+        assert max(held[6:]) == max(held[:6]), held
+
+
+def test_every_fault_of_the_page_names_a_test_that_exists():
+    tests = Path(__file__).parent
+    named = re.findall(r"`(test_\w+)\.py::(test_\w+)`", FAULTS.read_text())
+    assert len(named) >= 15
+    for file, test in named:
+        assert f"def {test}(" in (tests / f"{file}.py").read_text(), (file, test)
