@@ -129,6 +129,7 @@ def assign(
     cap: float | None = None,
     lower: int = 1,
     padded: bool = False,
+    steady: float = 0.0,
 ) -> Assignment:
     """Assign the samples of one global batch to ranks of different speed, so that the last rank ends early.
 
@@ -155,6 +156,10 @@ def assign(
         Fewest samples of a rank.
     padded
         Whether a rank pays for every sample what its most expensive one costs.
+    steady
+        Padded, the ranks' own order, the first with the longest samples, is kept where it takes at most this share
+        longer than the best that is found. What costs leave out then counts for a rank's speed, time after time; with
+        another rank at the long end each time it would look like noise.
 
     Raises
     ------
@@ -190,7 +195,12 @@ def assign(
     order = np.argsort(-cost_N, kind="stable")
     samples = Samples(cost_N[order], token_N[order], np.inf if cap is None else float(cap), lower)
     bound = packed_bound(samples, fleet)
-    sorted_owner_N = padded_owners(samples, fleet, bound) if padded else packed(samples, fleet, bound * (1 + ENOUGH))
+    if not 0 <= steady < np.inf:
+        raise ValueError(f"steady must be finite and not negative, got {steady}")
+    if padded:
+        sorted_owner_N = padded_owners(samples, fleet, bound, steady)
+    else:
+        sorted_owner_N = packed(samples, fleet, bound * (1 + ENOUGH))
     work_W, token_W = _loads(samples, sorted_owner_N, len(fleet), padded=padded)
     owner_N = np.empty_like(sorted_owner_N)
     owner_N[order] = sorted_owner_N

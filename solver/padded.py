@@ -28,8 +28,10 @@ Cut = list[tuple[int, int]]
 """Ranks in the order of falling lengths, with their numbers of samples."""
 
 
-def padded(samples: Samples, fleet: Fleet, at_least: float) -> Sizes:
+def padded(samples: Samples, fleet: Fleet, at_least: float, steady: float = 0.0) -> Sizes:
     """Return the rank of each sample, ``[N]``; no assignment ends before ``at_least`` seconds.
+
+    The ranks' own order is taken where it ends at most by ``steady`` later, relatively, than the best that is found.
 
     Raises
     ------
@@ -47,6 +49,8 @@ def padded(samples: Samples, fleet: Fleet, at_least: float) -> Sizes:
         cut, until = _better(lambda end: cuts.in_order(order, end), at_least, until, cut)
     else:
         cut, until = _better(lambda end: cuts.sparing(fastest, end), at_least, until, cut)
+    if steady and (own := cuts.in_order(range(len(fleet)), until * (1 + steady))) is not None:
+        cut, _ = _better(lambda end: cuts.in_order(range(len(fleet)), end), at_least, until * (1 + steady), own)
     return np.repeat([rank for rank, _ in cut], [count for _, count in cut]).astype(np.int64)
 
 

@@ -151,6 +151,16 @@ def test_batches_of_the_usual_size_are_close_to_the_bound(ranks: int, kind: str,
     assert padded or found.status is AssignmentStatus.BALANCED
 
 
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(problems(samples=12, ranks=4), st.sampled_from([0.05, 0.3]))
+def test_a_steady_order_takes_at_most_so_much_longer(problem: Problem, steady: float) -> None:
+    best, found = solved(problem, padded=True), solved(problem, padded=True, steady=steady)
+    assert found.makespan <= best.makespan * (1 + steady) * (1 + 2e-3)
+    order = sorted(range(len(problem.costs)), key=lambda number: -problem.costs[number])
+    owners = [int(found.owner[number]) for number in order]
+    assert owners == sorted(owners) or found.makespan <= best.makespan * (1 + 2e-3)
+
+
 def test_curves_of_a_forecast_give_what_their_speeds_give() -> None:
     costs, speeds = [8.0, 5.0, 4.0, 3.0, 2.0, 2.0], np.array([2.0, 1.0])
     by_curves = assign(costs, Curves.from_speed(speeds))
@@ -188,6 +198,7 @@ def test_the_status_says_what_holds_the_makespan(costs: Any, speeds: Any, option
         ({"speeds": []}, "speeds must hold one number for each rank"),
         ({"fixed": [-1.0, 0.0]}, "fixed must be finite and not negative, got -1 for rank 0"),
         ({"costs": [3.0, 3.0, 3.0], "cap": 4}, "no assignment was found .* 112% of all caps"),
+        ({"steady": -1.0}, "steady must be finite and not negative, got -1"),
         ({"costs": [3.0, 3.0, 3.0], "cap": 4, "padded": True}, "no padded assignment was found"),
         (
             {"speeds": Curves(np.zeros(2), np.ones(2), np.zeros(2), np.array([4.0, np.inf]))},

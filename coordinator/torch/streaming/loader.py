@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.torch.dealt import Dealt
+from paceline.coordinator.torch.loading.costs import STEADY
 from paceline.coordinator.torch.loading.loop import Loop
 from paceline.coordinator.torch.loading.options import place, whole
 from paceline.coordinator.torch.loading.shares import Shares
@@ -225,7 +226,9 @@ class StreamLoader:
         assert self.coefficients is not None
         lower = min(self.least_samples, len(drawn) // self.world_size)
         costs_N = sum_of_products(scaled_NF, self.coefficients)
-        found = assign(costs_N, self.sizes, tokens=tokens_N, cap=self.cap, lower=lower, padded=self.padded)
+        found = assign(
+            costs_N, self.sizes, tokens=tokens_N, cap=self.cap, lower=lower, padded=self.padded, steady=STEADY
+        )
         self._digest = digest_of(features_NF, found.owner, self._digest)
         own = found.of(self.rank)
         self.batch_sizes = found.counts
