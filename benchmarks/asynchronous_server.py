@@ -245,10 +245,19 @@ def lines() -> Iterator[str]:
                 )
 
 
+def verdict_of(text: list[str]) -> str:
+    """Return what to say first: how many targets are missed, and on which engines."""
+    judged = [line for line in text if line.endswith(("| met |", "| missed |"))]
+    missed = [line for line in judged if line.endswith("| missed |")]
+    engines = ", ".join(dict.fromkeys(line.split("|")[1].strip() for line in missed))
+    return f"**{len(missed)} of {len(judged)} targets are missed{': ' + engines if missed else ''}.**\n"
+
+
 if __name__ == "__main__":
     text = []
     for line in lines():
         print(line, flush=True)
         text.append(line)
+    text.insert(1, verdict_of(text))
     if not QUICK:
         Path(__file__).with_suffix(".md").write_text("\n".join(text) + "\n")
