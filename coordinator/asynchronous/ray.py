@@ -148,7 +148,7 @@ class RayWorker:
         refused, push_seconds = 0, 0.0
         while True:
             asked = time.monotonic()
-            work = ray.get(self.server.pull.remote(self.name))
+            work: Any = ray.get(self.server.pull.remote(self.name))
             if work.ended:
                 return self.name
             began = time.monotonic()
@@ -226,13 +226,14 @@ class RayJob:
             If no worker is left.
         """
         import ray
+        from ray.exceptions import RayError
 
         done, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
         for run in done:
             worker = self._running.pop(run)
             try:
                 ray.get(run)
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 self._lost(worker, error)
         return not self._running
 

@@ -88,7 +88,7 @@ class Run:
             for key, row in zip(OF_WORKERS, rows.reshape(len(OF_WORKERS), -1), strict=True):
                 of_workers[key][t, columns] = row
         agreed, acted = (np.array([line.truths[k] for line in lines], dtype=bool) for k in range(len(TRUTHS)))
-        named = dict(zip(OF_FLEET, of_fleet, strict=True))
+        named: dict[str, Array] = dict(zip(OF_FLEET, of_fleet, strict=True))
         why = tuple(line.why for line in lines)
         return cls(name, tuple(place), of_workers, named, agreed, acted, why, skipped, lost)
 

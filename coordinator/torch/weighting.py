@@ -163,7 +163,10 @@ class Weighting:
         self._reached = turn
         if not self._unsummed:
             # Of a micro-batch without any loss term nothing is added, but gradients summed before are to stay.
-            self._scale = turn.share if turn.whole or self._ddp is None else 1 / self._ddp.process_group.size()
+            self._scale = turn.share
+            if not turn.whole and self._ddp is not None:
+                group: Any = self._ddp.process_group
+                self._scale = 1 / group.size()
             if self._weighs and turn.whole not in (0.0, 1.0):
                 self._multiply(1 / turn.whole)  # those summed before are summed once more
         elif turn.share:  # else its gradients are 0, and those before keep their weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,8 @@ def digits(clients: int, alpha: float | None, *, seed: int) -> Shards:
     require("sklearn", needed_by="digits", extra="boosting")
     from sklearn.datasets import load_digits
 
-    inputs, labels = load_digits(return_X_y=True)
+    digits: Any = load_digits()
+    inputs, labels = digits.data, digits.target
     return _shards("digits", inputs / 16.0, labels, clients, alpha, seed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,7 +160,7 @@ def _digits() -> tuple[Floats, Sizes, Floats, Sizes]:
     require("sklearn", needed_by="the replay of digits", extra="boosting")
     from sklearn.datasets import load_digits
 
-    digits = load_digits()
+    digits: Any = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     pixels = (digits.data[order] - digits.data.mean()) / digits.data.std()
     inputs = np.hstack([pixels, np.ones((len(pixels), 1))]).astype(np.float32)  # the last column is the bias

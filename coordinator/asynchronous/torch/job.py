@@ -261,7 +261,7 @@ class AsyncJob:
         """Return this rank's way to the server; every rank makes all groups, as gloo wants it."""
         numbers, own = len(self.flat.parameters), None
         for rank in range(1, self.workers):
-            group = dist.new_group([SERVER, rank], timeout=timedelta(seconds=timeout), backend="gloo")
+            group: Any = dist.new_group([SERVER, rank], timeout=timedelta(seconds=timeout), backend="gloo")
             if self.service is not None:
                 inside = (self.service, f"rank{rank}", rank, group, numbers)
                 self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"paceline-rank{rank}"))

@@ -217,7 +217,7 @@ class Dealer:
         keys = np.random.PCG64([self.seed, epoch]).random_raw(self.samples)
         return np.argsort(keys, kind="stable")
 
-    def _sampled(self, sampler: Sampler, epoch: int) -> Samples:
+    def _sampled(self, sampler: Any, epoch: int) -> Samples:
         """Return the samples that a sampler yields; ranks whose samplers differ differ in their digest."""
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

@@ -64,7 +64,9 @@ def _column(dataset: Any, column: str, name: str) -> Array:
             "sample, or a function of a sample"
         )
     import pyarrow as pa
-    import pyarrow.compute as pc
+    import pyarrow.compute
+
+    pc: Any = pyarrow.compute  # its functions are made when it is imported, so no type checker sees them
 
     values = dataset.with_format("arrow").select_columns([column])[:][column].combine_chunks()
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):

@@ -183,8 +183,9 @@ class StreamLoader:
         self._epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         if not self._skipped:
             self._batches = self._digest = 0
-        if hasattr(self.stream, "set_epoch"):
-            self.stream.set_epoch(self._epoch)
+        stream: Any = self.stream
+        if hasattr(stream, "set_epoch"):
+            stream.set_epoch(self._epoch)
         if self.on_start:
             self.on_start()
         samples = mixed(self.stream, self.window, self.seed, self._epoch)
