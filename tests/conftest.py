@@ -1,11 +1,14 @@
-"""What all tests share: Hypothesis measures no time, as machines are noisy, and draws the same examples in CI."""
+"""What all tests share: Hypothesis measures no time, as machines are noisy, and draws the same examples every time.
+
+``EXPLORE=1`` draws new ones: what fails then is printed as an example to add to the test.
+"""
 
 import os
 from importlib.util import find_spec
 
 from hypothesis import settings
 
-settings.register_profile("paceline", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("paceline", deadline=None, derandomize="EXPLORE" not in os.environ)
 settings.load_profile("paceline")
 
 if find_spec("flwr") is None:  # Flower has an environment of its own: make test-flower

@@ -112,3 +112,16 @@ def test_the_largest_batch_that_is_taken_is_split_exactly(workers):
     speeds = np.random.default_rng(0).uniform(1, 3, (20, workers))
     for speed_W in speeds:
         assert sum(map(int, split(Curves.from_speed(speed_W), largest).sizes)) == largest
+
+
+def test_where_times_tie_sizes_still_sum_and_none_is_negative():
+    """Taking two quanta back from a worker that ends last, instead of one, went unnoticed."""
+    rng = np.random.default_rng(0)
+    for _ in range(3000):
+        workers, global_batch = int(rng.integers(2, 6)), int(rng.integers(1, 20))
+        floor, intercept = (rng.integers(0, most, workers).astype(float) for most in (5, 3))
+        slope = rng.choice([0.0, 0.5, 1.0, 2.0], workers)
+        curves = Curves(floor=floor, slope=slope, intercept=intercept, limit=np.full(workers, np.inf))
+        sizes = split(curves, global_batch).sizes
+        assert sizes.sum() == global_batch
+        assert (sizes >= 0).all()
