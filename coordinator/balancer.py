@@ -21,7 +21,7 @@ from paceline.coordinator.trust import Trust
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.protocol import Predictor, WantsExcitation
 from paceline.predictors.report import Report
-from paceline.solver import Split, evaluate
+from paceline.solver.split import Split, evaluate
 
 NEVER = -(2**40)
 """The iteration of the last change, for a worker whose size never changed: long before any cool-down."""

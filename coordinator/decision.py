@@ -13,7 +13,8 @@ from paceline.coordinator import why
 from paceline.coordinator.limits import Limits
 from paceline.coordinator.policy import Policy, gain_of, largest_gain, turning, within_half_step, within_largest_change
 from paceline.predictors.forecast import Forecast
-from paceline.solver import Split, cautious, evaluate
+from paceline.solver.risk import cautious
+from paceline.solver.split import Split, evaluate
 
 SHOWS = 0.02
 """A worker that ends less than this share before the last one is not reported as held back."""

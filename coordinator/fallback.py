@@ -15,7 +15,7 @@ from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.search import LeaderSearch
 from paceline.predictors.report import Report
-from paceline.solver import evaluate
+from paceline.solver.split import evaluate
 
 SMOOTHING = 0.2
 """Weight of the newest error in the running typical error."""

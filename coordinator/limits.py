@@ -18,7 +18,7 @@ from paceline.coordinator.policy import Policy
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
-from paceline.solver import Split, split
+from paceline.solver.split import Split, split
 
 SHRINK = 0.8
 """A worker that ran out of memory gets at most this share of the batch that was too large."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
 from paceline.predictors.forecast import Forecast
-from paceline.solver import Split, Status
+from paceline.solver.split import Split, Status
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy, gain_of
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.report import Report
-from paceline.solver import evaluate
+from paceline.solver.split import evaluate
 
 NOBODY = -1
 
