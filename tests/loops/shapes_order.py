@@ -237,9 +237,12 @@ def ranks_that_treat_the_last_batch_differently(job):
     begun(job, drop_last=job.rank == 0)
 
 
-@refused("sampler")
+@exact
 def a_sampler_of_the_users_own(job):
-    begun(job, sampler=torch.utils.data.SequentialSampler(range(100)))
+    model, loader, optimizer = begun(job, sampler=torch.utils.data.SequentialSampler(range(96)))
+    for _ in range(EPOCHS):
+        for batch in loader:
+            step(model, optimizer, batch)
 
 
 @refused("shuffle")
