@@ -34,10 +34,31 @@ class PromiseBroken(AssertionError):  # noqa: N818 - it names what happened, as 
     """A predictor breaks a promise that all predictors must keep."""
 
 
+class Fitted:
+    """Makes copies of a predictor that is fitted to :func:`example_trace`, and of it as it was before.
+
+    Parameters
+    ----------
+    predictor
+        The predictor, not fitted; it stays as it is.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._before = copy.deepcopy(predictor)
+        self._after = copy.deepcopy(predictor).fit([example_trace()])
+
+    def __call__(self) -> Predictor:
+        """Return a fitted copy."""
+        return copy.deepcopy(self._after)
+
+    def unfitted(self) -> Predictor:
+        """Return a copy that was never fitted, as a new process makes it before it loads a state."""
+        return copy.deepcopy(self._before)
+
+
 def fitted(predictor: Predictor) -> Factory:
-    """Return a factory of fresh copies of the predictor, fitted once to :func:`example_trace`."""
-    ready = copy.deepcopy(predictor).fit([example_trace()])
-    return lambda: copy.deepcopy(ready)
+    """Return a factory of copies of the predictor, fitted to :func:`example_trace`."""
+    return Fitted(predictor)
 
 
 def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
@@ -174,8 +195,8 @@ def permuting_workers_permutes_forecasts(make: Factory) -> None:
 
 
 def state_resumes_exactly(make: Factory) -> None:
-    """Loading a state into a new predictor continues bit for bit."""
-    original, resumed = _warm(make), make()
+    """Loading a state into a new predictor, never fitted, continues bit for bit."""
+    original, resumed = _warm(make), make.unfitted() if isinstance(make, Fitted) else make()
     resumed.load_state_dict(original.state_dict())
     _require(resumed.workers == original.workers, "the state does not hold the fleet")
     _require(_same(_continue(original), _continue(resumed)), "a loaded state forecasts differently")

@@ -260,3 +260,21 @@ def test_an_opted_out_check_is_not_run():
 
     ran = checks.run(Honest, ["permuting_workers_permutes_forecasts", "predict_is_pure"])
     assert ran == ["predict_is_pure"]
+
+
+class LosesWhatItLearnt(EWMA):
+    """Learns a factor from traces that its state does not hold: a model file would come back without it."""
+
+    factor_ = 1.0
+
+    def fit(self, traces):
+        self.factor_ = 0.9
+        return self
+
+    def _next_speed(self, drivers_WD, horizon):
+        return self.factor_ * super()._next_speed(drivers_WD, horizon)
+
+
+def test_what_was_learnt_from_traces_must_be_in_the_state():
+    with pytest.raises(checks.PromiseBroken, match="a loaded state forecasts differently"):
+        checks.run(checks.fitted(LosesWhatItLearnt()), ["state_resumes_exactly"])
