@@ -514,6 +514,7 @@ def test_own_files_are_read_like_any_other(made, tmp_path):
         ("usage.csv", b"\x80\x03}q\x00", "is a pickle"),
         ("x.csv", b"PK\x03\x04abc", "is a zip archive"),
         ("x.gz", gzip.compress(b"m,0,1\n" * 1000, mtime=0)[:-20], "truncated or damaged"),
+        ("job.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "is a Git LFS pointer"),
         ("notes.txt", "nothing known\n", "no format that is recognised; name the format"),
     ],
 )

@@ -44,7 +44,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         compressed = plain.peek(2)[:2] == b"\x1f\x8b"
         file = io.BufferedReader(Unzipped(path, plain), HEAD) if compressed else plain
         try:
-            _refuse(path, file.peek(32)[:32])
+            _refuse(path, file.peek(64)[:64])
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path}: the compressed file is truncated or damaged: {error}") from error
@@ -100,9 +100,15 @@ def _bounded_lines(path: Path, file: BinaryIO, most: int = 1 << 24) -> Iterator[
         yield raw
 
 
+LFS = b"version https://git-lfs.github.com/spec"
+"""How the small text begins that stands for a file in a clone without Git LFS."""
+
+
 def _refuse(path: Path, first: bytes) -> None:
     if not first:
         raise ValueError(f"{path}: the file is empty")
+    if first.startswith(LFS):
+        raise ValueError(f"{path}: is a Git LFS pointer and not the file itself; fetch it with `git lfs pull`")
     if PICKLE.match(first) or path.suffix in (".pkl", ".pickle"):
         raise ValueError(
             f"{path}: is a pickle, which can run any program when opened; it was not opened. Export it as JSON or CSV"
