@@ -49,7 +49,8 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	"$$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	    "$$(echo "$$folder"/*.whl)[all]" pytest pytest-timeout pytest-xdist hypothesis; \
 	cp -r tests "$$folder/tests"; cd "$$folder"; \
-	OMP_NUM_THREADS=1 venv/bin/python -m pytest -q -c /dev/null --rootdir . -m "not checkout and not soak" tests
+	OMP_NUM_THREADS=1 venv/bin/python -m pytest -q -c /dev/null --rootdir . -n 2 --dist loadfile \
+	    -m "not checkout and not soak and not alone" tests
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Installing into .venv (a few minutes the first time) ..."
