@@ -180,7 +180,9 @@ def misbehaving(rank):
 def test_a_stamp_from_the_future_a_wrong_shape_and_a_second_push_are_refused_one_by_one():
     (finite, reasons), _ = run_ranks(2, misbehaving)
     assert finite
-    assert [re.sub(r"\d+|\(.*?\)", "N", reason) for reason in reasons] == [
+    # On a busy machine further steps may be given up meanwhile, which is no refusal of a push that was wrong.
+    refused = [reason for reason in reasons if "given up" not in reason]
+    assert [re.sub(r"\d+|\(.*?\)", "N", reason) for reason in refused] == [
         "its stamp N is from the future; the version is N",
         "its shape is N, that of the parameters N",
         "its stamp N is not that of a step under way; did it push twice?",

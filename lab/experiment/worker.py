@@ -147,3 +147,4 @@ def disturbed(told: dict[str, Any], setting: Setting) -> Bursts | None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # a thread of one of the many groups may otherwise end the process as the interpreter closes
