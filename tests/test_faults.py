@@ -93,6 +93,7 @@ def test_attaching_and_detaching_again_and_again_leaves_nothing_open():
         assert max(held[6:]) == max(held[:6]), held
 
 
+@pytest.mark.checkout
 def test_every_fault_of_the_page_names_a_test_that_exists():
     tests = Path(__file__).parent
     named = re.findall(r"`(test_\w+)\.py::(test_\w+)`", FAULTS.read_text())
