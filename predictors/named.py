@@ -16,6 +16,13 @@ take their names without importing them, which would close an import cycle."""
 def register(*classes: type[FleetPredictor]) -> None:
     """Make predictors available by their class names, on the command line and wherever a name is accepted.
 
+    Raises
+    ------
+    ValueError
+        If another class has the name: two predictors under one name would be compared as if they were one.
+
+    Examples
+    --------
     >>> class Doubled(kinds["ewma"]): ...
     >>> register(Doubled)
     >>> named("doubled")
@@ -23,6 +30,11 @@ def register(*classes: type[FleetPredictor]) -> None:
     >>> del kinds["doubled"]
     """
     for kind in classes:
+        taken = kinds.get(_plain(kind.__name__), kind)
+        if (taken.__module__, taken.__qualname__) != (kind.__module__, kind.__qualname__):  # not defined once more
+            raise ValueError(
+                f"the name {name_of(kind)!r} belongs to {taken.__module__}.{taken.__qualname__}: rename yours"
+            )
         kinds[_plain(kind.__name__)] = kind
 
 
@@ -58,6 +70,17 @@ def named(text: str) -> FleetPredictor:
     kind = kinds.get(_plain(name))
     if kind is None:
         raise ValueError(f"there is no predictor {name!r}; there are {[k.__name__ for k in kinds.values()]}")
+    return built(kind, arguments)
+
+
+def built(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
+    """Return a new predictor of a class, from its arguments as they are typed: ``lags=8,hidden=16``.
+
+    Raises
+    ------
+    ValueError
+        If the class has no such argument, or a value is no literal.
+    """
     values = _arguments(arguments)
     unknown = [argument for argument in values if argument not in signature(kind).parameters]
     if unknown:

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from paceline.cli import main as cli
 from paceline.datasets import load, recorded
 from paceline.predictors import KINDS, NAMES, checks, named
-from paceline.predictors.named import kinds
 
 runner = CliRunner()
 
@@ -151,8 +150,8 @@ def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(OWN)
     yield "mine.py"
-    sys.modules.pop("mine", None)
-    kinds.pop("slow", None)
+    for name in ("mine", "own_mine", "own_random"):
+        sys.modules.pop(name, None)
 
 
 def test_predictors_of_a_users_own_are_compared_by_file_and_by_module(own, trace, fitting):
@@ -172,3 +171,16 @@ def test_predictors_of_a_users_own_are_compared_by_file_and_by_module(own, trace
 )
 def test_a_predictor_that_is_none_is_refused(own, capsys, monkeypatch, trace, fitting, text, sentence):
     assert sentence in " ".join(fails(capsys, monkeypatch, "evaluate", text, "-t", trace, "-f", fitting).split())
+
+
+def test_a_predictor_named_like_one_of_ours_is_compared_with_it_and_does_not_replace_it(own, trace, fitting, tmp_path):
+    """Nor does its file replace a module that happens to be called the same."""
+    (tmp_path / "random.py").write_text(
+        "from paceline.predictors import EWMA as Ours\nclass EWMA(Ours):\n"
+        "    def _next_speed(self, drivers_WD, horizon):\n        return 3 * super()._next_speed(drivers_WD, horizon)\n"
+    )
+    before = sys.modules["random"]
+    tables = json.loads(run("evaluate", "random.py:EWMA", "ewma", "-t", trace, "-f", fitting, "--json"))
+    error = {row["predictor"]: row["rmse"] for row in tables["overall"]}
+    assert error["random.py:EWMA"] > 2 * error["ewma"]
+    assert sys.modules["random"] is before

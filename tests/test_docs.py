@@ -40,9 +40,10 @@ def _first_cell(line):
     return re.findall(r"`([^`]+)`", line.split("|")[1])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/commands.md", "docs/formats.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md"])
 def test_the_number_of_formats_is_that_of_the_registry(page):
     counts = re.findall(r"\b(\d+)\s+(?:public |trace )?formats\b", (CHECKOUT / page).read_text())
+    assert counts
     assert all(int(count) == len(FORMATS) for count in counts)
 
 

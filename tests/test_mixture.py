@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets.synthetic import synthetic_fleet
-from paceline.predictors import EWMA, RLS, LastValue, Mixture, Report
+from paceline.predictors import EWMA, RLS, LastValue, Mixture, Report, checks
 
 SIMPLE = ("last-value", "ewma:smoothing=0.25", "ewma:smoothing=0.05", "running-median", "rls")
 
@@ -123,3 +123,36 @@ def test_an_answer_is_not_given_again_for_other_drivers_or_after_a_report():
     assert model.predict([[0.0]]).speed[0] == idle
     model.observe(Report([64], [10.0], drivers=[[0.0]]))
     assert model.predict([[0.0]]).speed[0] != idle
+
+
+class Promised:
+    """Keeps the promise through an EWMA that it holds, and is none of the library's classes."""
+
+    driver_names = ()
+
+    def __init__(self):
+        self.inside = EWMA(smoothing=0.3)
+
+    @property
+    def workers(self):
+        return self.inside.workers
+
+    def __getattr__(self, name):
+        if name.startswith("__") or name == "inside":
+            raise AttributeError(name)
+        return getattr(self.inside, name)
+
+
+def test_a_users_own_predictor_is_as_good_an_expert_as_ours():
+    own, ours = (Mixture(["last-value", expert]) for expert in (Promised(), EWMA(smoothing=0.3)))
+    trace = checks.example_trace()
+    for model in (own, ours):
+        model.reset(trace.workers)
+    for samples_W, seconds_W in zip(trace.samples, trace.seconds, strict=True):
+        assert own.predict().speed == pytest.approx(ours.predict().speed)
+        own.observe(Report(samples_W, seconds_W))
+        ours.observe(Report(samples_W, seconds_W))
+    resumed = Mixture(["last-value", Promised()])
+    resumed.load_state_dict(own.state_dict())
+    assert resumed.predict().speed == pytest.approx(own.predict().speed)
+    assert own.weights == pytest.approx(ours.weights)

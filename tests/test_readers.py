@@ -416,6 +416,15 @@ def hivemind_log(runs, resumed=False):
     return "\n".join([",".join(names), *rows]) + "\n"
 
 
+def test_hidden_folders_hold_no_data(tmp_path):
+    """A clone's history lies beside its data; a subfolder of the data is read."""
+    for folder in (".git", "data"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "job.csv").write_text("worker,iteration,samples,seconds\na,0,1,1\n")
+    (trace,) = read_traces(tmp_path)
+    assert trace.name == "job"
+
+
 @pytest.mark.parametrize("resumed", [False, True], ids=["totals begin anew", "totals go on"])
 def test_a_restarted_run_goes_on_after_the_one_before(made, resumed):
     trace = only(made("hivemind-7-gc-t4-1.csv", hivemind_log([5, 3, 4], resumed=resumed)))

@@ -8,7 +8,7 @@ import torch
 from paceline.recording.torch import callbacks
 
 
-def test_the_exit_waits_until_a_thread_has_let_go(monkeypatch):
+def test_the_exit_waits_until_a_thread_has_let_go():
     future = torch.futures.Future()
     callbacks.then(future, lambda arrived: arrived.value() + 1)
     dropped = []

@@ -175,7 +175,7 @@ def _jobs(path: Path, name: str | None) -> Iterator[tuple[Format, list[Path]]]:
 
 def _jobs_in(folder: Path, name: str | None) -> Iterator[tuple[Format, list[Path]]]:
     jobs: dict[tuple[str, Path, str], list[Path]] = {}
-    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+    for file in _files_below(folder):
         try:
             chosen = recognise(file)
         except ValueError as error:
@@ -187,6 +187,12 @@ def _jobs_in(folder: Path, name: str | None) -> Iterator[tuple[Format, list[Path
         raise ValueError(f"{folder}: holds no file of {'a format that is recognised' if name is None else name}")
     for (chosen_name, _, _), files in jobs.items():
         yield FORMATS[chosen_name], files
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Return all files below a folder; hidden folders, such as that of a repository's history, hold no data."""
+    below = [(file, file.relative_to(folder).parts[:-1]) for file in folder.rglob("*") if file.is_file()]
+    return sorted(file for file, folders in below if not any(name.startswith(".") for name in folders))
 
 
 def _named(name: str) -> Format:

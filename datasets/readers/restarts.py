@@ -28,11 +28,11 @@ def continued(step_T: Array, run_T: Sizes) -> Array:
     >>> continued(step_T, runs_of(step_T))
     array([ 5.,  6.,  7.,  8.,  9., 10., 11.])
     """
-    iteration_T = step_T.copy()
-    for run in range(1, int(run_T[-1]) + 1):
-        here, last = run_T == run, iteration_T[run_T == run - 1][-1]
-        iteration_T[here] += last + 1 - step_T[here][0]
-    return iteration_T
+    first_R = np.flatnonzero(np.diff(run_T, prepend=-1))  # the row that each run begins with
+    last_R = np.append(first_R[1:], len(step_T)) - 1
+    length_R = step_T[last_R] - step_T[first_R] + 1
+    begin_R = step_T[0] + np.concatenate([[0.0], np.cumsum(length_R)[:-1]])
+    return np.asarray(step_T - step_T[first_R][run_T] + begin_R[run_T])
 
 
 def increments(total_T: Array, run_T: Sizes) -> Array:

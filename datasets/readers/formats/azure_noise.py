@@ -85,7 +85,8 @@ def named(path: Path) -> tuple[str, str]:
     """
     stem = path.name.split(".csv")[0]
     if stem.startswith("unit="):
-        return "__".join((*path.parts[:-1][-4:], stem)), stem.removeprefix("unit=")
+        folders = [part for part in path.parts[:-1] if part != path.anchor][-4:]
+        return "__".join((*folders, stem)), stem.removeprefix("unit=")
     return stem, stem.rpartition("__")[2].replace("_", " ")
 
 

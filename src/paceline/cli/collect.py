@@ -61,7 +61,7 @@ def collect(
     With [cyan]--pattern bursty --workers 4[/] competitors come and go beside the command's workers meanwhile.
 
     [cyan]paceline collect digits-cnn-bursty[/] trains a small model while competitors come and go beside its workers.
-    Needs the [cyan]neural[/] and [cyan]boosting[/] extras. Where control groups can be written (as root on Linux),
+    Needs the [cyan]lab[/] extra. Where control groups can be written (as root on Linux),
     every worker gets a CPU quota of its own; elsewhere workers are pinned to cores.
     """
     from paceline.lab import JOBS, Contention

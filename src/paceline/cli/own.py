@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from paceline.predictors import FleetPredictor, Predictor, named, register
+from paceline.predictors import FleetPredictor, Predictor
 from paceline.predictors.adopted import adopted
+from paceline.predictors.named import built
 
 NAMED = re.compile(r"(?P<module>[^:]+\.py|[\w.]+):(?P<name>[A-Za-z_]\w*)(?::(?P<arguments>.*))?")
 """A module, a class and its arguments. Arguments hold ``=``, so ``ewma:smoothing=0.5`` is none of these."""
@@ -56,8 +57,7 @@ def own_predictor(text: str) -> FleetPredictor:
         raise ValueError(f"{found['module']} has no class {found['name']!r}; it has {classes}")
     arguments = found["arguments"] or ""
     if issubclass(kind, FleetPredictor):
-        register(kind)
-        return named(f"{kind.__name__}:{arguments}")
+        return built(kind, arguments)
     made = kind()
     if arguments or not isinstance(made, Predictor):
         missing = [name for name in _promised() if not hasattr(made, name)]
@@ -82,11 +82,12 @@ def _imported(name: str) -> ModuleType:
 def _run(file: Path) -> ModuleType:
     if not file.is_file():
         raise FileNotFoundError(f"there is no file {file}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    name = f"own_{file.stem}"  # never that of another module: a file may be called random.py
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None, "its name ends in .py"
     assert spec.loader is not None, "it is a file"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module  # its classes are copied and pickled by this name
+    sys.modules[name] = module  # its classes are copied and pickled by this name
     spec.loader.exec_module(module)
     return module
 
