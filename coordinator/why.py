@@ -218,16 +218,19 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
     """Return who has not reported for a while, and what their sizes follow instead.
 
     >>> silent(["g0", "g1"], np.array([0, 28])), silent(["g0", "g1"], np.array([0, 1]))
-    ('; g1 has not reported for 28 iterations, so its size follows its last reports', '')
+    ('; g1 was missing from the last 28 reports, so its size follows its own last one', '')
     """
     quiet = missed >= SILENT
     if not quiet.any():
         return ""
-    lasted = count(int(missed[quiet].min()), "iteration")
+    # Reports, not iterations: a running job may report several iterations at once.
+    lasted = int(missed[quiet].min())
     many = quiet.sum() > 1
-    has, their = ("have", "their sizes follow their") if many else ("has", "its size follows its")
+    were, theirs = (
+        ("were", "their sizes follow their own last ones") if many else ("was", "its size follows its own last one")
+    )
     least = "at least " if many else ""
-    return f"; {_those(workers, quiet)} {has} not reported for {least}{lasted}, so {their} last reports"
+    return f"; {_those(workers, quiet)} {were} missing from {least}the last {lasted} reports, so {theirs}"
 
 
 def _those(workers: Sequence[str], chosen: Mask) -> str:

@@ -18,7 +18,7 @@ def settled():
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), min_size=10, max_size=200), st.floats(1e-4, 1e-2))
-def test_plans_take_at_most_a_fifth_of_the_waiting(seconds, plan_seconds):
+def test_plans_take_at_most_a_tenth_of_the_waiting(seconds, plan_seconds):
     pace, plans, waited = settled(), 0, 0.0
     for pair in seconds:
         waited += max(pair) - sum(pair) / 2
@@ -45,8 +45,16 @@ def test_plans_that_change_nothing_become_rarer_up_to_a_limit():
             pace.planned(acted=False)
             gaps.append(gap)
             gap = 0
-    assert gaps[:3] == [5, 10, 20]
-    assert set(gaps[3:]) == {int(WORTH * MOST_PATIENT)}
+    assert gaps[:5] == [10, 20, 40, 80, 160]
+    assert set(gaps[4:]) == {int(WORTH * MOST_PATIENT)}
+
+
+def test_a_rank_that_turns_slow_is_answered_at_once_whatever_plans_did_not_help_before():
+    pace = settled()
+    for _ in range(4000):
+        if pace.wants_plan(np.array([0.1, 0.105]), ONE, plan_seconds=0.001):
+            pace.planned(acted=False)
+    assert pace.wants_plan(np.array([0.1, 0.15]), ONE, plan_seconds=0.001)
 
 
 def test_short_iterations_are_reported_together():

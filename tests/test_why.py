@@ -192,9 +192,9 @@ def test_a_silent_worker_is_named_until_it_reports_again():
         sizes = balancer.plan.sizes
         seconds = sizes * [0.01, np.nan if 3 <= step < 9 else 0.01]
         reasons.append(balancer.step(Report(samples=sizes, seconds=seconds)).why)
-    said = ["b has not reported for" in reason for reason in reasons]
+    said = ["b was missing from" in reason for reason in reasons]
     assert said == [False] * 5 + [True] * 4 + [False] * 3
-    assert "; b has not reported for 6 iterations, so its size follows its last reports." in reasons[8]
+    assert "; b was missing from the last 6 reports, so its size follows its own last one." in reasons[8]
 
 
 def test_who_joins_a_running_job_is_said_to_be_planned_at_a_guess():

@@ -82,7 +82,7 @@ def attach(
         nothing samples is NaN.
     every
         Iterations from one exchange of reports to the next, with a plan after each. By default reports are exchanged up
-        to twenty times a second, and a plan is made once waiting has cost five times what a plan costs.
+        to twenty times a second, and a plan is made once waiting has cost ten times what a plan costs.
 
     Returns
     -------

@@ -14,16 +14,21 @@ something to gain, a quarter of that otherwise."""
 QUIET = 0.1
 """Ranks hardly wait if they spend less than this share of the time waiting: noise alone causes a few per cent."""
 
-WORTH = 5.0
+WORTH = 10.0
 """Plan once waiting since the last plan has cost this many times what a plan costs. It is the ski-rental rule, with
-more patience because a plan does not remove all waiting: planning costs at most a fifth of the waiting it fights."""
+more patience because a plan does not remove all waiting: planning costs at most a tenth of the waiting it fights. The
+straggler pays for its plans with the time it lacks; a rank that turns slow is still answered within an iteration or
+two, as it costs the others tens of milliseconds in each."""
 
-MOST_PATIENT = 4.0
+MOST_PATIENT = 16.0
 """Upper bound of the patience. A plan that changed nothing shows that planning does not help against this waiting, so
-the patience before the next one doubles. At 2 ms per plan the bound is 40 ms of waiting: a few iterations after a
-change. Exchanges become rarer by the same factor, so that a machine's own noise does not cause one per iteration."""
+the patience with it doubles. Exchanges become rarer by the same factor, so that a machine's own noise does not cause
+one per iteration."""
 
-ALERT = 0.2
+NEWS = 2.0
+"""Waiting counts in full, whatever the patience, from this many times the share at which plans changed nothing."""
+
+ALERT = 0.5
 """Share of that cost from which a plan counts as near, and its other inputs (the drivers) are worth sampling."""
 
 WARM_UP = 6
@@ -72,7 +77,7 @@ class Pace:
         self._reports = 0
         self._step_seconds = 0.0
         self._waiting = self._lost = 0.0
-        self._patience = 1.0
+        self._patience, self._futile = 1.0, 0.0
         self.alert = True
 
     def wants_plan(self, seconds_W: Array, steps_W: Array, plan_seconds: float) -> bool:
@@ -102,14 +107,16 @@ class Pace:
         weight = SMOOTHING if self._step_seconds else 1.0  # the first report sets the length of an iteration
         self._step_seconds += weight * (slowest - self._step_seconds)
         waited = slowest - sum(known) / len(known)
-        self._waiting += SMOOTHING * (waited / slowest - self._waiting)
-        self._lost += waited * max(steps for _, steps in own)
+        share = waited / slowest
+        self._waiting += SMOOTHING * (share - self._waiting)
+        patience = 1.0 if share > NEWS * self._futile else self._patience
+        self._lost += waited * max(steps for _, steps in own) / patience
         if self._reports > WARM_UP:
             # The newest share counts at once if it is high, so that a straggler ends the quiet without delay.
-            quiet = max(self._waiting, waited / slowest) < QUIET
-            interval = QUIET_SECONDS if quiet else EXCHANGE_SECONDS * self._patience
+            quiet = max(self._waiting, share) < QUIET
+            interval = QUIET_SECONDS if quiet else min(EXCHANGE_SECONDS * patience, QUIET_SECONDS)
             self.every = max(int(interval / self._step_seconds), 1)
-            price = WORTH * self._patience * plan_seconds
+            price = WORTH * plan_seconds
             self.alert = self._lost > ALERT * price
             if self._lost < price:
                 return False
@@ -119,3 +126,4 @@ class Pace:
     def planned(self, *, acted: bool) -> None:
         """Note whether the last plan changed anything."""
         self._patience = 1.0 if acted else min(2 * self._patience, MOST_PATIENT)
+        self._futile = 0.0 if acted else self._waiting
