@@ -8,7 +8,7 @@ from paceline.predictors.named import kinds
 
 def test_a_name_that_is_taken_is_refused_and_keeps_its_predictor():
     other = type("EWMA", (LastValue,), {"__module__": "mine"})
-    with pytest.raises(ValueError, match="the name 'ewma' belongs to paceline.*EWMA: rename yours"):
+    with pytest.raises(ValueError, match=r"the name 'ewma' belongs to paceline.*EWMA: rename yours"):
         register(other)
     assert type(named("ewma")) is EWMA
 
