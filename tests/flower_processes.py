@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,6 +19,16 @@ def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
+
+
+def await_port(port, seconds=120):
+    """Wait until somebody listens there: a busy machine takes a while to start a SuperLink."""
+    for _ in range(10 * seconds):
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"nobody listens on port {port} after {seconds} s")
 
 
 @contextmanager
@@ -71,6 +82,7 @@ def federation(folder, clients):
     ]
     with ExitStack() as stack:
         stack.enter_context(process(link, folder, "superlink"))
+        await_port(port)
         for i in range(clients):
             node = [
                 BIN / "flower-supernode",
