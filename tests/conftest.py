@@ -6,10 +6,18 @@
 import os
 from importlib.util import find_spec
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("paceline", deadline=None, derandomize="EXPLORE" not in os.environ)
 settings.load_profile("paceline")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _logs_of_torchrun(tmp_path_factory):
+    """Torchrun makes a folder for logs wherever it is told to; otherwise it leaves one in the system's for ever."""
+    os.environ["PET_LOG_DIR"] = str(tmp_path_factory.mktemp("torchrun"))
+
 
 if find_spec("flwr") is None:  # Flower has an environment of its own: make test-flower
     collect_ignore_glob = ["flower_app/*", "flower_simulation.py", "flower_processes.py"]

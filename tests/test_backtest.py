@@ -6,10 +6,12 @@ from paceline.eval import backtest, iter_backtest
 from paceline.predictors import EWMA, KINDS, NARX, Forecast, LastValue, Training, checks
 from paceline.training import fit
 
-FITTED = [
-    fit(NARX(lags=3, training=Training(epochs=2)), [checks.example_trace()]) if kind is NARX else kind()
-    for kind in KINDS
-]
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.__name__)
+def predictor(request):
+    if request.param is NARX:
+        return fit(NARX(lags=3, training=Training(epochs=2)), [checks.example_trace()])
+    return request.param()
 
 
 def poisoned(trace: Trace, k: int) -> Trace:
@@ -20,7 +22,6 @@ def poisoned(trace: Trace, k: int) -> Trace:
     return Trace(trace.samples, seconds, drivers=drivers, driver_names=trace.driver_names, workers=trace.workers)
 
 
-@pytest.mark.parametrize("predictor", FITTED, ids=lambda predictor: type(predictor).__name__)
 @pytest.mark.parametrize("k", [1, 7, 30])
 def test_no_forecast_looks_ahead(predictor, k):
     trace = checks.example_trace(60, seed=4)
