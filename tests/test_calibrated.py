@@ -1,5 +1,7 @@
 """Calibrated intervals hold as often as they say."""
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 
@@ -69,3 +71,32 @@ def test_a_forecast_interpolates_its_tracked_quantiles_and_falls_back_where_ther
     assert known.quantile(0.5)[0] == pytest.approx(100.0)
     assert 100.0 < known.quantile(0.7)[0] < 110.0 < known.quantile(0.99)[0]
     assert known.quantile(0.1)[1] == pytest.approx(Forecast(np.array([50.0]), np.array([0.1])).quantile(0.1)[0])
+
+
+def test_quantiles_never_cross():
+    rng = np.random.default_rng(0)
+    model = Calibrated("last-value")
+    model.reset([str(w) for w in range(20)])
+    for k in range(300):
+        noise = 1e-3 if k // 30 % 2 else 1.0  # steps that suit one are far too long for the other
+        model.observe(Report(np.full(20, 64.0), np.exp(noise * rng.standard_t(2, 20))))
+        quantiles_WL = model.predict().quantiles
+        assert quantiles_WL is None or np.all(np.diff(quantiles_WL[np.isfinite(quantiles_WL).all(axis=1)]) >= 0)
+
+
+def test_intervals_widen_with_the_square_root_of_the_horizon():
+    model = Calibrated("last-value")
+    model.reset(["a"])
+    for k in range(100):
+        model.observe(Report([64], [1.0 + 0.1 * (k % 3)]))
+    near, far = model.predict(horizon=1), model.predict(horizon=4)
+    for q in (0.05, 0.95):
+        assert np.log(far.quantile(q) / far.speed) == pytest.approx(2 * np.log(near.quantile(q) / near.speed))
+
+
+def test_beyond_the_tracked_quantiles_the_line_through_the_last_two_goes_on_at_both_ends():
+    known = Forecast(np.array([100.0]), np.array([0.1]), levels=(0.1, 0.5, 0.9), quantiles=np.array([[50.0, 100, 400]]))
+    low, high = known.quantile(0.01)[0], known.quantile(0.99)[0]
+    score = NormalDist().inv_cdf(0.99) / NormalDist().inv_cdf(0.9)
+    assert low == pytest.approx(100 * 0.5**score)
+    assert high == pytest.approx(100 * 4.0**score)

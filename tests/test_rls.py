@@ -73,3 +73,11 @@ def test_it_stays_bounded_through_constant_stretches_and_spikes():
 def test_a_driver_that_a_trace_lacks_is_named():
     with pytest.raises(ValueError, match="gpu"):
         RLS(drivers=("gpu",)).fit([synthetic_fleet("walk", workers=1, iterations=10)])
+
+
+def test_before_it_has_learnt_anything_it_forecasts_the_last_speed():
+    model = RLS()
+    model.reset(["a"])
+    for seconds in (1.0, 2.0):  # one change sets the scale of changes, and teaches no weight
+        model.observe(Report([64], [seconds]))
+    assert model.predict().speed == pytest.approx([32.0])

@@ -295,3 +295,11 @@ def test_every_status_is_a_sentence() -> None:
     for status in Status:
         assert status.value.endswith(".")
         assert len(status.value) > 40
+
+
+def test_of_workers_that_are_used_evenly_those_that_end_last_give_quanta_back():
+    """Level floors leave a choice: three workers reach the same use with their last quantum, and end at other times."""
+    floor, slope, intercept = np.array([[3.0, 6, 12, 3, 12], [3, 2, 1, 2, 3], [2, 0, 2, 1, 2]])
+    problem = Problem(Curves(floor, slope, intercept, np.full(5, np.inf)), 4, {"lower": np.zeros(5), "quantum": 1})
+    assert problem.solve().sizes.sum() == 4
+    assert problem.solve().sizes.min() >= 0

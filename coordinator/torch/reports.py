@@ -39,7 +39,7 @@ LEAST_OWN = 0.05
 PLACE = ("checksum", "epoch", "batches", "dealt")
 """Columns that must be the same on all ranks: the plan in use, and the place in the data."""
 
-_SUMMED = ("samples", "micro_batches", "seconds", "comm_seconds")
+_SUMMED = ("samples", "micro_batches", "seconds")
 _AT = {name: place for place, name in enumerate(COLUMNS)}
 _PLACES = [_AT[name] for name in PLACE]
 
@@ -163,5 +163,10 @@ class ReportTally:
         }
         with np.errstate(invalid="ignore", divide="ignore"):
             means = {name: sums[name] / sums["micro_batches"] for name in _SUMMED}  # 0 / 0 is NaN: nothing is known
+        # One exchange of gradients each, however many steps and micro-batches a row is about.
+        comm_KW = report_KWF[..., _AT["comm_seconds"]]
+        timed_KW = np.isfinite(comm_KW)
+        with np.errstate(invalid="ignore"):
+            comm_W = np.where(timed_KW, comm_KW, 0.0).sum(axis=0) / timed_KW.sum(axis=0)
         ran_out_W = (report_KWF[..., _AT["out_of_memory"]] > 0).any(axis=0)
-        return Report(means["samples"], means["seconds"], means["comm_seconds"], drivers_WD, out_of_memory=ran_out_W)
+        return Report(means["samples"], means["seconds"], comm_W, drivers_WD, out_of_memory=ran_out_W)
