@@ -106,6 +106,11 @@ def test_a_joining_worker_gets_its_share_at_once_and_others_are_remembered():
     assert used.step(report_at(plan, [100, 200, 100, 100, 100])).sizes.tolist() == plan.sizes.tolist()
 
 
+def test_who_joins_when_the_warm_up_has_just_ended_gets_its_share_at_once():
+    used = warm(balancer(warmup=8, horizon=1), [100, 200, 100, 100], iterations=8)
+    assert used.join("gpu4").sizes.max() == 172  # equal ones would be 103 at most
+
+
 def test_the_samples_of_a_leaving_worker_go_to_the_others():
     used = warm(balancer(), [100, 200, 100, 100])
     plan = used.leave("gpu0")
@@ -201,6 +206,20 @@ def test_a_report_of_another_fleet_is_refused_and_changes_nothing(report, senten
     used, untouched = balancer(), balancer()
     with pytest.raises(ValueError, match=sentence):
         used.step(report)
+    assert all(same(used.step(each), untouched.step(each)) for each in random_reports(10))
+
+
+@pytest.mark.parametrize("where", ["sampled now", "in the report"])
+def test_drivers_of_another_shape_are_refused_and_change_nothing(where):
+    class Driven(LastValue):
+        driver_names = ("cpu_share", "cpu_busy")
+
+    used, untouched = balancer(Driven()), balancer(Driven())
+    report, now = Report([64] * 4, [0.5, 0.5, 0.5, 1.0]), np.ones((4, 1))
+    if where == "in the report":
+        report, now = Report([64] * 4, [0.5, 0.5, 0.5, 1.0], drivers=now), None
+    with pytest.raises(ValueError, match=r"drivers.* \(4, 2\), in the order \['cpu_share', 'cpu_busy'\], got \(4, 1\)"):
+        used.step(report, now)
     assert all(same(used.step(each), untouched.step(each)) for each in random_reports(10))
 
 

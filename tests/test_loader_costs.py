@@ -276,6 +276,27 @@ def test_a_sampler_of_ones_own_says_what_comes_and_how_often(options):
     assert sorted(seen) == sorted(np.random.default_rng(2).integers(0, 40, 30).tolist())
 
 
+def test_the_order_of_a_sampler_that_never_yields_it_again_is_in_the_state():
+    class Once(torch.utils.data.Sampler):
+        def __init__(self):
+            self.random = np.random.default_rng(0)
+
+        def __iter__(self):
+            return iter(self.random.permutation(40).tolist())
+
+        def __len__(self):
+            return 40
+
+    def loader():
+        return BalancedLoader(range(40), 8, rank=0, world_size=1, sampler=Once())
+
+    first, later = loader(), loader()
+    list(later)  # its sampler has drawn on
+    seen = next(iter(first)).tolist()
+    later.load_state_dict(first.state_dict())
+    assert sorted(seen + [sample for batch in later for sample in batch.tolist()]) == list(range(40))
+
+
 def test_samplers_that_differ_between_ranks_show_in_the_position():
     loaders = [
         BalancedLoader(range(9), 3, rank=rank, world_size=3, sampler=np.random.default_rng(rank).permutation(9))

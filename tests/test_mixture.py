@@ -156,3 +156,15 @@ def test_a_users_own_predictor_is_as_good_an_expert_as_ours():
     resumed.load_state_dict(own.state_dict())
     assert resumed.predict().speed == pytest.approx(own.predict().speed)
     assert own.weights == pytest.approx(ours.weights)
+
+
+def test_an_expert_that_knows_nothing_of_a_worker_has_no_say_in_its_forecast():
+    class Ignorant(LastValue):
+        def _next_speed(self, drivers_WD, horizon):
+            return np.where([True, False], np.nan, super()._next_speed(drivers_WD, horizon))
+
+    model = Mixture([LastValue(), Ignorant()])
+    model.reset(["a", "b"])
+    for seconds in (1.0, 2.0):
+        model.observe(Report([64, 64], [seconds, seconds]))
+        assert model.predict().speed == pytest.approx([64 / seconds] * 2)
