@@ -189,7 +189,9 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.target:
         fuzz(asked.target, 60 * asked.minutes, asked.folder)
-    folder = Path(tempfile.mkdtemp(prefix="paceline-fuzz-"))
+    # A thousand files a second are written: in memory, where there is such a file system.
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="paceline-fuzz-", dir=shared))
     print(f"failing inputs are kept in {folder}")
     met = run_all(asked.only or list(targets()), asked.minutes, folder)
     if asked.only or asked.minutes < 60:
