@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.coordinator.torch.reports import COLUMNS, RankReports
+from paceline.coordinator.torch.reporting.reports import COLUMNS, RankReports
 from paceline.coordinator.work import WorkStatus
 
 

@@ -13,13 +13,13 @@ import torch.distributed as dist
 
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
-from paceline.coordinator.torch.agreement import agree, facts_of
 from paceline.coordinator.torch.audit import refuse_mixing_layers
 from paceline.coordinator.torch.balance import Balance
 from paceline.coordinator.torch.clock import Clock
-from paceline.coordinator.torch.exchange import Exchange
-from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
+from paceline.coordinator.torch.reporting.agreement import agree, facts_of
+from paceline.coordinator.torch.reporting.exchange import Exchange
+from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.sampled import drivers_for
 from paceline.coordinator.torch.weighting import Weigh, ddp_of
 from paceline.predictors import Auto, Predictor

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.handed import Sight, Turn
+from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.waiting import unheard
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Sizes
-from paceline.coordinator.torch.loading.costs import Costs
+from paceline.coordinator.torch.loading.costs.costs import Costs
 from paceline.coordinator.torch.loading.dealer import AHEAD, Dealer, Sampler, Samples
 from paceline.coordinator.torch.loading.options import whole
 from paceline.coordinator.torch.loading.shares import Shares
