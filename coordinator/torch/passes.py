@@ -108,6 +108,12 @@ class Passes(ABC):
         self._spent += time.perf_counter() - began
         return turn
 
+    def work_of(self, turn: Turn) -> float:
+        """Return what this rank's samples of a turn cost, in average samples."""
+        coefficients = None if self._knows is None else self._knows.coefficients
+        assert coefficients is not None, "its samples have costs"
+        return float(sum(part * each for part, each in zip(turn.features, coefficients.tolist(), strict=True)))
+
     def look(self, gradient: torch.Tensor, turn: Turn) -> None:
         """Note how large the gradients of the rank's rows are, all together."""
         if self._wants_look() and gradient.dim() and gradient.shape[0] % turn.samples == 0:

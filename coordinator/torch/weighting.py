@@ -21,6 +21,7 @@ from paceline.coordinator.torch.handed import Sight, Turn
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.waiting import unheard
+from paceline.recording.torch.work import tell
 
 Weigh = Literal["gradients", "loss", "none"]
 
@@ -38,6 +39,10 @@ class Listener(Protocol):
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
         """Note that a forward pass in training begins, and return its turn."""
+        ...
+
+    def work_of(self, turn: Turn) -> float:
+        """Return what this rank's samples of a turn cost, in average samples."""
         ...
 
     def look(self, gradient: torch.Tensor, turn: Turn) -> None:
@@ -113,7 +118,9 @@ class Weighting:
         inside = module if self._ddp is None else self._ddp.module
         if (module.training or inside.training) and torch.is_grad_enabled():
             self.in_backward = False  # after an error in a backward pass, its end was never reported
-            self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
+            turn = self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
+            if turn.features and self._ddp is not None:  # a recorder's hook on the module inside comes next
+                tell(self.listener.work_of(turn))
 
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
         turn = self._turn
