@@ -197,6 +197,11 @@ class BalancedLoader(HandsOut):
             self._dealer.lower = samples
 
     @property
+    def varies(self) -> bool:
+        """Whether epochs have different numbers of batches, as with ``global_tokens``."""
+        return isinstance(self._dealer, CostDealer) and self._dealer.costs.budget is not None
+
+    @property
     def epoch(self) -> int:
         """The epoch under way, or the one that ended last; the first is 0."""
         return self._dealer.epoch
@@ -230,7 +235,7 @@ class BalancedLoader(HandsOut):
 
         With ``global_tokens`` that differs from epoch to epoch: those of the epoch under way, or that comes next.
         """
-        if isinstance(self._dealer, CostDealer) and self._dealer.costs.budget is not None:
+        if isinstance(self._dealer, CostDealer) and self.varies:
             return self._dealer.batches_of(self.epoch if self._dealer.remaining else self._progress.next_epoch)
         sampler = self._dealer.sampler
         return self._shares.batches(self._dealer.samples if sampler is None else len(sampler))
