@@ -86,9 +86,9 @@ def costs_for(dataset: Any, costs: Mapping[str, Any], micro_batches: int) -> dic
             )
     if costs.get("items") is not None and micro_batches > 1:
         raise ValueError(
-            "costs={'items': ...} needs gradient_accumulation_steps=1: the Trainer divides the last step of an epoch by "
-            "fewer micro-batches, so that its terms would weigh more. Give a larger batch, or a loss that is divided by "
-            "num_items_in_batch, which needs no items"
+            "costs={'items': ...} needs gradient_accumulation_steps=1: the Trainer divides the last step of an epoch "
+            "by fewer micro-batches, so that its terms would weigh more. Give a larger batch, or a loss that is "
+            "divided by num_items_in_batch, which needs no items"
         )
     numbers = {name: given for name, given in costs.items() if name in NUMBERS and given is not None}
     return {
