@@ -29,6 +29,7 @@ from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.reporting.reports import RankReports
 from paceline.coordinator.torch.state import from_torch, to_torch
+from paceline.coordinator.torch.terms import Items
 from paceline.coordinator.torch.weighting import Weigh, Weighting, ddp_of
 from paceline.coordinator.work import WorkModel
 from paceline.recording.drivers import Driver
@@ -63,8 +64,9 @@ class Balance(Passes):
         drivers: Sequence[Driver] = (),
         weigh: Weigh = "gradients",
         pace: Pace | None = None,
+        count: Items | None = None,
     ) -> None:
-        super().__init__(loader, clock, weigh)
+        super().__init__(loader, clock, weigh, count)
         self.on_iteration: list[Callable[[Iteration], None]] = []
         self.overhead_seconds = 0.0
         self._exchange = exchange
@@ -260,7 +262,7 @@ class Balance(Passes):
         Then they sum to one by the plan, and a collective less in every step is a millisecond for small models. A loop
         that takes up other data later has been warned, and its weights are summed from then on.
         """
-        if self.weigh != "gradients":
+        if self.weigh != "gradients" or self.adds_parts:
             return
         self._mixes = self._mixes or rows.any_foreign
         self._exchanges += 1

@@ -15,9 +15,11 @@ import torch
 from paceline._arrays import Sizes
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.clock import Clock
+from paceline.coordinator.torch.dealt import Dealt
 from paceline.coordinator.torch.handed import Handed, Sight, Turn, lengths
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reporting.reports import LEAST
+from paceline.coordinator.torch.terms import Items
 from paceline.coordinator.torch.weighting import BalanceWarning, Weigh
 
 TINY = 1e-300
@@ -35,11 +37,15 @@ class Passes(ABC):
         Measures own time.
     weigh
         What carries the weights.
+    count
+        Returns how many terms the loss of a batch has, where only the batch shows it.
     """
 
-    def __init__(self, loader: Loader, clock: Clock, weigh: Weigh) -> None:
+    def __init__(self, loader: Loader, clock: Clock, weigh: Weigh, count: Items | None = None) -> None:
         self.weigh: Weigh = weigh
-        self.sums_shares = weigh == "gradients"
+        self.adds_parts = count is not None
+        self.sums_shares = weigh in ("gradients", "sum")
+        self._count = count
         self._loader = loader
         # Asked once: to look at a protocol's attributes takes 10 us, and batches are handed out often.
         self._knows = loader if isinstance(loader, KnowsWork) else None
@@ -65,6 +71,11 @@ class Passes(ABC):
         """Send what was measured, if it is time for a report."""
 
     @property
+    def micro_batches(self) -> float:
+        """By how many micro-batches loops divide a loss; infinite where they do not."""
+        return math.inf if self._micro_batch or self.weigh == "sum" else self._loader.accumulate
+
+    @property
     def _steps_end(self) -> bool:
         return self._knows is None or self._knows.step_ends
 
@@ -72,8 +83,12 @@ class Passes(ABC):
 
     def hand_out(self, sizes_W: Sizes, batch: object) -> None:
         """Note a batch that the loop is given."""
-        dealt = None if self._knows is None else self._knows.dealt
-        self._handed.add(sizes_W, dealt if dealt is not None and dealt.sizes is sizes_W else None)
+        known = None if self._knows is None else self._knows.dealt
+        dealt = known if known is not None and known.sizes is sizes_W else Dealt.plain(sizes_W, self._loader.rank)
+        if self._count is not None:
+            terms = _checked_terms(self._count(batch))
+            dealt = replace(dealt, weight=1.0 if self.weigh == "sum" else terms, part=terms, whole=1.0)
+        self._handed.add(sizes_W, dealt)
 
     def start_loop(self) -> None:
         """Forget batches of a loop that is over."""
@@ -94,12 +109,17 @@ class Passes(ABC):
         if turn.fresh:
             self._require_scaled()
             self._fresh = self._unscaled = True
-            self._looks = not self._costs and self._losses.wants(self._handed.sizes)
+            self._looks = not (self._costs or self.adds_parts) and self._losses.wants(self._handed.sizes)
             self._micro_batches += 1
             counts = turn.total >= LEAST * self._loader.global_batch
             self._clock.forward(turn.samples, counts=counts, features=turn.features)
         if turn.known:
             self._batch_turn = turn
+        elif self.adds_parts:
+            raise RuntimeError(
+                f"the model was given {rows[0] if rows else 'unknown'} rows in training, which the balanced loader did "
+                "not hand out, and with attach(..., items=) their number of loss terms is not known"
+            )
         else:
             self._foreign = True
             if turn.fresh:  # in a form in which it cannot be seen: it is the next in order, which is warned about
@@ -156,7 +176,7 @@ class Passes(ABC):
 
     def wait_begins(self) -> None:
         """Stop the clock: a collective waits for other ranks."""
-        if self.weigh == "gradients" and self._fresh and torch._C._current_graph_task_id() != -1:
+        if self.weigh in ("gradients", "sum") and self._fresh and torch._C._current_graph_task_id() != -1:
             raise RuntimeError(audit.COLLECTIVE_IN_BACKWARD)
         self._clock.wait_begins()
 
@@ -200,3 +220,10 @@ class Passes(ABC):
         if about not in self._warned:
             self._warned.add(about)
             warnings.warn(sentence, BalanceWarning, stacklevel=3)
+
+
+def _checked_terms(counted: Any) -> float:
+    terms = float(counted)
+    if not 0 <= terms < math.inf:
+        raise ValueError(f"items must return a finite number that is not negative for every batch, got {terms:g}")
+    return terms

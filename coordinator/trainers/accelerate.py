@@ -203,7 +203,7 @@ def _attached(prepared: Iterable[Any], loader: BalancedLoader, options: dict[str
     trained = [model for model in models if any(parameter.requires_grad for parameter in model.parameters())]
     if not trained:
         raise TypeError("prepare() needs the model beside the BalancedLoader: give both in one call")
-    balance = attach(trained[0], loader, **options)
+    balance: Balance = attach(trained[0], loader, **options)
     for model in trained[1:]:
         attach(model, loader, weigh=balance.weigh)
     return balance

@@ -70,6 +70,7 @@ class Costs:
             "cap": self.cap,
             "global_tokens": self.budget,
             "padded": self.padded,
+            "items": self.items is not None,
         }
 
     def assigned(self, samples: Sizes, shares_W: Sizes, coefficients: Array, lower: int) -> Assignment:
