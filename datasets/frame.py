@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.columns import COLUMNS
+from paceline.datasets.columns import COLUMNS, MEASURED, WORK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ def frame_of(trace: Trace) -> pd.DataFrame:
         "iteration": np.repeat(np.arange(iterations), workers),
         "worker": np.tile(np.array(trace.workers), iterations),
     }
-    columns |= {name: panel.ravel() for name in COLUMNS if (panel := getattr(trace, name)) is not None}
+    columns |= {name: panel.ravel() for name in MEASURED if (panel := getattr(trace, name)) is not None}
     if trace.drivers is not None:
         columns |= {name: trace.drivers[:, :, d].ravel() for d, name in enumerate(trace.driver_names)}
     return pd.DataFrame(columns)
@@ -60,9 +60,9 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
         values[row, column] = _numbers(frame, name)
         return values
 
-    driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *COLUMNS)]
+    driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]
     return {
-        **{name: panel(name) for name in COLUMNS if name in frame.columns},
+        **{name: panel(name) for name in MEASURED if name in frame.columns},
         "drivers": np.stack([panel(name) for name in driver_names], axis=-1) if driver_names else None,
         "driver_names": driver_names,
         "workers": [str(name) for name in workers],
@@ -87,7 +87,7 @@ def _check(frame: pd.DataFrame) -> None:
         raise ValueError(
             f"column 'worker' must name a worker in every row, but row {_first(frame['worker'].isna())} is empty"
         )
-    for name in COLUMNS[:4]:
+    for name in (*COLUMNS[:4], WORK):
         if name in frame.columns and (bad := _numbers(frame, name) < 0).any():
             raise ValueError(f"column {name!r} must not be negative, but row {_first(bad)} is")
 

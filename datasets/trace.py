@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from paceline._arrays import Array
 from paceline.datasets import frame as tidy
 from paceline.datasets import parquet
-from paceline.datasets.columns import COLUMNS
+from paceline.datasets.columns import MEASURED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +38,9 @@ class Trace:
         Time spent communicating, and waiting for others, ``[T, W]``, in seconds.
     start
         When each worker began the iteration, ``[T, W]``, in seconds since 1970 (UTC).
+    work
+        What each worker's samples cost, ``[T, W]``, in any unit that is the same for all workers: with it
+        :func:`paceline.datasets.waiting.waiting_of` tells uneven samples from uneven workers.
     drivers
         Driving factors of the speed (CPU share, memory, ...), sampled at the boundary *before* each iteration, ``[T, W,
         D]``.
@@ -69,6 +72,7 @@ class Trace:
     comm_seconds: Array | None = None
     wait_seconds: Array | None = None
     start: Array | None = None
+    work: Array | None = None
     drivers: Array | None = None
     driver_names: Sequence[str] = ()
     workers: Sequence[str] = ()
@@ -82,6 +86,7 @@ class Trace:
         comm_seconds: ArrayLike | None = None,
         wait_seconds: ArrayLike | None = None,
         start: ArrayLike | None = None,
+        work: ArrayLike | None = None,
         drivers: ArrayLike | None = None,
         driver_names: Sequence[str] = (),
         workers: Sequence[str] = (),
@@ -96,6 +101,7 @@ class Trace:
             "comm_seconds": None if comm_seconds is None else _same_shape("comm_seconds", comm_seconds, shape),
             "wait_seconds": None if wait_seconds is None else _same_shape("wait_seconds", wait_seconds, shape),
             "start": None if start is None else _same_shape("start", start, shape),
+            "work": None if work is None else _same_shape("work", work, shape),
             "drivers": _driver_panel(drivers, shape, tuple(driver_names)),
             "driver_names": _distinct("driver_names", tuple(map(str, driver_names))),
             "workers": _distinct("workers", workers, expected=shape[1]),
@@ -141,7 +147,7 @@ class Trace:
         columns = [list(self.workers).index(name) for name in names]
         panels: dict[str, Any] = {
             name: None if (panel := getattr(self, name)) is None else panel[iterations][:, columns]
-            for name in (*COLUMNS, "drivers")
+            for name in (*MEASURED, "drivers")
         }
         return replace(self, workers=names, **panels)
 
@@ -178,7 +184,8 @@ class Trace:
         ----------
         frame
             Columns ``worker``, ``iteration``, ``samples``, ``seconds``, any of ``comm_seconds``, ``wait_seconds``,
-            ``start``; every other column is a driver. Pairs of worker and iteration that are absent become NaN.
+            ``start``, ``work``; every other column is a driver. Pairs of worker and iteration that are absent become
+            NaN.
         meta
             What is known about the trace.
 

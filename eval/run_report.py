@@ -174,7 +174,7 @@ def _plain(name: str) -> str:
 
 
 def _overview(run: Run) -> list[tuple[Any, ...]]:
-    fleet, saved = run.of_fleet, run.saved
+    fleet, saved, waits = run.of_fleet, run.saved, run.waiting()
     lasted = float(fleet["time"][-1] - fleet["time"][0])
     return [
         ("iterations", len(run)),
@@ -186,6 +186,8 @@ def _overview(run: Run) -> list[tuple[Any, ...]]:
         ("the same with equal batches, an estimate", _ms(_mean(fleet["equal_seconds"]))),
         ("saved against equal batches, an estimate", _percent(saved)),
         ("share of the workers' time spent waiting", _percent(_mean(run.waiting_share))),
+        ("the same with equal work, each worker at its own speed: uneven workers", _percent(waits.from_workers)),
+        ("the same with the actual work, all at one speed: uneven samples", _percent(waits.from_work)),
         ("forecast off by, median", _percent(_median(np.abs(run.forecast_error)))),
         ("time that balancing took, per iteration", _ms(_mean(fleet["overhead_seconds"]))),
         ("changes of sizes", int(run.acted.sum())),

@@ -9,13 +9,17 @@ from paceline._require import require
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.samples import leading_size
 from paceline.recording.torch.stopwatch import Stopwatch
+from paceline.recording.torch.work import elements_of
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
 
 def lightning_callback(
-    recorder: Recorder, *, samples: Callable[[Any], float] = lambda batch: leading_size([batch], {})
+    recorder: Recorder,
+    *,
+    samples: Callable[[Any], float] = lambda batch: leading_size([batch], {}),
+    work: Callable[[Any], float] = lambda batch: elements_of([batch], {}),
 ) -> Callback:
     """Return a callback that records every iteration of a Lightning trainer.
 
@@ -25,6 +29,8 @@ def lightning_callback(
         An open recorder that has not recorded anything yet. The batches of one accumulated gradient are one iteration.
     samples
         Returns the samples of a batch; by default the length of its first tensor.
+    work
+        Returns what they cost; by default the number of elements of its tensors.
 
     Raises
     ------
@@ -43,7 +49,7 @@ def lightning_callback(
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
             if self.stopwatch is not None:
-                self.stopwatch.forward(samples(batch))
+                self.stopwatch.forward(samples(batch), work(batch))
 
         def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
             if self.stopwatch is not None:

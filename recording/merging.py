@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.columns import COLUMNS
+from paceline.datasets.columns import COLUMNS, MEASURED, WORK
 from paceline.datasets.trace import Trace
 from paceline.recording.recorder import SCHEMA_VERSION
 
@@ -52,9 +52,11 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     panel = np.full((len(iterations), len(files), len(columns)), np.nan)
     for w, (_, rows) in enumerate(files):
         panel[np.searchsorted(iterations, rows[:, 0]), w] = rows
-    measured = {name: panel[:, :, d] for d, name in enumerate(columns) if name in COLUMNS}
+    measured = {name: panel[:, :, d] for d, name in enumerate(columns) if name in MEASURED}
     if all(header.get("wait_in_comm") for header, _ in files):
         measured |= _without_waiting(measured["comm_seconds"])
+    if WORK in measured and not np.isfinite(measured[WORK]).any():
+        del measured[WORK]  # nobody knew it
     return Trace(
         **measured,
         drivers=panel[:, :, -len(driver_names) :] if driver_names else None,

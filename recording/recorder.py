@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from paceline._lines import Lines
-from paceline.datasets.columns import COLUMNS, UNITS
+from paceline.datasets.columns import MEASURED, UNITS
 from paceline.recording.drivers import Driver
 
 SCHEMA_VERSION = 1
@@ -122,14 +122,22 @@ class Recorder:
             self._lines = None
 
     @contextmanager
-    def iteration(self, samples: float) -> Iterator[Step]:
-        """Time the block as one iteration of this many samples; a block that raises is not recorded."""
+    def iteration(self, samples: float, work: float = math.nan) -> Iterator[Step]:
+        """Time the block as one iteration; a block that raises is not recorded.
+
+        Parameters
+        ----------
+        samples
+            How many samples it processes.
+        work
+            What they cost, in any unit that is the same for all workers, such as tokens; NaN where it is not known.
+        """
         step = self.begin()
         begin = time.perf_counter()
         yield step
         # perf_counter, not time(): the wall clock may be set back during the iteration.
         step.seconds = time.perf_counter() - begin - step.wait_seconds - step.comm_seconds
-        self.write(step, samples)
+        self.write(step, samples, work)
 
     def begin(self) -> Step:
         """Sample the drivers and return the iteration that begins now, for loops that no ``with`` block can enclose.
@@ -138,11 +146,11 @@ class Recorder:
         """
         return Step(tuple(driver.sample() for driver in self.drivers), start=time.time())
 
-    def write(self, step: Step, samples: float) -> None:
-        """Record an iteration of this many samples whose times are known."""
+    def write(self, step: Step, samples: float, work: float = math.nan) -> None:
+        """Record an iteration of this many samples, and this work, whose times are known."""
         if self._lines is None:
             raise RuntimeError(f"{self.path} is not open: use the recorder inside `with Recorder(...) as recorder:`")
-        measured = (samples, step.seconds, step.comm_seconds, step.wait_seconds, step.start)
+        measured = (samples, step.seconds, step.comm_seconds, step.wait_seconds, step.start, work)
         phases = (step.phases.get(name, math.nan) for name in self.phases)
         numbers = ", ".join(map(_number, (*measured, *phases, *step.drivers)))
         # A row means nothing without the header, so it is lost with it.
@@ -159,7 +167,7 @@ class Recorder:
         return {
             "schema_version": SCHEMA_VERSION,
             "worker": self.worker,
-            "columns": ["iteration", *COLUMNS, *self.phases, *(driver.name for driver in self.drivers)],
+            "columns": ["iteration", *MEASURED, *self.phases, *(driver.name for driver in self.drivers)],
             "units": UNITS | dict.fromkeys(self.phases, "s") | {driver.name: driver.unit for driver in self.drivers},
             "phases": self.phases,
             "drivers": [driver.name for driver in self.drivers],

@@ -9,9 +9,22 @@ import trainers
 from accelerate import Accelerator, skip_first_batches
 from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 from torch.utils.data import DataLoader, Subset, default_collate
-from trainers import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, restless
+from trainers import (
+    EPOCHS,
+    GLOBAL_BATCH,
+    ITEMS,
+    LENGTHS,
+    NORM,
+    RATE,
+    SEED,
+    MeanNet,
+    OwnTokensNet,
+    Samples,
+    SynchronisedNet,
+    restless,
+)
 
-from paceline.coordinator.torch import BalancedLoader, attach, gather_rows
+from paceline.coordinator.torch import BalancedLoader, StreamLoader, attach, gather_rows
 from paceline.coordinator.trainers.accelerate import prepare
 
 
@@ -39,7 +52,7 @@ def train(accelerator, model, optimizer, loader, *, scheduler=None, stop=None, l
     return rates
 
 
-def trained(net=MeanNet, *, accumulate=1, folder=None, options=None, **settings):
+def trained(net=MeanNet, *, accumulate=1, folder=None, options=None, costs=None, by_tokens=False, **settings):
     """Train with ``prepare``; return what came out."""
     accelerator = Accelerator(
         cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=accumulate), **settings
@@ -48,13 +61,37 @@ def trained(net=MeanNet, *, accumulate=1, folder=None, options=None, **settings)
     optimizer = torch.optim.SGD(network.parameters(), RATE)
     metrics = str(folder / "run.jsonl") if folder else ()
     model, optimizer, loader = prepare(
-        accelerator, network, optimizer, loader_of(), metrics=metrics, **restless(**options or {})
+        accelerator, network, optimizer, loader_of(**costs or {}), metrics=metrics, **restless(**options or {})
     )
     scales = loader.balance.weigh == "loss"
     rates = train(accelerator, model, optimizer, loader, loss_of=loader.balance.scale if scales else lambda loss: loss)
-    found = trainers.compared(network, network.seen, net, accumulate=accumulate, of_whole_steps=True)
+    found = trainers.compared(
+        network, network.seen, net, accumulate=accumulate, of_whole_steps=True, by_tokens=by_tokens
+    )
     loader.balance.close()
     return {**found, "steps": len(rates)}
+
+
+def in_micro_batches():
+    """Ranks with different numbers of micro-batches; gradients are summed after a step's last one alone."""
+    accelerator, network = Accelerator(cpu=True), MeanNet()
+    optimizer = torch.optim.SGD(network.parameters(), RATE)
+    loader = loader_of(micro_batch=2, accumulate="balance")
+    model, optimizer, loader = prepare(accelerator, network, optimizer, loader, **restless())
+    seen, part = [], []
+    for _ in range(EPOCHS):
+        for batch in loader:
+            part += batch["number"].tolist()
+            with loader.balance.accumulating():
+                accelerator.backward(model(**batch)["loss"])
+            if loader.step_ends:
+                accelerator.clip_grad_norm_(model.parameters(), NORM)
+                optimizer.step()
+                optimizer.zero_grad()
+                seen.append(part)
+                part = []
+    loader.balance.close()
+    return {**trainers.compared(network, seen, MeanNet), "steps": len(seen)}
 
 
 def two_models():
@@ -175,6 +212,10 @@ def refusals():
     return {
         "no loader": trainers.refusal(lambda: prepare(accelerator, network)),
         "micro-batches": trainers.refusal(lambda: prepare(accelerator, network, loader_of(accumulate=2))),
+        "counted twice": trainers.refusal(
+            lambda: prepare(accelerator, network, loader_of(micro_batch=2, accumulate="balance"))
+        ),
+        "a stream": trainers.refusal(lambda: prepare(accelerator, network, StreamLoader(Samples(), GLOBAL_BATCH))),
         "no model": trainers.refusal(lambda: prepare(accelerator, loader_of())),
         "collective": trainers.refusal(lambda: trained(SynchronisedNet)),
     }
@@ -187,6 +228,9 @@ def main(folder):
         "plain": trained(folder=folder),
         "accumulated": trained(accumulate=3, dataloader_config=dealing),
         "loss": trained(SynchronisedNet, accumulate=3, options={"weigh": "loss"}),
+        "costs": trained(costs={"lengths": LENGTHS, "cap": 60.0}),
+        "costs and items": trained(OwnTokensNet, accumulate=3, costs={"cost": LENGTHS, "items": ITEMS}, by_tokens=True),
+        "micro-batches": in_micro_batches(),
         "two models": two_models(),
         "rates": {
             "equal": [rates_of(equal_batches), rates_of(equal_batches, accumulate=3)],

@@ -10,7 +10,19 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 import torch
 import trainers
 from torch.utils.data import Dataset, IterableDataset, SequentialSampler
-from trainers import GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, TokenNet
+from trainers import (
+    GLOBAL_BATCH,
+    ITEMS,
+    LENGTHS,
+    NORM,
+    RATE,
+    SEED,
+    MeanNet,
+    OwnTokensNet,
+    Samples,
+    SynchronisedNet,
+    TokenNet,
+)
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 from paceline.coordinator.trainers.huggingface import BalancedTrainerMixin
@@ -31,7 +43,16 @@ class Stop(TrainerCallback):
 
 
 def trainer_of(
-    folder, network, *, kind=Balanced, dataset=None, balancing=None, collate=None, model_init=None, **options
+    folder,
+    network,
+    *,
+    kind=Balanced,
+    dataset=None,
+    balancing=None,
+    costs=None,
+    collate=None,
+    model_init=None,
+    **options,
 ):
     """Return a Trainer of this kind."""
     fixed = {"lr_scheduler_type": "constant", "optim": "sgd", "report_to": [], "disable_tqdm": True, "use_cpu": True}
@@ -53,6 +74,7 @@ def trainer_of(
         "model_init": model_init,
         "metrics": str(folder / "run.jsonl"),
         "balancing": trainers.restless(**balancing or {}),
+        "costs": costs,
     }
     return kind(network, arguments, collate, dataset, **rest)
 
@@ -135,6 +157,14 @@ class Scaled(Balanced):
 
     def compute_loss(self, model, inputs, *arguments, **options):
         return self.balance.scale(super().compute_loss(model, inputs, *arguments, **options))
+
+
+def length_of(sample):
+    return LENGTHS[int(sample["number"])]
+
+
+def items_of(sample):
+    return int((sample["labels"] != -100).sum())
 
 
 # -- models of the library -------------------------------------------------------------------------------------------
@@ -281,6 +311,9 @@ def refusals(folder):
         "a collective": refused(folder, SynchronisedNet),
         "no scale": refused(folder, balancing={"weigh": "loss"}),
         "a packed batch": refused(folder, collate=packed),
+        "items with accumulation": refused(folder, costs={"items": ITEMS}, gradient_accumulation_steps=3),
+        "items twice": refused(folder, TokenNet, costs={"items": ITEMS}),
+        "a budget": refused(folder, costs={"lengths": LENGTHS, "global_tokens": 50}),
         "a checkpoint": missing(folder.parent / "resumed", MeanNet),
     }
 
@@ -340,6 +373,9 @@ def main(folder):
         "tokens, accumulated": case(
             "accumulated-tokens", TokenNet, {**by_tokens, "accumulate": 3}, gradient_accumulation_steps=3
         ),
+        "costs": case("costs", MeanNet, costs={"lengths": LENGTHS, "cap": 60.0}),
+        "costs, tokens": case("costs-tokens", TokenNet, by_tokens, costs={"cost": length_of, "padded": True}),
+        "costs and items": case("items", OwnTokensNet, by_tokens, costs={"lengths": LENGTHS, "items": items_of}),
         "compiled": case("compiled", MeanNet, torch_compile_backend="eager", max_steps=4),
         "scaled": case("scaled", SynchronisedNet, kind=Scaled, balancing={"weigh": "loss"}),
         "resumed": resumed(folder / "resumed", MeanNet),

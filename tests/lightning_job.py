@@ -73,6 +73,13 @@ class Tokens(Module):
         return self.net.losses(**batch).sum() * self.trainer.world_size / tokens
 
 
+class OwnTokens(Module):
+    """A mean over the tokens of the rank's own batch."""
+
+    def __init__(self, **options):
+        super().__init__(trainers.OwnTokensNet, **options)
+
+
 class Manual(Module):
     """Accumulates gradients by hand, without summing them, over micro-batches of other sizes each."""
 
@@ -228,6 +235,12 @@ class Unscaled(Module):
         self.optimizers().step()
 
 
+class Budget(Module):
+    def train_dataloader(self):
+        ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
+        return BalancedLoader(Samples(), **ranks, **self.options)
+
+
 class PlainLoader(Module):
     def train_dataloader(self):
         return DataLoader(Samples(), batch_size=6)
@@ -245,6 +258,8 @@ def refusals(folder):
         "overfit_batches": refused(overfit_batches=2),
         "reload_dataloaders_every_n_epochs": refused(reload_dataloaders_every_n_epochs=1),
         "accumulate": refused(Module(accumulate=2), accumulate_grad_batches=3),
+        "micro-batches": refused(Module(micro_batch=2, accumulate="balance")),
+        "a budget of tokens": refused(Budget(lengths=trainers.LENGTHS, global_tokens=50.0)),
         "a backward pass of one's own": refused(Unscaled()),
         "a collective": refused(Module(SynchronisedNet), options={"weigh": "gradients"}),
     }
@@ -283,6 +298,13 @@ def main(folder):
         "limited": trained(folder, alone={"batches": 5}, limit_train_batches=5)[0],
         "by gradients": trained(folder, options={"weigh": "gradients"})[0],
         "tokens": trained(folder, Tokens(), alone={"by_tokens": True}, options={"weigh": "none"})[0],
+        "costs": trained(folder, Module(lengths=trainers.LENGTHS, cap=60.0))[0],
+        "costs and items": trained(
+            folder,
+            OwnTokens(cost=trainers.LENGTHS, items=trainers.ITEMS),
+            alone={**thirds, "by_tokens": True},
+            accumulate_grad_batches=3,
+        )[0],
         "manual": trained(folder, Manual(), alone=thirds, clip=None)[0],
         "adversaries": adversaries(folder),
         "synchronised": synchronised(folder),

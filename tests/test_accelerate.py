@@ -21,7 +21,10 @@ def outcomes(folder):
     return runs.run("accelerate_job", folder)
 
 
-@pytest.mark.parametrize(("case", "steps"), [("plain", 16), ("accumulated", 6), ("loss", 6)])
+@pytest.mark.parametrize(
+    ("case", "steps"),
+    [("plain", 16), ("accumulated", 6), ("loss", 6), ("costs", 16), ("costs and items", 6), ("micro-batches", 16)],
+)
 def test_a_prepared_job_trains_as_one_process_does_on_the_global_batch(outcomes, case, steps):
     found = outcomes[case]
     runs.assert_exact(found)
@@ -71,6 +74,8 @@ def test_metrics_are_written(outcomes, folder):
     [
         ("no loader", "exactly one BalancedLoader, got 0"),
         ("micro-batches", "gradient_accumulation_steps=3, but the loader accumulate=2"),
+        ("counted twice", "leave gradient_accumulation_steps at 1, compute inside `with loader.balance.accumulating()"),
+        ("a stream", "cannot tell Accelerate where the epoch of a StreamLoader ends"),
         ("no model", "needs the model beside the BalancedLoader"),
         ("collective", "a collective inside the backward pass"),
     ],

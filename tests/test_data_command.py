@@ -154,3 +154,14 @@ def test_recorded_jobs_convert_and_come_back(tmp_path):
     name = recorded.names()[0]
     run("convert", name, tmp_path / "t.parquet")
     np.testing.assert_array_equal(load(tmp_path / "t.parquet").speed, recorded.load(name).speed)
+
+
+def test_check_says_where_waiting_comes_from(tmp_path):
+    work_TW = np.tile([[4.0, 2.0, 3.0], [1.0, 6.0, 2.0]], (30, 1))
+    trace = Trace(samples=np.full((60, 3), 64), seconds=work_TW / [1.0, 1.0, 0.5], work=work_TW)
+    trace.save(tmp_path / "job.parquet")
+    said = run("check", tmp_path / "job.parquet")
+    assert "where waiting comes from:" in said
+    assert "From uneven workers: with equal work, each at its own speed, they would wait 33 %." in said
+    (told,) = json.loads(run("check", tmp_path / "job.parquet", "--json"))
+    assert told["waiting"]["from_workers"] == pytest.approx(1 / 3)

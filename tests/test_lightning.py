@@ -30,6 +30,8 @@ def outcomes(folder):
         ("limited", 10),
         ("by gradients", 16),
         ("tokens", 16),
+        ("costs", 16),
+        ("costs and items", 6),
         ("manual", 6),
     ],
 )
@@ -82,6 +84,8 @@ def test_without_other_ranks_the_callback_does_nothing(outcomes):
         ("overfit_batches", "overfit_batches wants the same batches in every epoch"),
         ("reload_dataloaders_every_n_epochs", "would replace the balanced loader"),
         ("accumulate", "accumulate_grad_batches=3, but the loader accumulate=2"),
+        ("micro-batches", "the same number of batches on every rank"),
+        ("a budget of tokens", "Lightning reads the number of batches once"),
         ("a backward pass of one's own", "needs balance.scale(loss)"),
         ("a collective", "a collective inside the backward pass"),
     ],

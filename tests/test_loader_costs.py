@@ -184,7 +184,7 @@ def test_the_weight_is_the_share_of_loss_terms_and_sums_to_the_micro_batches_of_
 # Run apart: in the checkout's root, the folder of this library's own datasets would be found in place of the package.
 COLUMNS = """
 import datasets
-from paceline.coordinator.torch.loading.numbers import numbers_of
+from paceline.coordinator.torch.loading.costs.numbers import numbers_of
 
 class Unread(datasets.Dataset):
     def __getitem__(self, key):
@@ -198,7 +198,7 @@ data = data.select([5, 4, 3, 2, 1, 0])
 data.__class__ = Unread
 for column in ("input_ids", "length"):
     assert numbers_of(data, column, "lengths").tolist() == [9, 5, 1, 4, 1, 3]
-assert numbers_of(data, "labels", "items", least=-1).tolist() == [8, 0, 1, 4, 0, 2]
+assert numbers_of(data, "labels", "items", zero=True).tolist() == [8, 0, 1, 4, 0, 2]
 """
 
 
@@ -221,6 +221,12 @@ def test_a_column_of_a_hugging_face_dataset_is_read_without_the_rows(tmp_path):
         ({"items": [1.0, -2.0] * 5}, "items must be finite and not negative, got -2 for sample 1"),
         ({"cost": [1.0, 9.0] * 5, "cap": 8}, "sample 1 takes 9 tokens, more than the cap of 8 for a rank"),
         ({"cost": [4.0] * 10, "cap": 5}, "global batch 0 of this epoch holds 16 tokens, more than 2 ranks may"),
+        ({"cost": [1e-300] * 5 + [1e300] * 5}, "samples 0 and 5 are too unequal for floating point, 1e-300 and 1e"),
+        ({"lengths": [1.0] * 9 + [1e200]}, "samples 0 and 9 are too unequal for floating point, 1 and 1e"),
+        ({"lengths": [0.0] + [1.0] * 9}, "lengths must be finite and above 0, got 0 for sample 0"),
+        ({"lengths": [1.0] * 10, "items": [0] * 10}, "items are 0 for every sample: there is no loss to train on"),
+        ({"sampler": [3]}, "the sampler yields 1 samples, too few for 2 ranks"),
+        ({"sampler": [], "lengths": [1.0] * 10}, "the sampler yields 0 samples, too few for 2 ranks"),
         ({"cap": 8}, "cap is about samples of unequal cost: give cost= or lengths= too"),
         ({"global_tokens": 8, "global_batch": None}, "global_tokens is about samples of unequal cost"),
         ({"cost": [1.0] * 10, "cap": 0}, "cap must be above 0 tokens and finite, got 0"),

@@ -432,3 +432,24 @@ def test_a_long_line_that_comes_in_pieces_is_skipped_once(tmp_path):
         file.write(b"x" * (6 << 20) + b"\n" + lines[1])
     assert reader.poll() == 1
     assert reader.skipped == 1
+
+
+def test_work_is_written_read_back_and_tells_where_waiting_comes_from(tmp_path):
+    records = [replace(record, work=record.sizes * np.array([1.0, 2.0])) for record in iterations(6)]
+    written(tmp_path / "run.jsonl", records).close()
+    run = read_run(tmp_path / "run.jsonl")
+    assert run.trace().work.tolist() == [record.work.tolist() for record in records]
+    last = summary(records[-1])  # the second worker's samples cost twice as much, so it is as fast as the first
+    assert last["waiting_from_workers"] == pytest.approx(0)
+    assert last["waiting_from_work"] == pytest.approx(last["waiting_share"])
+    assert run.waiting(last=1).from_work == pytest.approx(last["waiting_from_work"])
+
+
+def test_lines_without_work_beside_lines_with_it_are_unknown_there(tmp_path):
+    plain, known = iterations(2)
+    written(tmp_path / "run.jsonl", [plain, replace(known, work=known.sizes * 1.0)]).close()
+    run = read_run(tmp_path / "run.jsonl")
+    assert np.isnan(run.work[0]).all()
+    assert (run.waiting().iterations, run.waiting().of) == (1, 2)
+    written(tmp_path / "plain.jsonl", [plain]).close()
+    assert read_run(tmp_path / "plain.jsonl").work is None

@@ -183,7 +183,7 @@ def test_a_broken_line_in_the_middle_is_an_error_with_file_and_line(tmp_path):
     with pytest.raises(ValueError, match=r"0\.jsonl, line 3: not a whole line"):
         merge([path])
     path.write_text("".join([*lines[:2], "[1, 2]\n", *lines[3:]]))
-    with pytest.raises(ValueError, match=r"0\.jsonl, line 3: expected a list of 6 numbers"):
+    with pytest.raises(ValueError, match=r"0\.jsonl, line 3: expected a list of 7 numbers"):
         merge([path])
 
 

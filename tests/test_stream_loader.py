@@ -82,13 +82,28 @@ def test_streams_that_differ_between_ranks_show_in_the_position():
     assert loaders[0].position != loaders[1].position
 
 
+def test_what_cannot_be_asked_of_a_stream_is_refused_at_once():
+    with pytest.raises(ValueError, match="cap is about samples of unequal cost: give cost= or lengths= too"):
+        fleet([1, 2], 2, 2, cap=5)
+    with pytest.raises(ValueError, match="cap must be above 0 tokens and finite, got -1"):
+        fleet([1, 2], 2, 2, cap=-1, cost=float)
+    with pytest.raises(
+        TypeError, match="lengths must be a function of a sample, as samples of a stream have no numbers, got list"
+    ):
+        fleet([1, 2], 2, 2, lengths=[1, 2])
+
+
 @pytest.mark.parametrize(
     ("stream", "options", "says"),
     [
         ([1, 2, 0], {"cost": float}, "cost must be finite and above 0, got 0 for sample 2 of the stream"),
-        ([1, 2, 3], {"items": lambda sample: -sample}, "items must be finite and not negative, got -1 for sample 0"),
+        (
+            [1, 2, 3],
+            {"items": lambda sample: -sample / 2},
+            "items must be finite and not negative, got -0.5 for sample 0",
+        ),
         ([1], {}, "the stream has 1 samples, too few for 2 ranks"),
-        ([1, 9, 1], {"cost": float, "cap": 5}, "no sample may exceed the cap of 5 tokens, got 9 for sample 1"),
+        ([1, 9, 1], {"cost": float, "cap": 5}, "sample 1 of the stream takes 9 tokens, more than the cap of 5"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_and_the_sample_named(stream, options, says):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.coordinator.torch.pace import MOST_PATIENT, WARM_UP, WORTH, Pace
+from paceline.coordinator.torch.reporting.pace import MOST_PATIENT, WARM_UP, WORTH, Pace
 
 ONE = np.ones(2)
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.coordinator.torch.reports import COLUMNS, RankReports
+from paceline.coordinator.torch.reporting.reports import COLUMNS, RankReports
 from paceline.coordinator.work import WorkStatus
 
 
@@ -82,3 +82,23 @@ def test_reports_at_their_shares_keep_the_speeds():
     assert rows["samples"].tolist() == [36.0, 28.0]
     with_fixed = RankReports(report, features=1).at_shares(work, np.array([18.0, 14.0]), fixed=0.5)
     assert with_fixed["seconds"].tolist() == pytest.approx([1 + 1 * 36 / 40, 1 + 3 * 28 / 30])
+
+
+def test_a_recorder_takes_the_work_that_the_loader_knows_and_else_the_size_of_the_inputs(alone, tmp_path):
+    from paceline.recording import Recorder, merge, watch
+
+    for name, balanced in (("known", True), ("inputs", False)):
+        model, loader, balance = job()
+        if not balanced:
+            balance.close()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        told = []
+        with Recorder(tmp_path / name, "0") as recorder, watch(model, optimiser, recorder) as watching:
+            watching.stopwatch.times_exchanges = True  # a balanced model has a hook of its own; collect wraps that
+            for inputs, _ in loader:
+                model(inputs).mean().backward()
+                optimiser.step()
+                told.append(float(np.sum(loader.dealt.features * np.array(loader.coefficients))))
+        balance.close()
+        expected = told if balanced else [20 * 4] * len(told)
+        assert merge([tmp_path / name]).work[:, 0] == pytest.approx(expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ class TensorBoard(Sink):
             atexit.register(self.close)  # TensorBoard's writer flushes only every two minutes
         step, when = iteration.index, iteration.time
         for name, value in summary(iteration).items():
-            self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
+            if not math.isnan(value):  # a board would draw it as a point of its own
+                self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
         for name, values_W in of_workers(iteration).items():
             for worker, value in zip(iteration.workers, values_W, strict=True):
                 self._writer.add_scalar(f"paceline_{name}/{worker}", value, step, walltime=when)

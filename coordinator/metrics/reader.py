@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline._printable import printable
 from paceline.coordinator.metrics.json_lines import SCHEMA
-from paceline.coordinator.metrics.run import OF_FLEET, OF_WORKERS, TRUTHS, Line, Run
+from paceline.coordinator.metrics.run import OF_FLEET, OF_WORKERS, TRUTHS, WORK, Line, Run
 
 ALWAYS_KNOWN = ("index", "time")
 LARGEST = 10**300
@@ -177,7 +177,7 @@ def _is_iteration(line: dict[str, Any], workers: int) -> bool:
     """Return whether a line holds all fields of an iteration, for this many workers."""
     if not line.keys() >= {*OF_WORKERS, *OF_FLEET, *TRUTHS, "why"}:
         return False
-    rows = [line[key] for key in OF_WORKERS]
+    rows = [line[key] for key in (*OF_WORKERS, WORK) if key in OF_WORKERS or line.get(key) is not None]
     return (
         all(isinstance(row, list) and len(row) == workers and all(map(_is_number, row)) for row in rows)
         and all(_is_number(line[key]) for key in OF_FLEET)

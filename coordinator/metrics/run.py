@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,12 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.datasets import Trace
+from paceline.datasets.waiting import Waiting, waiting
 
 OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
+WORK = "work"
+"""Known of workers too where samples have costs; lines of other jobs, and of earlier versions, lack it."""
+
 OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
 TRUTHS = ("agreed", "acted")
 
@@ -37,6 +42,7 @@ class Line:
         values = [fields[key] for key in OF_FLEET]
         for key in OF_WORKERS:
             values += fields[key]
+        values += fields.get(WORK) or [math.nan] * len(fleet)
         self.values: Array = np.array(values, dtype=np.float64)  # first the fleet's, then the workers', key by key
         self.truths = tuple(fields[key] for key in TRUTHS)
         self.why: str = fields["why"]
@@ -53,7 +59,7 @@ class Run:
     workers
         All workers that ever took part, in the order in which they appeared.
     of_workers
-        Arrays ``[T, W]`` under the names in ``OF_WORKERS``.
+        Arrays ``[T, W]`` under the names in ``OF_WORKERS``, and ``work``.
     of_fleet
         Arrays ``[T]`` under the names in ``OF_FLEET``.
     agreed, acted
@@ -80,12 +86,13 @@ class Run:
     def of_lines(cls, name: str, lines: Sequence[Line], skipped: int = 0, lost: int = 0) -> Self:
         """Make a run from its iterations."""
         place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
-        of_workers = {key: np.full((len(lines), len(place)), np.nan) for key in OF_WORKERS}
+        names = (*OF_WORKERS, WORK)
+        of_workers = {key: np.full((len(lines), len(place)), np.nan) for key in names}
         of_fleet = np.empty((len(OF_FLEET), len(lines)))
         for t, line in enumerate(lines):
             of_fleet[:, t] = line.values[: len(OF_FLEET)]
             columns, rows = [place[worker] for worker in line.fleet], line.values[len(OF_FLEET) :]
-            for key, row in zip(OF_WORKERS, rows.reshape(len(OF_WORKERS), -1), strict=True):
+            for key, row in zip(names, rows.reshape(len(names), -1), strict=True):
                 of_workers[key][t, columns] = row
         agreed, acted = (np.array([line.truths[k] for line in lines], dtype=bool) for k in range(len(TRUTHS)))
         named: dict[str, Array] = dict(zip(OF_FLEET, of_fleet, strict=True))
@@ -100,6 +107,12 @@ class Run:
     def sizes(self) -> Array:
         """Samples processed, ``[T, W]``."""
         return self.of_workers["sizes"]
+
+    @property
+    def work(self) -> Array | None:
+        """What the samples cost, ``[T, W]``, in average samples; None if no line says so."""
+        work_TW = self.of_workers[WORK]
+        return work_TW if np.isfinite(work_TW).any() else None
 
     @property
     def seconds(self) -> Array:
@@ -157,6 +170,11 @@ class Run:
         known = np.isfinite(equal) & np.isfinite(made)
         return float(1.0 - made[known].sum() / equal[known].sum()) if known.any() else float("nan")
 
+    def waiting(self, last: int | None = None) -> Waiting:
+        """Return where waiting comes from, in the whole run or its last iterations."""
+        recent = slice(None) if last is None else slice(-last, None)
+        return waiting(self.seconds[recent], None if self.work is None else self.work[recent])
+
     def trace(self) -> Trace:
         """Return the run as a trace, to replay it, fit predictors to it, or score them on it."""
         comm, start = self.of_workers["comm_seconds"], np.repeat(self.of_fleet["time"][:, None], len(self.workers), 1)
@@ -166,6 +184,7 @@ class Run:
             comm_seconds=None if np.isnan(comm).all() else comm,
             wait_seconds=self.wait_seconds,
             start=start,
+            work=self.work,
             workers=self.workers,
             meta={"job": Path(self.name).stem, "source": "live run"},
         )

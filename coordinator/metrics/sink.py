@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline._printable import printable
 from paceline.coordinator.iteration import Iteration
+from paceline.datasets.waiting import waiting
 
 logger = logging.getLogger("paceline.metrics")
 
@@ -49,6 +50,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
     dict
         ``seconds``, those of the slowest worker; ``forecast_seconds``, their forecast; ``equal_seconds``, an estimate
         of them with equal batches; ``gain``, the share of the time saved over that; ``waiting_share``;
+        ``waiting_from_workers`` and ``waiting_from_work``, its parts as :mod:`paceline.datasets.waiting` defines them;
         ``forecast_error``, the mean relative error over the workers; ``wall_seconds``; ``overhead_seconds``.
 
     Examples
@@ -74,12 +76,15 @@ def summary(iteration: Iteration) -> dict[str, float]:
     with np.errstate(divide="ignore", invalid="ignore"):
         error_W = np.abs(iteration.forecast_seconds / reported - 1.0)
     known_W = np.isfinite(error_W)
+    waited = waiting(reported[None], None if iteration.work is None else iteration.work[None])
     return {
         "seconds": iteration.makespan,
         "forecast_seconds": float(np.max(iteration.forecast_seconds)),
         "equal_seconds": equal,
         "gain": 1.0 - iteration.makespan / equal if equal > 0 else float("nan"),
         "waiting_share": iteration.waiting_share,
+        "waiting_from_workers": waited.from_workers,
+        "waiting_from_work": waited.from_work,
         "forecast_error": float(error_W[known_W].mean()) if known_W.any() else float("nan"),
         "wall_seconds": float(iteration.wall_seconds),
         "overhead_seconds": float(iteration.overhead_seconds),
@@ -87,18 +92,22 @@ def summary(iteration: Iteration) -> dict[str, float]:
 
 
 def of_workers(iteration: Iteration) -> dict[str, list[float]]:
-    """Return the numbers of each worker, in the order of the fleet, by their names."""
+    """Return the numbers of each worker, in the order of the fleet, by their names; work only where it is known."""
     with np.errstate(invalid="ignore"):  # a worker may have reported an infinite time
         waited_W = iteration.wait_seconds
-    names = ("samples", "seconds", "forecast_seconds", "wait_seconds")
-    rows = (iteration.sizes, iteration.seconds, iteration.forecast_seconds, waited_W)
-    return {name: np.asarray(row, dtype=float).tolist() for name, row in zip(names, rows, strict=True)}
+    names = ("samples", "work", "seconds", "forecast_seconds", "wait_seconds")
+    rows = (iteration.sizes, iteration.work, iteration.seconds, iteration.forecast_seconds, waited_W)
+    known = {name: row for name, row in zip(names, rows, strict=True) if row is not None}
+    return {name: np.asarray(row, dtype=float).tolist() for name, row in known.items()}
 
 
 def _equal_seconds(iteration: Iteration) -> float:
     """Return the slowest worker's time with equal batches: measured times, moved along the forecast curves."""
-    curves, sizes_W = iteration.plan.forecast.curves, iteration.sizes
-    used_W = curves.busy_seconds(sizes_W)
-    equal_W = curves.busy_seconds(np.full(len(sizes_W), sizes_W.mean()))  # fractions of samples suit an estimate
+    curves = iteration.plan.forecast.curves
+    # Where samples have costs, curves are about work; fractions of it suit an estimate.
+    known = iteration.work is not None and bool(np.isfinite(iteration.work).all())
+    amount_W = iteration.work if known and iteration.work is not None else iteration.sizes
+    used_W = curves.busy_seconds(amount_W)
+    equal_W = curves.busy_seconds(np.full(len(amount_W), amount_W.mean()))
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.fmax.reduce(np.where(used_W > 0, iteration.seconds * equal_W / used_W, np.nan)))

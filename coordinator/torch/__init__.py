@@ -7,10 +7,11 @@ require("torch", needed_by="paceline.coordinator.torch", extra="torch")
 from paceline.coordinator.iteration import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
 from paceline.coordinator.torch.attach import attach  # noqa: E402
 from paceline.coordinator.torch.balance import Balance  # noqa: E402
-from paceline.coordinator.torch.exchange import LostRankError  # noqa: E402
 from paceline.coordinator.torch.gather import gather_rows  # noqa: E402
 from paceline.coordinator.torch.loading.loader import BalancedLoader  # noqa: E402
+from paceline.coordinator.torch.reporting.exchange import LostRankError  # noqa: E402
 from paceline.coordinator.torch.streaming.loader import StreamLoader  # noqa: E402
+from paceline.coordinator.torch.terms import Terms  # noqa: E402
 from paceline.coordinator.torch.weighting import BalanceWarning  # noqa: E402
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Iteration",
     "LostRankError",
     "StreamLoader",
+    "Terms",
     "attach",
     "gather_rows",
 ]

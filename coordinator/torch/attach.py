@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, overload
 from weakref import WeakKeyDictionary, WeakMethod, ref
 
 import torch
@@ -13,14 +13,15 @@ import torch.distributed as dist
 
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
-from paceline.coordinator.torch.agreement import agree, facts_of
 from paceline.coordinator.torch.audit import refuse_mixing_layers
 from paceline.coordinator.torch.balance import Balance
 from paceline.coordinator.torch.clock import Clock
-from paceline.coordinator.torch.exchange import Exchange
-from paceline.coordinator.torch.pace import Pace
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
+from paceline.coordinator.torch.reporting.agreement import agree, facts_of
+from paceline.coordinator.torch.reporting.exchange import Exchange
+from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.sampled import drivers_for
+from paceline.coordinator.torch.terms import Items, Terms, terms_of
 from paceline.coordinator.torch.weighting import Weigh, ddp_of
 from paceline.predictors import Auto, Predictor
 from paceline.recording.drivers import Driver
@@ -33,6 +34,7 @@ _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
 """The balance of each loader, shared by all models that train on it. Weak, because the models' hooks keep it alive."""
 
 
+@overload
 def attach(
     model: torch.nn.Module,
     loader: Loader,
@@ -40,11 +42,39 @@ def attach(
     predictor: Predictor | None = None,
     policy: Policy | None = None,
     weigh: Weigh = "gradients",
+    items: Items | None = None,
     timeout: float | None = None,
     workers: Sequence[str] | None = None,
     drivers: Sequence[Driver] | None = None,
     every: int | None = None,
-) -> Balance:
+) -> Balance: ...
+
+
+@overload
+def attach(
+    model: torch.nn.Module,
+    loader: Iterable[Any] | None,
+    *,
+    items: Items | Literal["said"],
+    weigh: Weigh = "gradients",
+    accumulate: int = 1,
+) -> Terms: ...
+
+
+def attach(
+    model: torch.nn.Module,
+    loader: Any,
+    *,
+    predictor: Predictor | None = None,
+    policy: Policy | None = None,
+    weigh: Weigh = "gradients",
+    items: Items | Literal["said"] | None = None,
+    accumulate: int = 1,
+    timeout: float | None = None,
+    workers: Sequence[str] | None = None,
+    drivers: Sequence[Driver] | None = None,
+    every: int | None = None,
+) -> Any:
     """Let every rank's batch size follow its speed, so that no rank waits for another.
 
     Every rank of the job calls it once, after wrapping the model and before the first batch. From then on each rank's
@@ -58,7 +88,8 @@ def attach(
         The model, in ``DistributedDataParallel``; with ``weigh="loss"`` it may also be sharded by ``fully_shard``, or
         not wrapped at all.
     loader
-        A :class:`BalancedLoader`.
+        A :class:`BalancedLoader` or a :class:`StreamLoader`. With ``items`` it may be a loader of your own, such as a
+        ``DataLoader`` with a ``batch_sampler``, or None: its batches stay as they are, and only gradients are weighed.
     predictor
         Forecasts the ranks' speeds, fitted if it needs fitting; ``Auto()`` by default.
     policy
@@ -69,7 +100,16 @@ def attach(
         the rank's batch. With ``"loss"`` the loop calls ``balance.scale(loss)`` on such a mean: use it for models whose
         gradients are not summed by ``DistributedDataParallel``, and for those whose forward or backward pass mixes
         the samples of all ranks. ``"none"`` takes the plain average: use it for losses that are sums, or that are
-        divided by a count over all ranks, such as all tokens of the global batch.
+        divided by a count over all ranks, such as all tokens of the global batch. ``"sum"``, with ``items``, takes
+        losses that are sums over their terms and makes the step a mean over the terms of all ranks; do not divide them
+        by micro-batches.
+    items
+        A function of a batch that returns how many terms its loss has, where the loader cannot know: labels that are
+        masked at random, say. The terms of a step's micro-batches are summed over the ranks beside the gradients, and
+        every term counts the same. ``"said"``, with a loader of your own: the loop calls ``items(n)`` of what is
+        returned before every forward pass.
+    accumulate
+        With a loader of your own: by how many micro-batches the loop divides its losses.
     timeout
         Seconds after which a rank that does not answer counts as lost, which ends every rank with an error. It also
         applies to the model's process group. None keeps that group's timeout: by default 30 minutes with gloo, 10 with
@@ -86,8 +126,9 @@ def attach(
 
     Returns
     -------
-    Balance
-        A handle to watch the job and save its state. You may ignore it.
+    Balance or Terms
+        A handle to watch the job and save its state; you may ignore it. With a loader of your own :class:`Terms`: loop
+        over it in place of the loader.
 
     Raises
     ------
@@ -113,8 +154,12 @@ def attach(
     Equal batches: 3 of 5 warm-up iterations done.
     >>> dist.destroy_process_group()
     """
+    if items is not None and not hasattr(loader, "position"):
+        others = (predictor, policy, timeout, workers, drivers, every)
+        return terms_of(model, loader, None if items == "said" else items, weigh, accumulate, others)
     _require_loader(loader)
     _require_weigh(model, weigh)
+    _require_items(loader, items, weigh, accumulate)
     if isinstance(loader, KnowsWork) and loader.micro_batch and ddp_of(model) is None:
         raise TypeError(
             f'accumulate="balance" needs DistributedDataParallel, got {type(model).__name__}: layers that gather their '
@@ -133,15 +178,17 @@ def attach(
     ddp = ddp_of(model)
     group: dist.ProcessGroup = dist.group.WORLD if ddp is None else ddp.process_group  # type: ignore[assignment]
     exchange = Exchange(group, timeout)
+    way = weigh if items is None else f"{weigh}, by terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
-    names = agree(exchange, loader, facts_of(loader, predictor, policy, weigh, timeout, every), workers)
+    names = agree(exchange, loader, facts_of(loader, predictor, policy, way, timeout, every), workers)
     clock = Clock(marks_of(model))
     # A CUDA clock reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(
         predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
     )
     pace = Pace(every)
-    balance = Balance(balancer, loader, exchange, clock, workers=names, drivers=sampled, weigh=weigh, pace=pace)
+    how: dict[str, Any] = {"weigh": weigh, "pace": pace, "count": items}
+    balance = Balance(balancer, loader, exchange, clock, workers=names, drivers=sampled, **how)
     balance.add(model)
     if timeout is not None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
@@ -219,8 +266,9 @@ def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -
 def _require_loader(loader: object) -> None:
     if isinstance(loader, torch.utils.data.DataLoader):
         raise TypeError(
-            "loader must be a BalancedLoader, got a DataLoader, whose batch size is fixed: replace it and its sampler "
-            "with BalancedLoader(dataset, global_batch=...)"
+            "loader must be a BalancedLoader, got a DataLoader, whose batches are fixed, by its batch_sampler too: "
+            "replace it and its sampler with BalancedLoader(dataset, global_batch=...); or keep it, and give items= to "
+            "weigh by loss terms alone"
         )
     missing = [name for name in ("global_batch", "sizes", "settings", "position") if not hasattr(loader, name)]
     if missing:
@@ -228,10 +276,30 @@ def _require_loader(loader: object) -> None:
 
 
 def _require_weigh(model: torch.nn.Module, weigh: str) -> None:
-    if weigh not in ("gradients", "loss", "none"):
-        raise ValueError(f'weigh must be "gradients", "loss" or "none", got {weigh!r}')
-    if weigh == "gradients" and ddp_of(model) is None:
+    if weigh not in ("gradients", "loss", "none", "sum"):
+        raise ValueError(f'weigh must be "gradients", "loss", "none" or "sum", got {weigh!r}')
+    if weigh in ("gradients", "sum") and ddp_of(model) is None:
         raise TypeError(
             f"model must be in DistributedDataParallel, got {type(model).__name__}: wrap it, or use "
             'attach(..., weigh="loss") and balance.scale(loss)'
         )
+
+
+def _require_items(loader: Loader, items: object, weigh: str, accumulate: int) -> None:
+    """Refuse what does not go with a function that counts loss terms, or needs one."""
+    if accumulate != 1:
+        raise ValueError("accumulate of attach() is about a loader of your own: give it to the BalancedLoader")
+    if items is None:
+        if weigh == "sum":
+            raise ValueError('weigh="sum" needs items=, a function that counts the terms of a batch\'s loss')
+        return
+    if not callable(items):
+        raise TypeError(f"items must be a function of a batch with a BalancedLoader, got {items!r}")
+    if weigh not in ("gradients", "sum"):
+        raise ValueError(
+            f'items are summed beside the gradients, which weigh={weigh!r} does not weigh: use weigh="gradients", or '
+            "give the loader items=, which every rank knows beforehand"
+        )
+    known = loader.settings()
+    if known.get("items") or "items" in str(known.get("numbers of a sample", "")):
+        raise ValueError("the loader knows items already: give them to one of the two")

@@ -135,7 +135,7 @@ def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
         If the model has synchronised batch normalisation.
     """
     mixing = [name for name, module in model.named_modules() if isinstance(module, torch.nn.SyncBatchNorm)]
-    if mixing and weigh == "gradients":
+    if mixing and weigh in ("gradients", "sum"):
         raise ValueError(
             f"synchronised batch normalisation ({mixing[0]}) carries gradients from rank to rank, so they cannot be "
             'weighted afterwards: use attach(..., weigh="loss") and balance.scale(loss).backward(), which is exact'

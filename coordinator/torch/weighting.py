@@ -8,6 +8,7 @@ This file has no ``from __future__ import annotations``: DistributedDataParallel
 its own types, and would not accept strings.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -17,12 +18,17 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.handed import Sight, Turn
+from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.waiting import unheard
+from paceline.recording.torch.work import tell
 
-Weigh = Literal["gradients", "loss", "none"]
+Weigh = Literal["gradients", "loss", "none", "sum"]
+
+
+NO_TERMS = 1e-30
+"""Where no rank has any loss term all gradients are 0, and are to stay 0."""
 
 
 class BalanceWarning(UserWarning):
@@ -35,9 +41,23 @@ class Listener(Protocol):
     weigh: Weigh
     sums_shares: bool
     """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
+    adds_parts: bool
+    """Whether what is summed is the loss terms of all micro-batches of a step, which only their rank knows."""
+
+    @property
+    def micro_batches(self) -> float:
+        """By how many micro-batches loops divide a loss where terms are summed, and so the most of a step.
+
+        Infinite where they do not divide.
+        """
+        ...
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
         """Note that a forward pass in training begins, and return its turn."""
+        ...
+
+    def work_of(self, turn: Turn) -> float:
+        """Return what this rank's samples of a turn cost, in average samples."""
         ...
 
     def look(self, gradient: torch.Tensor, turn: Turn) -> None:
@@ -88,6 +108,8 @@ class Weighting:
         self._last_turn: Turn | None = None
         self._reached: Turn | None = None
         self._scale = 0.0
+        self._part = 0.0
+        self._summed_parts = 0
         self._unsummed = False
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
@@ -113,7 +135,9 @@ class Weighting:
         inside = module if self._ddp is None else self._ddp.module
         if (module.training or inside.training) and torch.is_grad_enabled():
             self.in_backward = False  # after an error in a backward pass, its end was never reported
-            self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
+            turn = self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
+            if turn.features and self._ddp is not None:  # a recorder's hook on the module inside comes next
+                tell(self.listener.work_of(turn))
 
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
         turn = self._turn
@@ -146,6 +170,10 @@ class Weighting:
             # The callback runs after the whole backward pass. torch has no public call for it.
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
             self._take_share(turn)
+        elif self.listener.adds_parts and turn.fresh and self._reached is not turn:
+            raise RuntimeError(
+                "one backward pass covers two batches, whose loss terms would not count alike: call backward() for each"
+            )
         elif self._weighs and self._reached is not None and turn.share != self._reached.share:
             self.listener.warn(
                 "backward",
@@ -161,6 +189,7 @@ class Weighting:
         other proportions. Their gradients are rescaled, so that one weight is right for the sum.
         """
         self._reached = turn
+        self._add_part(turn)
         if not self._unsummed:
             # Of a micro-batch without any loss term nothing is added, but gradients summed before are to stay.
             self._scale = turn.share
@@ -175,6 +204,28 @@ class Weighting:
             self._scale = turn.share
         self._unsummed = True
 
+    def _add_part(self, turn: Turn) -> None:
+        """Add up what is to be summed over the ranks: that of a step's last micro-batch, or of all of them."""
+        if not self.listener.adds_parts:
+            self._part = turn.part
+            return
+        if not self._unsummed:
+            self._part, self._summed_parts = 0.0, 0
+            grads = (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
+            if any(bool(gradient.any()) for gradient in grads):
+                raise RuntimeError(
+                    "gradients that were summed over the ranks already are there when a further backward pass begins, "
+                    "so that terms would not count alike: put all micro-batches of a step but the last into "
+                    "`with model.no_sync():`, and call zero_grad() after the step"
+                )
+        self._part += turn.part
+        self._summed_parts += 1
+        if self._summed_parts > self.listener.micro_batches:
+            raise RuntimeError(
+                f"{self._summed_parts} micro-batches were summed before a step, more than accumulate="
+                f"{self.listener.micro_batches:g} says: give accumulate=, by which the loop divides its losses"
+            )
+
     def _multiply(self, factor: float) -> None:
         for parameter in self.model.parameters():
             if parameter.grad is not None:
@@ -187,7 +238,7 @@ class Weighting:
 
     @property
     def _weighs(self) -> bool:
-        return self.listener.weigh == "gradients"
+        return self.listener.weigh in ("gradients", "sum")
 
     # -- the communication hook --------------------------------------------------------------------------------------
 
@@ -230,7 +281,10 @@ class Weighting:
         if self.listener.sums_shares and self._sharing is None:
             if self._share is None:
                 self._share = torch.empty(1, dtype=torch.float64, device=gradients.device)
-            self._sharing = _all_reduce(self._share.fill_(turn.part), group)
+            part = self._part if self._unsummed else turn.part
+            if self.listener.adds_parts and math.isfinite(self.listener.micro_batches):
+                part /= self.listener.micro_batches  # by which the loop has divided its losses
+            self._sharing = _all_reduce(self._share.fill_(part), group)
         return self._scale if self._unsummed else turn.share
 
 
@@ -244,9 +298,9 @@ def _divide(total: torch.Tensor, share: torch.Tensor | None, sharing: Any) -> No
     with unheard():
         sharing.wait()
     if share.is_cuda:
-        total.div_(share)  # reading its value to compare it with 1 would wait for the device
+        total.div_(share.clamp_(min=NO_TERMS))  # reading its value to compare it with 1 would wait for the device
     elif abs(float(share) - 1) > 1e-9:
-        total.div_(float(share))
+        total.div_(max(float(share), NO_TERMS))
 
 
 # -- hooks of the model ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 
 from paceline._require import require
 from paceline.coordinator.metrics import Target, sinks
-from paceline.coordinator.torch import Balance, BalancedLoader, attach
+from paceline.coordinator.torch import Balance, BalancedLoader, StreamLoader, attach
 
 
 def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
@@ -119,6 +119,11 @@ class PreparedLoader:
             "balance.load_state_dict(), it continues with the rest of the epoch by itself"
         )
 
+    @property
+    def step_ends(self) -> bool:
+        """Whether the batch handed out last is the last of its step on this rank, with ``accumulate="balance"``."""
+        return self.loader.step_ends
+
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, counted for all processes together."""
         return len(self.loader)
@@ -147,6 +152,11 @@ class PreparedLoader:
 
 
 def _loader_among(things: Iterable[Any]) -> BalancedLoader:
+    if any(isinstance(thing, StreamLoader) for thing in things):
+        raise TypeError(
+            "prepare() cannot tell Accelerate where the epoch of a StreamLoader ends, as streams have no length: "
+            "prepare the model and the optimizer with accelerator.prepare, then attach(model, loader)"
+        )
     loaders = [thing for thing in things if isinstance(thing, BalancedLoader)]
     if len(loaders) != 1:
         raise TypeError(
@@ -173,6 +183,12 @@ def _require_plain(accelerator: Any) -> None:
 def _take_micro_batches(accelerator: Any, loader: BalancedLoader) -> None:
     """Set the loader's number of micro-batches per step, so that sizes change only between steps."""
     steps = accelerator.gradient_accumulation_steps
+    if loader.micro_batch and steps != 1:
+        raise ValueError(
+            f"the accelerator counts gradient_accumulation_steps={steps} on every rank, but with "
+            'accumulate="balance" ranks have different numbers of micro-batches: leave gradient_accumulation_steps at '
+            "1, compute inside `with loader.balance.accumulating():`, and step where loader.step_ends is true"
+        )
     if loader.accumulate not in (1, steps):
         raise ValueError(
             f"the accelerator has gradient_accumulation_steps={steps}, but the loader accumulate={loader.accumulate}: "
@@ -187,7 +203,7 @@ def _attached(prepared: Iterable[Any], loader: BalancedLoader, options: dict[str
     trained = [model for model in models if any(parameter.requires_grad for parameter in model.parameters())]
     if not trained:
         raise TypeError("prepare() needs the model beside the BalancedLoader: give both in one call")
-    balance = attach(trained[0], loader, **options)
+    balance: Balance = attach(trained[0], loader, **options)
     for model in trained[1:]:
         attach(model, loader, weigh=balance.weigh)
     return balance

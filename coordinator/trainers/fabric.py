@@ -48,7 +48,8 @@ def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Ba
     ...     loss = model(fabric.to_device(batch))
     ...     fabric.backward(loss)
     """
-    return attach_module(_wrapped(model), loader, **options)
+    balance: Balance = attach_module(_wrapped(model), loader, **options)
+    return balance
 
 
 def _wrapped(model: torch.nn.Module) -> torch.nn.Module:

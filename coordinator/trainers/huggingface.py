@@ -17,7 +17,13 @@ from paceline.coordinator.torch import Balance, BalancedLoader, attach
 from paceline.coordinator.torch.handed import Sight, lengths
 from paceline.coordinator.torch.weighting import Weigh
 from paceline.coordinator.trainers.huggingface_loss import has_labels, takes_count, weigh_of
-from paceline.coordinator.trainers.huggingface_options import loading, refuse_ignored, shuffles
+from paceline.coordinator.trainers.huggingface_options import (
+    costs_for,
+    loading,
+    refuse_ignored,
+    refuse_items,
+    shuffles,
+)
 
 FILE = "paceline.pt"
 """The file in a checkpoint's folder that holds the balancer's state."""
@@ -42,6 +48,9 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
     balancing
         Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``. The mixin chooses
         ``weigh``, if it is not given; with ``weigh="loss"``, ``compute_loss`` calls ``self.balance.scale(loss)``.
+    costs
+        Options of :class:`BalancedLoader` about samples of unequal cost: ``lengths``, ``cost``, ``cap``, ``padded`` and
+        ``items``. Names of columns are those of ``train_dataset``, also of columns that the model does not take.
     metrics
         Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
 
@@ -68,11 +77,13 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         self,
         *arguments: Any,
         balancing: Mapping[str, Any] | None = None,
+        costs: Mapping[str, Any] | None = None,
         metrics: str | Iterable[Target] = (),
         **options: Any,
     ) -> None:
         self.balance: Balance | None = None
         self._balancing = dict(balancing or {})
+        self._costs = dict(costs or {})
         self._sinks = sinks(*([metrics] if isinstance(metrics, str) else metrics))
         self._feed: Feed | None = None
         self._made_of: Any = None
@@ -107,7 +118,9 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         share = self._feed.next_share()
         self._require_kind(num_items_in_batch)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        return loss * share if self.balance.weigh == "gradients" else loss
+        if self.balance.weigh != "gradients":
+            return loss
+        return loss * share if share else torch.zeros_like(loss)  # a mean over no terms is NaN
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -127,6 +140,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
             accumulate=arguments.gradient_accumulation_steps,
             collate_fn=collate,
             **loading(arguments),
+            **costs_for(self.train_dataset, self._costs, arguments.gradient_accumulation_steps),
         )
 
     def _columns(self) -> tuple[Any, Any]:
@@ -164,6 +178,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
     def _attach(self, weigh: Weigh) -> None:
         """Attach the balancer to the model, which the Trainer has wrapped by then."""
         assert self._feed is not None
+        refuse_items(weigh, self._costs)
         self._attached_to = (self.model_wrapped, self._feed.loader)
         self.balance = attach(*self._attached_to, **{**self._balancing, "weigh": weigh})
         self.balance.on_iteration.extend(self._sinks)

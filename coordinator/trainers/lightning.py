@@ -135,6 +135,16 @@ def _loader_of(trainer: Any) -> BalancedLoader:
             "reload_dataloaders_every_n_epochs would replace the balanced loader: remove it, and let the dataset "
             "change its content"
         )
+    if loader.micro_batch:
+        raise ValueError(
+            "Lightning takes an optimiser's step after the same number of batches on every rank, but with "
+            'accumulate="balance" these differ: remove micro_batch and accumulate, and give accumulate_grad_batches'
+        )
+    if loader.varies:
+        raise ValueError(
+            "Lightning reads the number of batches once, but with global_tokens it differs from epoch to epoch, and "
+            "samples would be left out: give global_batch instead, with cap= to bound a rank's tokens"
+        )
     if loader.accumulate not in (1, micro_batches):
         raise ValueError(
             f"the Trainer has accumulate_grad_batches={micro_batches}, but the loader accumulate={loader.accumulate}: "

@@ -17,15 +17,16 @@ def leading_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
     >>> leading_size((), {"batch": {"pixels": torch.zeros(16, 3), "label": torch.zeros(16)}})
     16.0
     """
-    shape = next(_shapes([*args, *kwargs.values()]), None)
+    shape = next(shapes_in([*args, *kwargs.values()]), None)
     return float(shape[0]) if shape else float("nan")
 
 
-def _shapes(values: Sequence[Any]) -> Iterator[Sequence[int]]:
+def shapes_in(values: Sequence[Any]) -> Iterator[Sequence[int]]:
+    """Yield the shapes of tensors, also inside lists, tuples and mappings; numbers have none."""
     for value in values:
         if isinstance(value, Mapping):
-            yield from _shapes(list(value.values()))
+            yield from shapes_in(list(value.values()))
         elif isinstance(value, (list, tuple)):
-            yield from _shapes(value)
+            yield from shapes_in(value)
         elif hasattr(value, "shape") and len(value.shape):
             yield value.shape

@@ -9,6 +9,7 @@ a fast worker waits inside its backward pass.
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class _Iteration:
     step: Step
     begin: Any
     samples: float = 0.0
+    work: float = 0.0
     forward: list[tuple[Any, Any]] = field(default_factory=list)
     exchanges: list[list[Any]] = field(default_factory=list)
     waits_forward: list[list[Any]] = field(default_factory=list)
@@ -68,12 +70,13 @@ class Stopwatch:
 
         self._stop_listening = listen(self)
 
-    def forward(self, samples: float) -> None:
-        """Note that a forward pass over this many samples begins; the first after a step starts an iteration."""
+    def forward(self, samples: float, work: float = math.nan) -> None:
+        """Note that a forward pass over these samples begins; the first after a step starts an iteration."""
         if self._now is None:
             self._time_exchanges()
             self._now = _Iteration(self.recorder.begin(), self._marks.mark())
         self._now.samples += samples
+        self._now.work += work
         self._forward = self._marks.mark()
 
     def backward(self) -> None:
@@ -175,4 +178,4 @@ class Stopwatch:
         backward = max(0.0, seconds(iteration.begin, stepping) - step.comm_seconds - forward)
         between = float("nan") if ended_before is None else seconds(ended_before, iteration.begin)
         step.phases = dict(zip(PHASES, (between, forward, backward, seconds(stepping, iteration.end)), strict=True))
-        self.recorder.write(step, iteration.samples)
+        self.recorder.write(step, iteration.samples, iteration.work)

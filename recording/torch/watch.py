@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.samples import leading_size
 from paceline.recording.torch.stopwatch import Hook, Stopwatch
+from paceline.recording.torch.work import work_of
 
 if TYPE_CHECKING:
     import torch
 
 Count = Callable[[Sequence[Any], Mapping[str, Any]], float]
-"""Returns the samples of a forward pass from its positional and keyword arguments."""
+"""Returns the samples, or the work, of a forward pass from its positional and keyword arguments."""
 
 
 def watch(
@@ -26,6 +27,7 @@ def watch(
     recorder: Recorder,
     *,
     samples: Count = leading_size,
+    work: Count = work_of,
 ) -> Watch:
     """Record every training step of a model from now on.
 
@@ -40,6 +42,9 @@ def watch(
     samples
         Returns the samples of a forward pass from its positional and keyword arguments; by default the length of the
         first tensor among them.
+    work
+        Returns what they cost, in any unit that is the same for all workers: by default what an attached balanced
+        loader knows of it, or else the number of elements of all tensors among the arguments.
 
     Returns
     -------
@@ -65,7 +70,7 @@ def watch(
     ['between_seconds', 'forward_seconds', 'backward_seconds', 'optimizer_seconds']
     >>> folder.cleanup()
     """
-    return Watch(model, optimizer, recorder, samples)
+    return Watch(model, optimizer, recorder, samples, work)
 
 
 class Watch:
@@ -77,11 +82,12 @@ class Watch:
         optimizer: torch.optim.Optimizer | None,
         recorder: Recorder,
         samples: Count = leading_size,
+        work: Count = work_of,
     ) -> None:
         import torch
 
         self.stopwatch = Stopwatch(model, recorder)
-        self._samples, self._optimizer = samples, optimizer
+        self._samples, self._work, self._optimizer = samples, work, optimizer
         self._grad_enabled = torch.is_grad_enabled  # kept, so that the hooks need not import torch in every step
         self._parameters = {id(parameter) for parameter in model.parameters()}
         # On the module inside DistributedDataParallel, so that its broadcast of buffers does not count as work.
@@ -113,7 +119,7 @@ class Watch:
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if module.training and self._grad_enabled():
-            self.stopwatch.forward(self._samples(args, kwargs))
+            self.stopwatch.forward(self._samples(args, kwargs), self._work(args, kwargs))
 
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
         self.stopwatch.backward()

@@ -84,6 +84,28 @@ class RecordedStream(Recording, StreamLoader):
     """A loader of streams that remembers."""
 
 
+class Uneven:
+    """Batches of numbers as a sampler of one's own makes them: global batches, divided anyhow."""
+
+    def __init__(self, count, rank, world_size):
+        self.count, self.rank, self.world_size = count, rank, world_size
+
+    def __iter__(self):
+        chance = np.random.default_rng(5)
+        for numbers in np.split(chance.permutation(self.count), range(GLOBAL_BATCH, self.count, GLOBAL_BATCH)):
+            cuts = np.sort(chance.choice(np.arange(1, len(numbers)), self.world_size - 1, replace=False))
+            yield np.split(numbers, cuts)[self.rank].tolist()
+
+    def __len__(self):
+        return -(-self.count // GLOBAL_BATCH)
+
+
+class RecordedOwn(Recording, torch.utils.data.DataLoader):
+    """A loader of one's own that remembers."""
+
+    step_ends = True
+
+
 class Replayed:
     """The same loops over the global batches: what one process trains on.
 
@@ -193,6 +215,25 @@ class Job:
         loader.loops = []
         self.loaders.append(loader)
         return loader
+
+    def own_loader(self, dataset):
+        """Return a plain loader with uneven batches; alone, the union of what the ranks drew."""
+        if self.alone:
+            return self.loader(dataset)
+        batches = Uneven(len(dataset), self.rank, self.world_size)
+        loader = RecordedOwn(dataset, batch_sampler=batches, collate_fn=torch.utils.data.default_collate)
+        loader.loops = []
+        self.loaders.append(loader)
+        return loader
+
+    def terms(self, model, loader, **options):
+        """Weigh by the terms of the loss; return what the loop takes batches from."""
+        if self.alone:
+            loader.items = lambda terms: None
+            return loader
+        weights = attach(model, loader, **options)
+        self.balances.append(weights)
+        return weights
 
     def attach(self, model, loader, **options):
         """Attach, with sizes that change before every step."""

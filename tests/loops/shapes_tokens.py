@@ -76,6 +76,14 @@ def a_mean_over_tokens_with_clipping(job):
     trained(job, clip=0.05)
 
 
+@exact(ranks=(2, 4))
+def global_batches_whose_labels_are_all_ignored(job):
+    data = Sequences()
+    data.labels[:50] = -100
+    data.items[:50] = 0
+    trained(job, data=data, shuffle=False)
+
+
 @exact
 def a_mean_over_tokens_without_costs(job):
     trained(job, lengths=None)
@@ -264,6 +272,16 @@ def micro_batches_under_fsdp(job):
     from torch.distributed.fsdp import fully_shard
 
     model, loader = fully_shard(job.network()), job.loader(micro_batch=2, accumulate="balance")
+    job.attach(model, loader, weigh="loss")
+
+
+@refused("every rank wait in every forward pass", ranks=(2, 4))
+def micro_batches_under_hsdp(job):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, job.world_size // 2), mesh_dim_names=("replicas", "shards"))
+    model, loader = fully_shard(job.network(), mesh=mesh), job.loader(micro_batch=2, accumulate="balance")
     job.attach(model, loader, weigh="loss")
 
 

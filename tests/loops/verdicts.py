@@ -38,11 +38,11 @@ def exact(run=None, *, ranks=(2,)):
     return register(run) if run else register
 
 
-def refused(says):
+def refused(says, *, ranks=(2,)):
     """Every rank ends with an error that says this."""
 
     def register(run):
-        SHAPES.append(Shape(run, "refused", says))
+        SHAPES.append(Shape(run, "refused", says, ranks))
         return run
 
     return register

@@ -9,7 +9,7 @@ from torch.utils.data import default_collate
 
 from paceline.coordinator.torch.loading.ahead import AheadOfTime
 from paceline.coordinator.torch.loading.chunks import Chunks, Collate, Request, Samples
-from paceline.coordinator.torch.loading.cost_dealer import CostDealer
+from paceline.coordinator.torch.loading.costs.cost_dealer import CostDealer
 from paceline.coordinator.torch.loading.options import Loading
 
 

@@ -227,6 +227,10 @@ class Dealer:
             raise ValueError(
                 f"the sampler yields {order[wrong][0]}, but the dataset has samples 0 to {self.samples - 1}"
             )
+        if len(order) < self.world_size:
+            raise ValueError(
+                f"the sampler yields {len(order)} samples, too few for {self.world_size} ranks, as none may go without"
+            )
         self.digest = zlib.crc32(order.astype("<i8").tobytes())
         return order
 

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Never
 
 import numpy as np
-import torch.distributed as dist
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.torch.dealt import Dealt
-from paceline.coordinator.torch.loading.cost_dealer import CostDealer, dealer_for, mean_batch
-from paceline.coordinator.torch.loading.costs import costs_of
+from paceline.coordinator.torch.loading.costs.cost_dealer import CostDealer, dealer_for, mean_batch
+from paceline.coordinator.torch.loading.costs.costs import costs_of
+from paceline.coordinator.torch.loading.costs.numbers import Numbers
 from paceline.coordinator.torch.loading.dealer import Sampler
+from paceline.coordinator.torch.loading.handing import HandsOut, placed
 from paceline.coordinator.torch.loading.loop import Loop
 from paceline.coordinator.torch.loading.micro import (
     BALANCE,
@@ -23,14 +24,13 @@ from paceline.coordinator.torch.loading.micro import (
     micro_dealt,
     pieces,
 )
-from paceline.coordinator.torch.loading.numbers import Numbers
-from paceline.coordinator.torch.loading.options import Loading, place, refuse, require_samples, whole
+from paceline.coordinator.torch.loading.options import Loading, refuse, require_samples, whole
 from paceline.coordinator.torch.loading.progress import Progress
 from paceline.coordinator.torch.loading.shares import Shares
 from paceline.coordinator.torch.loading.source import source
 
 
-class BalancedLoader:
+class BalancedLoader(HandsOut):
     """Loads this rank's part of every global batch, in place of a ``DataLoader`` with a ``DistributedSampler``.
 
     Each epoch covers every sample exactly once, over all ranks, whatever the batch sizes did meanwhile. The epoch's
@@ -93,21 +93,8 @@ class BalancedLoader:
 
     Attributes
     ----------
-    sizes
-        Samples of each rank in the next full batch, ``[W]`` int64; equal at first. :func:`attach` sets it. Where
-        samples have costs, the shares in which their work is divided, in average samples.
-    batch_sizes
-        Samples of each rank in the batch handed out last, ``[W]`` int64.
-    dealt
-        What else is known of that batch.
-    step_ends
-        Whether the batch handed out last is the last of its step on this rank, with ``accumulate="balance"``.
-    before_batch
-        Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
-    after_batch
-        Called with ``batch_sizes`` and the batch just before that is handed out.
-    on_start
-        Called when batches no longer follow those handed out before: a loop begins, or the data stands elsewhere.
+    sizes, batch_sizes, dealt, step_ends, before_batch, after_batch, on_start
+        See :class:`HandsOut`; :func:`attach` sets ``sizes``, and is called at these moments.
 
     Raises
     ------
@@ -157,28 +144,19 @@ class BalancedLoader:
         **unknown: Never,
     ) -> None:
         refuse(unknown, BalancedLoader)
-        self.rank, self.world_size = place(
-            dist.get_rank() if rank is None else rank, dist.get_world_size() if world_size is None else world_size
-        )
-        require_samples(dataset, self.world_size, 1)
+        rank, world_size = placed(rank, world_size)
+        require_samples(dataset, world_size, 1)
         costs = costs_of(
             dataset, cost=cost, lengths=lengths, items=items, cap=cap, global_tokens=global_tokens, padded=bool(padded)
         )
-        self.global_batch = mean_batch(global_batch, costs, self.world_size, drop_last=bool(drop_last))
-        self._shares = Shares(self.global_batch, self.world_size, bool(drop_last))
-        require_samples(dataset, self.world_size, self._shares.least)
+        mean = mean_batch(global_batch, costs, world_size, drop_last=bool(drop_last))
+        super().__init__(Shares(mean, world_size, bool(drop_last)), rank)
+        require_samples(dataset, world_size, self._shares.least)
         self.dataset = dataset
         self.micro_batch = checked_micro_batch(micro_batch, accumulate)
         self.accumulate = 1 if accumulate == BALANCE else whole("accumulate", accumulate, 1, "micro-batch")
-        self.step_ends = True
-        self.sizes = self._shares.equal()
-        self.batch_sizes = self.sizes
-        self.dealt = Dealt.plain(self.sizes, self.rank)
         self._next_dealt = [self.dealt]
         self._step_items = 0.0
-        self.before_batch: Callable[[], None] | None = None
-        self.after_batch: Callable[[Sizes, Any], None] | None = None
-        self.on_start: Callable[[], None] | None = None
         self._loops = 0
         self._dealer = dealer_for(
             len(dataset),
@@ -194,20 +172,6 @@ class BalancedLoader:
         self._collated = self.micro_batch is not None and collate_fn is not None
         collate = Pieces(collate_fn, self.micro_batch) if collate_fn and self.micro_batch else collate_fn
         self._source = source(dataset, self._dealer, self.rank, collate, loading)
-
-    @property
-    def sizes(self) -> Sizes:
-        """Samples of each rank in the next full batch, ``[W]``; to change some, set all."""
-        return self._sizes
-
-    @sizes.setter
-    def sizes(self, sizes_W: Sizes) -> None:
-        self._sizes = self._shares.checked(sizes_W)
-
-    @property
-    def weight(self) -> float:
-        """Weight of this rank in the mean gradient of the batch handed out last: its share of samples, or of items."""
-        return self.dealt.weight
 
     @property
     def coefficients(self) -> Array | None:
@@ -231,6 +195,11 @@ class BalancedLoader:
     def least_samples(self, samples: int) -> None:
         if isinstance(self._dealer, CostDealer):
             self._dealer.lower = samples
+
+    @property
+    def varies(self) -> bool:
+        """Whether epochs have different numbers of batches, as with ``global_tokens``."""
+        return isinstance(self._dealer, CostDealer) and self._dealer.costs.budget is not None
 
     @property
     def epoch(self) -> int:
@@ -266,7 +235,7 @@ class BalancedLoader:
 
         With ``global_tokens`` that differs from epoch to epoch: those of the epoch under way, or that comes next.
         """
-        if isinstance(self._dealer, CostDealer) and self._dealer.costs.budget is not None:
+        if isinstance(self._dealer, CostDealer) and self.varies:
             return self._dealer.batches_of(self.epoch if self._dealer.remaining else self._progress.next_epoch)
         sampler = self._dealer.sampler
         return self._shares.batches(self._dealer.samples if sampler is None else len(sampler))
@@ -316,8 +285,7 @@ class BalancedLoader:
         self._restart()
 
     def _take_sizes(self, state: Mapping[str, NDArray[Any]]) -> None:
-        if len(state["sizes"]) == self.world_size and state["sizes"].sum() == self.global_batch:
-            self.sizes = state["sizes"]
+        self._take_saved_sizes(state["sizes"])
         self._step_items = float(state.get("step_items", 0.0))
         saved, own = state.get("coefficients"), self.coefficients
         if saved is not None and own is not None and saved.shape == own.shape:
@@ -366,10 +334,7 @@ class BalancedLoader:
             rows = int(self.batch_sizes[self.rank])
             parts = pieces(batch, rows, self.micro_batch, collated=self._collated)
         for dealt, part in zip(self._next_dealt, parts, strict=True):
-            self.dealt, self.step_ends = dealt, dealt.last
-            if self.after_batch:
-                self.after_batch(dealt.sizes, part)
-            yield part
+            yield self._hand_out(dealt, part)
 
     def _known_of(self, sizes_W: Sizes) -> list[Dealt]:
         """Return what is known of the next batch, or of each of its micro-batches, while the dealer still holds it."""

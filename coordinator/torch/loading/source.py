@@ -15,7 +15,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as pinned
 from paceline.coordinator.torch.loading.ahead import AheadOfTime
 from paceline.coordinator.torch.loading.ahead_of_plan import AheadOfPlan
 from paceline.coordinator.torch.loading.chunks import Chunks, Collate
-from paceline.coordinator.torch.loading.cost_dealer import CostDealer
+from paceline.coordinator.torch.loading.costs.cost_dealer import CostDealer
 from paceline.coordinator.torch.loading.dealer import Dealer
 from paceline.coordinator.torch.loading.options import Loading
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
+from paceline.coordinator.torch.loading.costs.numbers import require_in_range
 
 Number = Callable[[Any], float]
 
@@ -33,6 +34,15 @@ class Asked:
     lengths: Number | None = None
     items: Number | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("cost", "lengths", "items"):
+            asked = getattr(self, name)
+            if asked is not None and not callable(asked):
+                raise TypeError(
+                    f"{name} must be a function of a sample, as samples of a stream have no numbers, got "
+                    f"{type(asked).__name__}"
+                )
+
     def columns(self, samples: list[Any], first: int) -> tuple[Array, Array]:
         """Return features, ``[N, F]``, and loss terms, ``[N]``, of samples that begin with this number of the stream.
 
@@ -42,7 +52,7 @@ class Asked:
             If a number is out of range; the sample is named.
         """
         ones = np.ones(len(samples))
-        items = ones if self.items is None else self._of(samples, self.items, "items", first, least=-1.0)
+        items = ones if self.items is None else self._of(samples, self.items, "items", first, zero=True)
         if self.cost is not None:
             return self._of(samples, self.cost, "cost", first)[:, None], items
         if self.lengths is None:
@@ -50,15 +60,9 @@ class Asked:
         length_N = self._of(samples, self.lengths, "lengths", first)
         return np.stack([length_N, length_N**2, ones], axis=1), items
 
-    def _of(self, samples: list[Any], number: Number, name: str, first: int, least: float = 0.0) -> Array:
+    def _of(self, samples: list[Any], number: Number, name: str, first: int, zero: bool = False) -> Array:
         values = np.array([number(sample) for sample in samples], dtype=np.float64)
-        fine = np.isfinite(values) & (values > least)
-        if not fine.all():
-            place = int(np.argmin(fine))
-            wanted = "not negative" if least < 0 else "above 0"
-            raise ValueError(
-                f"{name} must be finite and {wanted}, got {values[place]:g} for sample {first + place} of the stream"
-            )
+        require_in_range(values, name, zero=zero, first=first, of=" of the stream")
         return values
 
 

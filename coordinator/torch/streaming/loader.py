@@ -7,15 +7,15 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array
 from paceline.coordinator.torch.dealt import Dealt
-from paceline.coordinator.torch.loading.costs import STEADY
+from paceline.coordinator.torch.loading.costs.costs import STEADY, require_rules
+from paceline.coordinator.torch.loading.handing import HandsOut, placed
 from paceline.coordinator.torch.loading.loop import Loop
-from paceline.coordinator.torch.loading.options import place, whole
+from paceline.coordinator.torch.loading.options import whole
 from paceline.coordinator.torch.loading.shares import Shares
 from paceline.coordinator.torch.streaming.draw import Asked, Number, digest_of, mixed
 from paceline.coordinator.work import sum_of_products
@@ -24,7 +24,7 @@ from paceline.solver import assign
 Columns = tuple[Array, Array]
 
 
-class StreamLoader:
+class StreamLoader(HandsOut):
     """Loads this rank's part of every global batch of a stream: iterable datasets, WebDataset, Hugging Face streaming.
 
     Every rank reads the whole stream, in the same order, and keeps its part. So what comes, and when, is that of one
@@ -75,7 +75,6 @@ class StreamLoader:
 
     accumulate = 1
     micro_batch = None
-    step_ends = True
 
     def __init__(
         self,
@@ -93,41 +92,21 @@ class StreamLoader:
         padded: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        self.rank, self.world_size = place(
-            dist.get_rank() if rank is None else rank, dist.get_world_size() if world_size is None else world_size
-        )
-        self.global_batch = whole("global_batch", global_batch, self.world_size, "samples, one for each rank")
+        rank, world_size = placed(rank, world_size)
+        global_batch = whole("global_batch", global_batch, world_size, "samples, one for each rank")
+        super().__init__(Shares(global_batch, world_size), rank)
+        require_rules(cost is not None or lengths is not None, cap=cap, padded=bool(padded))
         self.window, self.seed = whole("window", window, 1, "sample"), whole("seed", seed, 0)
         self.stream = stream
         self.cap, self.padded = cap, bool(padded)
         self.least_samples = 1
-        self.before_batch: Callable[[], None] | None = None
-        self.after_batch: Callable[[Sizes, Any], None] | None = None
-        self.on_start: Callable[[], None] | None = None
+        self._next_dealt = self.dealt
         self._asked = Asked(cost, lengths, items)
         self._collate = collate_fn or default_collate
-        self._shares = Shares(self.global_batch, self.world_size)
-        self.sizes = self._shares.equal()
-        self.batch_sizes = self.sizes
-        self.dealt = Dealt.plain(self.sizes, self.rank)
         self.coefficients: Array | None = np.eye(3 if lengths and not cost else 1)[0]
         self._scale = np.zeros(0)
         self._epoch, self._next_epoch, self._batches, self._digest, self._skipped = 0, 0, 0, 0, 0
         self._drawn = 0
-
-    @property
-    def sizes(self) -> Sizes:
-        """Shares in which the work of a global batch is divided, in average samples, ``[W]``."""
-        return self._sizes
-
-    @sizes.setter
-    def sizes(self, sizes_W: Sizes) -> None:
-        self._sizes = self._shares.checked(sizes_W)
-
-    @property
-    def weight(self) -> float:
-        """Weight of this rank in the mean gradient of the batch handed out last."""
-        return self.dealt.weight
 
     @property
     def position(self) -> tuple[int, int, int]:
@@ -170,8 +149,7 @@ class StreamLoader:
         """Go on from what another rank has learnt; the place in the stream is every rank's own."""
         self._epoch, self._batches, self._digest = (int(state[name]) for name in ("epoch", "batches", "digest"))
         self._scale = np.array(state["scale"])
-        if len(state["sizes"]) == self.world_size and state["sizes"].sum() == self.global_batch:
-            self.sizes = state["sizes"]
+        self._take_saved_sizes(state["sizes"])
         if self.coefficients is not None and state["coefficients"].shape == self.coefficients.shape:
             self.coefficients = np.array(state["coefficients"])
 
@@ -197,9 +175,7 @@ class StreamLoader:
             batch = self._collate([drawn[number] for number in self._own(drawn)])
             self._drawn += len(drawn)
             self._batches += 1
-            if self.after_batch:
-                self.after_batch(self.batch_sizes, batch)
-            yield batch
+            yield self._hand_out(self._next_dealt, batch)
         self._drawn = 0
 
     def _global_batches(self, samples: Iterator[Any]) -> Iterator[list[Any]]:
@@ -221,6 +197,12 @@ class StreamLoader:
         """Return the places of this rank's samples in a global batch, and note what is known of them."""
         features_NF, items_N = self._asked.columns(drawn, self._drawn)
         tokens_N = features_NF[:, 0]
+        if self.cap is not None and (tokens_N > self.cap).any():
+            place = int(tokens_N.argmax())
+            raise ValueError(
+                f"sample {self._drawn + place} of the stream takes {tokens_N[place]:g} tokens, more than the cap of "
+                f"{self.cap:g} for a rank"
+            )
         if not len(self._scale):  # an average sample of the first batch costs 1: the same on every rank
             self._scale = np.array([column.cumsum()[-1] / len(drawn) for column in features_NF.T])
         scaled_NF = features_NF / self._scale
@@ -233,7 +215,7 @@ class StreamLoader:
         self._digest = digest_of(features_NF, found.owner, self._digest)
         own = found.of(self.rank)
         self.batch_sizes = found.counts
-        self.dealt = self._known(scaled_NF[own], float(items_N[own].sum()), float(items_N.sum()))
+        self._next_dealt = self._known(scaled_NF[own], float(items_N[own].sum()), float(items_N.sum()))
         return [int(number) for number in own]
 
     def _known(self, own_NF: Array, items: float, all_items: float) -> Dealt:

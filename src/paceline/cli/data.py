@@ -131,10 +131,13 @@ def data_check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check traces before learning from them: what balancing would gain, gaps, outliers, anything to predict.
+    """Check traces before learning from them: what balancing would gain, why workers wait, gaps, outliers, forecasts.
 
     The gain comes from a replay of the last 1000 iterations in which all workers reported: speeds do not depend on the
     batch size, and communication is left out. [cyan]paceline replay[/] compares predictors on the whole job.
+
+    Where waiting comes from: with equal work and every worker's own speed (uneven workers), with the recorded work and
+    equal speeds (uneven samples). It needs work beside the times, which [cyan]paceline collect[/] records.
 
     For each series: the share of values missing, equal to the previous one, and far from their neighbours; coefficient
     of variation; correlation with the previous value; share of workers that are not white noise; correlation with
@@ -142,18 +145,23 @@ def data_check(
     """
     from paceline.cli.show import print_rows
     from paceline.datasets.health import health
+    from paceline.datasets.waiting import waiting_of
     from paceline.eval import worth
 
     traces = _traces(name, file_format, options)
     first = list(islice(traces, 2))
     if figure is not None:
         _drawn(first, figure)
-    found = ((health(trace), worth(trace, global_batch=batch)) for trace in (*first, *traces))
+    found = ((health(trace), worth(trace, global_batch=batch), waiting_of(trace)) for trace in (*first, *traces))
     if as_json:
-        print(json.dumps([{**one.to_dict(), "balancing": gain.to_dict()} for one, gain in found]))
+        about = [
+            {**one.to_dict(), "balancing": gain.to_dict(), "waiting": waits.to_dict()} for one, gain, waits in found
+        ]
+        print(json.dumps(about))
         return
-    for one, gain in found:
+    for one, gain, waits in found:
         lines = [*str(one).splitlines(), "what balancing would gain:", *(f"- {text}" for text in gain.sentences)]
+        lines += ["where waiting comes from:", *(f"- {text}" for text in waits.sentences)]
         for line in lines:
             out.print(escape(printable(line)), highlight=False, soft_wrap=True)
         print_rows("", [_short(series) for series in one.series])

@@ -152,6 +152,10 @@ def _headline(run: Run) -> Text:
     text.append(f"  {time(median(wall))} each, {time(median(made))} of it computing on the slowest\n")
     text.append(f"waiting {percent(mean(run.waiting_share[recent]))} of the computing time")
     text.append(f", {'saves' if saved >= 0 else 'costs'} about {percent(abs(saved))} against equal batches")
+    waits = run.waiting(last=RECENT)
+    if waits.known:
+        text.append(f"\nit would be {percent(waits.from_workers)} with equal work (uneven workers), ")
+        text.append(f"{percent(waits.from_work)} with equal speeds (uneven samples)")
     return text
 
 

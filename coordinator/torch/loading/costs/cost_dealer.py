@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Sizes
-from paceline.coordinator.torch.loading.costs import Costs
+from paceline.coordinator.torch.loading.costs.costs import Costs
 from paceline.coordinator.torch.loading.dealer import AHEAD, Dealer, Sampler, Samples
 from paceline.coordinator.torch.loading.options import whole
 from paceline.coordinator.torch.loading.shares import Shares
@@ -61,6 +61,7 @@ class CostDealer(Dealer):
         self._proportions_W: Sizes = shares.equal()
         self._known: dict[tuple[int, bytes, bytes], Assignment] = {}
         self._until = np.zeros(1)
+        self._counted = (-1, 0)
         super().__init__(len(costs), shares.world_size, shuffle=shuffle, seed=seed, sampler=sampler)
 
     @property
@@ -122,10 +123,12 @@ class CostDealer(Dealer):
 
     def batches_of(self, epoch: int) -> int:
         """Return the number of global batches of a whole epoch."""
-        free = replace(self.costs, cap=np.inf)
-        whole = CostDealer(free, self.shares, shuffle=self.shuffle, seed=self.seed, sampler=self.sampler)
-        whole.start(epoch)
-        return len(whole._ends())
+        if self._counted[0] != epoch or self.sampler is not None:
+            free = replace(self.costs, cap=np.inf)
+            whole = CostDealer(free, self.shares, shuffle=self.shuffle, seed=self.seed, sampler=self.sampler)
+            whole.start(epoch)
+            self._counted = (epoch, len(whole._ends()))  # trainers ask at every batch
+        return self._counted[1]
 
     def _know_order(self) -> None:
         self._known = {}

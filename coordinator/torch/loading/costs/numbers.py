@@ -17,8 +17,8 @@ IGNORED = -100
 """The label that torch's and Hugging Face's losses leave out."""
 
 
-def numbers_of(dataset: Any, given: Numbers, name: str, *, least: float = 0.0) -> Array:
-    """Return the numbers of all samples, above ``least``, or refuse the argument of this name.
+def numbers_of(dataset: Any, given: Numbers, name: str, *, zero: bool = False) -> Array:
+    """Return the numbers of all samples, above 0 or at least 0, or refuse the argument of this name.
 
     The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths, and for
     ``items`` as the number of labels that are not -100. A function is called with every sample, once.
@@ -48,13 +48,29 @@ def numbers_of(dataset: Any, given: Numbers, name: str, *, least: float = 0.0) -
         raise ValueError(
             f"{name} must hold one number for each of the {len(dataset)} samples, got the shape {values.shape}"
         )
-    fine = np.isfinite(values) & ((values >= 0) if least < 0 else (values > least))
-    if not fine.all():
-        number = int(np.argmin(fine))
-        wanted = "not negative" if least < 0 else f"above {least:g}"
-        raise ValueError(f"{name} must be finite and {wanted}, got {values[number]:g} for sample {number}")
+    require_in_range(values, name, zero=zero)
     values.flags.writeable = False
     return values
+
+
+def require_in_range(values_N: Array, name: str, *, zero: bool = False, first: int = 0, of: str = "") -> None:
+    """Refuse numbers that are not finite, or below 0, or 0 where that makes no sense; the sample is named.
+
+    Parameters
+    ----------
+    zero
+        Whether 0 makes sense: a sample may have no term of the loss, but costs something.
+    first, of
+        The number of the first sample, and of what.
+
+    >>> require_in_range(np.array([2.0, 0.0]), "lengths", first=40, of=" of the stream")
+    Traceback (most recent call last):
+    ValueError: lengths must be finite and above 0, got 0 for sample 41 of the stream
+    """
+    fine = np.isfinite(values_N) & ((values_N >= 0) if zero else (values_N > 0))
+    if not fine.all():
+        place, wanted = int(np.argmin(fine)), "not negative" if zero else "above 0"
+        raise ValueError(f"{name} must be finite and {wanted}, got {values_N[place]:g} for sample {first + place}{of}")
 
 
 def _column(dataset: Any, column: str, name: str) -> Array:

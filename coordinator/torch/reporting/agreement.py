@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from paceline._version import __version__
 from paceline.coordinator.policy import Policy
-from paceline.coordinator.torch.exchange import Exchange
 from paceline.coordinator.torch.protocol import Loader
+from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.predictors import Predictor
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.loading.numbers import Numbers, numbers_of
+from paceline.coordinator.torch.loading.costs.numbers import Numbers, numbers_of
 from paceline.coordinator.work import sum_of_products
 from paceline.solver import Assignment, assign
 
@@ -70,6 +70,7 @@ class Costs:
             "cap": self.cap,
             "global_tokens": self.budget,
             "padded": self.padded,
+            "items": self.items is not None,
         }
 
     def assigned(self, samples: Sizes, shares_W: Sizes, coefficients: Array, lower: int) -> Assignment:
@@ -132,29 +133,36 @@ def costs_of(
     ValueError
         If an argument is out of range, or only makes sense beside one that is missing.
     """
-    if cost is None and lengths is None:
-        for name, value in (("cap", cap), ("global_tokens", global_tokens), ("padded", padded or None)):
-            if value is not None:
-                raise ValueError(f"{name} is about samples of unequal cost: give cost= or lengths= too")
-        if items is None:
-            return None
-    for name, value in (("cap", cap), ("global_tokens", global_tokens)):
-        if value is not None and not 0 < value < np.inf:
-            raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
+    require_rules(cost is not None or lengths is not None, cap=cap, global_tokens=global_tokens, padded=padded)
+    if cost is None and lengths is None and items is None:
+        return None
     length_N = None if lengths is None else numbers_of(dataset, lengths, "lengths")
     cost_N = None if cost is None else numbers_of(dataset, cost, "cost")
     token_N = next((one for one in (length_N, cost_N) if one is not None), np.ones(len(dataset)))
     if cap is not None and (token_N > cap).any():
         number = int(token_N.argmax())
         raise ValueError(f"sample {number} takes {token_N[number]:g} tokens, more than the cap of {cap:g} for a rank")
+    items_N = None if items is None else numbers_of(dataset, items, "items", zero=True)
+    if items_N is not None and not items_N.any():
+        raise ValueError("items are 0 for every sample: there is no loss to train on. Do they count the right labels?")
     return Costs(
         _features(cost_N, length_N, len(dataset)),
         token_N,
-        None if items is None else numbers_of(dataset, items, "items", least=-1),
+        items_N,
         np.inf if cap is None else float(cap),
         global_tokens,
         padded,
     )
+
+
+def require_rules(costs: bool, *, cap: float | None, padded: bool, global_tokens: float | None = None) -> None:
+    """Refuse rules about samples of unequal cost where there are none, and numbers that are out of range."""
+    for name, value in (("cap", cap), ("global_tokens", global_tokens), ("padded", padded or None)):
+        if value is not None and not costs:
+            raise ValueError(f"{name} is about samples of unequal cost: give cost= or lengths= too")
+    for name, value in (("cap", cap), ("global_tokens", global_tokens)):
+        if value is not None and not 0 < value < np.inf:
+            raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
 
 
 def _features(cost_N: Array | None, length_N: Array | None, samples: int) -> Array:
@@ -162,9 +170,18 @@ def _features(cost_N: Array | None, length_N: Array | None, samples: int) -> Arr
     if cost_N is not None:
         columns = [cost_N]
     elif length_N is not None:
-        columns = [length_N, length_N**2, np.ones(samples)]
+        with np.errstate(over="ignore", under="ignore"):
+            columns = [length_N, length_N**2, np.ones(samples)]
     else:
         columns = [np.ones(samples)]
     # cumsum adds in one order on every processor: features are compared, and costs computed, bit for bit.
-    scaled: Array = np.stack([column / (column.cumsum()[-1] / samples) for column in columns], axis=1)
+    with np.errstate(all="ignore"):
+        scaled: Array = np.stack([column / (column.cumsum()[-1] / samples) for column in columns], axis=1)
+    strange = ~(np.isfinite(scaled) & (scaled > 0)).all(axis=1)
+    if strange.any():
+        least, most = int(columns[0].argmin()), int(columns[0].argmax())
+        raise ValueError(
+            f"samples {least} and {most} are too unequal for floating point, {columns[0][least]:g} and "
+            f"{columns[0][most]:g}: are these numbers right?"
+        )
     return scaled

@@ -1,0 +1,178 @@
+"""From the reports of all ranks to the next plan, the same on every rank. Axes: W workers, D drivers."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.coordinator.balancer import LoadBalancer
+from paceline.coordinator.torch import audit
+from paceline.coordinator.torch.protocol import KnowsWork, Loader
+from paceline.coordinator.torch.reporting.exchange import Exchange
+from paceline.coordinator.torch.reporting.pace import Pace
+from paceline.coordinator.torch.reporting.reports import PLACE, RankReports, ReportTally
+from paceline.coordinator.torch.state import from_torch, to_torch
+from paceline.coordinator.work import WorkModel
+
+logger = logging.getLogger(__name__)
+
+PLAN_SMOOTHING = 0.3
+"""Weight of the newest plan in what a plan costs: one that met a busy machine says little about the next."""
+
+
+class Planning:
+    """Learns from reports and plans: a load balancer with what a running job of ranks needs around it.
+
+    Parameters
+    ----------
+    balancer
+        Plans, in its own order of workers.
+    loader
+        Gets the sizes, in the order of ranks.
+    exchange
+        Where ranks that part ways find the first one's state.
+    workers
+        The names of the ranks, in their order.
+    pace
+        When a plan is worth its time.
+    drivers
+        How many drivers each rank samples.
+
+    Attributes
+    ----------
+    plan
+        The plan in use.
+    checksum
+        By which ranks see that they use the same plan, and the same costs.
+    work
+        What samples cost, learned or given; None where they have no costs.
+    order
+        The ranks, in the order of the plan's workers, ``[W]``.
+    plan_seconds
+        About how long a plan takes.
+    """
+
+    def __init__(
+        self,
+        balancer: LoadBalancer,
+        loader: Loader,
+        exchange: Exchange,
+        workers: Sequence[str],
+        pace: Pace,
+        drivers: int,
+    ) -> None:
+        self.balancer = balancer
+        self.work = _work_of(loader)
+        self.features = 0 if self.work is None else len(self.work.coefficients)
+        self.plan_seconds = 0.001  # about what it takes, until the first plans have shown it
+        self._loader = loader
+        self._exchange = exchange
+        self._workers = tuple(workers)
+        self._pace = pace
+        self._drivers_before = np.full((len(workers), drivers), np.nan)
+        self._tally = ReportTally()
+        self._begin()
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Return everything learnt and decided."""
+        work = {} if self.work is None else {"work": to_torch(self.work.state_dict())}
+        return {"balancer": to_torch(self.balancer.state_dict()), **work}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Resume; what was learnt of a worker follows its name."""
+        if self.work is not None and "work" in state:
+            self.work.load_state_dict(from_torch(state["work"]))
+        self.balancer.load_state_dict(from_torch(state["balancer"]))
+        for worker in self._workers:
+            if worker not in self.balancer.workers:
+                self.balancer.join(worker)
+        for worker in self.balancer.workers:
+            if worker not in self._workers:
+                self.balancer.leave(worker)
+        self._drivers_before = np.full_like(self._drivers_before, np.nan)
+        self._tally = ReportTally()
+        self._begin()
+
+    def in_order(self, report_WF: Array) -> RankReports:
+        """Return the rows of all ranks in the order of the plan's workers."""
+        return RankReports(report_WF[self.order], self.features)
+
+    def settle(self, rows: RankReports, iteration: int) -> bool:
+        """Let all ranks go on from what the first has learnt where their plans differ; return whether they agreed.
+
+        Raises
+        ------
+        RuntimeError
+            If ranks have looped differently: samples are lost and repeated, and no plan can mend that.
+        """
+        names = PLACE[1:] if rows.agreed else ("epoch", "batches")  # other plans deal other batches
+        places = rows.places(names)
+        if not (places == places[0]).all():
+            raise RuntimeError(audit.apart(self.balancer.workers, places))
+        if rows.agreed:
+            return True
+        logger.warning(
+            "The ranks did not agree on the sizes of iteration %d: all go on with those of the first. A few samples of "
+            "that iteration came twice or not at all. Do the ranks run on different hardware or libraries?",
+            iteration,
+        )
+        self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
+        if self.work is not None:
+            self.work.load_state_dict(self._exchange.from_first(self.work.state_dict()))
+        return False
+
+    def in_work(self, rows: RankReports) -> RankReports:
+        """Return the reports in work in place of samples, where samples have costs; and learn what these are."""
+        if self.work is None:
+            return rows
+        assert isinstance(self._loader, KnowsWork), "it has costs"
+        work_W, parts_W = self.work.work(rows.features_WF), rows["micro_batches"]
+        planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), self.work.fixed)
+        if self.work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
+            self._loader.coefficients = self.work.coefficients
+            self._take_sizes()
+        return planned
+
+    def learn(self, rows: RankReports) -> None:
+        """Take the reports to account, and plan if waiting has cost enough since the plan before."""
+        if not self._pace.wants_plan(rows["seconds"], rows["steps"], float(rows["plan_seconds"].max())):
+            self._tally.add(rows)
+            return
+        began = time.perf_counter()
+        before_WD, now_WD = (self._drivers_before, rows.drivers_WD) if self._drivers_before.size else (None, None)
+        if len(self._tally):
+            # What was quiet, and the change that ended it, are two observations: their mean is neither.
+            self.balancer.observe(self._tally.take(before_WD))
+            before_WD = None if before_WD is None else np.full_like(before_WD, np.nan)
+        self._tally.add(rows)
+        self.balancer.step(self._tally.take(before_WD), now_WD)
+        self._drivers_before = rows.drivers_WD
+        self._take_sizes()
+        self._pace.planned(acted=self.plan.acted)
+        self.plan_seconds += PLAN_SMOOTHING * (time.perf_counter() - began - self.plan_seconds)
+
+    def _take_sizes(self) -> None:
+        """Hand the plan to the loader."""
+        self.plan = self.balancer.plan
+        self.checksum = self.plan.checksum
+        if self.work is not None:  # ranks that learned other costs divide other batches
+            self.checksum ^= zlib.crc32(self.work.coefficients.tobytes())
+        self._loader.sizes = self.plan.sizes[self._rank_order]
+
+    def _begin(self) -> None:
+        """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
+        self.order = np.array([self._workers.index(worker) for worker in self.balancer.workers])
+        self._rank_order = np.argsort(self.order)
+        self._take_sizes()
+
+
+def _work_of(loader: Loader) -> WorkModel | None:
+    """Return a model of what the loader's samples cost, if they have costs."""
+    coefficients = loader.coefficients if isinstance(loader, KnowsWork) else None
+    return None if coefficients is None else WorkModel(len(coefficients))

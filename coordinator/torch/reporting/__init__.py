@@ -1,0 +1,1 @@
+"""What ranks tell each other: that they agree at first, then what each measured, and how often."""

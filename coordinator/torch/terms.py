@@ -1,0 +1,163 @@
+"""Weights by loss terms for loaders of one's own: nothing is balanced, but every term of the loss counts the same."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paceline.coordinator.torch.handed import Sight, Turn
+from paceline.coordinator.torch.reporting.exchange import Exchange
+from paceline.coordinator.torch.weighting import BalanceWarning, Weigh, Weighting, ddp_of
+
+Items = Callable[[Any], Any]
+"""Returns how many terms the loss of a batch has: a number, or a tensor of one."""
+
+
+class Terms:
+    """Weighs each rank's gradients by its share of the loss terms of a step. :func:`attach` makes it.
+
+    Loop over it in place of the loader, or say :meth:`items` before every forward pass.
+
+    Parameters
+    ----------
+    model
+        The model, in ``DistributedDataParallel``.
+    loader
+        What the loop takes batches from; None where the loop says the terms itself.
+    count
+        Returns the terms of a batch; None likewise.
+    weigh
+        ``"gradients"`` for losses that are means over their terms, ``"sum"`` for sums.
+    accumulate
+        By how many micro-batches the loop divides its losses: the most that it sums. Sums are not divided.
+    """
+
+    adds_parts = sums_shares = True
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loader: Iterable[Any] | None,
+        count: Items | None,
+        *,
+        weigh: Weigh = "gradients",
+        accumulate: int = 1,
+    ) -> None:
+        ddp = ddp_of(model)
+        assert ddp is not None, "attach has looked"
+        self.weigh: Weigh = weigh
+        self.micro_batches = math.inf if weigh == "sum" else float(accumulate)
+        self.loader = loader
+        self._count = count
+        self._next: float | None = None
+        self._warned: set[str] = set()
+        group: dist.ProcessGroup = ddp.process_group
+        self._exchange = Exchange(group)
+        self._weighting = Weighting(model, self, self._exchange)
+
+    def items(self, terms: float) -> None:
+        """Say how many terms the loss of the next forward pass has, on this rank; 0 where all are ignored.
+
+        Raises
+        ------
+        RuntimeError
+            If that was said already, and no forward pass came: then it would be about another batch.
+        ValueError
+            If it is not a finite number of at least 0.
+        """
+        terms = float(terms)
+        if not 0 <= terms < math.inf:
+            raise ValueError(f"items must be finite and not negative, got {terms:g}")
+        if self._next is not None:
+            raise RuntimeError(
+                "two batches were taken before the first went into the model, so their numbers of loss terms would be "
+                "mixed up: take one at a time, or loop over your loader and call items(n) before every forward pass"
+            )
+        self._next = terms
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the loader's batches, and count the terms of each."""
+        if self.loader is None or self._count is None:
+            raise TypeError("there is no loader to loop over, or no items= to count by: call items(n) in your loop")
+        self._next = None
+        for batch in self.loader:
+            self.items(float(self._count(batch)))
+            yield batch
+
+    def __len__(self) -> int:
+        """Return the loader's length."""
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Take the weights off: gradients are averaged plainly from now on."""
+        self._weighting.close()
+        self._exchange.close()
+
+    # -- what the hooks of the model report --------------------------------------------------------------------------
+
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
+        """Return the turn of a forward pass: it has the terms that were said last."""
+        if self._next is None:
+            raise RuntimeError(
+                "how many terms has the loss of this batch? Call items(n) before every forward pass in training, or "
+                "loop over what attach(..., items=) returned"
+            )
+        terms, self._next = self._next, None
+        return Turn(1, terms if self.weigh == "gradients" else 1.0, 1, known=True, fresh=True, part=terms)
+
+    def look(self, gradient: torch.Tensor, turn: Turn) -> None:
+        """Do nothing: what kind of loss it is does not show where terms are not rows."""
+
+    def work_of(self, turn: Turn) -> float:
+        """Return nothing that is known."""
+        return math.nan
+
+    def ready(self, gradients: torch.Tensor) -> None:
+        """Do nothing: nothing is measured."""
+
+    def sent(self) -> None:
+        """Do nothing."""
+
+    def summed(self, waiting: Any) -> None:
+        """Do nothing."""
+
+    def backward_ended(self) -> None:
+        """Do nothing."""
+
+    def warn(self, about: str, sentence: str) -> None:
+        """Warn, once about each thing."""
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(sentence, BalanceWarning, stacklevel=3)
+
+
+def terms_of(
+    model: torch.nn.Module, loader: Any, count: Items | None, weigh: Weigh, accumulate: int, others: Sequence[object]
+) -> Terms:
+    """Return the weights of a loop with a loader of its own, or say why they cannot be had.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the model is not in ``DistributedDataParallel``, or an option is about balancing.
+    """
+    if ddp_of(model) is None:
+        raise TypeError(
+            f"items= with a loader of your own needs DistributedDataParallel, got {type(model).__name__}: its hook "
+            "sums the terms of all ranks beside the gradients"
+        )
+    if weigh not in ("gradients", "sum"):
+        raise ValueError(f'weigh must be "gradients" (a mean) or "sum" with a loader of your own, got {weigh!r}')
+    if any(option is not None for option in others):
+        raise ValueError(
+            "predictor, policy, workers, drivers, every and timeout are about balancing, and the batches of a loader "
+            "of your own stay as they are: leave them out, or take a BalancedLoader"
+        )
+    if accumulate < 1:
+        raise ValueError(f"accumulate must be at least 1 micro-batch, got {accumulate}")
+    return Terms(model, loader, count, weigh=weigh, accumulate=accumulate)

@@ -1,0 +1,148 @@
+"""Where waiting comes from: from workers of uneven speed, or from uneven work. Axes: T iterations, W workers.
+
+Each iteration is replayed twice. Once every worker keeps its own speed of that iteration but gets equal work: what is
+waited then comes from uneven workers. Once every worker keeps its own work but all have the same speed: what is waited
+then comes from uneven work. The two need not add up to the waiting that was measured: work that follows the speeds, as
+a balancer divides it, makes it less than either, and a slow worker with much work makes it more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.datasets.trace import Trace
+
+APART = 0.005
+"""Shares of the time below half a percent are not worth a name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """How much workers wait, and for what; ``str`` of it is a text to read. NaN where it cannot be told.
+
+    All shares are the sum over iterations of the mean time that workers wait for the slowest one, divided by the sum of
+    the slowest one's times: measured, or in the replay in question.
+
+    Parameters
+    ----------
+    share
+        Of the time measured.
+    from_workers
+        Of the time with equal work, every worker at its own speed of that iteration.
+    from_work
+        Of the time with the recorded work, every worker at the same speed.
+    iterations
+        Iterations in which all workers that reported a time had work recorded too.
+    of
+        Iterations in which at least two workers reported a time.
+    """
+
+    share: float = float("nan")
+    from_workers: float = float("nan")
+    from_work: float = float("nan")
+    iterations: int = 0
+    of: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether the parts can be told."""
+        return self.iterations > 0
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What this means, one sentence each; or why parts cannot be told."""
+        return tuple(self._sentences())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; ``None`` for unknown numbers."""
+        about = asdict(self) | {"sentences": list(self.sentences)}
+        return {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in about.items()}
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def _sentences(self) -> Iterator[str]:
+        if not self.of:
+            yield "Where waiting comes from is not known: no two workers reported a time in the same iteration."
+            return
+        yield f"Workers wait {_percent(self.share)} of the time for the slowest one."
+        if not self.known:
+            yield (
+                "How much of it comes from uneven samples, and how much from uneven workers, cannot be told: no work "
+                "was recorded beside the times."
+            )
+            return
+        told = "" if self.iterations == self.of else f", told from {self.iterations} of {self.of} iterations"
+        workers, work = _percent(self.from_workers), _percent(self.from_work)
+        yield f"From uneven workers: with equal work, each at its own speed, they would wait {workers}{told}."
+        yield f"From uneven samples: with the recorded work, all at one speed, they would wait {work}{told}."
+        if self.share + APART < min(self.from_workers, self.from_work):
+            yield "Together less than either: the work follows the speeds."
+
+
+def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
+    """Return how much workers wait, how much of it comes from uneven speeds, and how much from uneven work.
+
+    What a cost leaves out of the work counts as speed: a part of the time that does not depend on the work, or noise.
+
+    Parameters
+    ----------
+    seconds_TW
+        Own compute time, ``[T, W]``, in seconds; NaN where a worker did not report. Iterations in which fewer than two
+        workers reported are left out.
+    work_TW
+        Cost of each worker's samples, ``[T, W]``, in any unit: only proportions within an iteration count. NaN where it
+        is not known; None where it never is.
+
+    Examples
+    --------
+    Workers of equal speed; in the second iteration one has twice the work:
+
+    >>> found = waiting(np.array([[1.0, 1.0], [2.0, 1.0]]), np.array([[8.0, 8.0], [16.0, 8.0]]))
+    >>> found.share.__round__(3), found.from_workers, found.from_work.__round__(3)
+    (0.167, 0.0, 0.167)
+
+    Equal work, but one worker is half as fast:
+
+    >>> print(waiting(np.array([[2.0, 1.0]]), np.array([[8.0, 8.0]])))
+    Workers wait 25 % of the time for the slowest one.
+    From uneven workers: with equal work, each at its own speed, they would wait 25 %.
+    From uneven samples: with the recorded work, all at one speed, they would wait 0 %.
+    """
+    seconds_TW = np.where(np.isfinite(seconds_TW) & (seconds_TW > 0), seconds_TW, np.nan)
+    there_TW = np.isfinite(seconds_TW)
+    several_T = there_TW.sum(axis=1) >= 2
+    if not several_T.any():
+        return Waiting()
+    share, of = _share(seconds_TW[several_T]), int(several_T.sum())
+    if work_TW is None:
+        return Waiting(share=share, of=of)
+    told_T = several_T & ((np.isfinite(work_TW) & (work_TW > 0)) | ~there_TW).all(axis=1)
+    if not told_T.any():
+        return Waiting(share=share, of=of)
+    seconds_TW, work_TW = seconds_TW[told_T], np.where(there_TW, work_TW, np.nan)[told_T]
+    own_TW = np.nanmean(work_TW, axis=1, keepdims=True) * (seconds_TW / work_TW)
+    alike_TW = work_TW * (np.nansum(seconds_TW, axis=1, keepdims=True) / np.nansum(work_TW, axis=1, keepdims=True))
+    return Waiting(
+        share=share, from_workers=_share(own_TW), from_work=_share(alike_TW), iterations=int(told_T.sum()), of=of
+    )
+
+
+def waiting_of(trace: Trace) -> Waiting:
+    """Return the same of a recorded job."""
+    return waiting(trace.seconds, trace.work)
+
+
+def _share(seconds_TW: Array) -> float:
+    """Return the share of the time that workers wait for the slowest one."""
+    longest_T = np.nanmax(seconds_TW, axis=1)
+    return float((longest_T - np.nanmean(seconds_TW, axis=1)).sum() / longest_T.sum())
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,50 @@
+"""The work of a forward pass: what a loader says of it, or else the size of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.recording.torch.samples import shapes_in
+
+_told: list[float] = []
+"""What a loader said of the forward pass that begins: one number, or none."""
+
+
+def tell(work: float) -> None:
+    """Say what the samples of the forward pass cost that begins now, in this process; the recorder takes it."""
+    _told[:] = [work]
+
+
+def work_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """Return the work of a forward pass with these arguments: as a loader told it, or their elements.
+
+    Examples
+    --------
+    >>> import torch
+    >>> tell(3.5)
+    >>> work_of((torch.zeros(4, 100),), {}), work_of((torch.zeros(4, 100),), {})
+    (3.5, 400.0)
+    """
+    return _told.pop() if _told else elements_of(args, kwargs)
+
+
+def elements_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """Return how many elements the tensors among these arguments have together; NaN if there is none.
+
+    They are a stand-in for cost: of text padded tokens, of images pixels, of graphs nodes and edges, each times what is
+    known of it.
+
+    >>> import torch
+    >>> elements_of((), {"tokens": torch.zeros(4, 100), "mask": torch.zeros(4, 100)})
+    800.0
+    """
+    sizes = [_elements(shape) for shape in shapes_in([*args, *kwargs.values()])]
+    return float(sum(sizes)) if sizes else float("nan")
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for length in shape:
+        count *= int(length)
+    return count
