@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.readers import series, tidy
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import Format
@@ -102,7 +104,7 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     for chosen, files in _jobs(path, format):
         _check_options(chosen, options)
         try:
-            yield from chosen.read(files, **options)
+            yield from map(_with_frozen, chosen.read(files, **options))
         except (OSError, ImportError):
             raise
         except (
@@ -111,6 +113,14 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
             if isinstance(error, ValueError) and any(str(file) in str(error) for file in files):
                 raise
             raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
+
+
+def _with_frozen(trace: Trace) -> Trace:
+    """Return the trace with its frozen drivers counted in ``meta``."""
+    counts = frozen(trace)
+    if not counts:
+        return trace
+    return replace(trace, meta={**trace.meta, "frozen": sentence(counts)})
 
 
 def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:

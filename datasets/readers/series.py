@@ -44,6 +44,7 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
         table = frame(path, dict.fromkeys(("Wall time", "Step", "Value"), NUMBER), tally)
         table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), tally, repeats=value_is_rate)]
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
+        tally.restarts((np.diff(step_T) < 0).sum())
         rates = _rates(table["Value"].to_numpy(), tally) if value_is_rate else None
         start_T, steps_T, seconds_T = (wall_T, *rates) if rates else _differences(path, wall_T, step_T, tally)
         yield Trace(

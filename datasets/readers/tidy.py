@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from paceline.datasets.bounded_parquet import MOST_COLUMNS
 from paceline.datasets.frame import REQUIRED
 from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import HEAD, head, opened
 from paceline.datasets.readers.format import Format, require_dense
+from paceline.datasets.readers.restarts import continued, runs_of_rows
+from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def read_parquet(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -29,9 +37,26 @@ def read_csv(paths: Sequence[Path]) -> Iterator[Trace]:
                 table = pd.read_csv(file)
             if {"worker", "iteration"} <= set(table):
                 require_dense(path, len(table), table["iteration"].nunique(), table["worker"].nunique())
-            yield Trace.from_frame(table, meta={"job": path.name.split(".csv")[0], "source": path.name})
+            tally = Tally()
+            tally.read(len(table))
+            table = _in_one_run(table, tally)
+            yield Trace.from_frame(table, meta={"job": path.name.split(".csv")[0], "source": path.name, **tally.meta()})
         except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
             raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+
+
+def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Let the iterations of a job that was started again go on after its first run."""
+    import pandas as pd
+
+    if not {"worker", "iteration"} <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
+        return table  # what is wrong with it is said by from_frame
+    step_N = table["iteration"].to_numpy(dtype=np.float64)
+    run_N = runs_of_rows(table["worker"].astype(str).to_numpy(dtype=str), step_N)
+    if not run_N.any() or not np.isfinite(step_N).all():
+        return table
+    tally.restarts(run_N.max())
+    return table.assign(iteration=continued(step_N, run_N))
 
 
 def _check_header(path: Path) -> None:

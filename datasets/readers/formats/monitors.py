@@ -37,9 +37,10 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the usage of a machine every second, without the first row, which is the mean since boot."""
     for path in paths:
         tally = Tally()
-        names, units, rows = _dstat(path, tally)
-        values_ND = _numbers(path, names, rows)[1:]
-        tally.rows("first row, the mean since the machine booted", 1)
+        names, units, rows, began = _dstat(path, tally)
+        values_ND = np.delete(_numbers(path, names, rows), began, axis=0)
+        tally.rows("first row, the mean since the machine booted", len(began))
+        tally.restarts(len(began) - 1)
         if not len(values_ND):
             raise ValueError(f"{path}: has no row after the mean since boot")
         none_T = np.full((len(values_ND), 1), np.nan)
@@ -58,30 +59,43 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
         )
 
 
-def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbered]]:
-    """Return the columns' names and units, and the rows; a file truncated while writing may end in NUL bytes."""
+def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbered], list[int]]:
+    """Return the columns' names and units, the rows, and which rows a start of dstat began with.
+
+    A dstat that is started again writes its header again, below its first rows. A file truncated while writing may end
+    in NUL bytes.
+    """
     names: list[str] = []
     units: list[str] = []
     groups: list[str] = []
     rows: list[Numbered] = []
+    began: list[int] = []
+    within_header = True
     for line, text in numbered_lines(path):
         if "\0" in text:
             tally.rows("row at the end, cut off by NUL bytes", 1)
             tally.read(1)
             break
         cells = next(csv.reader([text]), [])
-        if not names:
-            if line > DSTAT_HEADER_LINES:
+        within_header |= bool(cells) and cells[0].startswith("Dstat ")
+        if within_header:
+            if not names and line > DSTAT_HEADER_LINES:
                 raise ValueError(f"{path}: has no line of column names (usr, sys, ...) in its first 10")
             if cells[:2] == ["usr", "sys"]:
-                names, units = _dstat_columns(path, groups, cells)
+                found = _dstat_columns(path, groups, cells)
+                if names and found != (names, units):
+                    raise ValueError(f"{path}: row {line}: dstat was started again with other columns; cut the file")
+                names, units = found
+                within_header = False
+                began.append(len(rows))
             groups = cells
         elif cells:
             rows.append((line, cells))
+    began = [k for k in began if k < len(rows)]
     tally.read(len(rows))
     if not rows:
         raise ValueError(f"{path}: has no rows")
-    return names, units, rows
+    return names, units, rows, began
 
 
 def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -143,6 +157,7 @@ def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
             tally.read(1)
             if len(cells) > 3 and cells[3].startswith(RESTART):
                 tally.rows("restarts of the machine", 1)
+                tally.restarts(1)
             elif len(cells) != len(header):
                 raise ValueError(f"{path}: row {line}: must have {len(header)} cells, got {len(cells)}")
             else:
