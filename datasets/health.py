@@ -269,6 +269,8 @@ def _concerns(found: Health, trace: Trace) -> Iterator[str]:
         yield f"speeds are derived, not measured: {trace.meta['derived']}"
     if not any(one.name == "speed" for one in found.series):
         yield "no speed was measured: the trace only has usage"
+    if "absent" in trace.meta:
+        yield f"no worker reported {trace.meta['absent']}"
     if "restarts" in trace.meta:
         yield f"the job, or what recorded it, was started again {trace.meta['restarts']} times"
     if "resumed totals" in found.dropped:

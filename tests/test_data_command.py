@@ -145,7 +145,7 @@ def test_nothing_is_fetched_that_is_not_named(tmp_path):
 
 
 def test_mistakes_are_told(usage, tmp_path):
-    assert "--with must be like" in fails("info", usage, "--with", "period")
+    assert "--with takes options like" in fails("info", usage, "--with", "period")
     assert "there is no trace file" in fails("info", tmp_path / "none.csv")
     assert "there is no format 'x'" in fails("info", usage, "--format", "x")
 
@@ -154,3 +154,13 @@ def test_recorded_jobs_convert_and_come_back(tmp_path):
     name = recorded.names()[0]
     run("convert", name, tmp_path / "t.parquet")
     np.testing.assert_array_equal(load(tmp_path / "t.parquet").speed, recorded.load(name).speed)
+
+
+def test_columns_and_units_are_mapped_on_the_command_line(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("worker,iteration,duration_ms\na,0,250\n")
+    run("load", path, "--out", tmp_path / "t.parquet", "--with", "seconds=duration_ms", "unit=ms", "samples=8")
+    assert load(tmp_path / "t.parquet").speed.tolist() == [[32.0]]
+    assert "only one file or folder can be named" in fails("info", path, "other.csv")
+    (found,) = json.loads(run("check", path, "--with", "seconds=duration_ms", "samples=8", "--json"))
+    assert found["workers"] == 1

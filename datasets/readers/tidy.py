@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.datasets.bounded_parquet import MOST_COLUMNS
-from paceline.datasets.frame import REQUIRED
+from paceline.datasets.frame import REQUIRED, renamed
+from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import HEAD, head, opened
 from paceline.datasets.readers.format import Format, require_dense
@@ -26,21 +27,42 @@ def read_parquet(paths: Sequence[Path]) -> Iterator[Trace]:
     yield from map(Trace.load, paths)
 
 
-def read_csv(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield the trace of each file."""
+def read_csv(
+    paths: Sequence[Path],
+    *,
+    worker: str | None = None,
+    iteration: str | None = None,
+    samples: str | float | None = None,
+    seconds: str | None = None,
+    comm_seconds: str | None = None,
+    wait_seconds: str | None = None,
+    start: str | None = None,
+    unit: str = "s",
+    start_unit: str = "s",
+) -> Iterator[Trace]:
+    """Yield the trace of each file; names of its columns and units as in :meth:`~paceline.datasets.Trace.from_frame`.
+
+    A ``start`` that is written as a date, such as ``2024-05-01 12:00:00``, counts as UTC unless it names its zone.
+    """
     import pandas as pd
 
+    given = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
+    given |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
+    columns = {name: column for name, column in given.items() if column is not None}
     for path in paths:
         try:
             _check_header(path)
             with opened(path) as file:
-                table = pd.read_csv(file)
+                table = renamed(pd.read_csv(file), columns)
+            if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
+                table["start"] = seconds_since_1970(path, table["start"], "start")
             if {"worker", "iteration"} <= set(table):
                 require_dense(path, len(table), table["iteration"].nunique(), table["worker"].nunique())
             tally = Tally()
             tally.read(len(table))
             table = _in_one_run(table, tally)
-            yield Trace.from_frame(table, meta={"job": path.name.split(".csv")[0], "source": path.name, **tally.meta()})
+            meta = {"job": path.name.split(".csv")[0], "source": path.name, **tally.meta()}
+            yield Trace.from_frame(table, unit=unit, start_unit=start_unit, meta=meta)
         except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
             raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 

@@ -15,6 +15,7 @@ from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.restarts import runs_of
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
+from paceline.datasets.units import seconds_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,15 +24,19 @@ OWN = ("_step", "_runtime", "_timestamp")
 """Columns that W&B adds."""
 
 
-def read(paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0) -> Iterator[Trace]:
+def read(
+    paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0, unit: str = "s"
+) -> Iterator[Trace]:
     """Yield one trace per run.
 
-    With ``seconds``, the column of a step's time, its rows are the iterations, ``samples`` the column or the number of
+    With ``seconds``, the column of a step's time in a ``unit`` such as ms, its rows are the iterations, ``samples`` the column or the number of
     samples in each, and drivers the newest values of the previous row. Without it every row is kept, as usage only.
     """
     for path in paths:
         tally = Tally()
         table, left_out = _numbers(path, tally)
+        if seconds in table:
+            table[seconds] *= seconds_of(unit)
         run_T = _runs(table)
         tally.restarts(run_T[-1])
         taken = {seconds, samples, *OWN}

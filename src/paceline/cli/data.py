@@ -34,6 +34,9 @@ Options = Annotated[
 ]
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
 
+MORE_OPTIONS = {"allow_extra_args": True}
+"""Options that follow each other after one ``--with`` are taken too: ``--with seconds=duration_ms unit=ms``."""
+
 MOST_DESCRIBED = 50
 """Most traces of one file that are described; a file may hold thousands."""
 
@@ -54,10 +57,16 @@ def data_list(
     print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)
 
 
-@data_app.command("info")
-def data_info(name: Source, file_format: FileFormat = None, options: Options = None, as_json: AsJson = False) -> None:
+@data_app.command("info", context_settings=MORE_OPTIONS)
+def data_info(
+    context: typer.Context,
+    name: Source,
+    file_format: FileFormat = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
     """Describe traces: their workers, their drivers, what was dropped in reading, and how they were made."""
-    found = list(islice(_traces(name, file_format, options), MOST_DESCRIBED + 1))
+    found = list(islice(_traces(name, file_format, [*(options or []), *context.args]), MOST_DESCRIBED + 1))
     about = [{**_summary(trace), "drivers": ", ".join(trace.driver_names), **trace.meta} for trace in found]
     if as_json:
         print(json.dumps(about[0] if len(about) == 1 else about))
@@ -70,8 +79,9 @@ def data_info(name: Source, file_format: FileFormat = None, options: Options = N
         out.print(f"... and more; the first {MOST_DESCRIBED} are described")
 
 
-@data_app.command("load")
+@data_app.command("load", context_settings=MORE_OPTIONS)
 def data_load(
+    context: typer.Context,
     name: Source,
     target: Annotated[
         Path, typer.Option("--out", "-o", help="The .parquet file to write, or a folder for several traces.")
@@ -83,7 +93,7 @@ def data_load(
 
     Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
     """
-    traces = _traces(name, file_format, options)
+    traces = _traces(name, file_format, [*(options or []), *context.args])
     first = list(islice(traces, 2))
     if target.suffix == ".parquet":
         if len(first) > 1:
@@ -119,8 +129,9 @@ def data_convert(
     out.print(f"written to {target}")
 
 
-@data_app.command("check")
+@data_app.command("check", context_settings=MORE_OPTIONS)
 def data_check(
+    context: typer.Context,
     name: Source,
     file_format: FileFormat = None,
     options: Options = None,
@@ -144,7 +155,7 @@ def data_check(
     from paceline.datasets.health import health
     from paceline.eval import worth
 
-    traces = _traces(name, file_format, options)
+    traces = _traces(name, file_format, [*(options or []), *context.args])
     first = list(islice(traces, 2))
     if figure is not None:
         _drawn(first, figure)
@@ -179,17 +190,17 @@ def data_fetch(
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
-def _traces(name: str, file_format: str | None, options: list[str] | None) -> Iterator[Trace]:
+def _traces(name: str, file_format: str | None, options: list[str]) -> Iterator[Trace]:
     from paceline.cli import sources
 
-    return sources.find_traces(name, file_format, **dict(map(_option, options or [])))
+    return sources.find_traces(name, file_format, **dict(map(_option, options)))
 
 
 def _option(text: str) -> tuple[str, Any]:
     """Return name and value of an option: a number, a boolean, a text, or for ``workers`` names between commas."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"--with must be like period=300, got {text!r}")
+        raise ValueError(f"--with takes options like period=300, got {text!r}; only one file or folder can be named")
     if name == "workers":
         return name, value.split(",")
     try:
