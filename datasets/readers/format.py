@@ -28,6 +28,8 @@ class Format:
         Yields the traces of the files of one job; the parameters after ``paths`` are the format's options, by keyword.
     recognises
         Returns whether a file has this format, from its path and its first 64 kB of text.
+    columns
+        Its columns or keys, if it has any: a file that no format recognises is compared with them.
     job
         Returns the job that a file belongs to: files of one folder and one job are read together.
     """
@@ -38,6 +40,7 @@ class Format:
     gives: str
     read: Callable[..., Iterator[Trace]]
     recognises: Callable[[Path, str], bool]
+    columns: tuple[str, ...] = ()
     job: Callable[[Path], str] = str
 
 

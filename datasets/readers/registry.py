@@ -30,6 +30,7 @@ from paceline.datasets.readers.formats import (
     supercloud,
     wandb,
 )
+from paceline.datasets.readers.nearest import nearest
 from paceline.datasets.readers.tables import Table
 from paceline.datasets.trace import Trace
 
@@ -151,9 +152,11 @@ def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:
     path = Path(path)
     if name is not None and name not in TABLES:
         raise ValueError(f"there is no table {name!r}; there are {list(TABLES)}")
-    fitting = [one for one in TABLES.values() if one.name == name or (name is None and one.fits(path))]
+    text = head(path)
+    fitting = [one for one in TABLES.values() if one.name == name or (name is None and one.fits(path, text))]
     if len(fitting) != 1:
-        raise ValueError(f"{path}: name the table, one of {list(TABLES)}; its file's name does not show it")
+        near = nearest(text, {one.name: one.columns for one in TABLES.values()})
+        raise ValueError(f"{path}: name the table, one of {list(TABLES)}; its name and columns do not show it. {near}")
     return fitting[0].read(path)
 
 
@@ -168,11 +171,16 @@ def recognise(path: str | Path) -> Format:
     path = Path(path)
     text = head(path)
     fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
-    if described := [one.name for one in TABLES.values() if not fitting and one.fits(path)]:
+    if described := [one.name for one in TABLES.values() if not fitting and one.fits(path, text)]:
         raise ValueError(f"{path}: is the table {described[0]}, which holds no series; read it with read_table")
-    if len(fitting) != 1:
-        found = f"could be {[one.name for one in fitting]}" if fitting else "is of no format that is recognised"
-        raise ValueError(f"{path}: {found}; name the format, one of {list(FORMATS)}")
+    if len(fitting) > 1:
+        raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
+    if not fitting:
+        near = nearest(text, {one.name: one.columns for one in FORMATS.values()})
+        raise ValueError(
+            f"{path}: is of no format that is recognised; {f'{near}; ' * bool(near)}name the format, one of those that "
+            "`paceline data list formats` lists"
+        )
     return fitting[0]
 
 

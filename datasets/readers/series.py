@@ -15,6 +15,9 @@ from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
+TENSORBOARD = ("Wall time", "Step", "Value")
+"""The columns used; some exports have others between them, such as ``Relative time (s)``."""
+
 
 def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file; row k is its k-th value, and times without a zone count as UTC."""
@@ -41,7 +44,7 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
     """
     for path in paths:
         tally = Tally()
-        table = frame(path, dict.fromkeys(("Wall time", "Step", "Value"), NUMBER), tally)
+        table = frame(path, dict.fromkeys(TENSORBOARD, NUMBER), tally)
         table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), tally, repeats=value_is_rate)]
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
         tally.restarts((np.diff(step_T) < 0).sum())
@@ -100,14 +103,16 @@ FORMATS = (
         files="CSV with the header timestamp,value",
         gives="usage",
         read=read_nab,
+        columns=("timestamp", "value"),
         recognises=lambda path, head: header_of(head) == ["timestamp", "value"],
     ),
     Format(
         name="tensorboard",
         about="a scalar exported from TensorBoard: steps over wall time, or a rate",
-        files="CSV with the header Wall time,Step,Value",
+        files="CSV with the columns Wall time, Step and Value",
         gives="speed",
         read=read_tensorboard,
-        recognises=lambda path, head: header_of(head)[:3] == ["Wall time", "Step", "Value"],
+        columns=TENSORBOARD,
+        recognises=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),
     ),
 )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline._whole import written_whole
 from paceline.datasets.bounded_parquet import MOST_COLUMNS
 from paceline.datasets.frame import REQUIRED, renamed
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import header_of
-from paceline.datasets.readers.files import HEAD, head, opened
+from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import Format, require_dense
 from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
@@ -20,6 +22,9 @@ from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MOST_ABOUT = 1 << 20
+"""Bytes of ``meta`` that are read from beside a CSV."""
 
 
 def read_parquet(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -61,10 +66,34 @@ def read_csv(
             tally = Tally()
             tally.read(len(table))
             table = _in_one_run(table, tally)
-            meta = {"job": path.name.split(".csv")[0], "source": path.name, **tally.meta()}
+            meta = {"job": path.name.split(".csv")[0], "source": path.name, **tally.meta(), **_kept(path)}
             yield Trace.from_frame(table, unit=unit, start_unit=start_unit, meta=meta)
         except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
             raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+
+
+def about(path: Path) -> Path:
+    """Return the file beside a CSV that keeps what its table cannot hold: licence, units, source, ..."""
+    return path.with_name(f"{path.name}.meta.json")
+
+
+def write_csv(trace: Trace, path: Path) -> None:
+    """Write a trace as tidy CSV, and its ``meta`` beside it: :func:`read_csv` reads both."""
+    with written_whole(about(path)) as temporary:
+        temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n")
+    with written_whole(path) as temporary:
+        trace.to_frame().to_csv(temporary, index=False)
+
+
+def _kept(path: Path) -> dict[str, str]:
+    """Return the ``meta`` kept beside a CSV, if there is any."""
+    beside = about(path)
+    if not beside.is_file():
+        return {}
+    found = json_of(beside, MOST_ABOUT, "it is not what paceline wrote")
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{beside}: must hold a JSON object of texts")
+    return found
 
 
 def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
@@ -113,6 +142,7 @@ FORMATS = (
         files="CSV with the columns worker, iteration, samples, seconds and any drivers",
         gives="all that a trace holds",
         read=read_csv,
+        columns=REQUIRED,
         recognises=lambda path, first: {"worker", "iteration"} <= set(header_of(first)),
     ),
 )

@@ -99,6 +99,7 @@ FORMATS = (
         files="<benchmark>__<region>__<size>__<unit>.csv, or <benchmark>/<region>/<size>/.../unit=<unit>.csv",
         gives="speed",
         read=read,
+        columns=tuple(COLUMNS),
         recognises=lambda path, head: set(COLUMNS) <= set(header_of(head)),
     ),
 )

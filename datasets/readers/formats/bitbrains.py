@@ -61,6 +61,7 @@ FORMATS = (
         files="one <vm>.csv for each machine; a folder's files are one set",
         gives="usage",
         read=read,
+        columns=(TIME, *DRIVERS),
         recognises=lambda path, head: {TIME, "CPU usage [%]"} <= set(header_of(head, ";")),
         job=lambda path: str(path.parent),
     ),

@@ -137,6 +137,7 @@ FORMATS = (
         files="trace-<job>.parquet",
         gives="speed",
         read=read,
+        columns=COLUMNS,
         recognises=_is,
     ),
 )

@@ -82,6 +82,7 @@ FORMATS = (
         files="JSON {client: {computation, communication}} or CSV client,computation,communication; never the pickle",
         gives="speed",
         read=read,
+        columns=COLUMNS,
         recognises=_is,
     ),
 )

@@ -154,9 +154,17 @@ FORMATS = (
         files="instance_usage-*.json[.gz], or CSV from BigQuery with dotted names; a folder's files are one set",
         gives="usage",
         read=read,
+        columns=(*KEYS, *DRIVERS),
         recognises=_is,
         job=lambda path: str(path.parent),
     ),
 )
 
-TABLES = (Table(name="google_machine_events", files="machine_events*.json", read=read_events),)
+TABLES = (
+    Table(
+        name="google_machine_events",
+        files="machine_events*.json",
+        read=read_events,
+        columns=("time", "machine_id", "type"),
+    ),
+)

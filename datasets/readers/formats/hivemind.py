@@ -143,6 +143,7 @@ FORMATS = (
         files="hivemind-<experiment>-<host>.csv; a folder's workers of one experiment are one trace",
         gives="speed",
         read=read_workers,
+        columns=(TIME, STEP, SAMPLES, *OWN),
         recognises=lambda path, head: {STEP, SAMPLES, *OWN} <= set(header_of(head)),
         job=experiment,
     ),

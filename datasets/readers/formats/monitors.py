@@ -215,6 +215,7 @@ FORMATS = (
         files="text with the header '# hostname;interval;timestamp;...'",
         gives="usage",
         read=read_sar,
+        columns=("hostname", "interval", "timestamp"),
         recognises=lambda path, head: head.lstrip("# ").startswith("hostname;interval;timestamp"),
     ),
 )

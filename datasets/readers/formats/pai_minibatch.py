@@ -97,6 +97,7 @@ FORMATS = (
         files="job_<k>_norm.csv",
         gives="speed",
         read=read,
+        columns=COLUMNS,
         recognises=lambda path, head: set(COLUMNS) <= set(header_of(head)),
     ),
     Format(

@@ -111,6 +111,7 @@ FORMATS = tuple(
         files=f"cluster_{kind}_util",
         gives="usage",
         read=partial(read, kind),
+        columns=COLUMNS[kind],
         recognises=partial(_is, kind),
     )
     for kind in COLUMNS
@@ -123,5 +124,5 @@ TABLES = (
         "machineId gpus gpu_memory",
         texts="machineId gpu_memory",
     ),
-    Table(name="philly_job_log", files="cluster_job_log*", read=read_job_log),
+    Table(name="philly_job_log", files="cluster_job_log*", read=read_job_log, columns=("jobid", "attempts")),
 )

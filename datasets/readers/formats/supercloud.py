@@ -79,6 +79,7 @@ FORMATS = (
         files="CSV with a header: Step, Node, Series, ElapsedTime, EpochTime, ...",
         gives="usage",
         read=read_cpu,
+        columns=("Step", "Node", "Series", "ElapsedTime", "EpochTime", *CPU_DRIVERS),
         recognises=lambda path, head: {"Step", "Node", "EpochTime", "CPUUtilization"} <= set(header_of(head)),
     ),
     Format(
@@ -87,6 +88,7 @@ FORMATS = (
         files="CSV with a header: timestamp, gpu_index, utilization_gpu_pct, ...",
         gives="usage",
         read=read_gpu,
+        columns=("timestamp", "gpu_index", *GPU_DRIVERS),
         recognises=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(header_of(head)),
     ),
 )

@@ -29,8 +29,9 @@ def read(
 ) -> Iterator[Trace]:
     """Yield one trace per run.
 
-    With ``seconds``, the column of a step's time in a ``unit`` such as ms, its rows are the iterations, ``samples`` the column or the number of
-    samples in each, and drivers the newest values of the previous row. Without it every row is kept, as usage only.
+    With ``seconds``, the column of a step's time in a ``unit`` such as ms, its rows are the iterations, ``samples`` the
+    column or the number of samples in each, and drivers the newest values of the previous row. Without it every row is
+    kept, as usage only.
     """
     for path in paths:
         tally = Tally()
@@ -128,6 +129,7 @@ FORMATS = (
         files="CSV with the columns _step, _runtime, _timestamp and others",
         gives="speed if the column of step times is named, otherwise usage",
         read=read,
+        columns=OWN,
         recognises=_is,
     ),
 )

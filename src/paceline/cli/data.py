@@ -6,6 +6,7 @@ import ast
 import json
 import math
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +34,8 @@ Options = Annotated[
     typer.Option("--with", help="An option of the format, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat."),
 ]
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
+
+SINCE_1970 = " s since 1970 (UTC)"
 
 MORE_OPTIONS = {"allow_extra_args": True}
 """Options that follow each other after one ``--with`` are taken too: ``--with seconds=duration_ms unit=ms``."""
@@ -73,7 +76,8 @@ def data_info(
         return
     for one in about[:MOST_DESCRIBED]:
         for key, value in one.items():
-            out.print(f"[bold]{escape(printable(key))}[/]  {escape(printable(str(value)))}")
+            if value not in ("", None):
+                out.print(f"[bold]{escape(printable(key))}[/]  {escape(printable(_readable(value)))}", highlight=False)
         out.print()
     if len(about) > MOST_DESCRIBED:
         out.print(f"... and more; the first {MOST_DESCRIBED} are described")
@@ -114,16 +118,18 @@ def data_convert(
     name: Source,
     target: Annotated[Path, typer.Argument(help="The .parquet or .csv file to write.")],
 ) -> None:
-    """Convert a trace between Parquet and tidy CSV, or from any format that is recognised."""
-    from paceline._whole import written_whole
+    """Convert a trace between Parquet and tidy CSV, or from any format that is recognised.
+
+    Licence, units and all else that is known about the trace are kept: beside a CSV, in a file NAME.csv.meta.json.
+    """
     from paceline.cli import sources
+    from paceline.datasets.readers.tidy import write_csv
 
     trace = sources.trace(name)
     if target.suffix == ".parquet":
         trace.save(target)
     elif target.suffix == ".csv":
-        with written_whole(target) as temporary:
-            trace.to_frame().to_csv(temporary, index=False)
+        write_csv(trace, target)
     else:
         raise ValueError(f"{target} must end in .parquet or .csv")
     out.print(f"written to {target}")
@@ -207,6 +213,22 @@ def _option(text: str) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+def _readable(value: Any) -> str:
+    """Return a value as people read it: four digits, thousands apart, a date beside seconds since 1970.
+
+    >>> _readable(0.22307702229625076), _readable(45000), _readable("3000")
+    ('0.2231', '45,000', '3,000')
+    >>> _readable("1372629804 s since 1970 (UTC)")
+    '1372629804 s since 1970 (UTC), 2013-06-30 22:03:24'
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int) or value.isdecimal():
+        return f"{int(value):,}"
+    number, since, _ = value.partition(SINCE_1970)
+    return f"{value}, {datetime.fromtimestamp(float(number), UTC):%Y-%m-%d %H:%M:%S}" if since else value
 
 
 def _written(trace: Trace, path: Path) -> None:

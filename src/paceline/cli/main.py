@@ -95,6 +95,7 @@ def evaluate(
     traces: Traces = None,
     fit_on: FitTraces = None,
     warmup: Warmup = 50,
+    figure: Annotated[Path | None, typer.Option(help="The picture to write.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare predictors one step ahead on traces they were not fitted to: all predictors, or the named ones.
@@ -104,12 +105,14 @@ def evaluate(
     with known speeds, [cyan]microseconds[/] the time of one call for the whole fleet. Kinds are fitted first;
     model files are used as they are.
     """
-    from paceline.eval import leaderboard
+    from paceline.eval import leaderboard, leaderboard_figure
     from paceline.predictors import NAMES
 
     scored, models, fit_seconds, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on)
     with err.status("scoring ..."):
         board = leaderboard(models, scored, warmup=warmup, fit_seconds=fit_seconds)
+    if figure:
+        err.print(f"drawn: {leaderboard_figure(board, figure)}")
     print_frames({"overall": board.overall, "per trace": board.per_trace, "skipped": skipped}, as_json)
 
 
@@ -120,10 +123,13 @@ def replay(
     fit_on: FitTraces = None,
     warmup: Warmup = 50,
     batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration over all workers.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="The picture to write, of the fastest scheme; a folder for several traces.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight."""
-    from paceline.eval import Balanced, replay_all
+    from paceline.eval import Balanced, replay_all, replay_figure
 
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on)
     with err.status("replaying ..."):
@@ -132,6 +138,11 @@ def replay(
         )
     for note in result.notes:
         err.print(escape(note))
+    if figure and len(scored) > 1:
+        figure.mkdir(parents=True, exist_ok=True)
+    for trace in scored if figure else ():
+        path = figure if len(scored) == 1 else figure / f"{trace.name.replace('/', '_')}.png"
+        err.print(f"drawn: {replay_figure(result.replays[trace.name], trace, path)}")
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
 
 
