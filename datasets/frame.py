@@ -82,7 +82,7 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
     import pandas as pd
 
     frame = frame.infer_objects()
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in map(str, frame.columns):
         column = frame[name]
         moment, span = (

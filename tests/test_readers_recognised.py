@@ -163,7 +163,7 @@ def test_hidden_folders_hold_no_data(tmp_path):
         (
             "a.csv",
             "rank,iteration,samples,time\n",
-            r"nearest is 'csv' \(lacks worker, seconds\);",
+            r"nearest are 'csv' \(lacks worker, seconds\), ",
         ),
         ("a.csv", "Step,Value\n", r"'tensorboard' \(lacks Wall time\)"),
         ("a.json", '{"a": {"computation": 3}}', "'fedscale' .lacks client, communication"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.readers import series, tidy
 from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.formats import (
     alibaba_2018,
     alibaba_gpu,
@@ -105,7 +105,8 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     for chosen, files in _jobs(path, format):
         _check_options(chosen, options)
         try:
-            yield from map(_with_frozen, chosen.read(files, **options))
+            for trace in chosen.read(files, **options):
+                yield _with_origin(trace, chosen)
         except (OSError, ImportError):
             raise
         except (
@@ -116,12 +117,12 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
             raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
 
 
-def _with_frozen(trace: Trace) -> Trace:
-    """Return the trace with its frozen drivers counted in ``meta``."""
-    counts = frozen(trace)
-    if not counts:
-        return trace
-    return replace(trace, meta={**trace.meta, "frozen": sentence(counts)})
+def _with_origin(trace: Trace, chosen: Format) -> Trace:
+    """Return the trace with what its reader was tried on, and its frozen drivers, in ``meta``."""
+    meta = dict(trace.meta) if chosen.seen == OWN else {"reader_seen": chosen.seen, **trace.meta}
+    if counts := frozen(trace):
+        meta["frozen"] = sentence(counts)
+    return trace if meta == trace.meta else replace(trace, meta=meta)
 
 
 def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format, real
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -102,6 +102,7 @@ FORMATS = (
         about="a single series of time and value (Numenta Anomaly Benchmark)",
         files="CSV with the header timestamp,value",
         gives="usage",
+        seen=MADE,
         read=read_nab,
         columns=("timestamp", "value"),
         recognises=lambda path, head: header_of(head) == ["timestamp", "value"],
@@ -111,6 +112,7 @@ FORMATS = (
         about="a scalar exported from TensorBoard: steps over wall time, or a rate",
         files="CSV with the columns Wall time, Step and Value",
         gives="speed",
+        seen=real("cake-lab/CM-DARE and cake-lab/Sync-Switch"),
         read=read_tensorboard,
         columns=TENSORBOARD,
         recognises=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),

@@ -15,7 +15,7 @@ from paceline.datasets.frame import REQUIRED, renamed
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
-from paceline.datasets.readers.format import Format, require_dense
+from paceline.datasets.readers.format import OWN, Format, require_dense
 from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -133,6 +133,7 @@ FORMATS = (
         about="a trace written by paceline",
         files="<job>.parquet",
         gives="all that a trace holds",
+        seen=OWN,
         read=read_parquet,
         recognises=_is_parquet,
     ),
@@ -141,6 +142,7 @@ FORMATS = (
         about="a tidy table, one row per iteration and worker",
         files="CSV with the columns worker, iteration, samples, seconds and any drivers",
         gives="all that a trace holds",
+        seen=OWN,
         read=read_csv,
         columns=REQUIRED,
         recognises=lambda path, first: {"worker", "iteration"} <= set(header_of(first)),

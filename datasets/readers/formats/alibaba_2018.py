@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, headed, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import csv_table
 from paceline.datasets.readers.tally import Tally
@@ -78,6 +78,7 @@ FORMATS = tuple(
         about=f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at the finest (Alibaba 2018)",
         files=f"{table}.csv without a header",
         gives="usage",
+        seen=MADE,
         read=partial(read, table),
         columns=COLUMNS[table],
         recognises=partial(_is, table),

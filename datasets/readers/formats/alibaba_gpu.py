@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, headed, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import csv_table
 from paceline.datasets.readers.tally import Tally
@@ -84,6 +84,7 @@ FORMATS = tuple(
         about=f"mean usage over the life of each instance, {table.replace('_', ' ')}s (Alibaba GPU 2020)",
         files=f"{FILES[table]}.csv without a header",
         gives="usage",
+        seen=MADE,
         read=partial(read, table),
         columns=tuple(COLUMNS[table].split()),
         recognises=partial(_is, table),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, headed, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import csv_table
 from paceline.datasets.readers.tally import Tally
@@ -51,6 +51,7 @@ FORMATS = (
         about="least, largest and mean CPU of virtual machines every 5 minutes (Azure V2)",
         files="vm_cpu_readings-file-<i>-of-<n>.csv[.gz] without a header; a folder's files are one set",
         gives="usage",
+        seen=MADE,
         read=read,
         columns=NAMES,
         recognises=_is,

@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 from paceline.datasets.units import TIMES
@@ -98,6 +98,7 @@ FORMATS = (
         about="a benchmark's result on long-lived virtual machines, every few hours over 16 months",
         files="<benchmark>__<region>__<size>__<unit>.csv, or <benchmark>/<region>/<size>/.../unit=<unit>.csv",
         gives="speed",
+        seen=real("Azure/AzurePublicDataset, vm-noise-data"),
         read=read,
         columns=tuple(COLUMNS),
         recognises=lambda path, head: set(COLUMNS) <= set(header_of(head)),

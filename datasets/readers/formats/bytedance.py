@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.datasets.bounded_parquet import read_table
 from paceline.datasets.readers.files import opened
-from paceline.datasets.readers.format import Format, require_dense
+from paceline.datasets.readers.format import Format, real, require_dense
 from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -136,6 +136,7 @@ FORMATS = (
         about="compute time of every rank in every recorded step of a language model's training",
         files="trace-<job>.parquet",
         gives="speed",
+        seen=real("ByteDance-Seed/StragglerAnalysis"),
         read=read,
         columns=COLUMNS,
         recognises=_is,

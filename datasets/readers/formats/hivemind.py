@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head as head_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.restarts import continued, increments, runs_of
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -142,6 +142,7 @@ FORMATS = (
         about="training steps of a worker with CPU, memory and network (W&B export)",
         files="hivemind-<experiment>-<host>.csv; a folder's workers of one experiment are one trace",
         gives="speed",
+        seen=real("cirquit/hivemind-multi-cloud"),
         read=read_workers,
         columns=(TIME, STEP, SAMPLES, *OWN),
         recognises=lambda path, head: {STEP, SAMPLES, *OWN} <= set(header_of(head)),
@@ -152,6 +153,7 @@ FORMATS = (
         about="hivemind's own smoothed speed of every peer, once a second",
         files="hivemind-<experiment>-vm-monitor.csv",
         gives="speed",
+        seen=real("cirquit/hivemind-multi-cloud"),
         read=read_monitor,
         recognises=lambda path, head: any(map(PEER.fullmatch, header_of(head))),
     ),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import Format, require_dense
+from paceline.datasets.readers.format import QUOTED, Format, require_dense
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -34,7 +34,7 @@ class Record(NamedTuple):
 MXNET = re.compile(r"(?:Node\[(\d+)\] )?Epoch ?\[(\d+)\] Batch ?\[(\d+)(?:-\d+)?\]\s+Speed: " + NUMBER + " samples/sec")
 MASKRCNN = re.compile(r"\biter: (\d+)\b.*?\btime: " + NUMBER + r" \(.*?\bdata: " + NUMBER + r" \(")
 MEMORY = re.compile(r"max mem: " + NUMBER)
-PYTORCH = re.compile(r"(?:Epoch: |(?:\b(\d+): )?TRAIN )\[(\d+)\]\[ *(\d+)/ *\d+\]\s*,?\s*Time " + NUMBER)
+PYTORCH = re.compile(r"(?:Epoch: |(?:\b(\d+): )?TRAIN )\[(\d+)\]\[ *(\d+)/ *\d+\][\s,|]*(?:lr:\S+\s+)?Time " + NUMBER)
 PYTORCH_RATE = re.compile(r"\b(?:Speed|Tok/s) " + NUMBER)
 PYTORCH_DATA = re.compile(r"\bData " + NUMBER)
 
@@ -149,6 +149,7 @@ FORMATS = tuple(
         about=told.about,
         files="text; lines of other kinds and prefixes such as [1,0]<stderr>: may stand between and before",
         gives="speed",
+        seen=QUOTED,
         read=partial(read, kind),
         recognises=partial(_is, kind),
     )

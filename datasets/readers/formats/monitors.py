@@ -11,7 +11,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import QUOTED, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -81,7 +81,7 @@ def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbere
         if within_header:
             if not names and line > DSTAT_HEADER_LINES:
                 raise ValueError(f"{path}: has no line of column names (usr, sys, ...) in its first 10")
-            if cells[:2] == ["usr", "sys"]:
+            if {"usr", "sys"} <= set(cells):  # other groups, such as "epoch", may come first
                 found = _dstat_columns(path, groups, cells)
                 if names and found != (names, units):
                     raise ValueError(f"{path}: row {line}: dstat was started again with other columns; cut the file")
@@ -148,17 +148,18 @@ def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
     parts = 0
     for line, text in numbered_lines(path):
         cells = [cell.strip() for cell in text.split(";")]
-        if text.startswith("#"):
+        if text.lstrip().startswith("#"):
             if rows:
                 parts += 1
                 yield _Part(path, header, rows)
             header, rows = [cells[0].lstrip("# "), *cells[1:]], []
+        elif len(cells) > 3 and cells[3].startswith(RESTART):  # may stand above the first header
+            tally.read(1)
+            tally.rows("restarts of the machine", 1)
+            tally.restarts(1)
         elif text.strip() and header:
             tally.read(1)
-            if len(cells) > 3 and cells[3].startswith(RESTART):
-                tally.rows("restarts of the machine", 1)
-                tally.restarts(1)
-            elif len(cells) != len(header):
+            if len(cells) != len(header):
                 raise ValueError(f"{path}: row {line}: must have {len(header)} cells, got {len(cells)}")
             else:
                 rows.append((line, _whole(path, line, cells)))
@@ -206,6 +207,7 @@ FORMATS = (
         about="CPU, disk, network, memory, paging and switches of a machine every second (dstat -cdnmgyr --output)",
         files="CSV of dstat",
         gives="usage",
+        seen=QUOTED,
         read=read_dstat,
         recognises=lambda path, head: "dstat" in head[:200].lower() and "CSV output" in head[:200],
     ),
@@ -214,8 +216,9 @@ FORMATS = (
         about="sar's record of a machine, its cores or devices (sadf -d)",
         files="text with the header '# hostname;interval;timestamp;...'",
         gives="usage",
+        seen=QUOTED,
         read=read_sar,
         columns=("hostname", "interval", "timestamp"),
-        recognises=lambda path, head: head.lstrip("# ").startswith("hostname;interval;timestamp"),
+        recognises=lambda path, head: "# hostname;interval;timestamp" in head[:1000],
     ),
 )

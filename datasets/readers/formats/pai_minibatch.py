@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import Format, require_dense
+from paceline.datasets.readers.format import Format, real, require_dense
 from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -96,6 +96,7 @@ FORMATS = (
         about="mini-batch time of the workers of a production job, every few seconds",
         files="job_<k>_norm.csv",
         gives="speed",
+        seen=real("alibaba/clusterdata, mini-batch-time"),
         read=read,
         columns=COLUMNS,
         recognises=lambda path, head: set(COLUMNS) <= set(header_of(head)),
@@ -105,6 +106,7 @@ FORMATS = (
         about="how much the workers of 100 jobs differed in each iteration",
         files="coefficient_variation.csv",
         gives="usage",
+        seen=real("alibaba/clusterdata, mini-batch-time"),
         read=read_variation,
         recognises=lambda path, head: header_of(head)[:4] == ["", "0", "1", "2"],
     ),

@@ -11,7 +11,7 @@ import numpy as np
 from paceline._arrays import Sizes
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.files import head as head_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.restarts import runs_of
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -128,6 +128,7 @@ FORMATS = (
         about="history of a run with free columns (Weights & Biases)",
         files="CSV with the columns _step, _runtime, _timestamp and others",
         gives="speed if the column of step times is named, otherwise usage",
+        seen=real("cirquit/hivemind-multi-cloud"),
         read=read,
         columns=OWN,
         recognises=_is,

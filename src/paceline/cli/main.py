@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.datasets import Trace
+    from paceline.eval import Replays
     from paceline.predictors import FleetPredictor
 
 app = typer.Typer(
@@ -129,7 +130,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight."""
-    from paceline.eval import Balanced, replay_all, replay_figure
+    from paceline.eval import Balanced, replay_all
 
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on)
     with err.status("replaying ..."):
@@ -138,12 +139,21 @@ def replay(
         )
     for note in result.notes:
         err.print(escape(note))
-    if figure and len(scored) > 1:
-        figure.mkdir(parents=True, exist_ok=True)
-    for trace in scored if figure else ():
-        path = figure if len(scored) == 1 else figure / f"{trace.name.replace('/', '_')}.png"
-        err.print(f"drawn: {replay_figure(result.replays[trace.name], trace, path)}")
+    if figure:
+        _draw_replays(result, scored, figure)
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
+
+
+def _draw_replays(result: Replays, traces: list[Trace], figure: Path) -> None:
+    """Write one picture, or a folder of one for each trace."""
+    from paceline.eval import replay_figure
+
+    several = len(traces) > 1
+    if several:
+        figure.mkdir(parents=True, exist_ok=True)
+    for trace in traces:
+        path = figure / f"{trace.name.replace('/', '_')}.png" if several else figure
+        err.print(f"drawn: {replay_figure(result.replays[trace.name], trace, path)}")
 
 
 @app.command()
