@@ -111,8 +111,8 @@ class Iteration:
         """
         if used.workers != plan.workers:
             raise ValueError(
-                f"used and plan must have the same workers, got {list(used.workers)} and {list(plan.workers)}: make the "
-                "record before workers join or leave"
+                f"used and plan must have the same workers, got {list(used.workers)} and {list(plan.workers)}: "
+                "make the record before workers join or leave"
             )
         comm_seconds = np.full(len(used.workers), np.nan) if report.comm_seconds is None else report.comm_seconds
         return cls(

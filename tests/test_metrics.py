@@ -463,6 +463,8 @@ def test_every_sink_is_called_in_the_thread_of_its_caller(tmp_path):
             sink(record)
             if isinstance(sink, JsonLines):
                 assert len(read_run(tmp_path / "run.jsonl").seconds) == k, "written when the call returns"
+        if isinstance(sink, Sink):
+            sink.close()
     assert set(called_in) == {threading.get_ident()}
 
 
@@ -474,6 +476,8 @@ def test_the_page_on_embedding_runs_as_it_stands(tmp_path, monkeypatch):
     codes = re.findall(r"```python\n(.*?)```", page, re.S)
     assert len(codes) == 2
     for code in codes:
-        exec(code.replace("range(1000)", "range(20)"), {"train": lambda sizes, weights: sizes / [300.0, 200.0, 100.0]})
+        names = {"train": lambda sizes, weights: sizes / [300.0, 200.0, 100.0]}
+        exec(code.replace("range(1000)", "range(20)"), names)
+    names["outputs"][0].close()
     run = read_run(tmp_path / "run.jsonl")
     assert run.seconds.shape == (20, 3)
