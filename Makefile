@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One thread a process: the tests measure and compare, and many of them start processes of their own.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: help demo test test-flower soak mutants check format loops wheel-test clean
+.PHONY: help demo test test-flower soak mutants check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -37,6 +37,9 @@ check: .venv/installed  ## Formatting, lint and types: what CI and pre-commit ru
 format: .venv/installed  ## Format, and mend what can be mended.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+pins: .venv/installed  ## Renew constraints*.txt: the newest versions that resolve together. Run make test with them.
+	@$(BIN)/python tests/renew_pins.py
 
 loops: .venv/installed  ## Renew the table of loops in docs/loops.md from the tests.
 	@PYTHONPATH=src $(BIN)/python tests/loops/renew.py

@@ -2,8 +2,9 @@
 
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.fallback import SearchFallback
+from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy
 from paceline.coordinator.search import LeaderSearch
 
-__all__ = ["LeaderSearch", "LoadBalancer", "Plan", "Policy", "SearchFallback"]
+__all__ = ["Iteration", "LeaderSearch", "LoadBalancer", "Plan", "Policy", "SearchFallback"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time as clock
 from dataclasses import dataclass
 
 import numpy as np
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.plan import Plan
+from paceline.predictors.report import Report
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,12 +53,9 @@ class Iteration:
     --------
     >>> from paceline.coordinator import LoadBalancer
     >>> from paceline.predictors import EWMA
-    >>> plan = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan
-    >>> iteration = Iteration(
-    ...     index=0, time=1.7e9, worker="gpu0", sizes=plan.sizes, seconds=np.array([0.25, 0.5]),
-    ...     forecast_seconds=np.array([0.25, 0.25]), comm_seconds=np.array([0.26, 0.01]),
-    ...     wall_seconds=0.52, overhead_seconds=0.0002, agreed=True, plan=plan,
-    ... )
+    >>> balancer = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512)
+    >>> used, report = balancer.plan, Report(samples=[256, 256], seconds=[0.25, 0.5])
+    >>> iteration = Iteration.of(used, report, balancer.step(report))
     >>> iteration.global_batch, iteration.makespan, iteration.slowest
     (512, 0.5, 'gpu1')
     >>> iteration.wait_seconds, iteration.waiting_share
@@ -75,6 +74,60 @@ class Iteration:
     agreed: bool
     plan: Plan
     work: Array | None = None
+
+    @classmethod
+    def of(
+        cls,
+        used: Plan,
+        report: Report,
+        plan: Plan,
+        *,
+        index: int | None = None,
+        time: float | None = None,
+        wall_seconds: float = float("nan"),
+        overhead_seconds: float = 0.0,
+    ) -> Iteration:
+        """Return the record of an iteration of your own coordinator, for sinks, from what it holds anyway.
+
+        Parameters
+        ----------
+        used
+            The plan that the workers followed.
+        report
+            What they measured, as the balancer was told it.
+        plan
+            The plan for the next iteration, which ``step`` returned.
+        index
+            The iteration's number; by default how many were reported before it.
+        time
+            When the next plan was made, in seconds since the epoch; by default now.
+        wall_seconds, overhead_seconds
+            As above; by default not known, and nothing.
+
+        Raises
+        ------
+        ValueError
+            If the fleet of the two plans differs: write the record before workers join or leave.
+        """
+        if used.workers != plan.workers:
+            raise ValueError(
+                f"used and plan must have the same workers, got {list(used.workers)} and {list(plan.workers)}: "
+                "make the record before workers join or leave"
+            )
+        comm_seconds = np.full(len(used.workers), np.nan) if report.comm_seconds is None else report.comm_seconds
+        return cls(
+            index=used.iteration if index is None else index,
+            time=clock.time() if time is None else time,
+            worker=used.workers[0],  # sinks write on the first worker only, which a coordinator stands for
+            sizes=np.rint(np.asarray(report.samples, dtype=np.float64)).astype(np.int64),
+            seconds=np.asarray(report.seconds, dtype=np.float64),
+            forecast_seconds=used.seconds,
+            comm_seconds=np.asarray(comm_seconds, dtype=np.float64),
+            wall_seconds=wall_seconds,
+            overhead_seconds=overhead_seconds,
+            agreed=True,
+            plan=plan,
+        )
 
     @property
     def workers(self) -> tuple[str, ...]:

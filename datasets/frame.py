@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.datasets.columns import COLUMNS, MEASURED, WORK
+from paceline.datasets.units import seconds_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,6 +18,13 @@ if TYPE_CHECKING:
     from paceline.datasets.trace import Trace
 
 REQUIRED = ("worker", "iteration", "samples", "seconds")
+
+DURATIONS = ("seconds", "comm_seconds", "wait_seconds")
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+LATEST = 4_102_444_800.0
+"""The first second of 2100."""
 
 LARGEST_ITERATION = 2**53
 """Beyond this, neighbouring whole numbers are one float64, and a cast to int64 returns garbage from 2**63 on."""
@@ -44,6 +54,62 @@ def frame_of(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+def renamed(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataFrame:
+    """Return the frame with a trace's names for its columns; a number is the value of every row.
+
+    Raises
+    ------
+    ValueError
+        If a name is none of a trace, a column is not there, or the frame has a column of that name already.
+    """
+    known = (*REQUIRED, *(name for name in COLUMNS if name not in REQUIRED))
+    if unknown := [name for name in columns if name not in known]:
+        raise ValueError(f"columns {unknown} are not a trace's; they can be mapped: {list(known)}")
+    named = {name: column for name, column in columns.items() if isinstance(column, str)}
+    if lacking := [column for column in named.values() if column not in frame.columns]:
+        raise ValueError(f"columns {lacking} are missing; there are {list(frame.columns)}")
+    if twice := [name for name, column in columns.items() if name in frame.columns and column != name]:
+        raise ValueError(f"columns {twice} are there already and would be replaced by others; drop them first")
+    numbers = {name: float(value) for name, value in columns.items() if not isinstance(value, str)}
+    return frame.rename(columns={column: name for name, column in named.items()}).assign(**numbers)
+
+
+def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> pd.DataFrame:
+    """Return the frame with all times in seconds: datetimes since 1970 (UTC), timedeltas, and numbers of a unit.
+
+    Numbers are never taken for nanoseconds because they are large: a ``start`` beyond the year 2100 is refused.
+    """
+    import pandas as pd
+
+    frame = frame.infer_objects()
+    columns: dict[str, Any] = {}
+    for name in map(str, frame.columns):
+        column = frame[name]
+        moment, span = (
+            isinstance(column.dtype, pd.DatetimeTZDtype) or column.dtype.kind == "M",
+            column.dtype.kind == "m",
+        )
+        if (moment and name in (*REQUIRED, *DURATIONS)) or (
+            span and name in ("worker", "iteration", "samples", "start")
+        ):
+            raise ValueError(f"column {name!r} must not hold {'dates' if moment else 'durations'} ({column.dtype})")
+        if moment:
+            columns[name] = (pd.to_datetime(column, utc=True) - EPOCH).dt.total_seconds()
+        elif span:
+            columns[name] = column.dt.total_seconds()
+        elif name in DURATIONS and unit != "s":
+            columns[name] = _numbers(frame, name) * seconds_of(unit)
+        elif name == "start" and start_unit != "s":
+            columns[name] = _numbers(frame, name) * seconds_of(start_unit)
+    found = frame.assign(**columns) if columns else frame
+    if "start" in found.columns and (late := _numbers(found, "start") > LATEST).any():
+        raise ValueError(
+            f"column 'start' must hold seconds since 1970, but row {_first(late)} holds "
+            f"{found['start'].iloc[_first(late)]!r}, after the year 2100; name its unit (start_unit='ns')"
+        )
+    return found
+
+
 def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the parts of a trace: see :meth:`paceline.datasets.Trace.from_frame`."""
     _check(frame)
@@ -51,17 +117,21 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     if len(workers) and all(name.isascii() and name.isdigit() and len(name) <= MOST_DIGITS for name in workers):
         by_number = np.argsort(workers.astype(int), kind="stable")
         workers, column = workers[by_number], np.argsort(by_number)[column]
-    iterations, row = np.unique(frame["iteration"].to_numpy(dtype=np.int64), return_inverse=True)
+    iteration = frame["iteration"].to_numpy(dtype=np.int64)
+    row = iteration - iteration.min()  # a number that is absent for all workers is a gap, not a neighbour
+    iterations = int(row.max()) + 1
     _check_unique(frame, row, column, len(workers))
-    _check_dense(len(frame), len(iterations), len(workers))
+    _check_dense(len(frame), iterations, len(workers))
 
     def panel(name: str) -> NDArray[np.float64]:
-        values = np.full((len(iterations), len(workers)), np.nan)
+        values = np.full((iterations, len(workers)), np.nan)
         values[row, column] = _numbers(frame, name)
         return values
 
     driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]
+    absent = iterations - len(np.unique(row))
     return {
+        "meta": {"absent": f"{absent} of {iterations} iterations, for all workers"} if absent else {},
         **{name: panel(name) for name in MEASURED if name in frame.columns},
         "drivers": np.stack([panel(name) for name in driver_names], axis=-1) if driver_names else None,
         "driver_names": driver_names,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.trace import Trace
 
 LAGS = 10
@@ -268,10 +269,18 @@ def _concerns(found: Health, trace: Trace) -> Iterator[str]:
         yield f"speeds are derived, not measured: {trace.meta['derived']}"
     if not any(one.name == "speed" for one in found.series):
         yield "no speed was measured: the trace only has usage"
+    if "absent" in trace.meta:
+        yield f"no worker reported {trace.meta['absent']}"
+    if "restarts" in trace.meta:
+        yield f"the job, or what recorded it, was started again {trace.meta['restarts']} times"
+    if "resumed totals" in found.dropped:
+        yield f"counters were resumed: {found.dropped}"
     if found.clock_backwards:
         yield f"the clock goes backwards {found.clock_backwards} times"
     if found.clock_gaps:
         yield f"the clock jumps over {CLOCK_GAP:g} or more usual intervals {found.clock_gaps} times"
+    if still := frozen(trace):
+        yield f"{sentence(still)}, and change otherwise: what measured them may have stopped"
     for one in found.series:
         yield from _about_series(one, "speed" if one.name == "speed" else f"driver {one.name}", found.workers)
 

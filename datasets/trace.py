@@ -177,7 +177,15 @@ class Trace:
         return tidy.frame_of(self)
 
     @classmethod
-    def from_frame(cls, frame: pd.DataFrame, *, meta: Mapping[str, str] | None = None) -> Trace:
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        *,
+        columns: Mapping[str, str | float] | None = None,
+        unit: str = "s",
+        start_unit: str = "s",
+        meta: Mapping[str, str] | None = None,
+    ) -> Trace:
         """Build a trace from a tidy frame.
 
         Parameters
@@ -185,14 +193,21 @@ class Trace:
         frame
             Columns ``worker``, ``iteration``, ``samples``, ``seconds``, any of ``comm_seconds``, ``wait_seconds``,
             ``start``, ``work``; every other column is a driver. Pairs of worker and iteration that are absent become
-            NaN.
+            NaN, also where an iteration is absent for all workers; ``meta["absent"]`` counts those. Datetimes become
+            seconds since 1970 (without a zone they count as UTC), and timedeltas seconds.
+        columns
+            The frame's own names, as ``{"seconds": "duration_ms"}``; a number is the value of every row
+            (``{"samples": 32}``).
+        unit, start_unit
+            The unit of the numbers in the columns of durations, and in ``start``: ns, us, ms, s, min or h.
         meta
             What is known about the trace.
 
         Raises
         ------
         ValueError
-            If a column is missing or not numeric, a (worker, iteration) pair repeats, or there is no row.
+            If a column is missing or not numeric, holds dates where durations belong, a (worker, iteration) pair
+            repeats, a ``start`` lies beyond the year 2100, or there is no row.
 
         Examples
         --------
@@ -203,8 +218,15 @@ class Trace:
         >>> Trace.from_frame(frame).speed
         array([[16., 16.],
                [16., nan]])
+
+        Columns with names and units of their own:
+
+        >>> frame = pd.DataFrame({"worker": ["a"], "iteration": 0, "duration_ms": 250})
+        >>> Trace.from_frame(frame, columns={"seconds": "duration_ms", "samples": 8}, unit="ms").speed
+        array([[32.]])
         """
-        return cls(**tidy.panels_of(frame), meta=meta)
+        panels = tidy.panels_of(tidy.in_seconds(tidy.renamed(frame, columns or {}), unit, start_unit))
+        return cls(**{**panels, "meta": {**(meta or {}), **panels["meta"]}})
 
     def save(self, path: str | Path) -> Path:
         """Write the trace to a Parquet file and return its path.

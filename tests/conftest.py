@@ -21,3 +21,15 @@ def _logs_of_torchrun(tmp_path_factory):
 
 if find_spec("flwr") is None:  # Flower has an environment of its own: make test-flower
     collect_ignore_glob = ["flower_app/*", "flower_simulation.py", "flower_processes.py"]
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Write a file of this name and content into the test's folder, and return its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write

@@ -86,20 +86,8 @@ def test_a_driver_is_recorded_beside_the_others(made, tmp_path):
 
 
 def iteration_of(balancer, sizes, seconds):
-    plan = balancer.step(Report(samples=sizes, seconds=seconds))
-    return Iteration(
-        index=0,
-        time=0.0,
-        worker="a",
-        sizes=np.array(sizes),
-        seconds=np.array(seconds),
-        forecast_seconds=np.array(seconds),
-        comm_seconds=np.zeros(2),
-        wall_seconds=max(seconds),
-        overhead_seconds=0.0,
-        agreed=True,
-        plan=plan,
-    )
+    used, report = balancer.plan, Report(samples=sizes, seconds=seconds)
+    return Iteration.of(used, report, balancer.step(report))
 
 
 def test_a_sink_is_told_of_every_iteration_and_its_failure_ends_the_metrics_alone(made):

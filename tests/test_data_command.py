@@ -1,6 +1,7 @@
 """``paceline data``, as a user types it."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_nothing_is_fetched_that_is_not_named(tmp_path):
 
 
 def test_mistakes_are_told(usage, tmp_path):
-    assert "--with must be like" in fails("info", usage, "--with", "period")
+    assert "--with takes options like" in fails("info", usage, "--with", "period")
     assert "there is no trace file" in fails("info", tmp_path / "none.csv")
     assert "there is no format 'x'" in fails("info", usage, "--format", "x")
 
@@ -165,3 +166,68 @@ def test_check_says_where_waiting_comes_from(tmp_path):
     assert "From uneven workers: with equal work, each at its own speed, they would wait 33 %." in said
     (told,) = json.loads(run("check", tmp_path / "job.parquet", "--json"))
     assert told["waiting"]["from_workers"] == pytest.approx(1 / 3)
+
+
+def test_columns_and_units_are_mapped_on_the_command_line(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("worker,iteration,duration_ms\na,0,250\n")
+    run("load", path, "--out", tmp_path / "t.parquet", "--with", "seconds=duration_ms", "unit=ms", "samples=8")
+    assert load(tmp_path / "t.parquet").speed.tolist() == [[32.0]]
+    assert "only one file or folder can be named" in fails("info", path, "other.csv")
+    (found,) = json.loads(run("check", path, "--with", "seconds=duration_ms", "samples=8", "--json"))
+    assert found["workers"] == 1
+
+
+def test_converting_there_and_back_keeps_licence_units_and_format(tmp_path):
+    path = tmp_path / "job_1_norm.csv"
+    path.write_text(",worker,gpu,time,batch_time_norm\n0,0,25,1,500\n1,1,25,1,250\n")
+    run("convert", path, tmp_path / "a.csv")
+    run("convert", tmp_path / "a.csv", tmp_path / "a.parquet")
+    run("convert", tmp_path / "a.parquet", tmp_path / "b.csv")
+    about = json.loads(run("info", path, "--json"))
+    assert {"licence", "units", "format", "source"} <= set(about)
+    for name in ("a.csv", "a.parquet", "b.csv"):
+        assert json.loads(run("info", tmp_path / name, "--json")) == about
+
+
+@pytest.mark.parametrize("kept", ["[1]", '{"licence": 5}', "{"])
+def test_what_is_kept_beside_a_csv_is_refused_if_it_is_no_meta(tmp_path, kept):
+    (tmp_path / "a.csv").write_text("worker,iteration,samples,seconds\na,0,1,1\n")
+    (tmp_path / "a.csv.meta.json").write_text(kept)
+    assert "a.csv.meta.json" in fails("info", tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 13, 19, 25])
+def test_a_short_trace_prints_no_nan(tmp_path, iterations):
+    seconds = np.random.default_rng(0).uniform(0.1, 0.3, (iterations, 3))
+    drivers = np.full((iterations, 3, 1), np.nan)
+    Trace(np.ones((iterations, 3)), seconds, drivers=drivers, driver_names=["cpu"]).save(tmp_path / "t.parquet")
+    for command in ("info", "check"):
+        assert "nan" not in run(command, tmp_path / "t.parquet").lower()
+    if iterations > 3:
+        for command in (["evaluate", "ewma"], ["replay", "ewma", "--global-batch", "300"]):
+            result = runner.invoke(cli.app, [*command, "-t", str(tmp_path / "t.parquet"), "--warmup", "3"])
+            assert result.exit_code == 0, result.output
+            assert "nan" not in result.output.lower()
+
+
+def test_info_prints_numbers_that_can_be_read(tmp_path):
+    path = tmp_path / "1.csv"
+    path.write_text("timestamp,vmid,mincpu,maxcpu,avgcpu\n" + "".join(f"{300 * k},a,1,2,3\n" for k in range(1500)))
+    text = run("info", path)
+    assert "iterations  1,500" in text
+    assert "rows_read  1,500" in text
+    assert "None" not in text
+    longest = max(len(digits) for digits in re.findall(r"\d+\.(\d+)", run("info", recorded.names()[0])))
+    assert longest <= 5
+
+
+def test_evaluate_and_replay_draw_what_they_print(tmp_path):
+    names = ["digits-cnn-bursty", "photo-cnn-none"]
+    for command, target in (("evaluate", "board.png"), ("replay", "replay.png")):
+        arguments = [command, "ewma", "-t", names[0], "--figure", str(tmp_path / target)]
+        assert runner.invoke(cli.app, arguments).exit_code == 0
+        assert (tmp_path / target).read_bytes().startswith(b"\x89PNG")
+    arguments = ["replay", "ewma", "-t", names[0], "-t", names[1], "--figure", str(tmp_path / "jobs")]
+    assert runner.invoke(cli.app, arguments).exit_code == 0
+    assert sorted(path.stem for path in (tmp_path / "jobs").iterdir()) == sorted(names)

@@ -2,19 +2,21 @@
 
 import json
 import logging
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from bounded import bounded
 
-from paceline.coordinator import LoadBalancer, Policy
-from paceline.coordinator.iteration import Iteration
+from paceline.coordinator import Iteration, LoadBalancer, Policy
 from paceline.coordinator.metrics import (
     JsonLines,
     Logging,
@@ -36,19 +38,15 @@ def iterations(count, workers=("gpu0", "gpu1"), speeds=(1000.0, 500.0), first=0)
     for index in range(first, first + count):
         before = balancer.plan
         seconds = before.sizes / np.array(speeds)
-        plan = balancer.step(Report(samples=before.sizes, seconds=seconds))
-        yield Iteration(
+        report = Report(samples=before.sizes, seconds=seconds)
+        yield Iteration.of(
+            before,
+            report,
+            balancer.step(report),
             index=index,
             time=1.7e9 + index,
-            worker=workers[0],
-            sizes=before.sizes,
-            seconds=seconds,
-            forecast_seconds=before.seconds,
-            comm_seconds=np.full(len(workers), np.nan),
             wall_seconds=float(seconds.max()) + 0.001,
             overhead_seconds=0.0001,
-            agreed=True,
-            plan=plan,
         )
 
 
@@ -391,6 +389,7 @@ def test_a_sink_of_ones_own_needs_one_method():
 
 LARGE = """
 import sys
+import threading
 from paceline.coordinator.metrics import RunReader, read_run
 limit(megabytes={megabytes}, cpu_seconds=60)
 reader = RunReader(sys.argv[1], keep={keep})
@@ -453,3 +452,53 @@ def test_lines_without_work_beside_lines_with_it_are_unknown_there(tmp_path):
     assert (run.waiting().iterations, run.waiting().of) == (1, 2)
     written(tmp_path / "plain.jsonl", [plain]).close()
     assert read_run(tmp_path / "plain.jsonl").work is None
+
+
+def test_a_record_of_ones_own_coordinator_needs_two_plans_and_a_report():
+    balancer = LoadBalancer(EWMA(), workers=["a", "b"], global_batch=60)
+    used, report = balancer.plan, Report(samples=[30, 30], seconds=[0.5, 1.0], comm_seconds=[0.25, 0.125])
+    record = Iteration.of(used, report, balancer.step(report), time=5.0)
+    assert (record.index, record.worker, record.time, record.agreed) == (0, "a", 5.0, True)
+    assert record.sizes.tolist() == [30, 30]
+    np.testing.assert_array_equal(record.forecast_seconds, used.seconds)
+    np.testing.assert_array_equal(record.comm_seconds, [0.25, 0.125])
+    again = Report(samples=record.plan.sizes, seconds=[0.5, np.nan])
+    second = Iteration.of(record.plan, again, balancer.step(again))
+    assert second.index == 1
+    assert np.isnan(second.comm_seconds).all()
+    assert np.isnan(second.wall_seconds)
+    with pytest.raises(ValueError, match="before workers join or leave"):
+        Iteration.of(second.plan, again, balancer.join("c"))
+
+
+def test_every_sink_is_called_in_the_thread_of_its_caller(tmp_path):
+    called_in = []
+
+    class Watched(Sink):
+        def write(self, iteration):
+            called_in.append(threading.get_ident())
+
+    records = list(iterations(2))
+    for sink in sinks(str(tmp_path / "run.jsonl"), Watched()):
+        for k, record in enumerate(records, start=1):
+            sink(record)
+            if isinstance(sink, JsonLines):
+                assert len(read_run(tmp_path / "run.jsonl").seconds) == k, "written when the call returns"
+        if isinstance(sink, Sink):
+            sink.close()
+    assert set(called_in) == {threading.get_ident()}
+
+
+@pytest.mark.checkout
+def test_the_page_on_embedding_runs_as_it_stands(tmp_path, monkeypatch):
+    """Its loops are cut to some iterations, and three workers of unequal speed train."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parent.parent / "docs" / "embedding.md").read_text()
+    codes = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(codes) == 2
+    for code in codes:
+        names = {"train": lambda sizes, weights: sizes / [300.0, 200.0, 100.0]}
+        exec(code.replace("range(1000)", "range(20)"), names)
+    names["outputs"][0].close()
+    run = read_run(tmp_path / "run.jsonl")
+    assert run.seconds.shape == (20, 3)

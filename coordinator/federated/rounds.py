@@ -8,6 +8,7 @@ from paceline._arrays import Array
 from paceline.coordinator.federated.plan import RoundPlan
 from paceline.coordinator.federated.report import RoundReport
 from paceline.coordinator.iteration import Iteration
+from paceline.predictors import Report
 
 
 def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seconds: float) -> Iteration:
@@ -39,19 +40,8 @@ def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seco
     rows = [place[name] for name in report.names]
     comm[rows] = report.communication
     seconds[rows] = _until_reply(report)
-    return Iteration(
-        index=plan.round_index,
-        time=time,
-        worker=as_plan.workers[0],
-        sizes=as_plan.sizes,
-        seconds=seconds,
-        forecast_seconds=as_plan.seconds,
-        comm_seconds=comm,
-        wall_seconds=wall_seconds,
-        overhead_seconds=0.0,
-        agreed=True,
-        plan=as_plan,
-    )
+    told = Report(samples=as_plan.sizes, seconds=seconds, comm_seconds=comm)
+    return Iteration.of(as_plan, told, as_plan, index=plan.round_index, time=time, wall_seconds=wall_seconds)
 
 
 def _until_reply(report: RoundReport) -> Array:

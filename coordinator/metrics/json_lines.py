@@ -44,13 +44,10 @@ class JsonLines(Sink):
     >>> import tempfile
     >>> from paceline.coordinator import LoadBalancer
     >>> from paceline.coordinator.metrics import read_run
-    >>> from paceline.predictors import EWMA
-    >>> plan = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan
-    >>> iteration = Iteration(
-    ...     index=0, time=1.7e9, worker="gpu0", sizes=plan.sizes, seconds=np.array([0.25, 0.5]),
-    ...     forecast_seconds=np.array([0.25, 0.25]), comm_seconds=np.array([0.26, 0.01]),
-    ...     wall_seconds=0.52, overhead_seconds=0.0002, agreed=True, plan=plan,
-    ... )
+    >>> from paceline.predictors import EWMA, Report
+    >>> balancer = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512)
+    >>> used, report = balancer.plan, Report(samples=[256, 256], seconds=[0.25, 0.5])
+    >>> iteration = Iteration.of(used, report, balancer.step(report))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     sink = JsonLines(f"{folder}/run.jsonl")
     ...     sink(iteration)

@@ -60,15 +60,10 @@ def summary(iteration: Iteration) -> dict[str, float]:
     >>> from paceline.coordinator import LoadBalancer
     >>> from paceline.predictors import EWMA, Report
     >>> balancer = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=60)
-    >>> plan = balancer.step(Report(samples=[40, 20], seconds=[0.4, 0.4]))
-    >>> iteration = Iteration(
-    ...     index=7, time=1.7e9, worker="gpu0", sizes=np.array([40, 20]), seconds=np.array([0.4, 0.4]),
-    ...     forecast_seconds=np.array([0.4, 0.44]), comm_seconds=np.array([0.01, 0.01]),
-    ...     wall_seconds=0.42, overhead_seconds=0.0002, agreed=True, plan=plan,
-    ... )
-    >>> numbers = summary(iteration)
-    >>> round(numbers["equal_seconds"], 3), round(numbers["gain"], 3), round(numbers["forecast_error"], 3)
-    (0.6, 0.333, 0.05)
+    >>> used, report = balancer.plan, Report(samples=[40, 20], seconds=[0.4, 0.4])
+    >>> numbers = summary(Iteration.of(used, report, balancer.step(report)))
+    >>> round(numbers["equal_seconds"], 3), round(numbers["gain"], 3)
+    (0.6, 0.333)
     """
     reported = np.where(np.isfinite(iteration.seconds), iteration.seconds, np.nan)
     iteration = replace(iteration, seconds=reported)  # an infinite time counts as no report

@@ -36,6 +36,11 @@ def header_of(text: str, delimiter: str = ",") -> list[str]:
         return []
 
 
+def headed(path: Path, names: Sequence[str]) -> bool:
+    """Return whether a file of a set without headers was given one: its first line begins with the first name."""
+    return header_of(head(path))[:1] == list(names[:1])
+
+
 def frames(
     path: Path,
     columns: Mapping[str, str],

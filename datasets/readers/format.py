@@ -28,6 +28,10 @@ class Format:
         Yields the traces of the files of one job; the parameters after ``paths`` are the format's options, by keyword.
     recognises
         Returns whether a file has this format, from its path and its first 64 kB of text.
+    seen
+        What it was tried on: :func:`real` with the name of a set, or :data:`OWN`, :data:`QUOTED` or :data:`MADE`.
+    columns
+        Its columns or keys, if it has any: a file that no format recognises is compared with them.
     job
         Returns the job that a file belongs to: files of one folder and one job are read together.
     """
@@ -38,7 +42,26 @@ class Format:
     gives: str
     read: Callable[..., Iterator[Trace]]
     recognises: Callable[[Path, str], bool]
+    seen: str
+    columns: tuple[str, ...] = ()
     job: Callable[[Path], str] = str
+
+
+OWN = "a format of this library"
+
+MADE = "files made in its layout only"
+"""What is known of such a format is its documentation: a real file may differ."""
+
+QUOTED = "lines of real files as public repositories quote them; no whole file"
+
+
+def real(name: str) -> str:
+    """Return the words for a format that was tried on real files of this set.
+
+    >>> real("msr-fiddle/philly-traces")
+    'real files of msr-fiddle/philly-traces'
+    """
+    return f"real files of {name}"
 
 
 def require_dense(path: Path, rows: int, iterations: int, workers: int) -> None:

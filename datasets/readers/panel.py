@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline.datasets.frame import LATEST
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -36,9 +37,6 @@ PANEL_VALUES = 3_000_000
 
 LONGEST, LONGEST_TO_ROWS = 1_000_000, 4
 """A grid of more than a million iterations, and four per row, is refused: a time must be wrong."""
-
-LATEST = 4_102_444_800.0
-"""The first second of 2100."""
 
 
 @dataclass(frozen=True, kw_only=True)

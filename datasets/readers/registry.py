@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.readers import series, tidy
 from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.formats import (
     alibaba_2018,
     alibaba_gpu,
@@ -28,6 +30,7 @@ from paceline.datasets.readers.formats import (
     supercloud,
     wandb,
 )
+from paceline.datasets.readers.nearest import nearest
 from paceline.datasets.readers.tables import Table
 from paceline.datasets.trace import Trace
 
@@ -102,7 +105,8 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     for chosen, files in _jobs(path, format):
         _check_options(chosen, options)
         try:
-            yield from chosen.read(files, **options)
+            for trace in chosen.read(files, **options):
+                yield _with_origin(trace, chosen)
         except (OSError, ImportError):
             raise
         except (
@@ -111,6 +115,14 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
             if isinstance(error, ValueError) and any(str(file) in str(error) for file in files):
                 raise
             raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
+
+
+def _with_origin(trace: Trace, chosen: Format) -> Trace:
+    """Return the trace with what its reader was tried on, and its frozen drivers, in ``meta``."""
+    meta = dict(trace.meta) if chosen.seen == OWN else {"reader_seen": chosen.seen, **trace.meta}
+    if counts := frozen(trace):
+        meta["frozen"] = sentence(counts)
+    return trace if meta == trace.meta else replace(trace, meta=meta)
 
 
 def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:
@@ -141,9 +153,11 @@ def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:
     path = Path(path)
     if name is not None and name not in TABLES:
         raise ValueError(f"there is no table {name!r}; there are {list(TABLES)}")
-    fitting = [one for one in TABLES.values() if one.name == name or (name is None and one.fits(path))]
+    text = head(path)
+    fitting = [one for one in TABLES.values() if one.name == name or (name is None and one.fits(path, text))]
     if len(fitting) != 1:
-        raise ValueError(f"{path}: name the table, one of {list(TABLES)}; its file's name does not show it")
+        near = nearest(text, {one.name: one.columns for one in TABLES.values()})
+        raise ValueError(f"{path}: name the table, one of {list(TABLES)}; its name and columns do not show it. {near}")
     return fitting[0].read(path)
 
 
@@ -158,11 +172,16 @@ def recognise(path: str | Path) -> Format:
     path = Path(path)
     text = head(path)
     fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
-    if described := [one.name for one in TABLES.values() if not fitting and one.fits(path)]:
+    if described := [one.name for one in TABLES.values() if not fitting and one.fits(path, text)]:
         raise ValueError(f"{path}: is the table {described[0]}, which holds no series; read it with read_table")
-    if len(fitting) != 1:
-        found = f"could be {[one.name for one in fitting]}" if fitting else "is of no format that is recognised"
-        raise ValueError(f"{path}: {found}; name the format, one of {list(FORMATS)}")
+    if len(fitting) > 1:
+        raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
+    if not fitting:
+        near = nearest(text, {one.name: one.columns for one in FORMATS.values()})
+        raise ValueError(
+            f"{path}: is of no format that is recognised; {f'{near}; ' * bool(near)}name the format, one of those that "
+            "`paceline data list formats` lists"
+        )
     return fitting[0]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,11 +30,36 @@ def continued(step_T: Array, run_T: Sizes) -> Array:
     >>> continued(step_T, runs_of(step_T))
     array([ 5.,  6.,  7.,  8.,  9., 10., 11.])
     """
-    first_R = np.flatnonzero(np.diff(run_T, prepend=-1))  # the row that each run begins with
-    last_R = np.append(first_R[1:], len(step_T)) - 1
-    length_R = step_T[last_R] - step_T[first_R] + 1
-    begin_R = step_T[0] + np.concatenate([[0.0], np.cumsum(length_R)[:-1]])
-    return np.asarray(step_T - step_T[first_R][run_T] + begin_R[run_T])
+    runs = int(run_T.max(initial=0)) + 1
+    least_R, most_R = np.full(runs, np.inf), np.full(runs, -np.inf)
+    np.minimum.at(least_R, run_T, step_T)
+    np.maximum.at(most_R, run_T, step_T)
+    begin_R = least_R[0] + np.concatenate([[0.0], np.cumsum(most_R - least_R + 1)[:-1]])
+    return np.asarray(step_T - least_R[run_T] + begin_R[run_T])
+
+
+def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
+    """Return the run of each row of a table of several workers, in the order in which it was written.
+
+    A table may be sorted in any way, so a step that goes back is a restart only where a worker repeats steps.
+
+    >>> runs_of_rows(np.array(["a", "b", "a", "b", "a", "a"]), np.array([0, 0, 1, 1, 0, 1.0]))
+    array([0, 0, 0, 0, 1, 1])
+    >>> runs_of_rows(np.array(["a", "a", "a"]), np.array([2, 1, 0.0]))
+    array([0, 0, 0])
+    """
+    run_N = np.zeros(len(step_N), dtype=np.int64)
+    order_N = np.lexsort((step_N, worker_N))
+    same_N = (worker_N[order_N][1:] == worker_N[order_N][:-1]) & (np.diff(step_N[order_N]) == 0)
+    if not same_N.any():
+        return run_N
+    written_N = np.argsort(worker_N, kind="stable")  # by worker, each in the order of writing
+    step, worker = step_N[written_N], worker_N[written_N]
+    first_N = np.concatenate([[True], worker[1:] != worker[:-1]])
+    back_N = np.concatenate([[0], (np.diff(step) < 0) & ~first_N[1:]])
+    total_N = np.cumsum(back_N)
+    run_N[written_N] = total_N - np.maximum.accumulate(np.where(first_N, total_N, 0))
+    return run_N
 
 
 def increments(total_T: Array, run_T: Sizes) -> Array:

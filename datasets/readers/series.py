@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format, real
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
+
+TENSORBOARD = ("Wall time", "Step", "Value")
+"""The columns used; some exports have others between them, such as ``Relative time (s)``."""
 
 
 def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -41,9 +44,10 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
     """
     for path in paths:
         tally = Tally()
-        table = frame(path, dict.fromkeys(("Wall time", "Step", "Value"), NUMBER), tally)
+        table = frame(path, dict.fromkeys(TENSORBOARD, NUMBER), tally)
         table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), tally, repeats=value_is_rate)]
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
+        tally.restarts((np.diff(step_T) < 0).sum())
         rates = _rates(table["Value"].to_numpy(), tally) if value_is_rate else None
         start_T, steps_T, seconds_T = (wall_T, *rates) if rates else _differences(path, wall_T, step_T, tally)
         yield Trace(
@@ -98,15 +102,19 @@ FORMATS = (
         about="a single series of time and value (Numenta Anomaly Benchmark)",
         files="CSV with the header timestamp,value",
         gives="usage",
+        seen=MADE,
         read=read_nab,
+        columns=("timestamp", "value"),
         recognises=lambda path, head: header_of(head) == ["timestamp", "value"],
     ),
     Format(
         name="tensorboard",
         about="a scalar exported from TensorBoard: steps over wall time, or a rate",
-        files="CSV with the header Wall time,Step,Value",
+        files="CSV with the columns Wall time, Step and Value",
         gives="speed",
+        seen=real("cake-lab/CM-DARE and cake-lab/Sync-Switch"),
         read=read_tensorboard,
-        recognises=lambda path, head: header_of(head)[:3] == ["Wall time", "Step", "Value"],
+        columns=TENSORBOARD,
+        recognises=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),
     ),
 )

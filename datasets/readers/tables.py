@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
-from paceline.datasets.readers.files import head
+from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, headed
+from paceline.datasets.readers.nearest import names_in
 from paceline.datasets.readers.tally import Tally
 
 if TYPE_CHECKING:
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A file that describes machines or jobs: its name, a pattern for its file's name, and its reader."""
+    """A file that describes machines or jobs: its name, a pattern for its file's name, its reader, columns or keys."""
 
     name: str
     files: str
     read: Callable[[Path], pd.DataFrame]
+    columns: tuple[str, ...]
 
-    def fits(self, path: Path) -> bool:
-        """Return whether a file's name is this table's."""
-        return fnmatch.fnmatch(path.name.removesuffix(".gz"), self.files)
+    def fits(self, path: Path, text: str) -> bool:
+        """Return whether a file's name is this table's, or its header or keys (in its first 64 kB) are."""
+        named = fnmatch.fnmatch(path.name.removesuffix(".gz"), self.files)
+        return named or set(self.columns) <= set(names_in(text))
 
 
 def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: Sequence[str] = ()) -> Table:
@@ -38,7 +40,6 @@ def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: 
     kinds = {column: TEXT if column in texts.split() else NUMBER for column in names}
 
     def read(path: Path) -> pd.DataFrame:
-        headed = header_of(head(path))[:1] == names[:1]
-        return frame(path, kinds, Tally(), names=names, skip=1 if headed else 0, missing=missing)
+        return frame(path, kinds, Tally(), names=names, skip=int(headed(path, names)), missing=missing)
 
-    return Table(name=name, files=files, read=read)
+    return Table(name=name, files=files, read=read, columns=tuple(names))

@@ -20,6 +20,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._read = 0
+        self._restarts = 0
         self._rows: Counter[str] = Counter()
         self._cells: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
@@ -40,6 +41,10 @@ class Tally:
         """Count rows that were sorted or merged."""
         self._notes[what] += int(count)
 
+    def restarts(self, count: float) -> None:
+        """Count how often the job, or what recorded it, was started again."""
+        self._restarts += int(count)
+
     def meta(self) -> dict[str, str]:
         """Return the entries for a trace's ``meta``, for everything read so far."""
         changed = _told(self._notes)
@@ -48,6 +53,7 @@ class Tally:
             "rows_dropped": str(sum(self._rows.values())),
             "dropped": _told(self._rows + self._cells) or "nothing",
             **({"changed": changed} if changed else {}),
+            **({"restarts": str(self._restarts)} if self._restarts else {}),
         }
 
 

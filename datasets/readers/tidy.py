@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from paceline._whole import written_whole
 from paceline.datasets.bounded_parquet import MOST_COLUMNS
-from paceline.datasets.frame import REQUIRED
+from paceline.datasets.frame import REQUIRED, renamed
+from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import header_of
-from paceline.datasets.readers.files import HEAD, head, opened
-from paceline.datasets.readers.format import Format, require_dense
+from paceline.datasets.readers.files import HEAD, head, json_of, opened
+from paceline.datasets.readers.format import OWN, Format, require_dense
+from paceline.datasets.readers.restarts import continued, runs_of_rows
+from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_ABOUT = 1 << 20
+"""Bytes of ``meta`` that are read from beside a CSV."""
 
 
 def read_parquet(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -18,20 +32,82 @@ def read_parquet(paths: Sequence[Path]) -> Iterator[Trace]:
     yield from map(Trace.load, paths)
 
 
-def read_csv(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield the trace of each file."""
+def read_csv(
+    paths: Sequence[Path],
+    *,
+    worker: str | None = None,
+    iteration: str | None = None,
+    samples: str | float | None = None,
+    seconds: str | None = None,
+    comm_seconds: str | None = None,
+    wait_seconds: str | None = None,
+    start: str | None = None,
+    unit: str = "s",
+    start_unit: str = "s",
+) -> Iterator[Trace]:
+    """Yield the trace of each file; names of its columns and units as in :meth:`~paceline.datasets.Trace.from_frame`.
+
+    A ``start`` that is written as a date, such as ``2024-05-01 12:00:00``, counts as UTC unless it names its zone.
+    """
     import pandas as pd
 
+    given = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
+    given |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
+    columns = {name: column for name, column in given.items() if column is not None}
     for path in paths:
         try:
             _check_header(path)
             with opened(path) as file:
-                table = pd.read_csv(file)
+                table = renamed(pd.read_csv(file), columns)
+            if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
+                table["start"] = seconds_since_1970(path, table["start"], "start")
             if {"worker", "iteration"} <= set(table):
                 require_dense(path, len(table), table["iteration"].nunique(), table["worker"].nunique())
-            yield Trace.from_frame(table, meta={"job": path.name.split(".csv")[0], "source": path.name})
+            tally = Tally()
+            tally.read(len(table))
+            table = _in_one_run(table, tally)
+            meta = {"job": path.name.split(".csv")[0], "source": path.name, **tally.meta(), **_kept(path)}
+            yield Trace.from_frame(table, unit=unit, start_unit=start_unit, meta=meta)
         except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
             raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+
+
+def about(path: Path) -> Path:
+    """Return the file beside a CSV that keeps what its table cannot hold: licence, units, source, ..."""
+    return path.with_name(f"{path.name}.meta.json")
+
+
+def write_csv(trace: Trace, path: Path) -> None:
+    """Write a trace as tidy CSV, and its ``meta`` beside it: :func:`read_csv` reads both."""
+    with written_whole(about(path)) as temporary:
+        temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n")
+    with written_whole(path) as temporary:
+        trace.to_frame().to_csv(temporary, index=False)
+
+
+def _kept(path: Path) -> dict[str, str]:
+    """Return the ``meta`` kept beside a CSV, if there is any."""
+    beside = about(path)
+    if not beside.is_file():
+        return {}
+    found = json_of(beside, MOST_ABOUT, "it is not what paceline wrote")
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{beside}: must hold a JSON object of texts")
+    return found
+
+
+def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Let the iterations of a job that was started again go on after its first run."""
+    import pandas as pd
+
+    if not {"worker", "iteration"} <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
+        return table  # what is wrong with it is said by from_frame
+    step_N = table["iteration"].to_numpy(dtype=np.float64)
+    run_N = runs_of_rows(table["worker"].astype(str).to_numpy(dtype=str), step_N)
+    if not run_N.any() or not np.isfinite(step_N).all():
+        return table
+    tally.restarts(run_N.max())
+    return table.assign(iteration=continued(step_N, run_N))
 
 
 def _check_header(path: Path) -> None:
@@ -57,6 +133,7 @@ FORMATS = (
         about="a trace written by paceline",
         files="<job>.parquet",
         gives="all that a trace holds",
+        seen=OWN,
         read=read_parquet,
         recognises=_is_parquet,
     ),
@@ -65,7 +142,9 @@ FORMATS = (
         about="a tidy table, one row per iteration and worker",
         files="CSV with the columns worker, iteration, samples, seconds and any drivers",
         gives="all that a trace holds",
+        seen=OWN,
         read=read_csv,
+        columns=REQUIRED,
         recognises=lambda path, first: {"worker", "iteration"} <= set(header_of(first)),
     ),
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, headed, header_of
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import csv_table
 from paceline.datasets.readers.tally import Tally
@@ -59,7 +59,7 @@ def read(
 
 def _rows(path: Path, names: Sequence[str], drivers: list[str], tally: Tally) -> Iterator[Rows]:
     columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(drivers, NUMBER)}
-    for block in frames(path, columns, tally, names=names):
+    for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
         values_ND = block[drivers].to_numpy(copy=True)
         invalid_ND = np.isin(values_ND, INVALID)
         tally.cells("values of -1 or 101, which are invalid", invalid_ND.sum())
@@ -68,7 +68,8 @@ def _rows(path: Path, names: Sequence[str], drivers: list[str], tally: Tally) ->
 
 
 def _is(table: str, path: Path, head: str) -> bool:
-    return path.name.startswith(table) and len(header_of(head)) == len(COLUMNS[table])
+    first, names = header_of(head), COLUMNS[table]
+    return first == list(names) or (path.name.startswith(table) and len(first) == len(names))
 
 
 FORMATS = tuple(
@@ -77,7 +78,9 @@ FORMATS = tuple(
         about=f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at the finest (Alibaba 2018)",
         files=f"{table}.csv without a header",
         gives="usage",
+        seen=MADE,
         read=partial(read, table),
+        columns=COLUMNS[table],
         recognises=partial(_is, table),
     )
     for table in COLUMNS

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, headed, header_of
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import csv_table
 from paceline.datasets.readers.tally import Tally
@@ -67,15 +67,15 @@ def read(table: str, paths: Sequence[Path], *, workers: Sequence[str] | None = N
 
 
 def _rows(path: Path, table: str, tally: Tally) -> Iterator[Rows]:
-    drivers = list(DRIVERS[table])
-    for block in frames(
-        path, {"worker_name": TEXT, **dict.fromkeys(drivers, NUMBER)}, tally, names=COLUMNS[table].split()
-    ):
+    drivers, names = list(DRIVERS[table]), COLUMNS[table].split()
+    columns = {"worker_name": TEXT, **dict.fromkeys(drivers, NUMBER)}
+    for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
         yield Rows(block["worker_name"], np.zeros(len(block)), block[drivers].to_numpy())
 
 
 def _is(table: str, path: Path, head: str) -> bool:
-    return path.name.startswith(FILES[table]) and len(header_of(head)) == len(COLUMNS[table].split())
+    first, names = header_of(head), COLUMNS[table].split()
+    return first == names or (path.name.startswith(FILES[table]) and len(first) == len(names))
 
 
 FORMATS = tuple(
@@ -84,7 +84,9 @@ FORMATS = tuple(
         about=f"mean usage over the life of each instance, {table.replace('_', ' ')}s (Alibaba GPU 2020)",
         files=f"{FILES[table]}.csv without a header",
         gives="usage",
+        seen=MADE,
         read=partial(read, table),
+        columns=tuple(COLUMNS[table].split()),
         recognises=partial(_is, table),
     )
     for table in COLUMNS

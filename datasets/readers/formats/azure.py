@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, headed, header_of
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import csv_table
 from paceline.datasets.readers.tally import Tally
@@ -36,8 +36,13 @@ def read(
 
 def _rows(path: Path, tally: Tally) -> Iterator[Rows]:
     columns = {"timestamp": NUMBER, "vmid": TEXT, **dict.fromkeys(DRIVERS, NUMBER)}
-    for block in frames(path, columns, tally, names=NAMES):
+    for block in frames(path, columns, tally, names=NAMES, skip=int(headed(path, NAMES))):
         yield Rows(block["vmid"], block["timestamp"].to_numpy(), block[list(DRIVERS)].to_numpy())
+
+
+def _is(path: Path, head: str) -> bool:
+    first = header_of(head)
+    return first == list(NAMES) or (path.name.startswith("vm_cpu_readings") and len(first) == len(NAMES))
 
 
 FORMATS = (
@@ -46,8 +51,10 @@ FORMATS = (
         about="least, largest and mean CPU of virtual machines every 5 minutes (Azure V2)",
         files="vm_cpu_readings-file-<i>-of-<n>.csv[.gz] without a header; a folder's files are one set",
         gives="usage",
+        seen=MADE,
         read=read,
-        recognises=lambda path, head: path.name.startswith("vm_cpu_readings") and len(header_of(head)) == len(NAMES),
+        columns=NAMES,
+        recognises=_is,
         job=lambda path: str(path.parent),
     ),
 )

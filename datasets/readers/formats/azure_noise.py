@@ -10,23 +10,15 @@ import numpy as np
 
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
+from paceline.datasets.units import TIMES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}
-
-
-TIMES = {
-    **dict.fromkeys(("ns", "nsec", "nanoseconds"), 1e-9),
-    **dict.fromkeys(("us", "usec", "microseconds"), 1e-6),
-    **dict.fromkeys(("ms", "msec", "milliseconds"), 1e-3),
-    **dict.fromkeys(("s", "sec", "seconds"), 1.0),
-}
-"""Units in which a smaller value is faster, in seconds; all others are rates."""
 
 
 def read(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -97,7 +89,7 @@ def seconds_per(unit: str) -> float | None:
     (1e-06, 0.001, None, None)
     """
     word = unit.lower().removesuffix(" per event").removesuffix("/event").strip()
-    return TIMES.get(word)
+    return TIMES.get(word)  # a unit in which a smaller value is faster; all others are rates
 
 
 FORMATS = (
@@ -106,7 +98,9 @@ FORMATS = (
         about="a benchmark's result on long-lived virtual machines, every few hours over 16 months",
         files="<benchmark>__<region>__<size>__<unit>.csv, or <benchmark>/<region>/<size>/.../unit=<unit>.csv",
         gives="speed",
+        seen=real("Azure/AzurePublicDataset, vm-noise-data"),
         read=read,
+        columns=tuple(COLUMNS),
         recognises=lambda path, head: set(COLUMNS) <= set(header_of(head)),
     ),
 )

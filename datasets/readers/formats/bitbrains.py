@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, frames, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -60,7 +60,9 @@ FORMATS = (
         about="CPU, memory, disk and network of a virtual machine every 5 minutes (GWA-T-12)",
         files="one <vm>.csv for each machine; a folder's files are one set",
         gives="usage",
+        seen=MADE,
         read=read,
+        columns=(TIME, *DRIVERS),
         recognises=lambda path, head: {TIME, "CPU usage [%]"} <= set(header_of(head, ";")),
         job=lambda path: str(path.parent),
     ),

@@ -10,7 +10,8 @@ import numpy as np
 
 from paceline.datasets.bounded_parquet import read_table
 from paceline.datasets.readers.files import opened
-from paceline.datasets.readers.format import Format, require_dense
+from paceline.datasets.readers.format import Format, real, require_dense
+from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -60,9 +61,20 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     kept: pd.DataFrame = table[computing & ~bad].dropna()
     if kept.empty:
         raise ValueError(f"{path}: holds no forward or backward computing")
+    kept = _in_one_run(kept, tally)
     require_dense(path, len(kept), kept["step"].nunique(), kept["rank"].nunique())
     in_order: pd.DataFrame = kept.sort_values(["step", "seq_id"], kind="stable")
     return in_order
+
+
+def _in_one_run(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Let the steps of a job that was started again go on after its first run: summed, they would count twice."""
+    operation = rows["rank"].astype(str) + "/" + rows["optype"].astype(str) + "/" + rows["seq_id"].astype(str)
+    run_N = runs_of_rows(operation.to_numpy(dtype=str), rows["step"].to_numpy(dtype=np.float64))
+    tally.restarts(run_N.max(initial=0))
+    if not run_N.any():
+        return rows
+    return rows.assign(step=continued(rows["step"].to_numpy(dtype=np.float64), run_N).astype(np.int64))
 
 
 def _windows(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -124,7 +136,9 @@ FORMATS = (
         about="compute time of every rank in every recorded step of a language model's training",
         files="trace-<job>.parquet",
         gives="speed",
+        seen=real("ByteDance-Seed/StragglerAnalysis"),
         read=read,
+        columns=COLUMNS,
         recognises=_is,
     ),
 )

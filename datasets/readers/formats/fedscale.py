@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.files import json_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -81,7 +81,9 @@ FORMATS = (
         about="computation and bandwidth of federated clients (FedScale)",
         files="JSON {client: {computation, communication}} or CSV client,computation,communication; never the pickle",
         gives="speed",
+        seen=MADE,
         read=read,
+        columns=COLUMNS,
         recognises=_is,
     ),
 )

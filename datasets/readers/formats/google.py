@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
 from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import Table
 from paceline.datasets.readers.tally import Tally
@@ -153,10 +153,19 @@ FORMATS = (
         about="CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
         files="instance_usage-*.json[.gz], or CSV from BigQuery with dotted names; a folder's files are one set",
         gives="usage",
+        seen=MADE,
         read=read,
+        columns=(*KEYS, *DRIVERS),
         recognises=_is,
         job=lambda path: str(path.parent),
     ),
 )
 
-TABLES = (Table(name="google_machine_events", files="machine_events*.json", read=read_events),)
+TABLES = (
+    Table(
+        name="google_machine_events",
+        files="machine_events*.json",
+        read=read_events,
+        columns=("time", "machine_id", "type"),
+    ),
+)

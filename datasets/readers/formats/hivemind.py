@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head as head_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.restarts import continued, increments, runs_of
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -91,7 +91,7 @@ def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     if steps.empty:
         raise ValueError(f"{path}: column {STEP!r} counts no step")
     run_T = runs_of(steps[STEP].to_numpy())
-    tally.notes("restarts, each continued after the run before", run_T[-1])
+    tally.restarts(run_T[-1])
     steps = steps.assign(iteration=continued(steps[STEP].to_numpy(), run_T), run=run_T)
     repeats = steps[rows[STEP].reindex(steps.index).notna()].duplicated("iteration").sum()
     tally.rows("repeated steps, of which the last value counts", repeats)
@@ -99,6 +99,8 @@ def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     table = steps[["iteration"]].copy()
     table["worker"] = path.name.split(".")[0].removeprefix(f"{experiment(path)}-") or path.name
     table["samples"] = increments(steps[SAMPLES].to_numpy(), steps["run"].to_numpy())
+    first_T = np.diff(steps["run"], prepend=-1) > 0
+    tally.cells("resumed totals of samples, which are no increment", table["samples"][first_T].isna().sum())
     table["seconds"] = steps[OWN].sum(axis=1, skipna=False)
     table["wait_seconds"] = steps[AVERAGING]
     start_T = steps[TIME] - steps[WHOLE]
@@ -140,7 +142,9 @@ FORMATS = (
         about="training steps of a worker with CPU, memory and network (W&B export)",
         files="hivemind-<experiment>-<host>.csv; a folder's workers of one experiment are one trace",
         gives="speed",
+        seen=real("cirquit/hivemind-multi-cloud"),
         read=read_workers,
+        columns=(TIME, STEP, SAMPLES, *OWN),
         recognises=lambda path, head: {STEP, SAMPLES, *OWN} <= set(header_of(head)),
         job=experiment,
     ),
@@ -149,6 +153,7 @@ FORMATS = (
         about="hivemind's own smoothed speed of every peer, once a second",
         files="hivemind-<experiment>-vm-monitor.csv",
         gives="speed",
+        seen=real("cirquit/hivemind-multi-cloud"),
         read=read_monitor,
         recognises=lambda path, head: any(map(PEER.fullmatch, header_of(head))),
     ),

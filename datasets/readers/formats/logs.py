@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import Format, require_dense
+from paceline.datasets.readers.format import QUOTED, Format, require_dense
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -22,25 +22,26 @@ NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
 
 
 class Record(NamedTuple):
-    """One line: its worker, samples, seconds, and other values."""
+    """One line: its worker, its place within the run (epoch and step), samples, seconds, and other values."""
 
     worker: str
+    place: tuple[int, int]
     samples: float
     seconds: float
     extra: dict[str, float]
 
 
-MXNET = re.compile(r"(?:Node\[(\d+)\] )?Epoch ?\[\d+\] Batch ?\[\d+(?:-\d+)?\]\s+Speed: " + NUMBER + " samples/sec")
+MXNET = re.compile(r"(?:Node\[(\d+)\] )?Epoch ?\[(\d+)\] Batch ?\[(\d+)(?:-\d+)?\]\s+Speed: " + NUMBER + " samples/sec")
 MASKRCNN = re.compile(r"\biter: (\d+)\b.*?\btime: " + NUMBER + r" \(.*?\bdata: " + NUMBER + r" \(")
 MEMORY = re.compile(r"max mem: " + NUMBER)
-PYTORCH = re.compile(r"(?:Epoch: |TRAIN )\[\d+\]\[ *\d+/ *\d+\]\s*,?\s*Time " + NUMBER)
+PYTORCH = re.compile(r"(?:Epoch: |(?:\b(\d+): )?TRAIN )\[(\d+)\]\[ *(\d+)/ *\d+\][\s,|]*(?:lr:\S+\s+)?Time " + NUMBER)
 PYTORCH_RATE = re.compile(r"\b(?:Speed|Tok/s) " + NUMBER)
 PYTORCH_DATA = re.compile(r"\bData " + NUMBER)
 
 
 def _mxnet(line: str) -> Record | None:
     found = MXNET.search(line)
-    return None if found is None else Record(found[1] or "0", float(found[2]), 1.0, {})
+    return None if found is None else Record(found[1] or "0", _place(found[2], found[3]), float(found[4]), 1.0, {})
 
 
 def _maskrcnn(line: str) -> Record | None:
@@ -49,16 +50,21 @@ def _maskrcnn(line: str) -> Record | None:
         return None
     memory = MEMORY.search(line)
     extra = {"data_seconds": float(found[3]), **({"max_memory_mb": float(memory[1])} if memory else {})}
-    return Record("0", 1.0, float(found[2]), extra)
+    return Record("0", _place("0", found[1]), 1.0, float(found[2]), extra)
 
 
 def _pytorch(line: str) -> Record | None:
     found = PYTORCH.search(line)
     if found is None:
         return None
-    seconds, rate, data = float(found[1]), PYTORCH_RATE.search(line), PYTORCH_DATA.search(line)
+    seconds, rate, data = float(found[4]), PYTORCH_RATE.search(line), PYTORCH_DATA.search(line)
     samples = float(rate[1]) * seconds if rate else 1.0
-    return Record("0", samples, seconds, {"data_seconds": float(data[1])} if data else {})
+    extra = {"data_seconds": float(data[1])} if data else {}
+    return Record(found[1] or "0", _place(found[2], found[3]), samples, seconds, extra)  # GNMT names the rank in front
+
+
+def _place(epoch: str, step: str) -> tuple[int, int]:
+    return int(epoch), int(step)
 
 
 class Kind(NamedTuple):
@@ -94,11 +100,16 @@ def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
         require_dense(path, len(records), *shape)
         samples_TW, seconds_TW = np.full(shape, np.nan), np.full(shape, np.nan)
         drivers_TWD = np.full((*shape, len(extras)), np.nan)
+        restarts = 0
         for w, rows in enumerate(series.values()):
             samples_TW[: len(rows), w] = [row.samples for row in rows]
             seconds_TW[: len(rows), w] = [row.seconds for row in rows]
+            again = [k for k in range(1, len(rows)) if rows[k].place < rows[k - 1].place]
+            restarts = max(restarts, len(again))
             for d, name in enumerate(extras):
                 drivers_TWD[1 : len(rows), w, d] = [row.extra.get(name, np.nan) for row in rows[:-1]]
+            drivers_TWD[again, w] = np.nan  # the line before belongs to another run
+        tally.restarts(restarts)
         yield Trace(
             samples=samples_TW,
             seconds=seconds_TW,
@@ -138,6 +149,7 @@ FORMATS = tuple(
         about=told.about,
         files="text; lines of other kinds and prefixes such as [1,0]<stderr>: may stand between and before",
         gives="speed",
+        seen=QUOTED,
         read=partial(read, kind),
         recognises=partial(_is, kind),
     )

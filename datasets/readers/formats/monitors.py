@@ -11,7 +11,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import QUOTED, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -37,9 +37,10 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the usage of a machine every second, without the first row, which is the mean since boot."""
     for path in paths:
         tally = Tally()
-        names, units, rows = _dstat(path, tally)
-        values_ND = _numbers(path, names, rows)[1:]
-        tally.rows("first row, the mean since the machine booted", 1)
+        names, units, rows, began = _dstat(path, tally)
+        values_ND = np.delete(_numbers(path, names, rows), began, axis=0)
+        tally.rows("first row, the mean since the machine booted", len(began))
+        tally.restarts(len(began) - 1)
         if not len(values_ND):
             raise ValueError(f"{path}: has no row after the mean since boot")
         none_T = np.full((len(values_ND), 1), np.nan)
@@ -58,30 +59,43 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
         )
 
 
-def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbered]]:
-    """Return the columns' names and units, and the rows; a file truncated while writing may end in NUL bytes."""
+def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbered], list[int]]:
+    """Return the columns' names and units, the rows, and which rows a start of dstat began with.
+
+    A dstat that is started again writes its header again, below its first rows. A file truncated while writing may end
+    in NUL bytes.
+    """
     names: list[str] = []
     units: list[str] = []
     groups: list[str] = []
     rows: list[Numbered] = []
+    began: list[int] = []
+    within_header = True
     for line, text in numbered_lines(path):
         if "\0" in text:
             tally.rows("row at the end, cut off by NUL bytes", 1)
             tally.read(1)
             break
         cells = next(csv.reader([text]), [])
-        if not names:
-            if line > DSTAT_HEADER_LINES:
+        within_header |= bool(cells) and cells[0].startswith("Dstat ")
+        if within_header:
+            if not names and line > DSTAT_HEADER_LINES:
                 raise ValueError(f"{path}: has no line of column names (usr, sys, ...) in its first 10")
-            if cells[:2] == ["usr", "sys"]:
-                names, units = _dstat_columns(path, groups, cells)
+            if {"usr", "sys"} <= set(cells):  # other groups, such as "epoch", may come first
+                found = _dstat_columns(path, groups, cells)
+                if names and found != (names, units):
+                    raise ValueError(f"{path}: row {line}: dstat was started again with other columns; cut the file")
+                names, units = found
+                within_header = False
+                began.append(len(rows))
             groups = cells
         elif cells:
             rows.append((line, cells))
+    began = [k for k in began if k < len(rows)]
     tally.read(len(rows))
     if not rows:
         raise ValueError(f"{path}: has no rows")
-    return names, units, rows
+    return names, units, rows, began
 
 
 def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -134,16 +148,18 @@ def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
     parts = 0
     for line, text in numbered_lines(path):
         cells = [cell.strip() for cell in text.split(";")]
-        if text.startswith("#"):
+        if text.lstrip().startswith("#"):
             if rows:
                 parts += 1
                 yield _Part(path, header, rows)
             header, rows = [cells[0].lstrip("# "), *cells[1:]], []
+        elif len(cells) > 3 and cells[3].startswith(RESTART):  # may stand above the first header
+            tally.read(1)
+            tally.rows("restarts of the machine", 1)
+            tally.restarts(1)
         elif text.strip() and header:
             tally.read(1)
-            if len(cells) > 3 and cells[3].startswith(RESTART):
-                tally.rows("restarts of the machine", 1)
-            elif len(cells) != len(header):
+            if len(cells) != len(header):
                 raise ValueError(f"{path}: row {line}: must have {len(header)} cells, got {len(cells)}")
             else:
                 rows.append((line, _whole(path, line, cells)))
@@ -191,6 +207,7 @@ FORMATS = (
         about="CPU, disk, network, memory, paging and switches of a machine every second (dstat -cdnmgyr --output)",
         files="CSV of dstat",
         gives="usage",
+        seen=QUOTED,
         read=read_dstat,
         recognises=lambda path, head: "dstat" in head[:200].lower() and "CSV output" in head[:200],
     ),
@@ -199,7 +216,9 @@ FORMATS = (
         about="sar's record of a machine, its cores or devices (sadf -d)",
         files="text with the header '# hostname;interval;timestamp;...'",
         gives="usage",
+        seen=QUOTED,
         read=read_sar,
-        recognises=lambda path, head: head.lstrip("# ").startswith("hostname;interval;timestamp"),
+        columns=("hostname", "interval", "timestamp"),
+        recognises=lambda path, head: "# hostname;interval;timestamp" in head[:1000],
     ),
 )

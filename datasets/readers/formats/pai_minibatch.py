@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import Format, require_dense
+from paceline.datasets.readers.format import Format, real, require_dense
+from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = ("worker", "gpu", "time", "batch_time_norm")
 SOURCE = {"source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/mini-batch-time", "licence": "CC BY 4.0"}
@@ -24,7 +29,7 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
         table = frame(path, dict.fromkeys(COLUMNS, NUMBER), tally)
         complete = table[["worker", "time"]].notna().all(axis=1)
         tally.rows("rows without worker or time", (~complete).sum())
-        table = table[complete]
+        table = _in_one_run(table[complete], tally)
         repeated = table.duplicated(["worker", "time"])
         tally.rows("repeated rows of a worker and time, of which the first counts", repeated.sum())
         table = table[~repeated]
@@ -49,6 +54,13 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
                 **tally.meta(),
             },
         )
+
+
+def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Let the times of a job that was started again go on after its first run."""
+    run_N = runs_of_rows(table["worker"].to_numpy(), table["time"].to_numpy())
+    tally.restarts(run_N.max(initial=0))
+    return table.assign(time=continued(table["time"].to_numpy(), run_N)) if run_N.any() else table
 
 
 def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -84,7 +96,9 @@ FORMATS = (
         about="mini-batch time of the workers of a production job, every few seconds",
         files="job_<k>_norm.csv",
         gives="speed",
+        seen=real("alibaba/clusterdata, mini-batch-time"),
         read=read,
+        columns=COLUMNS,
         recognises=lambda path, head: set(COLUMNS) <= set(header_of(head)),
     ),
     Format(
@@ -92,6 +106,7 @@ FORMATS = (
         about="how much the workers of 100 jobs differed in each iteration",
         files="coefficient_variation.csv",
         gives="usage",
+        seen=real("alibaba/clusterdata, mini-batch-time"),
         read=read_variation,
         recognises=lambda path, head: header_of(head)[:4] == ["", "0", "1", "2"],
     ),

@@ -11,7 +11,7 @@ from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
 from paceline.datasets.readers.files import head as head_of
 from paceline.datasets.readers.files import json_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import Table, csv_table
 from paceline.datasets.readers.tally import Tally
@@ -110,7 +110,9 @@ FORMATS = tuple(
         about=f"{kind.upper()} of machines every minute (Philly)",
         files=f"cluster_{kind}_util",
         gives="usage",
+        seen=MADE,
         read=partial(read, kind),
+        columns=COLUMNS[kind],
         recognises=partial(_is, kind),
     )
     for kind in COLUMNS
@@ -123,5 +125,5 @@ TABLES = (
         "machineId gpus gpu_memory",
         texts="machineId gpu_memory",
     ),
-    Table(name="philly_job_log", files="cluster_job_log*", read=read_job_log),
+    Table(name="philly_job_log", files="cluster_job_log*", read=read_job_log, columns=("jobid", "attempts")),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -78,7 +78,9 @@ FORMATS = (
         about="CPU, memory and I/O of a job's nodes every 10 s (MIT Supercloud)",
         files="CSV with a header: Step, Node, Series, ElapsedTime, EpochTime, ...",
         gives="usage",
+        seen=MADE,
         read=read_cpu,
+        columns=("Step", "Node", "Series", "ElapsedTime", "EpochTime", *CPU_DRIVERS),
         recognises=lambda path, head: {"Step", "Node", "EpochTime", "CPUUtilization"} <= set(header_of(head)),
     ),
     Format(
@@ -86,7 +88,9 @@ FORMATS = (
         about="utilisation, memory, temperature and power of a job's GPUs every 0.1 s (MIT Supercloud)",
         files="CSV with a header: timestamp, gpu_index, utilization_gpu_pct, ...",
         gives="usage",
+        seen=MADE,
         read=read_gpu,
+        columns=("timestamp", "gpu_index", *GPU_DRIVERS),
         recognises=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(header_of(head)),
     ),
 )

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline._arrays import Sizes
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.files import head as head_of
-from paceline.datasets.readers.format import Format
+from paceline.datasets.readers.format import Format, real
+from paceline.datasets.readers.restarts import runs_of
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
+from paceline.datasets.units import seconds_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,20 +24,29 @@ OWN = ("_step", "_runtime", "_timestamp")
 """Columns that W&B adds."""
 
 
-def read(paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0) -> Iterator[Trace]:
+def read(
+    paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0, unit: str = "s"
+) -> Iterator[Trace]:
     """Yield one trace per run.
 
-    With ``seconds``, the column of a step's time, its rows are the iterations, ``samples`` the column or the number of
-    samples in each, and drivers the newest values of the previous row. Without it every row is kept, as usage only.
+    With ``seconds``, the column of a step's time in a ``unit`` such as ms, its rows are the iterations, ``samples`` the
+    column or the number of samples in each, and drivers the newest values of the previous row. Without it every row is
+    kept, as usage only.
     """
     for path in paths:
         tally = Tally()
         table, left_out = _numbers(path, tally)
+        if seconds in table:
+            table[seconds] *= seconds_of(unit)
+        run_T = _runs(table)
+        tally.restarts(run_T[-1])
         taken = {seconds, samples, *OWN}
         drivers = [name for name in map(str, table) if name not in taken]
         if system := [name for name in drivers if name.startswith(("system.", "system/"))]:
             drivers = system
-        trace = _usage(table, drivers) if seconds is None else _steps(path, table, drivers, seconds, samples, tally)
+        trace = (
+            _usage(table, drivers) if seconds is None else _steps(path, table, run_T, drivers, seconds, samples, tally)
+        )
         meta = {"job": path.name.split(".")[0], "format": "wandb", "units": "drivers: as in the file", **tally.meta()}
         if left_out:
             meta["columns_dropped"] = f"{', '.join(left_out)}: no numbers"
@@ -63,8 +75,21 @@ def _usage(table: pd.DataFrame, drivers: list[str]) -> dict[str, Any]:
     return panel | _driver_panel(table, some)
 
 
+def _runs(table: pd.DataFrame) -> Sizes:
+    """Return the run of each row; a run without numbered steps is never seen to be restarted."""
+    if "_step" not in table:
+        return np.zeros(len(table), dtype=np.int64)
+    return runs_of(table["_step"].ffill().fillna(0.0).to_numpy())
+
+
 def _steps(
-    path: Path, table: pd.DataFrame, drivers: list[str], seconds: str, samples: str | float, tally: Tally
+    path: Path,
+    table: pd.DataFrame,
+    run_T: Sizes,
+    drivers: list[str],
+    seconds: str,
+    samples: str | float,
+    tally: Tally,
 ) -> dict[str, Any]:
     """Return the rows in which a step's time was logged, with the drivers known one row before."""
     for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
@@ -73,7 +98,7 @@ def _steps(
     logged_T = table[seconds].notna().to_numpy()
     if not logged_T.any():
         raise ValueError(f"{path}: column {seconds!r} is empty in every row")
-    known = table[drivers].ffill().shift(1)[logged_T]
+    known = table[drivers].groupby(run_T).ffill().groupby(run_T).shift(1)[logged_T]  # what a run knows dies with it
     rows = table[logged_T]
     seconds_T = rows[seconds].to_numpy()
     samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
@@ -103,7 +128,9 @@ FORMATS = (
         about="history of a run with free columns (Weights & Biases)",
         files="CSV with the columns _step, _runtime, _timestamp and others",
         gives="speed if the column of step times is named, otherwise usage",
+        seen=real("cirquit/hivemind-multi-cloud"),
         read=read,
+        columns=OWN,
         recognises=_is,
     ),
 )

@@ -6,6 +6,7 @@ import ast
 import json
 import math
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,11 @@ Options = Annotated[
 ]
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
 
+SINCE_1970 = " s since 1970 (UTC)"
+
+MORE_OPTIONS = {"allow_extra_args": True}
+"""Options that follow each other after one ``--with`` are taken too: ``--with seconds=duration_ms unit=ms``."""
+
 MOST_DESCRIBED = 50
 """Most traces of one file that are described; a file may hold thousands."""
 
@@ -54,24 +60,32 @@ def data_list(
     print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)
 
 
-@data_app.command("info")
-def data_info(name: Source, file_format: FileFormat = None, options: Options = None, as_json: AsJson = False) -> None:
+@data_app.command("info", context_settings=MORE_OPTIONS)
+def data_info(
+    context: typer.Context,
+    name: Source,
+    file_format: FileFormat = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
     """Describe traces: their workers, their drivers, what was dropped in reading, and how they were made."""
-    found = list(islice(_traces(name, file_format, options), MOST_DESCRIBED + 1))
+    found = list(islice(_traces(name, file_format, [*(options or []), *context.args]), MOST_DESCRIBED + 1))
     about = [{**_summary(trace), "drivers": ", ".join(trace.driver_names), **trace.meta} for trace in found]
     if as_json:
         print(json.dumps(about[0] if len(about) == 1 else about))
         return
     for one in about[:MOST_DESCRIBED]:
         for key, value in one.items():
-            out.print(f"[bold]{escape(printable(key))}[/]  {escape(printable(str(value)))}")
+            if value not in ("", None):
+                out.print(f"[bold]{escape(printable(key))}[/]  {escape(printable(_readable(value)))}", highlight=False)
         out.print()
     if len(about) > MOST_DESCRIBED:
         out.print(f"... and more; the first {MOST_DESCRIBED} are described")
 
 
-@data_app.command("load")
+@data_app.command("load", context_settings=MORE_OPTIONS)
 def data_load(
+    context: typer.Context,
     name: Source,
     target: Annotated[
         Path, typer.Option("--out", "-o", help="The .parquet file to write, or a folder for several traces.")
@@ -83,7 +97,7 @@ def data_load(
 
     Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
     """
-    traces = _traces(name, file_format, options)
+    traces = _traces(name, file_format, [*(options or []), *context.args])
     first = list(islice(traces, 2))
     if target.suffix == ".parquet":
         if len(first) > 1:
@@ -104,23 +118,26 @@ def data_convert(
     name: Source,
     target: Annotated[Path, typer.Argument(help="The .parquet or .csv file to write.")],
 ) -> None:
-    """Convert a trace between Parquet and tidy CSV, or from any format that is recognised."""
-    from paceline._whole import written_whole
+    """Convert a trace between Parquet and tidy CSV, or from any format that is recognised.
+
+    Licence, units and all else that is known about the trace are kept: beside a CSV, in a file NAME.csv.meta.json.
+    """
     from paceline.cli import sources
+    from paceline.datasets.readers.tidy import write_csv
 
     trace = sources.trace(name)
     if target.suffix == ".parquet":
         trace.save(target)
     elif target.suffix == ".csv":
-        with written_whole(target) as temporary:
-            trace.to_frame().to_csv(temporary, index=False)
+        write_csv(trace, target)
     else:
         raise ValueError(f"{target} must end in .parquet or .csv")
     out.print(f"written to {target}")
 
 
-@data_app.command("check")
+@data_app.command("check", context_settings=MORE_OPTIONS)
 def data_check(
+    context: typer.Context,
     name: Source,
     file_format: FileFormat = None,
     options: Options = None,
@@ -148,7 +165,7 @@ def data_check(
     from paceline.datasets.waiting import waiting_of
     from paceline.eval import worth
 
-    traces = _traces(name, file_format, options)
+    traces = _traces(name, file_format, [*(options or []), *context.args])
     first = list(islice(traces, 2))
     if figure is not None:
         _drawn(first, figure)
@@ -187,23 +204,39 @@ def data_fetch(
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
-def _traces(name: str, file_format: str | None, options: list[str] | None) -> Iterator[Trace]:
+def _traces(name: str, file_format: str | None, options: list[str]) -> Iterator[Trace]:
     from paceline.cli import sources
 
-    return sources.find_traces(name, file_format, **dict(map(_option, options or [])))
+    return sources.find_traces(name, file_format, **dict(map(_option, options)))
 
 
 def _option(text: str) -> tuple[str, Any]:
     """Return name and value of an option: a number, a boolean, a text, or for ``workers`` names between commas."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"--with must be like period=300, got {text!r}")
+        raise ValueError(f"--with takes options like period=300, got {text!r}; only one file or folder can be named")
     if name == "workers":
         return name, value.split(",")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+def _readable(value: Any) -> str:
+    """Return a value as people read it: four digits, thousands apart, a date beside seconds since 1970.
+
+    >>> _readable(0.22307702229625076), _readable(45000), _readable("3000")
+    ('0.2231', '45,000', '3,000')
+    >>> _readable("1372629804 s since 1970 (UTC)")
+    '1372629804 s since 1970 (UTC), 2013-06-30 22:03:24'
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int) or value.isdecimal():
+        return f"{int(value):,}"
+    number, since, _ = value.partition(SINCE_1970)
+    return f"{value}, {datetime.fromtimestamp(float(number), UTC):%Y-%m-%d %H:%M:%S}" if since else value
 
 
 def _written(trace: Trace, path: Path) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.datasets import Trace
+    from paceline.eval import Replays
     from paceline.predictors import FleetPredictor
 
 app = typer.Typer(
@@ -95,6 +96,7 @@ def evaluate(
     traces: Traces = None,
     fit_on: FitTraces = None,
     warmup: Warmup = 50,
+    figure: Annotated[Path | None, typer.Option(help="The picture to write.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare predictors one step ahead on traces they were not fitted to: all predictors, or the named ones.
@@ -104,12 +106,14 @@ def evaluate(
     with known speeds, [cyan]microseconds[/] the time of one call for the whole fleet. Kinds are fitted first;
     model files are used as they are.
     """
-    from paceline.eval import leaderboard
+    from paceline.eval import leaderboard, leaderboard_figure
     from paceline.predictors import NAMES
 
     scored, models, fit_seconds, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on)
     with err.status("scoring ..."):
         board = leaderboard(models, scored, warmup=warmup, fit_seconds=fit_seconds)
+    if figure:
+        err.print(f"drawn: {leaderboard_figure(board, figure)}")
     print_frames({"overall": board.overall, "per trace": board.per_trace, "skipped": skipped}, as_json)
 
 
@@ -120,6 +124,9 @@ def replay(
     fit_on: FitTraces = None,
     warmup: Warmup = 50,
     batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration over all workers.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="The picture to write, of the fastest scheme; a folder for several traces.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight."""
@@ -132,7 +139,21 @@ def replay(
         )
     for note in result.notes:
         err.print(escape(note))
+    if figure:
+        _draw_replays(result, scored, figure)
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
+
+
+def _draw_replays(result: Replays, traces: list[Trace], figure: Path) -> None:
+    """Write one picture, or a folder of one for each trace."""
+    from paceline.eval import replay_figure
+
+    several = len(traces) > 1
+    if several:
+        figure.mkdir(parents=True, exist_ok=True)
+    for trace in traces:
+        path = figure / f"{trace.name.replace('/', '_')}.png" if several else figure
+        err.print(f"drawn: {replay_figure(result.replays[trace.name], trace, path)}")
 
 
 @app.command()

@@ -64,8 +64,15 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) ->
         widest = 0 if number or table.columns else min(24, max(len(str(row[key])) for row in rows))
         table.add_column(key, justify="right" if number else "left", min_width=widest)
     for row in rows:
-        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else escape(str(value)) for value in row.values()))
+        table.add_row(*map(_cell, row.values()))
     out.print(table)
+
+
+def _cell(value: Any) -> str:
+    """Return a cell's text: four digits of a number, and a dash for one that is not known."""
+    if isinstance(value, float):
+        return f"{value:.4g}" if value == value else "-"
+    return escape(str(value))
 
 
 def _shown(value: Any) -> Any:

@@ -1,0 +1,71 @@
+"""Drivers that stand still for long, all at once: what recorded them has stopped.
+
+Axes: T iterations, W workers, D drivers, R runs of rows with equal drivers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline._arrays import Array, Sizes
+from paceline.datasets.trace import Trace
+
+LEAST_FROZEN = 20
+"""A shorter stretch is none: load averages and shares of memory often repeat."""
+
+TIMES_USUAL = 10.0
+"""A frozen stretch is this many times as long as the worker's other stretches without a change."""
+
+MOST_NAMED = 5
+"""Workers that a sentence names."""
+
+
+def frozen(trace: Trace) -> dict[str, int]:
+    """Return for how many iterations all drivers of a worker stand still; workers without such stretches are left out.
+
+    A single driver that rests, such as used memory, is nothing unusual while others move. A worker whose drivers never
+    change has no frozen stretch.
+
+    Examples
+    --------
+    A load that is measured for 50 iterations, and stays at its last value for 30 more:
+
+    >>> load_T = np.append(np.sin(np.arange(50)), np.full(30, np.sin(49)))
+    >>> ones = np.ones((80, 1))
+    >>> frozen(Trace(ones, ones, workers=["a"], drivers=load_T[:, None, None], driver_names=["load"]))
+    {'a': 31}
+    """
+    if trace.drivers is None or len(trace) <= LEAST_FROZEN:
+        return {}
+    rows_W = _frozen_rows(trace.drivers)
+    return {name: int(rows) for name, rows in zip(trace.workers, rows_W, strict=True) if rows}
+
+
+def sentence(rows: dict[str, int]) -> str:
+    """Return the counts of :func:`frozen` in words.
+
+    >>> sentence({"a": 31, "b": 20})
+    'all drivers stand still for 31 iterations of a, 20 iterations of b'
+    """
+    named = [f"{count} iterations of {name}" for name, count in rows.items()]
+    more = [f"and others of {len(named) - MOST_NAMED} more workers"] if len(named) > MOST_NAMED else []
+    return "all drivers stand still for " + ", ".join([*named[:MOST_NAMED], *more])
+
+
+def _frozen_rows(drivers_TWD: Array) -> Sizes:
+    iterations, workers, _ = drivers_TWD.shape
+    known_TWD = np.isfinite(drivers_TWD)
+    equal_TWD = (drivers_TWD[1:] == drivers_TWD[:-1]) | ~(known_TWD[1:] | known_TWD[:-1])
+    new_TW = np.ones((iterations, workers), dtype=bool)
+    new_TW[1:] = ~equal_TWD.all(axis=2)
+    start_R = np.flatnonzero(new_TW.T)  # the workers' rows end to end
+    length_R = np.diff(start_R, append=iterations * workers)
+    kept_R = known_TWD.any(axis=2).T.ravel()[start_R]
+    worker_R, length_R = start_R[kept_R] // iterations, length_R[kept_R]
+    runs_W = np.bincount(worker_R, minlength=workers)
+    longest_W = np.zeros(workers, dtype=np.int64)
+    np.maximum.at(longest_W, worker_R, length_R)
+    others_W = np.bincount(worker_R, weights=length_R, minlength=workers) - longest_W
+    least_W = np.maximum(LEAST_FROZEN, TIMES_USUAL * others_W / np.maximum(runs_W - 1, 1))
+    frozen_R = (length_R >= least_W[worker_R]) & (runs_W[worker_R] > 1)
+    return np.bincount(worker_R[frozen_R], weights=length_R[frozen_R], minlength=workers).astype(np.int64)

@@ -1,0 +1,64 @@
+"""Say of a file that no reader recognises which formats come nearest, by its columns or keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from paceline.datasets.readers.csv_rows import header_of
+
+MOST_NEAREST, MOST_NAMED = 3, 4
+"""Formats that are proposed, and columns that are named of each."""
+
+KEY = re.compile(r'"([^"\\]{1,60})"\s*:')
+
+
+def names_in(text: str) -> list[str]:
+    """Return the keys of JSON, or the names in the first line of a table, whatever separates them.
+
+    >>> names_in('[{"jobid": "a", "attempts": []}]'), names_in("# hostname;interval;timestamp")
+    (['jobid', 'attempts'], ['hostname', 'interval', 'timestamp'])
+    """
+    if text.lstrip()[:1] in ("{", "["):
+        return list(dict.fromkeys(KEY.findall(text)))
+    first = text.lstrip("# ")
+    return max((header_of(first, delimiter) for delimiter in ",;\t"), key=len)
+
+
+def nearest(text: str, columns: Mapping[str, tuple[str, ...]]) -> str:
+    r"""Return a sentence about the formats whose columns a file shares, or that have as many; empty if none has.
+
+    Parameters
+    ----------
+    text
+        The beginning of the file.
+    columns
+        The columns of each format.
+
+    Examples
+    --------
+    >>> columns = {"csv": ("worker", "iteration", "samples", "seconds"), "nab": ("timestamp", "value")}
+    >>> nearest("rank,iteration,samples\n", columns)
+    "nearest is 'csv' (lacks worker, seconds)"
+    >>> nearest("3,4\n", columns)
+    "it has as many columns as 'nab'"
+    """
+    found = {name.lower() for name in names_in(text)}
+    missing = {name: [one for one in names if one.lower() not in found] for name, names in columns.items() if names}
+    shared = {name: 1.0 - len(lacking) / len(columns[name]) for name, lacking in missing.items()}
+    least = max(max(shared.values(), default=0.0) / 2, 1e-9)  # a format that shares half as much is no neighbour
+    best = sorted((name for name in shared if shared[name] > least), key=lambda name: -shared[name])[:MOST_NEAREST]
+    if best:
+        return f"nearest {'is' if len(best) == 1 else 'are'} " + ", ".join(
+            f"{name!r} ({_lacking(missing[name])})" for name in best
+        )
+    count = len(names_in(text))
+    as_many = [repr(name) for name, names in columns.items() if len(names) == count > 1]
+    return f"it has as many columns as {', '.join(as_many)}" if as_many else ""
+
+
+def _lacking(names: list[str]) -> str:
+    if not names:
+        return "all its columns are there"
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"lacks {', '.join(names[:MOST_NAMED])}{more}"

@@ -1,0 +1,219 @@
+"""Files are recognised or refused, in a sentence that says what, where and what to do; tables are read."""
+
+import gzip
+
+import numpy as np
+import pytest
+from readings import DSTAT, DSTAT_ROW, MACHINES, only
+
+from paceline.datasets import Trace, read_traces
+from paceline.datasets.readers import FORMATS, TABLES, read_table, recognise
+
+TABLE_ROWS = {
+    "machine_meta.csv": "m_1,0,1,2,96,100,USING\n",
+    "container_meta.csv": "c_1,m_1,0,app_1,started,400,800,1.5\n",
+    "pai_job_table.csv": "j,i,u,Terminated,1,2\n",
+    "pai_task_table.csv": "j,worker,2,Running,1,,600,29,100,V100\n",
+    "pai_instance_table.csv": "j,t,n,w,i,Failed,1,2,m\n",
+    "pai_group_tag_table.csv": "i,u,V100,g,bert\n",
+    "pai_machine_spec.csv": "m,V100,96,512,8\n",
+    "vmtable.csv": "v,s,d,0,300,99.5,10,50,Delay-insensitive,>24,>64\n",
+    "deployments.csv": "d,12\n",
+    "cluster_machine_list": "machineId, number of GPUs, single GPU mem\nm1,8,24GB\n",
+    "cluster_job_log": '[{"jobid": "a", "attempts": [{"detail": [{"ip": "x", "gpus": ["g0", "g1"]}]}]}]',
+    "machine_events-0.json": '{"time": "5", "machine_id": "7", "type": 1, "capacity": {"cpus": 0.5}}\n',
+}
+
+
+@pytest.mark.parametrize("name", TABLE_ROWS)
+def test_every_table_is_recognised_by_its_name_and_read(made, name):
+    path = made(name, TABLE_ROWS[name])
+    assert len(read_table(path)) == 1
+    with pytest.raises(ValueError, match="holds no series; read it with read_table"):
+        recognise(path)
+
+
+def test_every_table_that_is_listed_is_tested():
+    assert len(TABLES) == len(TABLE_ROWS)
+
+
+def test_philly_attempts_count_their_gpus(made):
+    table = read_table(made("cluster_job_log", TABLE_ROWS["cluster_job_log"]))
+    assert table.loc[0, ["hosts", "gpus"]].tolist() == [1, 2]
+
+
+def test_own_files_are_read_like_any_other(made, tmp_path):
+    trace = Trace([[8, 8]], [[1, 2]], workers=["a", "b"], meta={"job": "tiny"})
+    parquet = trace.save(tmp_path / "tiny.parquet")
+    csv = tmp_path / "tiny.csv"
+    trace.to_frame().to_csv(csv, index=False)
+    assert [recognise(path).name for path in (parquet, csv)] == ["parquet", "csv"]
+    for path in (parquet, csv):
+        np.testing.assert_array_equal(only(path).speed, trace.speed)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,x,1,,,1,1,1\n", "row 2, column 'cpu_util_percent'.*'x'"),
+        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,10,1,1,,\n", "row 2: must have 9 cells, got 6"),
+        ("machine_usage.csv", "m,0,1,1,,,1,1,1\nm,9e15,1,1,,,1,1,1\n", "a time or its unit is wrong"),
+        ("machine_usage.csv", ",0,1,1,,,1,1,1\n", "no row with a worker and a time is left"),
+        ("machine_usage.csv", "", "the file is empty"),
+        ("job.csv", "worker,gpu,time,batch_time_norm\n", "has no rows"),
+        ("ec2.csv", "timestamp,value\n2014-02-14 14:30:00,1\nyesterday,2\n", "row 3, column 'timestamp'.*'yesterday'"),
+        ("ec2.csv", "timestamp,value\n2014-02-14 14:30:00 CEST,2\n", "row 2, column 'timestamp'"),
+        ("usage.json", '{"collection_id": "1", "average_usage": {}}\n{"a": \n', "line 2: must be one JSON object"),
+        (
+            "usage.json",
+            '{"collection_id": 1, "average_usage": {"cpus": "much"}}\n',
+            "line 1, field 'average_usage.cpus'",
+        ),
+        ("sar.csv", "# hostname;interval;timestamp;%user\nh;60;2020-01-01 00:00:00 UTC\n", "row 2: must have 4 cells"),
+        ("dstat.csv", DSTAT + DSTAT_ROW.format("a"), "row 8, column 'cpu_usr'"),
+        ("c.json", '{"a": {"computation": "x", "communication": 1}}', "client 'a': 'computation' must be a number"),
+        ("model.pkl", b"\x80\x04\x95\x00", "is a pickle, .* it was not"),
+        ("usage.csv", b"\x80\x03}q\x00", "is a pickle"),
+        ("x.csv", b"PK\x03\x04abc", "is a zip archive"),
+        ("x.gz", gzip.compress(b"m,0,1\n" * 1000, mtime=0)[:-20], "truncated or damaged"),
+        ("job.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "is a Git LFS pointer"),
+        ("notes.txt", "nothing known\n", "no format that is recognised; name the format, one of those that"),
+    ],
+)
+def test_errors_say_what_where_and_what_to_do(made, name, content, sentence):
+    path = made(name, content)
+    with pytest.raises(ValueError, match=sentence) as error:
+        read_traces(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_pickle_is_refused_unopened_even_when_its_format_is_named(made):
+    path = made("client_device_capacity", b"\x80\x04\x95\x10")
+    with pytest.raises(ValueError, match="Export it as JSON or CSV"):
+        read_traces(path, "fedscale")
+
+
+def test_a_compressed_bomb_is_refused(made, monkeypatch):
+    monkeypatch.setattr("paceline.datasets.readers.files.FREE_BYTES", 1 << 16)
+    path = made("machine_usage.csv", gzip.compress(b"m,0,1,1,,,1,1,1\n" * 200_000, mtime=0))
+    with pytest.raises(ValueError, match="times its size"):
+        read_traces(path)
+
+
+def test_unknown_formats_options_and_files_are_named(made, tmp_path):
+    path = made("machine_usage.csv", MACHINES)
+    with pytest.raises(ValueError, match="there is no format 'alibaba'"):
+        read_traces(path, "alibaba")
+    with pytest.raises(ValueError, match=r"has no option \['speed'\]; it has \['period', 'workers'\]"):
+        read_traces(path, speed=1)
+    with pytest.raises(FileNotFoundError, match="there is no file or folder"):
+        read_traces(tmp_path / "nothing")
+
+
+def test_a_folder_gives_the_traces_of_one_format_when_it_is_named(made, tmp_path):
+    made("machine_usage.csv", MACHINES)
+    made("ec2.csv", "timestamp,value\n2014-02-14 14:30:00,0.132\n")
+    made("README.md", "text")
+    assert len(read_traces(tmp_path)) == 2
+    assert [trace.meta["format"] for trace in read_traces(tmp_path, "nab")] == ["nab"]
+    with pytest.raises(ValueError, match="holds no file of sar"):
+        read_traces(tmp_path, "sar")
+
+
+def test_every_format_says_what_it_is():
+    for name, one in FORMATS.items():
+        assert one.name == name
+        assert one.about
+        assert one.files
+        assert one.gives
+
+
+def test_a_million_clients_are_one_trace(made):
+    rows = "".join(f"c{k},{1 + k % 7},5\n" for k in range(1_000_000))
+    trace = only(made("clients.csv", "client,computation,communication\n" + rows))
+    assert len(trace.workers) == 1_000_000
+    assert trace.speed[0, 6] == pytest.approx(1000 / 7)
+
+
+def test_a_panel_that_would_only_fill_memory_is_refused(made):
+    rows = "".join(f"{k},{k},25,{k},500\n" for k in range(40_000))
+    path = made("job_1_norm.csv", ",worker,gpu,time,batch_time_norm\n" + rows)
+    with pytest.raises(ValueError, match=r"40000 workers and 40000 iterations, a panel that would be nearly empty"):
+        read_traces(path)
+
+
+def test_a_single_wrong_time_does_not_fill_memory(made):
+    rows = "".join(f"m,{10 * k},1,1,,,1,1,1\n" for k in range(2000)) + "m,20000000000,1,1,,,1,1,1\n"
+    with pytest.raises(ValueError, match="a time or its unit is wrong"):
+        read_traces(made("machine_usage.csv", rows))
+
+
+def test_hidden_folders_hold_no_data(tmp_path):
+    """A clone's history lies beside its data; a subfolder of the data is read."""
+    for folder in (".git", "data"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "job.csv").write_text("worker,iteration,samples,seconds\na,0,1,1\n")
+    (trace,) = read_traces(tmp_path)
+    assert trace.name == "job"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        (
+            "a.csv",
+            "rank,iteration,samples,time\n",
+            r"nearest are 'csv' \(lacks worker, seconds\), ",
+        ),
+        ("a.csv", "Step,Value\n", r"'tensorboard' \(lacks Wall time\)"),
+        ("a.json", '{"a": {"computation": 3}}', "'fedscale' .lacks client, communication"),
+        ("a.csv", "m_1,0,50,60,,,1.5,2.5,3\n", "it has as many columns as 'alibaba_machine_usage'"),
+        ("a.txt", "nothing known\n", "recognised; name the format, one of those"),
+    ],
+)
+def test_a_file_that_is_not_recognised_is_answered_with_what_comes_nearest(made, name, content, sentence):
+    with pytest.raises(ValueError, match=sentence) as error:
+        recognise(made(name, content))
+    assert sum(f"'{one}'" in str(error.value) for one in FORMATS) <= 3
+
+
+JSON_TABLES = {"philly_job_log", "google_machine_events"}
+
+
+@pytest.mark.parametrize("name", sorted(set(TABLES) - JSON_TABLES))
+def test_a_table_of_another_name_is_found_by_its_columns(made, name):
+    columns = TABLES[name].columns
+    path = made("mine.csv", ",".join(columns) + "\n" + ",".join("1" for _ in columns) + "\n")
+    assert read_table(path).shape == (1, len(columns))
+    with pytest.raises(ValueError, match=f"is the table {name}, which holds no series"):
+        recognise(path)
+
+
+@pytest.mark.parametrize("name", ["cluster_job_log", "machine_events-0.json"])
+def test_a_json_table_of_another_name_is_found_by_its_keys(made, name):
+    assert len(read_table(made("mine.json", TABLE_ROWS[name]))) == 1
+
+
+def test_a_table_that_cannot_be_told_is_answered_with_those_of_as_many_columns(made):
+    with pytest.raises(ValueError, match=r"as many columns as .*'alibaba_gpu_machine_spec'"):
+        read_table(made("mine.csv", "m,V100,96,512,8\n"))
+
+
+WITHOUT_HEADER = (
+    *("alibaba_machine_usage", "alibaba_container_usage", "alibaba_gpu_sensor", "alibaba_gpu_machine_metric"),
+    "azure_vm_cpu",
+)
+
+
+@pytest.mark.parametrize("name", WITHOUT_HEADER)
+def test_a_set_without_a_header_is_recognised_under_any_name_once_it_has_one(made, name):
+    columns = FORMATS[name].columns
+    trace = only(made("mine.csv", ",".join(columns) + "\n" + ",".join("7" for _ in columns) + "\n"))
+    assert trace.meta["format"] == name
+    assert np.isfinite(trace.drivers).all()
+    assert trace.meta["rows_read"] == "1"
+
+
+def test_sync_switchs_four_columns_are_recognised(made):
+    text = "Wall time,Relative time (s),Step,Value\n100,0,0,4.6\n110,10,100,4.1\n115,15,200,3.9\n"
+    np.testing.assert_array_equal(only(made("loss.csv", text)).speed, [[10], [20]])

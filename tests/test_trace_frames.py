@@ -1,0 +1,122 @@
+"""Frames with times, gaps, names and units of their own become traces, or are refused in a sentence."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.datasets import Trace, from_frame, read_traces
+from paceline.datasets.health import health
+
+FRAME = pd.DataFrame({"worker": "a", "iteration": [0, 1], "samples": 8.0, "seconds": [0.5, 0.25]})
+
+
+def test_timedeltas_are_seconds_and_datetimes_seconds_since_1970():
+    began = pd.Series(pd.to_datetime(["1970-01-01 00:00:01.5", "1970-01-02 00:00:00.0"]))
+    frame = FRAME.assign(seconds=pd.to_timedelta([100, 200], unit="ms"), start=began, wait_seconds=pd.Timedelta("2s"))
+    trace = from_frame(frame)
+    np.testing.assert_allclose(trace.speed, [[80], [40]])
+    np.testing.assert_allclose(trace.start, [[1.5], [86400]])
+    np.testing.assert_allclose(trace.wait_seconds, 2.0)
+    objects = frame.astype({"seconds": object, "start": object})  # as a frame made of Python's own times has them
+    np.testing.assert_allclose(from_frame(objects).seconds, trace.seconds)
+    np.testing.assert_allclose(from_frame(objects).start, trace.start)
+    in_berlin = frame.assign(start=began.dt.tz_localize("Europe/Berlin"))
+    np.testing.assert_allclose(from_frame(in_berlin).start, trace.start - 3600)
+
+
+@pytest.mark.parametrize("precision", ["s", "ms", "us", "ns"])
+def test_a_time_is_the_same_in_every_precision_of_numpy(precision):
+    frame = FRAME.assign(
+        seconds=np.array([2, 4], dtype="timedelta64[s]").astype(f"timedelta64[{precision}]"),
+        start=np.array([10, 20], dtype="datetime64[s]").astype(f"datetime64[{precision}]"),
+    )
+    trace = from_frame(frame)
+    np.testing.assert_array_equal(trace.seconds, [[2], [4]])
+    np.testing.assert_array_equal(trace.start, [[10], [20]])
+
+
+def test_a_missing_time_is_no_report():
+    trace = from_frame(FRAME.assign(seconds=pd.to_timedelta(["1s", None]), start=pd.to_datetime([None, "1970-01-02"])))
+    np.testing.assert_array_equal(trace.speed, [[8], [np.nan]])
+    np.testing.assert_array_equal(trace.start, [[np.nan], [86400]])
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "sentence"),
+    [
+        ("seconds", pd.to_datetime(["2024-01-01", "2024-01-02"]), "'seconds' must not hold dates"),
+        ("samples", pd.to_timedelta(["1s", "2s"]), "'samples' must not hold durations"),
+        ("start", pd.to_timedelta(["1s", "2s"]), "'start' must not hold durations"),
+        ("start", [1_700_000_000, 1_700_000_000_000_000_000], r"row 1 holds .*after the year 2100; name its unit"),
+    ],
+)
+def test_times_of_the_wrong_kind_are_refused_and_never_guessed(column, values, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        from_frame(FRAME.assign(**{column: values}))
+
+
+def test_iterations_that_no_worker_reported_stay_a_gap_and_are_counted(tmp_path):
+    frame = pd.DataFrame({"worker": "a", "iteration": [0, 1, 7], "samples": 8, "seconds": 1})
+    trace = from_frame(frame)
+    assert np.isfinite(trace.speed[:, 0]).tolist() == [True, True, *[False] * 5, True]
+    assert trace.meta["absent"] == "5 of 8 iterations, for all workers"
+    assert "no worker reported 5 of 8 iterations, for all workers" in health(trace).concerns
+    again = Trace.load(trace.save(tmp_path / "t.parquet"))
+    assert again.meta == trace.meta
+
+
+@given(st.sets(st.integers(-1000, 1000), min_size=1, max_size=20))
+def test_every_iteration_stands_as_far_from_the_first_as_its_number(numbers):
+    frame = pd.DataFrame({"worker": "a", "iteration": sorted(numbers), "samples": 1, "seconds": 1})
+    rows = np.flatnonzero(np.isfinite(from_frame(frame).speed[:, 0]))
+    assert (rows + min(numbers)).tolist() == sorted(numbers)
+
+
+@pytest.mark.parametrize("number", [1e30, 2.0**63, 2.0**53 + 2, -1e19, np.inf])
+def test_iterations_beyond_what_a_whole_number_can_hold_are_refused(number):
+    with pytest.raises(ValueError, match="'iteration' must hold whole numbers of at most 9007199254740992, but row 1"):
+        from_frame(FRAME.assign(iteration=[0.0, number]))
+
+
+def test_a_gap_that_would_fill_memory_is_refused():
+    with pytest.raises(ValueError, match="a panel that would be nearly empty"):
+        from_frame(FRAME.assign(iteration=[0, 10**12]))
+
+
+def test_columns_and_units_are_mapped():
+    frame = pd.DataFrame({"rank": ["x"], "step": 3, "duration_ms": 250, "waited": 100, "began": 1_700_000_000_000})
+    columns = {"worker": "rank", "iteration": "step", "seconds": "duration_ms", "wait_seconds": "waited"}
+    trace = from_frame(frame, columns={**columns, "start": "began", "samples": 8}, unit="ms", start_unit="ms")
+    assert (trace.workers, trace.speed[0, 0], trace.wait_seconds[0, 0]) == (("x",), 32.0, pytest.approx(0.1))
+    assert trace.start[0, 0] == 1.7e9
+    assert trace.driver_names == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"columns": {"speed": "x"}}, r"\['speed'\] are not a trace's; they can be mapped"),
+        ({"columns": {"start": "x"}}, r"columns \['x'\] are missing"),
+        ({"columns": {"seconds": "samples"}}, r"columns \['seconds'\] are there already"),
+        ({"unit": "fortnights"}, "unit must be one of"),
+        ({"start_unit": "x"}, None),  # there is no start, so its unit is not needed
+    ],
+)
+def test_a_mapping_that_cannot_be_is_refused(arguments, sentence):
+    if sentence is None:
+        assert len(from_frame(FRAME, **arguments)) == 2
+        return
+    with pytest.raises(ValueError, match=sentence):
+        from_frame(FRAME, **arguments)
+
+
+def test_a_csv_file_takes_the_same_names_and_units_and_dates(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("rank,step,duration_ms,at\nx,0,250,2024-05-01 12:00:00\nx,1,500,2024-05-01T12:00:01.5\n")
+    columns = {"worker": "rank", "iteration": "step", "seconds": "duration_ms", "start": "at", "samples": 8}
+    (trace,) = read_traces(path, "csv", unit="ms", **columns)
+    np.testing.assert_array_equal(trace.speed, [[32], [16]])
+    assert np.diff(trace.start[:, 0]) == [1.5]
+    assert trace.start[0, 0] == pd.Timestamp("2024-05-01 12:00:00").timestamp()
