@@ -6,6 +6,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
@@ -23,7 +24,7 @@ from paceline.coordinator.asynchronous.schemes import scheme as scheme_named
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.service import Service, Work
 from paceline.coordinator.asynchronous.torch.flat import FlatModel
-from paceline.coordinator.asynchronous.torch.links import SERVER, GlooLink, Link, LocalLink, serve
+from paceline.coordinator.asynchronous.torch.links import SERVER, GlooLink, Link, LocalLink, LostServerError, serve
 from paceline.coordinator.asynchronous.torch.optimiser import TorchOptimiser
 from paceline.coordinator.asynchronous.torch.wire import WIRES
 from paceline.coordinator.asynchronous.verdict import Verdict
@@ -198,9 +199,10 @@ class AsyncJob:
 
     def is_given_up(self) -> bool:
         """Say whether the step under way is in vain by now: a loop of micro-batches may ask, and leave it unpushed."""
-        given_up = self._work is not None and self._link.is_given_up(self._work.stamp)
-        self._pushed = self._pushed or given_up
-        return given_up
+        if self._work is None or self._pushed:  # there is no step; and after a push the server's answer is on its way
+            return False
+        self._pushed = self._link.is_given_up(self._work.stamp)
+        return self._pushed
 
     def load_newest(self) -> None:
         """Put the server's newest parameters into rank 0's model, to evaluate them; the next batch does so anyway.
@@ -218,10 +220,8 @@ class AsyncJob:
 
     def close(self) -> None:
         """Leave the job before its end; the others go on with what this rank held."""
-        if self.service is None:
+        with suppress(LostServerError):  # it is often called because of that, and nobody is left to be told
             self._link.leave()
-        else:
-            self.service.leave("rank0")
         self._work = None
 
     def __enter__(self) -> Self:
@@ -251,11 +251,9 @@ class AsyncJob:
         self._pushed = self._work.ended
 
     def _finish(self) -> None:
-        """Rank 0 answers until everybody has the final parameters."""
+        """Rank 0 answers until everybody has the final parameters; the last push has written the last checkpoint."""
         for thread in self._threads:
             thread.join()
-        if self.service is not None and self.service.checkpoint is not None:
-            self.service.save()
 
     def _linked(self, timeout: float) -> Link:
         """Return this rank's way to the server; every rank makes all groups, as gloo wants it."""
