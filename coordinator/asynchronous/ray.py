@@ -18,9 +18,11 @@ from paceline._require import require
 from paceline.coordinator.asynchronous.deck import Deck
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
+from paceline.coordinator.asynchronous.rounds import Rounds
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.service import Service, Work, nothing_to_do
+from paceline.coordinator.metrics.targets import round_sinks
 from paceline.predictors import named
 
 logger = logging.getLogger("paceline.asynchronous")
@@ -60,6 +62,8 @@ class RayPlan:
     checkpoint, every
         File that the server's host can write, and after how many applied samples it is written. A server that dies
         goes on from there; without a file it begins anew.
+    metrics
+        Names of sinks that the server's host calls with every round, as in :func:`paceline.coordinator.metrics.sinks`.
     comebacks
         How often a worker that dies is started again.
     """
@@ -76,6 +80,7 @@ class RayPlan:
     predictor: str = "ewma"
     checkpoint: str | None = None
     every: int = 0
+    metrics: tuple[str, ...] = ()
     comebacks: int = 3
 
     def __post_init__(self) -> None:
@@ -96,6 +101,8 @@ class RayPlan:
         path = None if self.checkpoint is None else Path(self.checkpoint)
         service = Service(server, checkpoint=path, every=self.every)
         service.resume()
+        if self.metrics:
+            Rounds(service, round_sinks(*self.metrics))
         return service
 
 

@@ -89,6 +89,8 @@ class Service:
     checkpoint: Path | None = None
     every: int = 0
     on_verdict: list[Callable[[Verdict], None]] = field(default_factory=list)
+    waited: dict[str, float] = field(default_factory=dict, init=False)
+    """Seconds that each worker has waited for others so far."""
     _saved: int = field(default=0, init=False)
     _asked: int = field(default=0, init=False)
 
@@ -206,17 +208,19 @@ class Service:
         return True
 
     def _pull(self, worker: str) -> Work:
-        began = time.monotonic()
+        began, asked = time.monotonic(), False
         with self._changed:
             while True:
                 self._require_sound()
                 pulled = None if self.server.finished else self.server.pull(worker)
                 # Copied under the lock: the next push changes what was pulled.
                 if pulled is not None:
-                    waited = time.monotonic() - began
+                    waited = time.monotonic() - began if asked else 0.0
+                    self.waited[worker] = self.waited.get(worker, 0.0) + waited
                     return Work(pulled.stamp, pulled.parameters.copy(), pulled.hand, waited)
                 if self.server.finished:
                     return nothing_to_do(self.server.parameters, time.monotonic() - began)
+                asked = True
                 if not self._changed.wait(self.patience):
                     self._give_up_last()
 

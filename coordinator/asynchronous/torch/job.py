@@ -19,6 +19,7 @@ from torch.utils.data import default_collate
 
 from paceline.coordinator.asynchronous.deck import Deck
 from paceline.coordinator.asynchronous.ledger import Outcome
+from paceline.coordinator.asynchronous.rounds import Rounds
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.schemes import scheme as scheme_named
 from paceline.coordinator.asynchronous.server import Server
@@ -28,6 +29,8 @@ from paceline.coordinator.asynchronous.torch.links import SERVER, GlooLink, Link
 from paceline.coordinator.asynchronous.torch.optimiser import TorchOptimiser
 from paceline.coordinator.asynchronous.torch.wire import WIRES
 from paceline.coordinator.asynchronous.verdict import Verdict
+from paceline.coordinator.metrics.targets import round_sinks
+from paceline.coordinator.round import Round
 from paceline.predictors import named
 
 logger = logging.getLogger("paceline.asynchronous")
@@ -81,6 +84,9 @@ class AsyncJob:
         Of the order of the samples.
     checkpoint, every
         File that rank 0 writes its state to, and after how many applied samples; it is resumed from if it is there.
+    metrics
+        Sinks that rank 0 calls with every round: names as in :func:`paceline.coordinator.metrics.sinks`, such as
+        ``"run.jsonl"``, or functions of a :class:`paceline.coordinator.round.Round`.
     on_verdict
         Called on rank 0 with every :class:`Verdict`.
     timeout
@@ -122,6 +128,7 @@ class AsyncJob:
         seed: int = 0,
         checkpoint: str | Path | None = None,
         every: int = 0,
+        metrics: str | Sequence[str | Callable[[Round], None]] = (),
         on_verdict: Sequence[Callable[[Verdict], None]] = (),
         timeout: float = 1800.0,
     ) -> None:
@@ -154,6 +161,8 @@ class AsyncJob:
             path = None if checkpoint is None else Path(checkpoint)
             self.service = Service(server, checkpoint=path, every=every, on_verdict=list(on_verdict))
             self.service.resume()
+            if targets := round_sinks(*([metrics] if isinstance(metrics, str) else metrics)):
+                Rounds(self.service, targets)
         self.flat = FlatModel(model)
         self._threads: list[Thread] = []
         self._link = self._linked(timeout)
