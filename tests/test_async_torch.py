@@ -246,6 +246,27 @@ def test_who_leaves_between_a_push_and_the_answer_to_it_keeps_nobody_waiting():
     assert "KeyError: 'after a push'" in left.error
 
 
+def leaving_twice(rank):
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    model, optim, dataset = problem("SGD", lr=0.05)
+    with AsyncJob(model, optim, dataset, batch=8, epochs=2) as job:
+        for inputs, targets in job:
+            loss_of(model, inputs, targets).backward()
+            job.push()
+            if rank == 1:
+                break
+    job.close()
+    job.close()
+    with pytest.raises(RuntimeError, match="this job has ended"):
+        next(iter(job))
+    return True
+
+
+def test_a_job_may_be_left_by_a_break_and_closed_as_often_as_one_likes():
+    assert run_ranks(2, leaving_twice) == [True, True]
+
+
 def other_model(rank):
     import torch
 

@@ -167,7 +167,7 @@ class AsyncJob:
         self._threads: list[Thread] = []
         self._link = self._linked(timeout)
         self._work: Work | None = None
-        self._pushed = True
+        self._pushed, self._left = True, False
         self._refused = 0
         self._began = self._pull_seconds = self._push_seconds = 0.0
 
@@ -175,6 +175,8 @@ class AsyncJob:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until all epochs are over; then the model holds the final parameters, on every rank."""
+        if self._left:
+            raise RuntimeError("this job has ended, or was left: make a new AsyncJob, with more epochs if need be")
         try:
             while True:
                 self._pull()
@@ -228,10 +230,12 @@ class AsyncJob:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave the job before its end; the others go on with what this rank held."""
+        """Leave the job before its end, at most once; the others go on with what this rank held."""
+        if self._left:  # nobody listens any more: a second goodbye would wait for ever
+            return
+        self._left, self._work = True, None
         with suppress(LostServerError):  # it is often called because of that, and nobody is left to be told
             self._link.leave()
-        self._work = None
 
     def __enter__(self) -> Self:
         """Return the job."""
@@ -261,6 +265,7 @@ class AsyncJob:
 
     def _finish(self) -> None:
         """Rank 0 answers until everybody has the final parameters; the last push has written the last checkpoint."""
+        self._left = True  # its thread at the server has ended with the final parameters
         for thread in self._threads:
             thread.join()
 
