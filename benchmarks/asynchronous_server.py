@@ -203,7 +203,7 @@ def on_ray(numbers: int, name: str) -> tuple[list[float], list[float]]:
         ray.get(theirs.push.remote(gradient))
 
     def ours() -> None:
-        work = ray.get(server.pull.remote("rank1"))
+        work = ray.get(server.pull.remote("rank1", 0))
         note = Work(work.stamp, work.parameters[:0], work.hand, 0.0)
         ray.get(server.push.remote("rank1", note, gradient, 0.01, 0.0))
 

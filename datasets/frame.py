@@ -62,7 +62,7 @@ def renamed(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataF
     ValueError
         If a name is none of a trace, a column is not there, or the frame has a column of that name already.
     """
-    known = (*REQUIRED, *(name for name in COLUMNS if name not in REQUIRED))
+    known = (*REQUIRED, *(name for name in MEASURED if name not in REQUIRED))
     if unknown := [name for name in columns if name not in known]:
         raise ValueError(f"columns {unknown} are not a trace's; they can be mapped: {list(known)}")
     named = {name: column for name, column in columns.items() if isinstance(column, str)}

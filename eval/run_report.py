@@ -68,19 +68,24 @@ def run_report(run: Run, path: str | Path) -> Path:
     """
     picture = base64.b64encode(run_figure(run)).decode()
     body = [
-        _table(("", ""), _overview(run)),
+        table(("", ""), _overview(run)),
         f'<img alt="iteration times, shares and waiting over the run" src="data:image/png;base64,{picture}">',
         "<h2>Workers</h2>",
-        _table(WORKER_COLUMNS, _workers(run)),
+        table(WORKER_COLUMNS, _workers(run)),
         "<h2>What the balancer did, and why</h2>",
-        _table(("iterations", "reason"), [(count, kind) for kind, count in reasons(run).most_common()], text=True),
+        table(("iterations", "reason"), [(count, kind) for kind, count in reasons(run).most_common()], text=True),
         f"<h2>The last changes of sizes, {LISTED} at most</h2>",
-        _table(("iteration", "reason"), _changes(run), text=True),
+        table(("iteration", "reason"), _changes(run), text=True),
     ]
+    return write_page(path, f"Run {Path(run.name).stem}", body)
+
+
+def write_page(path: str | Path, title: str, body: Iterable[str]) -> Path:
+    """Write a report's page, whole or not at all."""
     path = Path(path)
     with written_whole(path) as temporary:
-        title = escape(printable(f"Run {Path(run.name).stem}"))
-        temporary.write_text(PAGE.format(title=title, body="\n".join(body)), encoding="utf-8")
+        page = PAGE.format(title=escape(printable(title)), body="\n".join(body))
+        temporary.write_text(page, encoding="utf-8")
     return path
 
 
@@ -156,7 +161,7 @@ def _draw_shares(axes: Axes, run: Run) -> None:
     for w in set(range(len(run.workers))) - set(named.tolist()):
         axes.plot(*_pieces(run, shares_TW[:, w]), color="#CCCCCC", linewidth=0.7)
     for w, colour in zip(sorted(named.tolist()), COLOURS, strict=False):
-        axes.plot(*_pieces(run, shares_TW[:, w]), color=colour, linewidth=1.2, label=_plain(run.workers[w]))
+        axes.plot(*_pieces(run, shares_TW[:, w]), color=colour, linewidth=1.2, label=plain(run.workers[w]))
     axes.set_ylabel("share of the batch, %")
     axes.legend(frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
 
@@ -165,10 +170,10 @@ def _pieces(run: Run, values_T: Array) -> tuple[Array, Array]:
     """Return where to draw, and means of neighbouring iterations if there are too many for a line."""
     count = min(POINTS, len(run))
     where = np.array([piece.mean() for piece in np.array_split(run.of_fleet["index"], count)])
-    return where, np.array([_mean(piece) for piece in np.array_split(values_T, count)])
+    return where, np.array([mean(piece) for piece in np.array_split(values_T, count)])
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """Return a name escaped for matplotlib: ``$`` would start a formula, a leading underscore would hide it."""
     return " " + printable(name).replace("$", r"\$")
 
@@ -181,15 +186,15 @@ def _overview(run: Run) -> list[tuple[Any, ...]]:
         ("workers", len(run.workers)),
         ("samples", f"{np.nansum(run.sizes):,.0f}"),
         ("lasted", f"{lasted:,.1f} s"),
-        ("iteration, from start to start", _ms(_mean(fleet["wall_seconds"]))),
-        ("slowest worker's own time", _ms(_mean(run.makespan))),
-        ("the same with equal batches, an estimate", _ms(_mean(fleet["equal_seconds"]))),
-        ("saved against equal batches, an estimate", _percent(saved)),
-        ("share of the workers' time spent waiting", _percent(_mean(run.waiting_share))),
-        ("the same with equal work, each worker at its own speed: uneven workers", _percent(waits.from_workers)),
-        ("the same with the actual work, all at one speed: uneven samples", _percent(waits.from_work)),
-        ("forecast off by, median", _percent(_median(np.abs(run.forecast_error)))),
-        ("time that balancing took, per iteration", _ms(_mean(fleet["overhead_seconds"]))),
+        ("iteration, from start to start", _ms(mean(fleet["wall_seconds"]))),
+        ("slowest worker's own time", _ms(mean(run.makespan))),
+        ("the same with equal batches, an estimate", _ms(mean(fleet["equal_seconds"]))),
+        ("saved against equal batches, an estimate", percent(saved)),
+        ("share of the workers' time spent waiting", percent(mean(run.waiting_share))),
+        ("the same with equal work, each worker at its own speed: uneven workers", percent(waits.from_workers)),
+        ("the same with the actual work, all at one speed: uneven samples", percent(waits.from_work)),
+        ("forecast off by, median", percent(_median(np.abs(run.forecast_error)))),
+        ("time that balancing took, per iteration", _ms(mean(fleet["overhead_seconds"]))),
         ("changes of sizes", int(run.acted.sum())),
         ("times the workers had different plans", int((~run.agreed).sum())),
         ("lines of the file that could not be read", run.skipped),
@@ -221,15 +226,15 @@ def _workers(run: Run) -> list[tuple[Any, ...]]:
         rows.append(
             (
                 worker,
-                _number(_mean(sizes), ".1f"),
-                _number(float(np.fmin.reduce(sizes)), ".0f"),
-                _number(float(np.fmax.reduce(sizes)), ".0f"),
+                number(mean(sizes), ".1f"),
+                number(float(np.fmin.reduce(sizes)), ".0f"),
+                number(float(np.fmax.reduce(sizes)), ".0f"),
                 _ms(_median(seconds)),
-                _number(_median(speed), ",.1f"),
-                _percent(_median(np.abs(run.forecast_error[:, w]))),
-                _percent(_mean(waits)),
-                _percent(float(np.mean(run.slowest == w))),
-                _percent(_mean(np.isnan(seconds[there]).astype(np.float64))),
+                number(_median(speed), ",.1f"),
+                percent(_median(np.abs(run.forecast_error[:, w]))),
+                percent(mean(waits)),
+                percent(float(np.mean(run.slowest == w))),
+                percent(mean(np.isnan(seconds[there]).astype(np.float64))),
             )
         )
     return rows
@@ -240,7 +245,8 @@ def _changes(run: Run) -> list[tuple[Any, ...]]:
     return [(f"{run.of_fleet['index'][t]:.0f}", run.why[t]) for t in changed]
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, text: bool = False) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, text: bool = False) -> str:
+    """Return a table of HTML; texts are escaped."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns) if any(columns) else ""
     lines = ["".join(f"<td>{escape(printable(str(cell)))}</td>" for cell in row) for row in rows]
     body = "\n".join(f"<tr>{line}</tr>" for line in ([head] if head else []) + lines)
@@ -251,11 +257,13 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.4g} ms" if np.isfinite(seconds) else "not known"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share in percent."""
     return f"{100 * share:.1f} %" if np.isfinite(share) else "not known"
 
 
-def _number(value: float, how: str) -> str:
+def number(value: float, how: str) -> str:
+    """Return a number in a format, if it is known."""
     return format(value, how) if np.isfinite(value) else "not known"
 
 
@@ -264,7 +272,8 @@ def _spread(values: Array) -> float:
     return float(known.std()) if len(known) else 0.0
 
 
-def _mean(values: Array) -> float:
+def mean(values: Array) -> float:
+    """Return the mean of the known values; NaN if there is none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
 

@@ -225,6 +225,78 @@ def test_a_job_resumes_from_its_checkpoint_where_it_ended(tmp_path):
         assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+def asking_late(rank):
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    model, optim, dataset = problem("SGD", lr=0.05)
+    job = AsyncJob(model, optim, dataset, batch=8, epochs=2)
+    for inputs, targets in job:
+        loss_of(model, inputs, targets).backward()
+        job.push()
+        assert not job.is_given_up(), "no step is under way"
+        if rank == 1:
+            raise KeyError("after a push")
+    return True
+
+
+@pytest.mark.soak
+def test_who_leaves_between_a_push_and_the_answer_to_it_keeps_nobody_waiting():
+    other, left = outcomes_of(2, asking_late)
+    assert other.value is True
+    assert "KeyError: 'after a push'" in left.error
+
+
+def leaving_twice(rank):
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    model, optim, dataset = problem("SGD", lr=0.05)
+    with AsyncJob(model, optim, dataset, batch=8, epochs=2) as job:
+        for inputs, targets in job:
+            loss_of(model, inputs, targets).backward()
+            job.push()
+            if rank == 1:
+                break
+    job.close()
+    job.close()
+    with pytest.raises(RuntimeError, match="this job has ended"):
+        next(iter(job))
+    return True
+
+
+def test_a_job_may_be_left_by_a_break_and_closed_as_often_as_one_likes():
+    assert run_ranks(2, leaving_twice) == [True, True]
+
+
+def other_model(rank):
+    import torch
+
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    _, _, dataset = problem("SGD", lr=0.05)
+    model = torch.nn.Linear(4, 1, bias=rank == 0)
+    job = AsyncJob(model, torch.optim.SGD(model.parameters(), lr=0.05), dataset, batch=8, epochs=2)
+    for inputs, targets in job:
+        loss_of(model, inputs, targets).backward()
+        job.push()
+    return True
+
+
+@pytest.mark.soak
+def test_a_rank_with_another_model_is_refused_in_a_sentence_and_the_others_finish():
+    good, bad = outcomes_of(2, other_model)
+    assert good.value is True
+    assert "the model of this rank has 4 parameters and that of rank 0 5" in bad.error
+
+
+def test_a_checkpoint_of_another_optimiser_is_refused():
+    from paceline.coordinator.asynchronous.torch import TorchOptimiser
+
+    first, second = (TorchOptimiser(*problem(kind, lr=0.1)[:2]) for kind in ("AdamW", "SGD"))
+    first.step(first.flat.parameters, np.ones(5, dtype=np.float32), 1.0, 0)
+    with pytest.raises(ValueError, match="that of the optimiser AdamW, and this one is SGD"):
+        second.load_state_dict(first.state_dict())
+
+
 def forgetful(rank):
     from paceline.coordinator.asynchronous.torch import AsyncJob
 

@@ -7,26 +7,31 @@ import numpy as np
 from paceline.coordinator.asynchronous.optimiser import Vector
 
 
-def flaw(gradient: Vector, parameters: Vector, samples: int, dealt: int) -> str:
+def flaw(gradient: Vector, parameters: Vector) -> str:
     """Return what is wrong with a gradient for these parameters, an empty text if nothing is.
 
-    >>> flaw(np.array([1.0, np.nan]), np.zeros(2), samples=8, dealt=8)
+    >>> flaw(np.array([1.0, np.nan]), np.zeros(2))
     '1 of its 2 numbers is NaN or infinite'
-    >>> flaw(np.zeros(3), np.zeros(2), samples=8, dealt=8)
+    >>> flaw(np.zeros(3), np.zeros(2))
     'its shape is (3,), that of the parameters (2,)'
-    >>> flaw(np.zeros(2), np.zeros(2), samples=9, dealt=8)
-    'it says to be the mean of 9 samples, and 8 were dealt'
     """
     if not isinstance(gradient, np.ndarray) or gradient.dtype.kind != "f":
         return f"it is {getattr(gradient, 'dtype', type(gradient).__name__)}, and must be an array of floats"
     if gradient.shape != parameters.shape:
         return f"its shape is {gradient.shape}, that of the parameters {parameters.shape}"
-    if not 1 <= samples <= dealt:
-        return f"it says to be the mean of {samples} samples, and {dealt} were dealt"
     if not is_finite(gradient):
         count = int(np.count_nonzero(~np.isfinite(gradient)))
         return f"{count} of its {len(gradient)} numbers {'is' if count == 1 else 'are'} NaN or infinite"
     return ""
+
+
+def miscounted(samples: int, dealt: int) -> str:
+    """Return what is wrong with the number of samples that a gradient is the mean of.
+
+    >>> miscounted(samples=9, dealt=8)
+    'it says to be the mean of 9 samples, and 8 were dealt'
+    """
+    return "" if 1 <= samples <= dealt else f"it says to be the mean of {samples} samples, and {dealt} were dealt"
 
 
 def is_finite(values: Vector) -> bool:

@@ -149,14 +149,9 @@ class Deck:
         Raises
         ------
         ValueError
-            If it is the state of a deck of other samples or another seed.
+            If :meth:`require_fit` says so; nothing is changed then.
         """
-        samples, seed, _ = (int(value) for value in state["size"])
-        if (samples, seed) != (self.samples, self.seed):
-            raise ValueError(
-                f"the state is that of a deck of {samples} samples with the seed {seed}; this one has "
-                f"{self.samples} and the seed {self.seed}: build it with the same"
-            )
+        self.require_fit(state)
         epoch, place, self.applied = (int(value) for value in state["place"])
         self._shuffle(epoch)
         self._place = place
@@ -164,6 +159,27 @@ class Deck:
         self.give_back(Hand(state["returned_rows"].copy(), state["returned_epochs"].copy()))
         counts = zip(state["applied_epochs"], state["applied_counts"], strict=True)
         self._applied_of = {int(epoch): int(count) for epoch, count in counts}
+
+    def require_fit(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Raise if a state is none of this deck.
+
+        Raises
+        ------
+        ValueError
+            If it is that of a deck of other samples or another seed, or has dealt more than all epochs of this one.
+        """
+        samples, seed, _ = (int(value) for value in state["size"])
+        if (samples, seed) != (self.samples, self.seed):
+            raise ValueError(
+                f"the state is that of a deck of {samples} samples with the seed {seed}; this one has "
+                f"{self.samples} and the seed {self.seed}: build it with the same"
+            )
+        epoch, place, _ = (int(value) for value in state["place"])
+        if self.epochs is not None and (epoch, place) > (self.epochs, 0):
+            raise ValueError(
+                f"the state has dealt samples of epoch {epoch + 1 if place else epoch}, and epochs is {self.epochs}: "
+                "ask for as many as before, or more"
+            )
 
     def _shuffle(self, epoch: int) -> None:
         self._epoch, self._place = epoch, 0

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paceline.coordinator.asynchronous.deck import Hand
-from paceline.coordinator.asynchronous.optimiser import Vector
 
 SMOOTHING = 0.2
 """Weight of the newest staleness in a worker's average: about the last ten pushes count."""
@@ -32,8 +31,6 @@ class Step:
     hand: Hand
     expected: float = math.nan
     """Staleness forecast when it was pulled, NaN without a forecast."""
-    pulled: Vector | None = None
-    """The parameters pulled, ``[P]``, where the scheme compensates for what became of them."""
 
 
 @dataclass(eq=False)

@@ -18,9 +18,11 @@ from paceline._require import require
 from paceline.coordinator.asynchronous.deck import Deck
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
+from paceline.coordinator.asynchronous.rounds import Rounds
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
-from paceline.coordinator.asynchronous.service import Service, Work
+from paceline.coordinator.asynchronous.service import Service, Work, nothing_to_do
+from paceline.coordinator.metrics.targets import round_sinks
 from paceline.predictors import named
 
 logger = logging.getLogger("paceline.asynchronous")
@@ -60,6 +62,8 @@ class RayPlan:
     checkpoint, every
         File that the server's host can write, and after how many applied samples it is written. A server that dies
         goes on from there; without a file it begins anew.
+    metrics
+        Names of sinks that the server's host calls with every round, as in :func:`paceline.coordinator.metrics.sinks`.
     comebacks
         How often a worker that dies is started again.
     """
@@ -76,6 +80,7 @@ class RayPlan:
     predictor: str = "ewma"
     checkpoint: str | None = None
     every: int = 0
+    metrics: tuple[str, ...] = ()
     comebacks: int = 3
 
     def __post_init__(self) -> None:
@@ -96,6 +101,8 @@ class RayPlan:
         path = None if self.checkpoint is None else Path(self.checkpoint)
         service = Service(server, checkpoint=path, every=self.every)
         service.resume()
+        if self.metrics:
+            Rounds(service, round_sinks(*self.metrics))
         return service
 
 
@@ -104,9 +111,21 @@ class RayServer:
 
     def __init__(self, plan: RayPlan) -> None:
         self.service = plan.service()
+        self._gone: dict[str, int] = {}
 
-    def pull(self, worker: str) -> Work:
-        """Return a worker's next step; one that is not known joins."""
+    def pull(self, worker: str, life: int) -> Work:
+        """Return a worker's next step; one that is not known joins.
+
+        Parameters
+        ----------
+        worker
+            Its name.
+        life
+            How often it had been started before. A call of a worker that is dead by now may come after its death: it
+            must not join, as everybody would wait for it behind a barrier.
+        """
+        if life <= self._gone.get(worker, -1):
+            return nothing_to_do(self.service.parameters)
         if worker not in self.service.server.workers:
             self.service.join(worker)
         return self.service.pull(worker)
@@ -117,8 +136,9 @@ class RayServer:
         times = {"seconds": seconds, "comm_seconds": comm_seconds}
         return self.service.push(worker, work.stamp, gradient, count, **times).outcome
 
-    def leave(self, worker: str) -> None:
-        """Let a worker go."""
+    def leave(self, worker: str, life: int) -> None:
+        """Let a worker go, and never join again in this life."""
+        self._gone[worker] = life
         self.service.leave(worker)
 
     def parameters(self) -> Vector:
@@ -138,8 +158,8 @@ class RayServer:
 class RayWorker:
     """A worker's actor."""
 
-    def __init__(self, server: Any, name: str, gradient: Callable[[], Gradient]) -> None:
-        self.server, self.name, self.gradient = server, name, gradient()
+    def __init__(self, server: Any, name: str, life: int, gradient: Callable[[], Gradient]) -> None:
+        self.server, self.name, self.life, self.gradient = server, name, life, gradient()
 
     def run(self) -> str:
         """Pull, compute and push until the training has ended; return the worker's name."""
@@ -148,7 +168,7 @@ class RayWorker:
         refused, push_seconds = 0, 0.0
         while True:
             asked = time.monotonic()
-            work: Any = ray.get(self.server.pull.remote(self.name))
+            work: Any = ray.get(self.server.pull.remote(self.name, self.life))
             if work.ended:
                 return self.name
             began = time.monotonic()
@@ -198,14 +218,25 @@ class RayJob:
         self._running: dict[Any, str] = {}
         self._actors: dict[str, Any] = {}
         self._deaths: dict[str, int] = {}
+        self._lives: dict[str, int] = {}
         for number in range(plan.workers):
             self.add(f"worker{number}")
 
     def add(self, worker: str) -> None:
-        """Start a worker, now or while training goes on."""
+        """Start a worker, now or while training goes on.
+
+        Raises
+        ------
+        ValueError
+            If one of this name is at work.
+        """
         import ray
 
-        actor: Any = ray.remote(RayWorker).options(num_cpus=1).remote(self.server, worker, self.plan.gradient)
+        if worker in self._actors:
+            raise ValueError(f"worker must be a new name, got {worker!r}, which is at work: {sorted(self._actors)}")
+
+        life = self._lives[worker] = self._lives.get(worker, -1) + 1
+        actor: Any = ray.remote(RayWorker).options(num_cpus=1).remote(self.server, worker, life, self.plan.gradient)
         self._actors[worker] = actor
         self._running[actor.run.remote()] = worker
 
@@ -215,7 +246,7 @@ class RayJob:
 
         self._running = {run: name for run, name in self._running.items() if name != worker}
         ray.kill(self._actors.pop(worker))
-        ray.get(self.server.leave.remote(worker))
+        ray.get(self.server.leave.remote(worker, self._lives[worker]))
 
     def poll(self, seconds: float) -> bool:
         """Wait so long for something to happen, start again who died, and return whether the training has ended.
@@ -260,7 +291,7 @@ class RayJob:
         import ray
 
         logger.warning("%s died: %s", worker, str(error).strip().splitlines()[-1])
-        ray.get(self.server.leave.remote(worker))
+        ray.get(self.server.leave.remote(worker, self._lives[worker]))
         self._actors.pop(worker)
         self._deaths[worker] = self._deaths.get(worker, 0) + 1
         if self._deaths[worker] <= self.plan.comebacks:

@@ -13,16 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.asynchronous.checks import flaw, is_finite
+from paceline.coordinator.asynchronous.checks import miscounted
 from paceline.coordinator.asynchronous.deck import Deck
 from paceline.coordinator.asynchronous.fleet import Fleet, Member, Stamp, Step
-from paceline.coordinator.asynchronous.gathered import Gathered, Push
+from paceline.coordinator.asynchronous.foresight.lookahead import Lookahead
+from paceline.coordinator.asynchronous.foresight.staleness import Calibration, Sighting, sightings
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
-from paceline.coordinator.asynchronous.lookahead import Lookahead
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
 from paceline.coordinator.asynchronous.rules.gates import Open
 from paceline.coordinator.asynchronous.schemes import Scheme
-from paceline.coordinator.asynchronous.staleness import Calibration, Sighting, sightings
+from paceline.coordinator.asynchronous.store import LocalStore, Store, part
+from paceline.coordinator.asynchronous.updates import Updates
 from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
 from paceline.predictors import Predictor
 
@@ -100,26 +101,19 @@ class Server:
         predictor: Predictor | None = None,
         copy: bool = True,
     ) -> None:
-        if parameters.ndim != 1 or parameters.dtype not in (np.float32, np.float64) or not is_finite(parameters):
-            raise ValueError(
-                "parameters must be one row of finite float32 or float64, got "
-                f"{parameters.dtype} of the shape {parameters.shape}; flatten them, and look for NaN"
-            )
         if batch < 1:
             raise ValueError(f"batch must be at least 1 sample, got {batch}")
-        self.optimiser = optimiser
+        self.store: Store = LocalStore(parameters, optimiser, scheme.compensation, copy=copy)
         self.scheme = scheme
         self.deck = deck
         self.batch = batch
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.calibration = Calibration()
-        self._parameters_P = parameters.copy() if copy else parameters
         if predictor is not None:
             predictor.reset([])
         self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor)
-        self._compensator = None if scheme.compensation is None else scheme.compensation.start()
-        self._gathered = Gathered(mean=scheme.gathering.mean, by_samples=scheme.by_samples, batch=batch)
+        self._updates = Updates(scheme, self.fleet, deck, self.ledger, self.store, batch)
         self._tickets = 0
         for worker in workers:
             self.join(worker)
@@ -138,10 +132,10 @@ class Server:
 
     def leave(self, worker: str) -> tuple[str, ...]:
         """Let a worker go: the samples that it held go back. Return whose steps an update due now gave up."""
-        self._close(self._member(worker), Outcome.ABANDONED)
+        self._updates.close(self._member(worker), Outcome.ABANDONED)
         del self.fleet.members[worker]
         self._ahead.leave(worker)
-        return self._settle()
+        return self._updates.settle()
 
     # -- pull and push -------------------------------------------------------------------------------------------
 
@@ -156,17 +150,14 @@ class Server:
             If the worker has not joined.
         """
         member = self._member(worker)
-        self._close(member, Outcome.ABANDONED)
+        self._updates.close(member, Outcome.ABANDONED)
         if self.deck.empty or not self.scheme.gate.may_start(member, self.fleet):
             return None
         stamp = Stamp(self.version, self._tickets)
         self._tickets += 1
-        pulled_P = self._parameters_P.copy() if self._compensator else None
-        member.step = Step(stamp, self.deck.deal(self._ahead.size(worker)), self._ahead.expected(worker), pulled_P)
+        member.step = Step(stamp, self.deck.deal(self._ahead.size(worker)), self._ahead.expected(worker))
         member.worked_on = self.version
-        view_P = self._parameters_P.view()
-        view_P.flags.writeable = False
-        return Pulled(stamp, view_P, member.step.hand)
+        return Pulled(stamp, self.store.lend(stamp.ticket), member.step.hand)
 
     def push(
         self,
@@ -202,23 +193,21 @@ class Server:
         if member is None or member.step is None or member.step.stamp != stamp:
             return self._without_step(worker, member, stamp, (samples, seconds, comm_seconds))
         count = len(member.step.hand) if samples is None else samples
-        if wrong := flaw(gradient, self._parameters_P, count, len(member.step.hand)):
-            return self._in_vain(member, Outcome.REFUSED, wrong)
+        dealt = len(member.step.hand)
+        if wrong := miscounted(count, dealt) or self.store.flaw(stamp.ticket, gradient):
+            return self._updates.in_vain(member, Outcome.REFUSED, wrong)
         staleness = self.fleet.lag(member)
         self._learn(member, staleness, now)
         self._ahead.report(worker, count, seconds, comm_seconds)
         if self.scheme.bound is not None and staleness > self.scheme.bound:
             reason = f"it is {staleness} versions stale, beyond the bound of {self.scheme.bound}"
-            return self._in_vain(member, Outcome.DROPPED, reason, staleness)
-        gradient = self._compensated(member, gradient)
-        if self._compensator and not is_finite(gradient):
-            return self._in_vain(member, Outcome.REFUSED, "it overflows when its delay is compensated")
-        return self._take(member, gradient, count, staleness)
+            return self._updates.in_vain(member, Outcome.DROPPED, reason, staleness)
+        return self._updates.take(member, gradient, count, staleness)
 
     def abandon(self, worker: str) -> tuple[str, ...]:
         """Give up a worker's step, if it is at one: its samples go back. Return whose steps were given up with it."""
-        self._close(self._member(worker), Outcome.ABANDONED)
-        return self._settle()
+        self._updates.close(self._member(worker), Outcome.ABANDONED)
+        return self._updates.settle()
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float = 0.0) -> None:
         """Learn how long a worker took for samples of a step that it gave up half-way; a push reports by itself."""
@@ -234,7 +223,7 @@ class Server:
     @property
     def parameters(self) -> Vector:
         """The newest parameters, ``[P]``: a copy."""
-        return self._parameters_P.copy()
+        return self.store.parameters
 
     @property
     def version(self) -> int:
@@ -249,7 +238,7 @@ class Server:
     @property
     def gathered(self) -> int:
         """Pushes that wait for others, to be applied with them."""
-        return len(self._gathered)
+        return len(self._updates.gathered)
 
     @property
     def finished(self) -> bool:
@@ -283,10 +272,9 @@ class Server:
         Workers join again after a restart, and forecasts are learnt anew within a few rounds.
         """
         held = [member.step.hand for member in self.fleet if member.step is not None]
-        held += [push.hand for push in self._gathered.pushes]
-        parts = {"deck": self.deck.state_dict(held), "optimiser": self.optimiser.state_dict()}
-        inner = {f"{part}/{name}": value for part, state in parts.items() for name, value in state.items()}
-        return {"parameters": self.parameters, "place": np.array([self.version, self._tickets]), **inner}
+        held += [push.hand for push in self._updates.gathered.pushes]
+        deck = {f"deck/{name}": value for name, value in self.deck.state_dict(held).items()}
+        return {**self.store.state_dict(), **deck, "place": np.array([self.version, self._tickets])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned; whoever is at a step has lost it.
@@ -294,22 +282,23 @@ class Server:
         Raises
         ------
         ValueError
-            If the state is that of other parameters or another deck. Nothing is changed then.
+            If it is no such state, or that of other parameters, another optimiser or another deck. Nothing is changed
+            then.
         """
-        if state["parameters"].shape != self._parameters_P.shape:
-            raise ValueError(
-                f"the state holds parameters of the shape {state['parameters'].shape}, this server those of "
-                f"{self._parameters_P.shape}: build it for the same model"
-            )
-        self.deck.load_state_dict(_part(state, "deck"))
-        self.optimiser.load_state_dict(_part(state, "optimiser"))
-        self._parameters_P[:] = state["parameters"]  # in place: an optimiser may hold the same array
+        deck = part(state, "deck")
+        if missing := sorted(
+            {"parameters", "place", *(f"deck/{name}" for name in self.deck.state_dict())} - set(state)
+        ):
+            raise ValueError(f"the state lacks {missing}: it is not that of an asynchronous server")
+        self.deck.require_fit(deck)  # before anything is changed
+        self.store.load_state_dict(state)
+        self.deck.load_state_dict(deck)
         self.fleet.version, tickets = (int(value) for value in state["place"])
         # Beyond all tickets that were handed out after the state was taken: none of those is to fit a step to come.
         self._tickets = tickets + TICKETS_OF_A_LIFE
-        self._gathered.clear()
+        self._updates.gathered.pushes = []
         for member in self.fleet:
-            member.step, member.worked_on = None, -1
+            member.step, member.abandoned, member.worked_on = None, None, -1
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -322,87 +311,6 @@ class Server:
             self.calibration.note(expected, staleness)
         member.note(staleness, now)
         self.scheme.gate.pushed(member, self.fleet)
-
-    def _compensated(self, member: Member, gradient: Vector) -> Vector:
-        step = member.step
-        if self._compensator is None or step is None or step.pulled is None:
-            return gradient
-        return self._compensator.compensated(member.name, gradient, self._parameters_P, step.pulled)
-
-    def _take(self, member: Member, gradient: Vector, count: int, staleness: int) -> Verdict:
-        """Gather or apply a push, and let the samples that it left out go back."""
-        step = member.step
-        assert step is not None
-        member.step = None
-        self.deck.give_back(step.hand.rest(count))
-        factor = self.scheme.damping.factor(staleness, len(self.fleet))
-        self._gathered.add(Push(member.name, step.hand.first(count), staleness, factor), gradient)
-        given_up = self._settle()
-        outcome = Outcome.GATHERED if len(self._gathered) else _counted(factor)
-        return Verdict(
-            worker=member.name,
-            outcome=outcome,
-            version=self.version,
-            samples=count,
-            staleness=staleness,
-            factor=factor,
-            given_up=given_up,
-        )
-
-    def _settle(self) -> tuple[str, ...]:
-        """Apply what is gathered, if it is to be; return the workers whose steps were given up after it."""
-        if not len(self._gathered):
-            return ()
-        # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
-        last = self.deck.empty and all(member.step is None for member in self.fleet)
-        if not last and not self.scheme.gathering.ready(len(self._gathered), self.fleet, self.scheme.bound):
-            self._gathered.keep()
-            return ()
-        direction_P, factor = self._gathered.update()
-        self.optimiser.step(self._parameters_P, direction_P, factor, self.deck.applied)
-        self.fleet.version += 1
-        for push in self._gathered.pushes:
-            self.deck.apply(push.hand)
-            self.ledger.note(push.worker, _counted(push.factor), samples=len(push.hand), staleness=push.staleness)
-        self._gathered.clear()
-        return self._refresh()
-
-    def _refresh(self) -> tuple[str, ...]:
-        """Give up the steps that have passed the bound, if the scheme does not let them finish in vain."""
-        if not self.scheme.refresh or self.scheme.bound is None:
-            return ()
-        oldest = self.version - self.scheme.bound
-        late = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
-        for member in late:
-            self._close(member, Outcome.ABANDONED)
-        return tuple(member.name for member in late)
-
-    def _close(self, member: Member, outcome: Outcome, staleness: int = 0) -> int:
-        """End a step in vain, if there is one; return how many samples go back."""
-        step = member.step
-        if step is None:
-            return 0
-        self.deck.give_back(step.hand)
-        self.ledger.note(member.name, outcome, samples=len(step.hand), staleness=staleness)
-        # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
-        member.step, member.worked_on = None, step.stamp.version - 1
-        if outcome is Outcome.ABANDONED:
-            member.abandoned = step
-        return len(step.hand)
-
-    def _in_vain(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1) -> Verdict:
-        """End a step whose push is of no use."""
-        samples = self._close(member, outcome, staleness)
-        given_up = self._settle()
-        return Verdict(
-            worker=member.name,
-            outcome=outcome,
-            version=self.version,
-            samples=samples,
-            staleness=staleness,
-            reason=reason,
-            given_up=given_up,
-        )
 
     def _without_step(
         self, worker: str, member: Member | None, stamp: Stamp, took: tuple[int | None, float, float]
@@ -427,11 +335,3 @@ class Server:
         if worker not in self.fleet.members:
             raise ValueError(f"worker must be one of {list(self.workers)}, got {worker!r}: let it join first")
         return self.fleet.members[worker]
-
-
-def _counted(factor: float) -> Outcome:
-    return Outcome.DAMPED if factor < 1 else Outcome.APPLIED
-
-
-def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
-    return {name.removeprefix(f"{part}/"): value for name, value in state.items() if name.startswith(f"{part}/")}

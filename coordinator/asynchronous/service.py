@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Condition
+from threading import Condition, Lock
 
 import numpy as np
 
 from paceline._whole import written_whole
 from paceline.coordinator.asynchronous.deck import Hand
 from paceline.coordinator.asynchronous.fleet import Stamp
+from paceline.coordinator.asynchronous.foresight.staleness import Sighting
 from paceline.coordinator.asynchronous.ledger import IN_VAIN, Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
 from paceline.coordinator.asynchronous.server import Server
-from paceline.coordinator.asynchronous.staleness import Sighting
 from paceline.coordinator.asynchronous.verdict import Verdict
 
 logger = logging.getLogger("paceline.asynchronous")
@@ -55,6 +55,12 @@ class Work:
         return not len(self.hand)
 
 
+def nothing_to_do(parameters: Vector, waited: float = 0.0) -> Work:
+    """Return what a worker gets when the training has ended, with the final parameters, ``[P]``."""
+    none = np.empty(0, np.int64)
+    return Work(NO_STAMP, parameters, Hand(none, none), waited)
+
+
 @dataclass(eq=False)
 class Service:
     """A server under a lock.
@@ -66,9 +72,16 @@ class Service:
     patience
         Seconds after which a worker that holds the last samples is given up, when others have nothing to do.
     checkpoint, every
-        File to write the state to, and after how many applied samples; a crash loses no update beyond that.
+        File to write the state to, and after how many applied samples; it is also written when the training has ended.
+        A crash loses no update beyond that interval, and those that are applied while a file is being written.
     on_verdict
-        Called with every verdict, under the lock: be quick.
+        Called with every verdict, under the lock: be quick. One that raises is logged, and not called again.
+
+    Raises
+    ------
+    RuntimeError
+        From every call, once an update has failed, as where a schedule of the user's raises: parameters and books may
+        no longer agree then, and nobody is to wait for more.
     """
 
     server: Server
@@ -76,7 +89,10 @@ class Service:
     checkpoint: Path | None = None
     every: int = 0
     on_verdict: list[Callable[[Verdict], None]] = field(default_factory=list)
-    _saved: int = 0
+    waited: dict[str, float] = field(default_factory=dict, init=False)
+    """Seconds that each worker has waited for others so far."""
+    _saved: int = field(default=0, init=False)
+    _asked: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if not self.patience > 0:
@@ -84,7 +100,9 @@ class Service:
         if self.every < 0 or (self.every and self.checkpoint is None):
             raise ValueError(f"every must be samples between checkpoints, and needs a file; got {self.every}")
         self._changed = Condition()
-        self._saved = self.server.deck.applied
+        self._writing = Lock()
+        self._failure: Exception | None = None
+        self._saved = self._asked = self.server.deck.applied
 
     def join(self, worker: str) -> None:
         """Let a worker take part, or begin anew."""
@@ -104,19 +122,10 @@ class Service:
 
     def pull(self, worker: str) -> Work:
         """Return the next step of a worker, after waiting where its scheme says so."""
-        began = time.monotonic()
-        with self._changed:
-            while True:
-                pulled = None if self.server.finished else self.server.pull(worker)
-                # Copied under the lock: the next push changes what was pulled.
-                if pulled is not None:
-                    waited = time.monotonic() - began
-                    return Work(pulled.stamp, pulled.parameters.copy(), pulled.hand, waited)
-                if self.server.finished:
-                    none = np.empty(0, np.int64)
-                    return Work(NO_STAMP, self.server.parameters, Hand(none, none), time.monotonic() - began)
-                if not self._changed.wait(self.patience):
-                    self._give_up_last()
+        work = self._pull(worker)
+        if work.ended and self._is_due():  # where the last update came of a worker that left, no push has seen it
+            self._save_if_possible()
+        return work
 
     def push(
         self,
@@ -130,18 +139,22 @@ class Service:
     ) -> Verdict:
         """Take a gradient; see :meth:`paceline.coordinator.asynchronous.Server.push`."""
         with self._changed:
-            verdict = self.server.push(
-                worker, stamp, gradient, samples, seconds=seconds, comm_seconds=comm_seconds, now=time.monotonic()
-            )
-            for listener in self.on_verdict:
-                listener(verdict)
-            state = self._due_state()
-            self._changed.notify_all()
+            self._require_sound()
+            try:
+                verdict = self.server.push(
+                    worker, stamp, gradient, samples, seconds=seconds, comm_seconds=comm_seconds, now=time.monotonic()
+                )
+            except Exception as error:
+                self._failure = error
+                raise
+            finally:
+                self._changed.notify_all()
+            self._tell(verdict)
         if verdict.outcome in IN_VAIN:
             level = logging.WARNING if verdict.outcome is Outcome.REFUSED else logging.INFO
             logger.log(level, "%s", verdict.why)
-        if state is not None:  # written without the lock, so that nobody waits for the disk
-            self._write(state)
+        if self._is_due():
+            self._save_if_possible()
         return verdict
 
     def is_given_up(self, worker: str, stamp: Stamp) -> bool:
@@ -170,9 +183,15 @@ class Service:
         """
         if self.checkpoint is None:
             raise ValueError("no checkpoint can be written: give checkpoint= the path of a file")
-        with self._changed:
-            state = self.server.state_dict()
-        self._write(state)
+        from safetensors.numpy import save_file
+
+        with self._writing:  # one after the other: an older state must not replace a newer one
+            with self._changed:
+                state, applied = self.server.state_dict(), self.server.deck.applied
+            # Written without the server's lock, so that only who pushed waits for the disk.
+            with written_whole(self.checkpoint) as temporary:
+                save_file(state, temporary)
+            self._saved = applied
 
     def resume(self) -> bool:
         """Go on from the checkpoint, if there is one; return whether there was."""
@@ -181,22 +200,59 @@ class Service:
         from safetensors.numpy import load_file
 
         with self._changed:
-            self.server.load_state_dict(load_file(self.checkpoint))
-            self._saved = self.server.deck.applied
+            try:
+                self.server.load_state_dict(load_file(self.checkpoint))
+            except ValueError as error:
+                raise ValueError(f"{self.checkpoint} cannot be resumed: {error}") from error
+            self._saved = self._asked = self.server.deck.applied
         return True
 
-    def _due_state(self) -> dict[str, Vector] | None:
-        if not self.every or self.server.deck.applied - self._saved < self.every:
-            return None
-        self._saved = self.server.deck.applied
-        return self.server.state_dict()
+    def _pull(self, worker: str) -> Work:
+        began, asked = time.monotonic(), False
+        with self._changed:
+            while True:
+                self._require_sound()
+                pulled = None if self.server.finished else self.server.pull(worker)
+                # Copied under the lock: the next push changes what was pulled.
+                if pulled is not None:
+                    waited = time.monotonic() - began if asked else 0.0
+                    self.waited[worker] = self.waited.get(worker, 0.0) + waited
+                    return Work(pulled.stamp, pulled.parameters.copy(), pulled.hand, waited)
+                if self.server.finished:
+                    return nothing_to_do(self.server.parameters, time.monotonic() - began)
+                asked = True
+                if not self._changed.wait(self.patience):
+                    self._give_up_last()
 
-    def _write(self, state: dict[str, Vector]) -> None:
-        from safetensors.numpy import save_file
+    def _is_due(self) -> bool:
+        with self._changed:
+            applied = self.server.deck.applied
+            if self.checkpoint is None or applied == self._asked:
+                return False
+            due = self.server.finished or (bool(self.every) and applied - self._asked >= self.every)
+            self._asked = applied if due else self._asked
+            return due
 
-        assert self.checkpoint is not None
-        with written_whole(self.checkpoint) as temporary:
-            save_file(state, temporary)
+    def _save_if_possible(self) -> None:
+        """Write a checkpoint; a disk that is full must not end a training that goes well."""
+        try:
+            self.save()
+        except OSError as error:
+            with self._changed:
+                self._asked = self._saved  # the next push tries again
+            logger.error("no checkpoint could be written to %s, the next push tries again: %s", self.checkpoint, error)
+
+    def _tell(self, verdict: Verdict) -> None:
+        for listener in list(self.on_verdict):
+            try:
+                listener(verdict)
+            except Exception:
+                self.on_verdict.remove(listener)
+                logger.exception("a listener of on_verdict raised, and is not called again")
+
+    def _require_sound(self) -> None:
+        if self._failure is not None:
+            raise RuntimeError(f"the server has failed: {self._failure!r}") from self._failure
 
     def _give_up_last(self) -> None:
         """Give up the steps of those at work, if all that is left to do is in their hands."""
@@ -206,3 +262,4 @@ class Service:
             if member.step is not None:
                 logger.warning("%s was given up: the last samples have been with it for too long", member.name)
                 self.server.abandon(member.name)
+        self._changed.notify_all()

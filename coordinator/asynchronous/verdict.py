@@ -79,8 +79,6 @@ class Verdict:
                 return f"{stale}: its {samples} count {self.factor:.3g} times"
             case Outcome.GATHERED:
                 return f"{stale}: its {samples} wait to be applied together with others; the worker goes on"
-            case Outcome.DROPPED:
-                return f"Dropped the push of {self.worker}: {self.reason}; its {samples} go back"
             case _:
                 back = f"; its {samples} go back" if self.samples else ""
-                return f"Refused the push of {self.worker}: {self.reason}{back}"
+                return f"{self.outcome.value.capitalize()} the push of {self.worker}: {self.reason}{back}"

@@ -12,7 +12,8 @@ from paceline._printable import printable
 from paceline._require import require
 from paceline.coordinator import why
 from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.metrics.sink import Sink, of_workers, summary
+from paceline.coordinator.metrics.sink import Sink, of_workers, of_workers_in_round, summary, summary_of_round
+from paceline.coordinator.round import Round
 
 
 class Logging(Sink):
@@ -47,6 +48,21 @@ class Logging(Sink):
                 printable(iteration.plan.why),  # a log is often read on a terminal
             )
 
+    def write_round(self, record: Round) -> None:
+        """Log the round, if something happened in it, or its turn has come."""
+        if record.acted or record.index >= self._next:
+            self._next = (record.index // self.every + 1) * self.every
+            logger.info(
+                "round %d: version %d, %s applied, %s in vain, stragglers %s; sizes %s. %s",
+                record.index,
+                record.version,
+                why.count(record.applied, "sample"),
+                why.percent(record.wasted_share),
+                list(map(printable, record.stragglers)),
+                record.sizes.tolist(),
+                printable(record.why),
+            )
+
 
 class TensorBoard(Sink):
     """Writes scalars of each iteration for TensorBoard: the fleet's under ``paceline/``, each worker's beside them.
@@ -70,25 +86,36 @@ class TensorBoard(Sink):
 
     def write(self, iteration: Iteration) -> None:
         """Write the scalars, and the reason as text where sizes changed."""
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(self.folder)
-            atexit.register(self.close)  # TensorBoard's writer flushes only every two minutes
-        step, when = iteration.index, iteration.time
-        for name, value in summary(iteration).items():
-            if not math.isnan(value):  # a board would draw it as a point of its own
-                self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
-        for name, values_W in of_workers(iteration).items():
-            for worker, value in zip(iteration.workers, values_W, strict=True):
-                self._writer.add_scalar(f"paceline_{name}/{worker}", value, step, walltime=when)
+        self._write(iteration.index, iteration.time, summary(iteration), iteration.workers, of_workers(iteration))
         if iteration.plan.acted:
-            self._writer.add_text("paceline/why", iteration.plan.why, step, walltime=when)
+            self._writer.add_text("paceline/why", iteration.plan.why, iteration.index, walltime=iteration.time)
+
+    def write_round(self, record: Round) -> None:
+        """Write the scalars, and the reason as text where something happened."""
+        numbers, rows = summary_of_round(record), of_workers_in_round(record)
+        self._write(record.index, record.time, numbers, record.workers, rows)
+        if record.acted:
+            self._writer.add_text("paceline/why", record.why, record.index, walltime=record.time)
 
     def close(self) -> None:
         """Write scalars that are still in memory."""
         if self._writer is not None:
             self._writer.close()
+
+    def _write(
+        self, step: int, when: float, numbers: dict[str, float], workers: tuple[str, ...], rows: dict[str, list[float]]
+    ) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(self.folder)
+            atexit.register(self.close)  # TensorBoard's writer flushes only every two minutes
+        for name, value in numbers.items():
+            if not math.isnan(value):  # a board would draw it as a point of its own
+                self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
+        for name, values_W in rows.items():
+            for worker, value in zip(workers, values_W, strict=True):
+                self._writer.add_scalar(f"paceline_{name}/{worker}", value, step, walltime=when)
 
 
 logger = logging.getLogger("paceline.metrics")

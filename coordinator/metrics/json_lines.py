@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike
 
 from paceline._lines import Lines
 from paceline._version import __version__
 from paceline.coordinator.iteration import Iteration
+from paceline.coordinator.metrics.json_rounds import about_round, header_of_rounds
+from paceline.coordinator.metrics.known import all_known, known
 from paceline.coordinator.metrics.sink import Sink, logger, summary
+from paceline.coordinator.round import Round
 
 SCHEMA = 1
 """The version of the format; a reader refuses later versions."""
@@ -42,6 +41,7 @@ class JsonLines(Sink):
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> from paceline.coordinator import LoadBalancer
     >>> from paceline.coordinator.metrics import read_run
     >>> from paceline.predictors import EWMA, Report
@@ -65,15 +65,21 @@ class JsonLines(Sink):
 
     def write(self, iteration: Iteration) -> None:
         """Append the iteration, after a header line if the fleet is a new one."""
+        self._append((iteration.workers, int(iteration.plan.sizes.sum())), _header(iteration), _about(iteration))
+
+    def write_round(self, record: Round) -> None:
+        """Append the round, after a header line if the fleet is a new one."""
+        self._append((record.workers, record.batch), header_of_rounds(record), about_round(record))
+
+    def _append(self, fleet: tuple[tuple[str, ...], int], header: dict[str, Any], about: dict[str, Any]) -> None:
         if self._lines is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lines = Lines(self.path, logger)
-        fleet = (iteration.workers, int(iteration.plan.sizes.sum()))
-        if fleet != self._fleet and self._line(_header(iteration)):
+        if fleet != self._fleet and self._line(header):
             self._fleet = fleet
-        # Without its header an iteration would be read as one of the fleet before: it is lost with it.
+        # Without its header a record would be read as one of the fleet before: it is lost with it.
         lost = {"lost_before": self._lost_since} if self._lost_since else {}
-        if fleet == self._fleet and self._line(_about(iteration) | lost):
+        if fleet == self._fleet and self._line(about | lost):
             self._lost_since = 0
         else:
             self.lost += 1
@@ -110,25 +116,16 @@ def _about(iteration: Iteration) -> dict[str, Any]:
         "index": iteration.index,
         "time": round(iteration.time, 3),
         "sizes": iteration.sizes.tolist(),
-        "seconds": _all_known(iteration.seconds),
-        "forecast_seconds": _all_known(iteration.forecast_seconds),
-        "comm_seconds": _all_known(iteration.comm_seconds),
-        "wall_seconds": _known(numbers["wall_seconds"]),
-        "equal_seconds": _known(numbers["equal_seconds"]),
-        "overhead_seconds": _known(numbers["overhead_seconds"]),
+        "seconds": all_known(iteration.seconds),
+        "forecast_seconds": all_known(iteration.forecast_seconds),
+        "comm_seconds": all_known(iteration.comm_seconds),
+        "wall_seconds": known(numbers["wall_seconds"]),
+        "equal_seconds": known(numbers["equal_seconds"]),
+        "overhead_seconds": known(numbers["overhead_seconds"]),
         "agreed": bool(iteration.agreed),
-        **({} if iteration.work is None else {"work": _all_known(iteration.work)}),
+        **({} if iteration.work is None else {"work": all_known(iteration.work)}),
         "planned": plan.sizes.tolist(),
-        "gain": _known(plan.gain),
+        "gain": known(plan.gain),
         "acted": bool(plan.acted),
         "why": plan.why,
     }
-
-
-def _known(value: float) -> float | None:
-    """Return a number for JSON: null if it is not finite, because JSON has no NaN."""
-    return round(float(value), 7) if math.isfinite(value) else None
-
-
-def _all_known(values_W: ArrayLike) -> list[float | None]:
-    return [_known(value) for value in np.asarray(values_W, dtype=np.float64).tolist()]

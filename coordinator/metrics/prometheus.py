@@ -9,7 +9,14 @@ from weakref import WeakKeyDictionary
 
 from paceline._require import require
 from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.metrics.sink import Sink, of_workers, summary
+from paceline.coordinator.metrics.sink import (
+    Sink,
+    of_workers,
+    of_workers_in_round,
+    summary,
+    summary_of_round,
+)
+from paceline.coordinator.round import Round
 
 LOOPBACK = "127.0.0.1"
 MOST_PORTS = 65535
@@ -53,19 +60,17 @@ class Prometheus(Sink):
 
     def write(self, iteration: Iteration) -> None:
         """Set the gauges and count the iteration."""
-        metrics = self._metrics = self._metrics or self._registered()
-        if iteration.workers != self._workers:
-            metrics.forget_workers()
-            self._workers = iteration.workers
-        for name, value in summary(iteration).items():
-            metrics.gauges[name].set(value)
-        for name, values_W in of_workers(iteration).items():
-            for worker, value in zip(iteration.workers, values_W, strict=True):
-                metrics.gauges[f"worker_{name}"].labels(worker).set(value)
+        metrics = self._set(SYNCHRONOUS, iteration.workers, summary(iteration), of_workers(iteration))
         metrics.counters["iterations"].inc()
         metrics.counters["samples"].inc(iteration.global_batch)
         metrics.counters["changes"].inc(iteration.plan.acted)
         metrics.counters["disagreements"].inc(not iteration.agreed)
+
+    def write_round(self, record: Round) -> None:
+        """Set the gauges and count the round."""
+        metrics = self._set(ASYNCHRONOUS, record.workers, summary_of_round(record), of_workers_in_round(record))
+        metrics.counters["rounds"].inc()
+        metrics.counters["changes"].inc(record.acted)
 
     def close(self) -> None:
         """Stop answering; the metrics stay registered, as counters must not start again within a process."""
@@ -76,15 +81,40 @@ class Prometheus(Sink):
             thread.join()
         self._server = None
 
-    def _registered(self) -> _Metrics:
+    def _set(
+        self, family: Family, workers: tuple[str, ...], numbers: dict[str, float], rows: dict[str, list[float]]
+    ) -> _Metrics:
+        metrics = self._metrics = self._metrics or self._registered(family)
+        if workers != self._workers:
+            metrics.forget_workers()
+            self._workers = workers
+        for name, value in numbers.items():
+            metrics.gauges[name].set(value)
+        for name, values_W in rows.items():
+            for worker, value in zip(workers, values_W, strict=True):
+                metrics.of_workers[name].labels(worker).set(value)
+        return metrics
+
+    def _registered(self, family: Family) -> _Metrics:
         from prometheus_client import REGISTRY, start_http_server
 
         registry = REGISTRY if self.registry is None else self.registry
         if self.port is not None:  # first, because a port that is taken must leave no metrics behind
             self._server = start_http_server(self.port, addr=self.address, registry=registry)
-        if registry not in _OF_REGISTRY:
-            _OF_REGISTRY[registry] = _Metrics.registered_with(registry)
-        return _OF_REGISTRY[registry]
+        registered = _OF_REGISTRY.setdefault(registry, {})
+        if family.prefix not in registered:
+            registered[family.prefix] = _Metrics.registered_with(registry, family)
+        return registered[family.prefix]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The names of metrics that belong together, and what they mean."""
+
+    prefix: str
+    fleet: dict[str, str]
+    worker: dict[str, str]
+    counted: dict[str, str]
 
 
 @dataclass
@@ -92,29 +122,29 @@ class _Metrics:
     """The metrics of one registry, which refuses to register a name twice."""
 
     gauges: dict[str, Any] = field(default_factory=dict)
+    of_workers: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def registered_with(cls, registry: Any) -> _Metrics:
+    def registered_with(cls, registry: Any, family: Family) -> _Metrics:
         from prometheus_client import Counter, Gauge
 
-        made = cls()
-        for name, about in FLEET.items():
-            made.gauges[name] = Gauge(f"paceline_{name}", about, registry=registry)
-        for name, about in WORKER.items():
-            gauge = Gauge(f"paceline_worker_{name}", about, ["worker"], registry=registry)
-            made.gauges[f"worker_{name}"] = gauge
-        for name, about in COUNTED.items():
-            made.counters[name] = Counter(f"paceline_{name}", about, registry=registry)
+        made, prefix = cls(), family.prefix
+        for name, about in family.fleet.items():
+            made.gauges[name] = Gauge(f"{prefix}_{name}", about, registry=registry)
+        for name, about in family.worker.items():
+            made.of_workers[name] = Gauge(f"{prefix}_worker_{name}", about, ["worker"], registry=registry)
+        for name, about in family.counted.items():
+            made.counters[name] = Counter(f"{prefix}_{name}", about, registry=registry)
         return made
 
     def forget_workers(self) -> None:
         """Remove the gauges of workers that left."""
-        for name in WORKER:
-            self.gauges[f"worker_{name}"].clear()
+        for gauge in self.of_workers.values():
+            gauge.clear()
 
 
-_OF_REGISTRY: WeakKeyDictionary[Any, _Metrics] = WeakKeyDictionary()
+_OF_REGISTRY: WeakKeyDictionary[Any, dict[str, _Metrics]] = WeakKeyDictionary()
 
 FLEET = {
     "seconds": "Own compute time of the slowest worker.",
@@ -141,3 +171,30 @@ COUNTED = {
     "changes": "Times the sizes were changed.",
     "disagreements": "Times the workers had different plans.",
 }
+SYNCHRONOUS = Family("paceline", FLEET, WORKER, COUNTED)
+
+ASYNCHRONOUS = Family(
+    "paceline_async",
+    fleet={
+        "version": "Updates applied.",
+        "applied_samples": "Samples applied.",
+        "dropped_samples": "Samples of pushes beyond the bound, dealt again.",
+        "abandoned_samples": "Samples of steps that were given up, dealt again.",
+        "refused_samples": "Samples of pushes with something wrong, dealt again.",
+        "wasted_share": "Share of the samples computed that was for nothing.",
+        "stragglers": "Workers that are stragglers.",
+        "largest_staleness": "Largest staleness applied, in versions.",
+        "forecast_staleness": "Staleness forecast, in versions, the mean over all pushes.",
+        "actual_staleness": "Staleness seen, in versions, the mean over all pushes.",
+        "forecast_covered": "Share of the pushes within the forecast's limit.",
+    },
+    worker={
+        "next_samples": "Samples of the next step.",
+        "staleness": "Mean staleness of the last round's pushes, in versions.",
+        "expected_staleness": "Staleness forecast for the next push, in versions.",
+        "applied_samples": "Samples applied.",
+        "samples_in_vain": "Samples computed for nothing.",
+        "waited_seconds": "Time it waited for others.",
+    },
+    counted={"rounds": "Rounds recorded.", "changes": "Rounds in which something happened."},
+)

@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline._printable import printable
 from paceline.coordinator.iteration import Iteration
+from paceline.coordinator.round import Round
 from paceline.datasets.waiting import waiting
 
 logger = logging.getLogger("paceline.metrics")
@@ -23,12 +24,15 @@ class Sink:
 
     _ended = False
 
-    def __call__(self, iteration: Iteration) -> None:
-        """Write the record of an iteration, if this is the fleet's first worker."""
-        if self._ended or iteration.worker != iteration.workers[0]:
+    def __call__(self, record: Iteration | Round) -> None:
+        """Write the record of an iteration, if this is the fleet's first worker, or of an asynchronous round."""
+        if self._ended or (isinstance(record, Iteration) and record.worker != record.workers[0]):
             return
         try:
-            self.write(iteration)
+            if isinstance(record, Round):
+                self.write_round(record)
+            else:
+                self.write(record)
         except Exception as error:  # of any kind: a dashboard is never worth a training
             self._ended = True
             name = type(self).__name__
@@ -37,6 +41,10 @@ class Sink:
     def write(self, iteration: Iteration) -> None:
         """Write the record of an iteration."""
         raise TypeError(f"{type(self).__name__} must define write")
+
+    def write_round(self, record: Round) -> None:
+        """Write the record of a round of asynchronous training."""
+        raise TypeError(f"{type(self).__name__} must define write_round to watch asynchronous training")
 
     def close(self) -> None:
         """Finish writing. A process that ends normally need not call it."""
@@ -94,6 +102,44 @@ def of_workers(iteration: Iteration) -> dict[str, list[float]]:
     rows = (iteration.sizes, iteration.work, iteration.seconds, iteration.forecast_seconds, waited_W)
     known = {name: row for name, row in zip(names, rows, strict=True) if row is not None}
     return {name: np.asarray(row, dtype=float).tolist() for name, row in known.items()}
+
+
+def summary_of_round(record: Round) -> dict[str, float]:
+    """Return the numbers of the whole fleet that every dashboard shows of asynchronous training.
+
+    Returns
+    -------
+    dict
+        ``version`` and ``applied_samples``; ``dropped_samples``, ``abandoned_samples``, ``refused_samples`` and the
+        ``wasted_share`` that they make; ``stragglers``; ``largest_staleness``; ``forecast_staleness`` and
+        ``actual_staleness``, their means, and ``forecast_covered``, NaN without a forecast.
+    """
+    return {
+        "version": float(record.version),
+        "applied_samples": float(record.applied),
+        "dropped_samples": float(record.dropped),
+        "abandoned_samples": float(record.abandoned),
+        "refused_samples": float(record.refused),
+        "wasted_share": record.wasted_share,
+        "stragglers": float(len(record.stragglers)),
+        "largest_staleness": float(record.largest),
+        "forecast_staleness": record.forecast,
+        "actual_staleness": record.actual,
+        "forecast_covered": record.covered,
+    }
+
+
+def of_workers_in_round(record: Round) -> dict[str, list[float]]:
+    """Return the numbers of each worker, in the order of the fleet, by their names."""
+    rows = {
+        "next_samples": record.sizes,
+        "staleness": record.staleness,
+        "expected_staleness": record.expected,
+        "applied_samples": record.done,
+        "samples_in_vain": record.in_vain,
+        "waited_seconds": record.waited,
+    }
+    return {name: np.asarray(row, dtype=float).tolist() for name, row in rows.items()}
 
 
 def _equal_seconds(iteration: Iteration) -> float:

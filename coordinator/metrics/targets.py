@@ -9,6 +9,7 @@ from paceline.coordinator.metrics.boards import Logging, TensorBoard
 from paceline.coordinator.metrics.json_lines import JsonLines
 from paceline.coordinator.metrics.prometheus import LOOPBACK, Prometheus
 from paceline.coordinator.metrics.sink import Sink
+from paceline.coordinator.round import Round
 
 Target = str | Callable[[Iteration], None]
 """The name of a sink, or a sink."""
@@ -38,6 +39,15 @@ def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
     Traceback (most recent call last):
     ValueError: metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT", "prometheus:HOST:PORT" or a file that
     ends in .jsonl, got 'run.csv'
+    """
+    return [_named(target) if isinstance(target, str) else target for target in targets]
+
+
+def round_sinks(*targets: str | Callable[[Round], None]) -> list[Callable[[Round], None]]:
+    """Return the sinks for these names, for asynchronous training; the names are those of :func:`sinks`.
+
+    >>> [type(sink).__name__ for sink in round_sinks("log", "run.jsonl")]
+    ['Logging', 'JsonLines']
     """
     return [_named(target) if isinstance(target, str) else target for target in targets]
 

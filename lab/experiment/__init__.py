@@ -1,9 +1,24 @@
 """The live experiment: a real training on this machine, equal batches against balanced ones, in turns of one run."""
 
 from paceline.lab.contention.disturbance import DISTURBANCES
-from paceline.lab.experiment.conduct import can_set_quotas, experiment
+from paceline.lab.experiment.asynchronous import AsyncOutcome, AsyncRow, AsyncSetting
+from paceline.lab.experiment.conduct import asynchronous_experiment, can_set_quotas, experiment
 from paceline.lab.experiment.outcome import Outcome, Row
 from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
 from paceline.lab.experiment.tasks import TASKS
 
-__all__ = ["CONTROL", "DISTURBANCES", "EQUAL", "TASKS", "Outcome", "Row", "Setting", "can_set_quotas", "experiment"]
+__all__ = [
+    "CONTROL",
+    "DISTURBANCES",
+    "EQUAL",
+    "TASKS",
+    "AsyncOutcome",
+    "AsyncRow",
+    "AsyncSetting",
+    "Outcome",
+    "Row",
+    "Setting",
+    "asynchronous_experiment",
+    "can_set_quotas",
+    "experiment",
+]

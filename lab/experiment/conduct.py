@@ -10,8 +10,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 from paceline.lab.contention.disturbance import DISTURBANCES
+from paceline.lab.experiment.asynchronous import RANKS, AsyncOutcome, AsyncSetting, AsyncTurn
 from paceline.lab.experiment.outcome import Outcome
 from paceline.lab.experiment.result import RankResult
 from paceline.lab.experiment.setting import DISTURBED, Setting
@@ -20,8 +22,10 @@ from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive
 from paceline.recording.place import Place
 
-RANKS = 2
+Seen = TypeVar("Seen")
+
 WORKER = "paceline.lab.experiment.worker"
+ASYNC_WORKER = "paceline.lab.experiment.asynchronous_worker"
 COMPETITOR = "paceline.lab.contention.competitor"
 
 
@@ -47,6 +51,32 @@ def experiment(setting: Setting, *, progress: Callable[[float], None] | None = N
         If this machine has too few cores or lets nobody set a CPU quota, or a process dies; the sentence says which
         and ends with what it said last.
     """
+    return Outcome(setting, _ran(setting, WORKER, RankResult.read, progress))
+
+
+def asynchronous_experiment(setting: AsyncSetting, *, progress: Callable[[float], None] | None = None) -> AsyncOutcome:
+    """Train for real on this machine with every asynchronous scheme in turn, each from the same start.
+
+    Parameters
+    ----------
+    setting
+        What is compared, and under what contention.
+    progress
+        Called now and then with the share that is done, 0 to 1.
+
+    Raises
+    ------
+    RuntimeError
+        As :func:`experiment` does.
+    """
+    seen, *_ = _ran(setting, ASYNC_WORKER, AsyncTurn.read, progress)  # the first rank holds the server, and saw it all
+    return AsyncOutcome(setting, seen)
+
+
+def _ran(
+    setting: Setting, worker: str, read: Callable[[Path], Seen], progress: Callable[[float], None] | None
+) -> list[Seen]:
+    """Start the ranks, disturb one of them, and return what each wrote down."""
     require_models("a live experiment")
     cores = sorted(os.sched_getaffinity(0))[:RANKS]
     if len(cores) < RANKS:
@@ -70,10 +100,10 @@ def experiment(setting: Setting, *, progress: Callable[[float], None] | None = N
                 "place": asdict(place) if place and rank == DISTURBED else None,
                 "hogs": [hog.pid for hog in hogs],
             }
-            ranks.append(Process(WORKER, rank, folder, told))
+            ranks.append(Process(worker, rank, folder, told))
             running.callback(ranks[-1].end)
         _wait(ranks, len(setting.turns) * setting.seconds, progress or (lambda share: None))
-        return Outcome(setting, [RankResult.read(folder / f"result{rank}.json") for rank in range(RANKS)])
+        return [read(folder / f"result{rank}.json") for rank in range(RANKS)]
 
 
 def _place(setting: Setting, running: ExitStack) -> Place | None:

@@ -58,12 +58,16 @@ class Setting:
             raise ValueError(f"contention must be one of {list(DISTURBANCES)}, got {self.contention!r}")
         if self.model not in TASKS:
             raise ValueError(f"model must be one of {list(TASKS)}, got {self.model!r}")
-        for scheme in self.schemes:
-            if scheme != CONTROL:
-                named(scheme)  # here, not in the ranks: says which predictors there are
+        self.require_schemes()  # here, not in the ranks
         for name in ("rounds", "seconds", "global_batch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+
+    def require_schemes(self) -> None:
+        """Raise if there is no such predictor; the error says which there are."""
+        for scheme in self.schemes:
+            if scheme != CONTROL:
+                named(scheme)
 
     @property
     def turns(self) -> list[tuple[str, int]]:

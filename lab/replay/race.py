@@ -167,6 +167,7 @@ class _Run:
                 self._push(name)
             if self.server.deck.applied >= self.budget or self._is_decided():
                 return
+        raise RuntimeError(f"everybody waits for somebody under {self.server.scheme.name}: its rules cannot go on")
 
     def _pull(self, name: str) -> None:
         worker, now = self.workers[name], self.events.now

@@ -40,13 +40,14 @@ class Mean:
     ----------
     pushes
         How many; 0 or less counts from the fleet's size: 0 is everybody (BSP), -2 all but two (two backup workers).
+        Never more than there are workers: those that are left when others have gone would wait for ever.
 
     Examples
     --------
     >>> from paceline.coordinator.asynchronous.fleet import Member
     >>> fleet = Fleet(members={name: Member(name) for name in "abcd"})
-    >>> [Mean(count).ready(3, fleet, bound=None) for count in (3, 0, -1)]
-    [True, False, True]
+    >>> [Mean(count).ready(3, fleet, bound=None) for count in (3, 0, -1, 9)]
+    [True, False, True, False]
     """
 
     pushes: int
@@ -55,7 +56,7 @@ class Mean:
     def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
         """Say whether there are enough."""
         wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
-        return pushes >= max(wanted, 1)
+        return pushes >= max(min(wanted, len(fleet)), 1)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
@@ -18,15 +19,18 @@ from torch.utils.data import default_collate
 
 from paceline.coordinator.asynchronous.deck import Deck
 from paceline.coordinator.asynchronous.ledger import Outcome
+from paceline.coordinator.asynchronous.rounds import Rounds
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.schemes import scheme as scheme_named
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.service import Service, Work
 from paceline.coordinator.asynchronous.torch.flat import FlatModel
-from paceline.coordinator.asynchronous.torch.links import SERVER, GlooLink, Link, LocalLink, serve
+from paceline.coordinator.asynchronous.torch.links import SERVER, GlooLink, Link, LocalLink, LostServerError, serve
 from paceline.coordinator.asynchronous.torch.optimiser import TorchOptimiser
 from paceline.coordinator.asynchronous.torch.wire import WIRES
 from paceline.coordinator.asynchronous.verdict import Verdict
+from paceline.coordinator.metrics.targets import round_sinks
+from paceline.coordinator.round import Round
 from paceline.predictors import named
 
 logger = logging.getLogger("paceline.asynchronous")
@@ -80,6 +84,9 @@ class AsyncJob:
         Of the order of the samples.
     checkpoint, every
         File that rank 0 writes its state to, and after how many applied samples; it is resumed from if it is there.
+    metrics
+        Sinks that rank 0 calls with every round: names as in :func:`paceline.coordinator.metrics.sinks`, such as
+        ``"run.jsonl"``, or functions of a :class:`paceline.coordinator.round.Round`.
     on_verdict
         Called on rank 0 with every :class:`Verdict`.
     timeout
@@ -121,6 +128,7 @@ class AsyncJob:
         seed: int = 0,
         checkpoint: str | Path | None = None,
         every: int = 0,
+        metrics: str | Sequence[str | Callable[[Round], None]] = (),
         on_verdict: Sequence[Callable[[Verdict], None]] = (),
         timeout: float = 1800.0,
     ) -> None:
@@ -153,11 +161,13 @@ class AsyncJob:
             path = None if checkpoint is None else Path(checkpoint)
             self.service = Service(server, checkpoint=path, every=every, on_verdict=list(on_verdict))
             self.service.resume()
+            if targets := round_sinks(*([metrics] if isinstance(metrics, str) else metrics)):
+                Rounds(self.service, targets)
         self.flat = FlatModel(model)
         self._threads: list[Thread] = []
         self._link = self._linked(timeout)
         self._work: Work | None = None
-        self._pushed = True
+        self._pushed, self._left = True, False
         self._refused = 0
         self._began = self._pull_seconds = self._push_seconds = 0.0
 
@@ -165,6 +175,8 @@ class AsyncJob:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until all epochs are over; then the model holds the final parameters, on every rank."""
+        if self._left:
+            raise RuntimeError("this job has ended, or was left: make a new AsyncJob, with more epochs if need be")
         try:
             while True:
                 self._pull()
@@ -198,9 +210,10 @@ class AsyncJob:
 
     def is_given_up(self) -> bool:
         """Say whether the step under way is in vain by now: a loop of micro-batches may ask, and leave it unpushed."""
-        given_up = self._work is not None and self._link.is_given_up(self._work.stamp)
-        self._pushed = self._pushed or given_up
-        return given_up
+        if self._work is None or self._pushed:  # there is no step; and after a push the server's answer is on its way
+            return False
+        self._pushed = self._link.is_given_up(self._work.stamp)
+        return self._pushed
 
     def load_newest(self) -> None:
         """Put the server's newest parameters into rank 0's model, to evaluate them; the next batch does so anyway.
@@ -217,12 +230,12 @@ class AsyncJob:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave the job before its end; the others go on with what this rank held."""
-        if self.service is None:
+        """Leave the job before its end, at most once; the others go on with what this rank held."""
+        if self._left:  # nobody listens any more: a second goodbye would wait for ever
+            return
+        self._left, self._work = True, None
+        with suppress(LostServerError):  # it is often called because of that, and nobody is left to be told
             self._link.leave()
-        else:
-            self.service.leave("rank0")
-        self._work = None
 
     def __enter__(self) -> Self:
         """Return the job."""
@@ -251,11 +264,10 @@ class AsyncJob:
         self._pushed = self._work.ended
 
     def _finish(self) -> None:
-        """Rank 0 answers until everybody has the final parameters."""
+        """Rank 0 answers until everybody has the final parameters; the last push has written the last checkpoint."""
+        self._left = True  # its thread at the server has ended with the final parameters
         for thread in self._threads:
             thread.join()
-        if self.service is not None and self.service.checkpoint is not None:
-            self.service.save()
 
     def _linked(self, timeout: float) -> Link:
         """Return this rank's way to the server; every rank makes all groups, as gloo wants it."""

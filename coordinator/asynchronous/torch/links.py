@@ -53,7 +53,7 @@ class Link(Protocol):
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of the last push, known after a pull."""
+        """What became of the push before the last pull; ``None`` if there was none."""
         ...
 
 
@@ -63,16 +63,18 @@ class LocalLink:
     def __init__(self, service: Service, worker: str) -> None:
         self.service, self.worker = service, worker
         self.outcome: Outcome | None = None
+        self._pushed: Outcome | None = None
 
     def pull(self) -> Work:
         """Start a step."""
+        self.outcome, self._pushed = self._pushed, None
         return self.service.pull(self.worker)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         """Hand in a gradient."""
         row = gradient.float().numpy()
         verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
-        self.outcome = verdict.outcome
+        self._pushed = verdict.outcome
 
     def is_given_up(self, stamp: Stamp) -> bool:
         """Ask whether a step was given up."""
@@ -109,9 +111,10 @@ class GlooLink:
             head = Head.received(SERVER, self.group)
             rows = received(head.samples, torch.int64, SERVER, self.group).numpy()
             # The same memory every time: fresh pages for a large model take longer than the way over loopback.
-            parameters = received(self.numbers, torch.float32, SERVER, self.group, self._row).numpy()
+            parameters = received(head.numbers, torch.float32, SERVER, self.group, self._row).numpy()
         except RuntimeError as error:
             raise _lost(error) from error
+        self._require_same_model(head.numbers)  # when all has come: the server would go on sending
         self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
         hand = Hand(rows, np.zeros(len(rows), np.int64))
         return Work(Stamp(head.version, head.ticket), parameters, hand, head.seconds / NANO)
@@ -138,10 +141,20 @@ class GlooLink:
 
     def leave(self) -> None:
         """Say goodbye."""
+        # The server may be sending a step: as long as nobody takes it, it would not hear the goodbye.
+        if self._answer_comes and self.pull().ended:
+            return
         try:
             sent(Head(Ask.LEAVE).tensor(), SERVER, self.group)
         except RuntimeError as error:
             raise _lost(error) from error
+
+    def _require_same_model(self, numbers: int) -> None:
+        if numbers != self.numbers:
+            raise ValueError(
+                f"the model of this rank has {self.numbers} parameters and that of rank {SERVER} {numbers}: build the "
+                "same model on every rank"
+            )
 
 
 def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
@@ -155,13 +168,14 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
             if head.kind in (Ask.PULL, Ask.PUSH):
                 if _answer(service.pull(worker), last, rank, group):
                     return
+                last = NOTHING_PUSHED
             elif head.kind == Ask.POLL:
                 given_up = service.is_given_up(worker, Stamp(head.version, head.ticket))
                 sent(Head(Ask.POLL, samples=int(given_up)).tensor(), rank, group)
             else:
                 return
-    except (RuntimeError, ValueError) as error:
-        logger.warning("%s is lost: %s", worker, str(error).splitlines()[0])
+    except Exception as error:  # of any kind: a thread that dies in silence would keep what its worker holds
+        logger.warning("%s is lost: %s", worker, next(iter(str(error).splitlines()), type(error).__name__))
     finally:
         service.leave(worker)
 

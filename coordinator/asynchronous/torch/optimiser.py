@@ -75,9 +75,10 @@ class TorchOptimiser:
             parameters[:] = own
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return what the optimiser remembers of each parameter."""
+        """Return what the optimiser remembers of each parameter, and its kind."""
         states = self.optimizer.state_dict()["state"]
-        return {
+        kind = {"kind": np.frombuffer(type(self.optimizer).__name__.encode(), dtype=np.uint8)}
+        return kind | {
             f"{number}/{name}": np.array(value.detach().numpy() if isinstance(value, torch.Tensor) else value)
             for number, state in states.items()
             for name, value in state.items()
@@ -85,9 +86,20 @@ class TorchOptimiser:
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned."""
+        """Resume from what ``state_dict`` returned.
+
+        Raises
+        ------
+        ValueError
+            If it is the state of another kind of optimiser: torch would take it, and begin anew without a word.
+        """
+        own = type(self.optimizer).__name__
+        remembered = dict(state)
+        kind = bytes(remembered.pop("kind", np.frombuffer(own.encode(), dtype=np.uint8))).decode(errors="replace")
+        if kind != own:
+            raise ValueError(f"the state is that of the optimiser {kind}, and this one is {own}: take the same")
         states: dict[int, dict[str, torch.Tensor]] = {}
-        for key, value in state.items():
+        for key, value in remembered.items():
             number, _, name = key.partition("/")
             states.setdefault(int(number), {})[name] = torch.from_numpy(np.array(value))
         self.optimizer.load_state_dict({"state": states, "param_groups": self.optimizer.state_dict()["param_groups"]})

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from paceline.lab.experiment import Outcome, Setting
+    from paceline.lab.experiment import AsyncOutcome, Outcome, Setting
 
 from paceline.cli.show import SafeConsole
 
@@ -21,7 +21,11 @@ err = SafeConsole(stderr=True)
 
 def live(
     schemes: Annotated[
-        list[str] | None, typer.Argument(help="Predictors to balance with, such as [cyan]auto[/] or [cyan]ewma[/].")
+        list[str] | None,
+        typer.Argument(
+            help="Predictors to balance with, such as [cyan]auto[/] or [cyan]ewma[/], or asynchronous schemes, such as "
+            "[cyan]saps[/], [cyan]asp[/] and [cyan]bsp[/]: those are compared with each other."
+        ),
     ] = None,
     contention: Annotated[
         list[str] | None,
@@ -50,16 +54,22 @@ def live(
     """Train for real with two ranks, one of them disturbed: equal and balanced batches in turns, in one run.
 
     Each rank is pinned to its own core. Every turn of a scheme is compared with the turns of equal batches before and
-    after it, so that a machine whose speed drifts does not bias the result.
+    after it, so that a machine whose speed drifts does not bias the result. Asynchronous schemes train anew in every
+    turn, from the same start, in an order that turns round; the table holds medians over their turns.
     """
-    from paceline.lab.experiment import Setting, can_set_quotas
+    from paceline.coordinator.asynchronous import SCHEMES
+    from paceline.lab.experiment import AsyncOutcome, AsyncSetting, Outcome, Setting, can_set_quotas
     from paceline.lab.experiment.figure import loss_figure
 
     kinds = contention or ["quota" if can_set_quotas() else "hogs"]
+    asked = schemes or ["auto"]
+    chosen = {AsyncSetting: [s for s in asked if s in SCHEMES], Setting: [s for s in asked if s not in SCHEMES]}
+    if figure and chosen[AsyncSetting]:
+        raise ValueError("--figure draws balanced schemes only: leave out " + ", ".join(chosen[AsyncSetting]))
     settings = [
-        Setting(
+        kind_of_setting(
             contention=kind,
-            schemes=tuple(schemes or ["auto"]),
+            schemes=tuple(names),
             model=model,
             global_batch=global_batch,
             rounds=rounds,
@@ -67,14 +77,16 @@ def live(
             seed=seed,
         )
         for kind in kinds
+        for kind_of_setting, names in chosen.items()
+        if names
     ]
     for setting in settings:
         outcome = _watched(setting)
         if as_json:
             out.print_json(data={"setting": asdict(setting), "rows": [asdict(row) for row in outcome.rows]})
         else:
-            out.print(outcome_table(outcome))
-        if figure:
+            out.print(async_table(outcome) if isinstance(outcome, AsyncOutcome) else outcome_table(outcome))
+        if figure and isinstance(outcome, Outcome):
             path = figure if len(settings) == 1 else figure / f"{setting.contention}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             err.print(f"drawn: {loss_figure(outcome, path)}")
@@ -99,9 +111,40 @@ def outcome_table(outcome: Outcome) -> Table:
     return shown
 
 
-def _watched(setting: Setting) -> Outcome:
-    from paceline.lab.experiment import experiment
+def async_table(outcome: AsyncOutcome) -> Table:
+    """Return the outcome of an experiment among asynchronous schemes as a table."""
+    from paceline.lab.experiment import DISTURBANCES
+
+    shown = Table(title=f"{DISTURBANCES[outcome.setting.contention]}", title_justify="left")
+    after = f"loss after {outcome.equal_samples:,}"
+    for heading in ("scheme", "samples/s", "all turns", after, "stale", "largest", "bound", "waits", "in vain"):
+        shown.add_column(heading, justify="left" if heading == "scheme" else "right")
+    shown.add_column("slow rank's", justify="right")
+    for row in outcome.rows:
+        shown.add_row(
+            row.scheme,
+            f"{row.samples_per_second:,.0f}",
+            f"{row.spread[0]:,.0f}-{row.spread[1]:,.0f}",
+            f"{row.loss:.3f}",
+            f"{row.staleness:.1f}",
+            f"{row.largest}",
+            "none" if row.bound < 0 else f"{row.bound}",
+            f"{row.waiting:.0%}",
+            f"{row.wasted:.1%}",
+            f"{row.slow_share:.0%}",
+        )
+    return shown
+
+
+def _watched(setting: Setting) -> Outcome | AsyncOutcome:
+    from paceline.lab.experiment import AsyncSetting, asynchronous_experiment, experiment
 
     with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task(f"training under contention: {setting.contention}", total=1.0)
-        return experiment(setting, progress=lambda share: progress.update(task, completed=share))
+
+        def seen(share: float) -> None:
+            progress.update(task, completed=share)
+
+        if isinstance(setting, AsyncSetting):
+            return asynchronous_experiment(setting, progress=seen)
+        return experiment(setting, progress=seen)

@@ -16,7 +16,7 @@ from paceline.cli.show import SafeConsole
 from paceline.coordinator import why
 
 if TYPE_CHECKING:
-    from paceline.coordinator.metrics import RunReader
+    from paceline.coordinator.metrics import AsyncRun, AsyncRunReader, Run, RunReader
 
 out = SafeConsole()
 
@@ -63,14 +63,21 @@ def report(
     target: Annotated[Path, typer.Option("--out", "-o", help="The .html file to write.")] = Path("report.html"),
 ) -> None:
     """Write a report of a run as one HTML file: a figure, tables, and the balancer's reasons with their counts."""
-    from paceline.coordinator.metrics import newest, read_run
+    from paceline.coordinator.metrics import is_asynchronous, newest, read_async_run, read_run
+    from paceline.eval.async_report import async_report
     from paceline.eval.run_report import run_report
 
-    run = read_run(newest(source))
-    run_report(run, target)
+    path = newest(source)
+    run: Run | AsyncRun
+    if path.is_file() and is_asynchronous(path):
+        run, what = read_async_run(path), "rounds"
+        async_report(run, target)
+    else:
+        run, what = read_run(path), "iterations"
+        run_report(run, target)
     skipped = f"; {why.count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
     out.print(
-        f"written to {escape(printable(str(target)))}: {len(run)} iterations of {len(run.workers)} workers{skipped}",
+        f"written to {escape(printable(str(target)))}: {len(run)} {what} of {len(run.workers)} workers{skipped}",
         soft_wrap=True,
     )
 
@@ -80,7 +87,7 @@ class Watched:
 
     def __init__(self, source: Path) -> None:
         self._source = source
-        self._reader: RunReader | None = None
+        self._reader: RunReader | AsyncRunReader | None = None
         self._arrived: float | None = None
 
     def picture(self) -> RenderableType:
@@ -91,21 +98,27 @@ class Watched:
         FileNotFoundError
             If there is no file yet.
         """
+        from paceline.cli.watch_async import async_view
         from paceline.cli.watch_view import view
+        from paceline.coordinator.metrics import AsyncRun
 
         reader = self._read()
         if not len(reader):
             skipped = f"; {why.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
             return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
         run = reader.run()
-        return view(run, done=len(reader), silent=self._silent(run.of_fleet["time"][-1]))
+        silent = self._silent(run.of_fleet["time"][-1])
+        if isinstance(run, AsyncRun):
+            return async_view(run, done=len(reader), silent=silent)
+        return view(run, done=len(reader), silent=silent)
 
-    def _read(self) -> RunReader:
-        from paceline.coordinator.metrics import RunReader, newest
+    def _read(self) -> RunReader | AsyncRunReader:
+        from paceline.coordinator.metrics import AsyncRunReader, RunReader, is_asynchronous, newest
 
         path = newest(self._source)
         if self._reader is None or self._reader.path != path:
-            self._reader, self._arrived = RunReader(path, keep=KEPT), None
+            kind = AsyncRunReader if path.is_file() and is_asynchronous(path) else RunReader
+            self._reader, self._arrived = kind(path, keep=KEPT), None
             self._reader.poll()
         elif self._reader.poll():
             self._arrived = time.monotonic()

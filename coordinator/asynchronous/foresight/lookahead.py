@@ -8,9 +8,9 @@ import numpy as np
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.asynchronous.fleet import Fleet
+from paceline.coordinator.asynchronous.foresight.speeds import Speeds
+from paceline.coordinator.asynchronous.foresight.staleness import expected_staleness
 from paceline.coordinator.asynchronous.rules.sizing import Sight, Sizing
-from paceline.coordinator.asynchronous.speeds import Speeds
-from paceline.coordinator.asynchronous.staleness import expected_staleness
 from paceline.predictors import Predictor
 
 

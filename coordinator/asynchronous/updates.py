@@ -1,0 +1,112 @@
+"""How steps end: gathered, applied in an update, or in vain."""
+
+from __future__ import annotations
+
+from paceline.coordinator.asynchronous.deck import Deck
+from paceline.coordinator.asynchronous.fleet import Fleet, Member
+from paceline.coordinator.asynchronous.gathered import Gathered, Push
+from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
+from paceline.coordinator.asynchronous.optimiser import Vector
+from paceline.coordinator.asynchronous.schemes import Scheme
+from paceline.coordinator.asynchronous.store import Store
+from paceline.coordinator.asynchronous.verdict import Verdict
+
+
+class Updates:
+    """Ends steps by the rules of a scheme, and books each in the ledger.
+
+    Parameters
+    ----------
+    scheme
+        The rules.
+    fleet, deck, ledger, store
+        The server's own; nothing here remembers more than the pushes that wait for others.
+    batch
+        Samples of a full batch.
+    """
+
+    def __init__(self, scheme: Scheme, fleet: Fleet, deck: Deck, ledger: Ledger, store: Store, batch: int) -> None:
+        self.scheme, self.fleet, self.deck, self.ledger, self.store = scheme, fleet, deck, ledger, store
+        self.gathered = Gathered(mean=scheme.gathering.mean, by_samples=scheme.by_samples, batch=batch)
+
+    def take(self, member: Member, gradient: Vector, count: int, staleness: int) -> Verdict:
+        """Gather or apply a sound push, and let the samples that it left out go back."""
+        step = member.step
+        assert step is not None
+        factor = self.scheme.damping.factor(staleness, len(self.fleet))
+        push = Push(member.name, step.hand.first(count), staleness, factor)
+        if wrong := self.store.take(member.name, step.stamp.ticket, gradient, self.gathered.weight(push)):
+            return self.in_vain(member, Outcome.REFUSED, wrong)
+        member.step = None
+        self.deck.give_back(step.hand.rest(count))
+        self.gathered.pushes.append(push)
+        given_up = self.settle()
+        return Verdict(
+            worker=member.name,
+            outcome=Outcome.GATHERED if len(self.gathered) else counted(factor),
+            version=self.fleet.version,
+            samples=count,
+            staleness=staleness,
+            factor=factor,
+            given_up=given_up,
+        )
+
+    def in_vain(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1) -> Verdict:
+        """End a step whose push is of no use."""
+        samples = self.close(member, outcome, staleness)
+        given_up = self.settle()
+        return Verdict(
+            worker=member.name,
+            outcome=outcome,
+            version=self.fleet.version,
+            samples=samples,
+            staleness=staleness,
+            reason=reason,
+            given_up=given_up,
+        )
+
+    def close(self, member: Member, outcome: Outcome, staleness: int = 0) -> int:
+        """End a step in vain, if there is one; return how many samples go back."""
+        step = member.step
+        if step is None:
+            return 0
+        self.store.forget(step.stamp.ticket)
+        self.deck.give_back(step.hand)
+        self.ledger.note(member.name, outcome, samples=len(step.hand), staleness=staleness)
+        # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
+        member.step, member.worked_on = None, step.stamp.version - 1
+        if outcome is Outcome.ABANDONED:
+            member.abandoned = step
+        return len(step.hand)
+
+    def settle(self) -> tuple[str, ...]:
+        """Apply what is gathered, if it is to be; return the workers whose steps were given up after it."""
+        if not len(self.gathered):
+            return ()
+        # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
+        last = self.deck.empty and all(member.step is None for member in self.fleet)
+        if not last and not self.scheme.gathering.ready(len(self.gathered), self.fleet, self.scheme.bound):
+            self.store.keep()
+            return ()
+        self.store.step(self.gathered.factor, self.deck.applied)
+        self.fleet.version += 1
+        for push in self.gathered.pushes:
+            self.deck.apply(push.hand)
+            self.ledger.note(push.worker, counted(push.factor), samples=len(push.hand), staleness=push.staleness)
+        self.gathered.pushes = []
+        return self._refresh()
+
+    def _refresh(self) -> tuple[str, ...]:
+        """Give up the steps that have passed the bound, if the scheme does not let them finish in vain."""
+        if not self.scheme.refresh or self.scheme.bound is None:
+            return ()
+        oldest = self.fleet.version - self.scheme.bound
+        late = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
+        for member in late:
+            self.close(member, Outcome.ABANDONED)
+        return tuple(member.name for member in late)
+
+
+def counted(factor: float) -> Outcome:
+    """Return how a push that was applied is booked."""
+    return Outcome.DAMPED if factor < 1 else Outcome.APPLIED

@@ -1,0 +1,168 @@
+"""Asynchronous schemes as contestants of a live experiment: what is compared, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from paceline.coordinator.asynchronous import scheme as scheme_named
+from paceline.lab.experiment.setting import Setting
+
+RANKS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncSetting(Setting):
+    """A live experiment among asynchronous schemes. Every turn trains anew, from the same start.
+
+    Parameters are those of :class:`Setting`, but for ``schemes``: names of
+    ``paceline.coordinator.asynchronous.SCHEMES``. A worker's full batch is its share of ``global_batch``.
+    """
+
+    schemes: tuple[str, ...] = ("saps", "asp", "bsp")
+
+    def require_schemes(self) -> None:
+        """Raise if there is no such scheme; the error says which there are."""
+        for name in self.schemes:
+            scheme_named(name, RANKS)
+
+    @property
+    def batch(self) -> int:
+        """Samples of a worker's full batch."""
+        return max(self.global_batch // RANKS, 1)
+
+    @property
+    def turns(self) -> list[tuple[str, int]]:
+        """Who trains when, and the seed of the bursts meanwhile: all turns of a round see the same.
+
+        The order is turned round by one in each round, so that a machine whose speed drifts favours nobody.
+        """
+        count = len(self.schemes)
+        return [(self.schemes[(k + seed) % count], seed) for seed in range(self.rounds) for k in range(count)]
+
+
+@dataclass(frozen=True)
+class AsyncTurn:
+    """One turn of a scheme, as the rank with the server saw it.
+
+    Parameters
+    ----------
+    scheme, seed
+        Who trained, and the seed of the bursts meanwhile.
+    seconds
+        How long, in seconds.
+    applied, losses
+        Samples applied when the parameters were looked at, and the mean loss over the data with them.
+    samples
+        Samples of each worker that were applied.
+    waited
+        Seconds that each worker waited for others.
+    staleness, largest, bound
+        Mean and largest staleness applied, and the scheme's bound, in versions; -1 is no bound.
+    wasted
+        Share of the samples computed that was for nothing.
+    """
+
+    scheme: str
+    seed: int
+    seconds: float
+    applied: list[int]
+    losses: list[float]
+    samples: list[int]
+    waited: list[float]
+    staleness: float
+    largest: int
+    bound: int
+    wasted: float
+
+    def loss_after(self, samples: int) -> float:
+        """Return the loss after so many samples, between the two looks next to it."""
+        return float(np.interp(samples, self.applied, self.losses))
+
+    @classmethod
+    def read(cls, path: Path) -> list[Self]:
+        """Read what :func:`write_turns` wrote."""
+        return [cls(**turn) for turn in json.loads(path.read_text())]
+
+
+def write_turns(turns: list[AsyncTurn], path: Path) -> None:
+    """Write turns as JSON."""
+    path.write_text(json.dumps([asdict(turn) for turn in turns]))
+
+
+@dataclass(frozen=True)
+class AsyncRow:
+    """How one scheme did: medians over its turns, but for what is said to be the largest.
+
+    Parameters
+    ----------
+    scheme
+        Its name.
+    samples_per_second
+        Samples applied a second; the least and the most of all turns beside it.
+    spread
+        These two.
+    loss
+        After ``AsyncOutcome.equal_samples``.
+    staleness
+        Mean staleness of what was applied, in versions.
+    largest, bound
+        The largest ever applied, and the bound; -1 is none.
+    waiting
+        The largest share of a turn that any worker waited.
+    wasted
+        Largest share of a turn's samples that was computed for nothing.
+    slow_share
+        Share of the samples applied that came from the disturbed worker.
+    """
+
+    scheme: str
+    samples_per_second: float
+    spread: tuple[float, float]
+    loss: float
+    staleness: float
+    largest: int
+    bound: int
+    waiting: float
+    wasted: float
+    slow_share: float
+
+
+@dataclass(frozen=True)
+class AsyncOutcome:
+    """What came of a live experiment among asynchronous schemes."""
+
+    setting: AsyncSetting
+    turns: list[AsyncTurn]
+
+    @property
+    def equal_samples(self) -> int:
+        """Samples that every turn has applied: where losses are compared."""
+        return min(turn.applied[-1] for turn in self.turns)
+
+    @property
+    def rows(self) -> list[AsyncRow]:
+        """How every scheme did, in the order of the setting."""
+        return [self.row(scheme) for scheme in self.setting.schemes]
+
+    def row(self, scheme: str) -> AsyncRow:
+        """Sum up how one scheme did."""
+        turns = [turn for turn in self.turns if turn.scheme == scheme]
+        rates = [sum(turn.samples) / turn.seconds for turn in turns]
+        return AsyncRow(
+            scheme=scheme,
+            samples_per_second=statistics.median(rates),
+            spread=(min(rates), max(rates)),
+            loss=statistics.median(turn.loss_after(self.equal_samples) for turn in turns),
+            staleness=statistics.median(turn.staleness for turn in turns),
+            largest=max(turn.largest for turn in turns),
+            bound=turns[0].bound,
+            waiting=max(max(turn.waited) / turn.seconds for turn in turns),
+            wasted=max(turn.wasted for turn in turns),
+            slow_share=statistics.median(turn.samples[-1] / max(sum(turn.samples), 1) for turn in turns),
+        )

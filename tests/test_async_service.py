@@ -1,0 +1,113 @@
+"""The asynchronous server under a lock: waiting, checkpoints, and what a failure of the user's own code does."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from paceline.coordinator.asynchronous import SGD, Deck, Outcome, Server, scheme
+from paceline.coordinator.asynchronous.service import Service
+
+SAMPLES, BATCH = 40, 5
+
+
+def service_of(name="asp", workers="ab", rate=0.1, epochs=1, **options):
+    server = Server(
+        np.zeros(2), SGD(rate), scheme(name, len(workers)), Deck(SAMPLES, epochs=epochs), batch=BATCH, workers=workers
+    )
+    return Service(server, **options)
+
+
+def step(service, worker):
+    """Pull and push; return the verdict, or None where the training has ended."""
+    work = service.pull(worker)
+    return None if work.ended else service.push(worker, work.stamp, np.ones(2))
+
+
+def to_the_end(service, workers="ab"):
+    while any(step(service, worker) for worker in workers):
+        pass
+
+
+def test_a_checkpoint_is_written_at_every_interval_and_at_the_end(tmp_path):
+    path = tmp_path / "run.safetensors"
+    service = service_of(checkpoint=path, every=2 * BATCH)
+    seen = []
+    while step(service, "a"):
+        behind = service.server.deck.applied
+        if path.is_file():
+            again = service_of(checkpoint=path)
+            again.resume()
+            behind -= again.server.deck.applied
+        seen.append(behind)
+    assert max(seen) < 2 * BATCH
+    assert seen[-1] == 0, "nothing is lost once the training has ended"
+
+
+def test_a_disk_that_is_full_costs_checkpoints_and_no_training(tmp_path, caplog):
+    service = service_of(checkpoint=tmp_path / "gone" / "run.safetensors", every=BATCH)
+    step(service, "a")
+    assert "no checkpoint could be written" in caplog.text
+    (tmp_path / "gone").mkdir()
+    to_the_end(service)
+    again = service_of(checkpoint=tmp_path / "gone" / "run.safetensors")
+    assert again.resume()
+    assert again.server.finished
+
+
+def test_what_does_not_fit_a_checkpoint_is_refused_and_nothing_is_changed(tmp_path):
+    path = tmp_path / "run.safetensors"
+    service = service_of(checkpoint=path, epochs=3)
+    to_the_end(service)
+    shorter = service_of(checkpoint=path, epochs=2)
+    with pytest.raises(ValueError, match="cannot be resumed: the state has dealt samples of epoch 3, and epochs is 2"):
+        shorter.resume()
+    assert (shorter.server.version, shorter.server.deck.applied) == (0, 0)
+    from safetensors.numpy import save_file
+
+    save_file({"weights": np.zeros(2)}, path)
+    with pytest.raises(ValueError, match="it is not that of an asynchronous server"):
+        shorter.resume()
+
+
+def test_a_listener_that_raises_is_logged_once_and_the_training_goes_on(caplog):
+    def broken(verdict):
+        raise KeyError("board")
+
+    heard = []
+    service = service_of(on_verdict=[broken, heard.append])
+    to_the_end(service)
+    assert len(heard) == SAMPLES // BATCH
+    assert caplog.text.count("a listener of on_verdict raised") == 1
+
+
+def test_an_update_that_fails_ends_the_job_for_everybody_in_a_sentence():
+    service = service_of(rate=lambda applied: 1 / 0)
+    work = service.pull("a")
+    with pytest.raises(ZeroDivisionError):
+        service.push("a", work.stamp, np.ones(2))
+    with pytest.raises(RuntimeError, match="the server has failed: ZeroDivisionError"):
+        service.pull("b")
+
+
+@pytest.mark.parametrize("name", ["k-sync", "backup", "k-async"])
+def test_nobody_waits_for_a_number_of_pushes_that_is_larger_than_the_fleet_that_is_left(name):
+    service = service_of(name, workers="abcdefgh", epochs=2)
+    for worker in "abcdef":
+        service.pull(worker)
+        service.leave(worker)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda worker: to_the_end(service, worker), "gh"))
+    assert service.server.finished
+
+
+def test_who_holds_the_last_samples_for_too_long_is_given_up_and_all_who_wait_go_on(caplog):
+    caplog.set_level(logging.WARNING)
+    service = service_of("asp", workers="abc", patience=0.05)
+    service.pull("c")
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda worker: to_the_end(service, worker), "ab"))
+    assert service.server.finished
+    assert "c was given up" in caplog.text
+    assert service.server.ledger.steps(Outcome.ABANDONED) >= 1

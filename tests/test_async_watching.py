@@ -1,0 +1,151 @@
+"""Watching an asynchronous run: what the sinks write is read back, shown and reported."""
+
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from paceline.cli import main
+from paceline.cli.watch_async import async_view
+from paceline.coordinator.asynchronous import SGD, Deck, Server, saps, scheme
+from paceline.coordinator.asynchronous.rounds import Rounds
+from paceline.coordinator.asynchronous.service import Service
+from paceline.coordinator.metrics import Logging, Prometheus, Sink, TensorBoard, read_async_run, round_sinks
+from paceline.predictors import LastValue
+
+WORKERS = ("fast", "slow", "worse")
+
+
+def trained(sinks, *arguments, **options):
+    server = trained_with(sinks, *arguments, **options)
+    for sink in sinks:
+        if isinstance(sink, Sink):
+            sink.close()
+    return server
+
+
+def trained_with(sinks, rules=None, samples=240, bad=0):
+    """Train with a worker that pushes once for eight steps of two others, and return the server."""
+    server = Server(
+        np.zeros(2),
+        SGD(0.1),
+        rules or scheme("asp", 3),
+        Deck(samples, epochs=1),
+        batch=8,
+        workers=WORKERS,
+        predictor=LastValue(),
+    )
+    service = Service(server, patience=0.05)  # the slow one holds the last samples
+    Rounds(service, sinks, least_seconds=0.0)
+    held = service.pull("worse")
+    for turn in range(10**6):
+        for worker in ("fast", "slow"):
+            work = service.pull(worker)
+            if work.ended:
+                return server
+            gradient = np.full(2, np.nan if turn < bad else 1.0)
+            service.push(worker, work.stamp, gradient, seconds=len(work.hand) / 100)
+        if turn % 8 == 7 or server.deck.empty:
+            if not held.ended:
+                service.push("worse", held.stamp, np.ones(2), seconds=len(held.hand) / 10)
+            held = service.pull("worse")
+    return server
+
+
+def test_what_the_sink_wrote_is_read_back_with_the_books_of_the_server(tmp_path):
+    path, seen = tmp_path / "run.jsonl", []
+    server = trained([*round_sinks(str(path)), seen.append])
+    run = read_async_run(path)
+    assert (run.scheme, run.bound, run.batch, run.workers) == ("ASP", None, 8, WORKERS)
+    assert len(run) == len(seen)
+    np.testing.assert_array_equal(run.of_workers["staleness"], [one.staleness for one in seen])
+    assert run.of_fleet["applied"][-1] == server.deck.applied == 240
+    assert run.of_workers["done"][-1].sum() == 240
+    assert run.of_workers["pushes"].sum() == server.version
+    assert run.of_fleet["largest"][-1] == server.ledger.largest_staleness
+    assert run.of_fleet["actual"][-1] == pytest.approx(server.calibration.actual)
+    assert run.stragglers[-1] == ("worse",)
+    assert "worse is a straggler: its" in " ".join(run.why)
+
+
+def test_samples_in_vain_are_counted_by_their_kind_and_the_reason_is_told(tmp_path):
+    path = tmp_path / "run.jsonl"
+    server = trained(round_sinks(str(path)), saps(3, bound=2), bad=1)
+    run = read_async_run(path)
+    accounts = server.ledger.accounts.values()
+    assert run.of_workers["in_vain"][-1].sum() == sum(account.in_vain for account in accounts)
+    assert run.of_fleet["refused"][-1] > 0
+    assert run.of_fleet["abandoned"][-1] > 0
+    assert run.wasted_share[-1] == pytest.approx(server.ledger.wasted_share)
+    told = " ".join(run.why)
+    assert "Refused the push of fast: 2 of its 2 numbers are NaN" in told
+    assert "Steps given up at the bound: worse" in told
+
+
+def test_one_look_shows_staleness_stragglers_and_what_was_in_vain_in_80_columns(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "run.jsonl"
+    trained(round_sinks(str(path)), saps(3, bound=2))
+    run = read_async_run(path)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(async_view(run, done=len(run)))
+    shown = console.export_text()
+    assert "SaPS, version" in shown
+    assert "bound 2" in shown
+    assert re.search(r"│ fast +8 +\d+\.\d +\d+\.\d +1\d\d", shown), shown
+    assert "…" not in shown, "no number is cut"
+    monkeypatch.setattr("sys.argv", ["paceline", "watch", "--once", str(path)])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert "staleness forecast" in capsys.readouterr().out
+
+
+def test_the_report_of_an_asynchronous_run_holds_its_tables_and_needs_no_other_file(tmp_path, monkeypatch, capsys):
+    path, page = tmp_path / "run.jsonl", tmp_path / "report.html"
+    trained(round_sinks(str(path)))
+    monkeypatch.setattr("sys.argv", ["paceline", "report", str(tmp_path), "--out", str(page)])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert not ended.value.code, capsys.readouterr()
+    text = page.read_text()
+    assert "pushes within the limit of the forecast" in text
+    assert "worse is a straggler" in text
+    assert 'src="data:image/png;base64,' in text
+
+
+def test_lines_that_cannot_be_read_are_counted_and_others_are_kept(tmp_path):
+    path = tmp_path / "run.jsonl"
+    trained(round_sinks(str(path)))
+    lines = path.read_text().splitlines()
+    spoilt = json.loads(lines[2]) | {"staleness": [1.0]}
+    path.write_text("\n".join([*lines[:2], json.dumps(spoilt), "nonsense", *lines[3:]]) + "\n")
+    run = read_async_run(path)
+    assert run.skipped == 2
+    assert len(run) == len(lines) - 2
+
+
+def test_prometheus_tensorboard_and_the_log_take_rounds_too(tmp_path, caplog):
+    prometheus_client = pytest.importorskip("prometheus_client")
+    pytest.importorskip("tensorboard")
+    caplog.set_level("INFO", logger="paceline.metrics")
+    registry = prometheus_client.CollectorRegistry()
+    board = TensorBoard(tmp_path)
+    server = trained([Prometheus(registry=registry), board, Logging()])
+    value = registry.get_sample_value
+    assert value("paceline_async_applied_samples") == 240
+    assert (
+        value("paceline_async_worker_applied_samples", {"worker": "worse"}) == server.ledger.accounts["worse"].applied
+    )
+    assert any(tmp_path.iterdir())
+    assert "stragglers ['worse']" in caplog.text
+
+
+def test_a_sink_that_knows_no_rounds_says_so_and_the_training_goes_on(caplog):
+    class Synchronous(Sink):
+        def write(self, iteration):
+            raise AssertionError
+
+    assert trained([Synchronous()]).finished
+    assert "must define write_round to watch asynchronous training" in caplog.text
