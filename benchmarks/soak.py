@@ -118,10 +118,26 @@ def cycles(folder: Path, count: int) -> Row:
     return Row(what, settled, Usage.now(), time.perf_counter() - begin)
 
 
+def bare_cycles(folder: Path, count: int) -> Row:
+    """Do the same with torch alone: a model, a group of its own, three steps, and the group destroyed."""
+    begin, settled = time.perf_counter(), Usage.now()
+    for cycle in range(count):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(8, 4))
+        group = dist.new_group(backend="gloo")
+        for _ in range(3):
+            model(torch.randn(BATCH // 2, 8)).square().mean().backward()
+        dist.destroy_process_group(group)
+        if cycle + 1 == max(1, int(SETTLED * count)):
+            settled = Usage.now()
+    what = f"{count:,} cycles of torch alone, rank {dist.get_rank()}"
+    return Row(what, settled, Usage.now(), time.perf_counter() - begin)
+
+
 def rank(folder: Path, number: int, step_count: int, cycle_count: int) -> None:
     """Run one of the two ranks, and write its rows."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=2)
-    rows = [steps(folder, step_count), cycles(folder, cycle_count)]
+    rows = [steps(folder, step_count), cycles(folder, cycle_count), bare_cycles(folder, cycle_count)]
     lines = [f"{row.flat} {row.line()}" for row in rows]
     (folder / f"rows{number}.txt").write_text("\n".join(lines))
     dist.destroy_process_group()
@@ -161,7 +177,8 @@ PAGE = """# Soak
 
 `python benchmarks/soak.py --steps {steps} --cycles {cycles}` trains two ranks on loopback, with sizes that change and
 metrics, and then attaches and detaches a balance again and again in the same processes. Each cell says what the process
-held after {share:.0%} of the run, and at its end.
+held after {share:.0%} of the run, and at its end. The last rows do the same with torch alone: what grows there as well
+is not ours.
 
 | run | memory, MB | descriptors | threads | took | flat |
 | --- | --- | --- | --- | --- | --- |
