@@ -91,7 +91,7 @@ def killed(copy: Path, file: Path, mutant: Mutant, tests: list[str]) -> bool:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=300)
-        return done.returncode == 1
+        return done.returncode != 0  # also where the tests cannot even be collected
     except subprocess.TimeoutExpired:
         return True
     finally:
