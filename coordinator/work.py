@@ -26,9 +26,6 @@ REFIT, RAREST = 8, 64
 SETTLED = 0.01
 """Costs have settled where a fit changes no coefficient by more than this."""
 
-PATIENCE = 3 * REFIT
-"""Iterations after which speeds count as comparable even if nothing was learned of the costs."""
-
 ROUNDS = 8
 """Steps of a fit; it begins where the one before ended, so few are needed."""
 
@@ -113,14 +110,6 @@ class WorkModel:
         self._past: deque[Array] = deque(maxlen=WINDOW)
         self._seen = 0
         self._next_fit, self._every = REFIT, REFIT
-
-    @property
-    def known(self) -> bool:
-        """Whether the workers' speeds can be compared: costs were given, or learned, or cannot be told.
-
-        Before that the worker with the long samples seems slow, or fast, only because of what lengths seem to cost.
-        """
-        return len(self.coefficients) == 1 or self.status is not WorkStatus.EARLY or self._seen >= PATIENCE
 
     def recent(self, count: int) -> Array:
         """Return features and own seconds of the last iterations, ``[K, W, F + 1]``."""

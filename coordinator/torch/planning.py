@@ -169,7 +169,7 @@ class Planning:
     def learn(self, rows: RankReports) -> None:
         """Take the reports to account, and plan if waiting has cost enough since the plan before."""
         wants = self._pace.wants_plan(rows["seconds"], rows["steps"], float(rows["plan_seconds"].max()))
-        if not (wants or self._retell) or (self.work is not None and not self.work.known):
+        if not (wants or self._retell):
             self._tally.add(rows)
             return
         self._retell = False
