@@ -25,7 +25,7 @@ from paceline.predictors import Auto
 
 QUICK = "--quick" in sys.argv
 RANKS, GLOBAL_BATCH, LONGEST = 2, 64, 384
-STEPS, WARM_UP, SEEDS = 100, 20, 2 if QUICK else 10
+STEPS, WARM_UP, SEEDS = 100, 20, 2 if QUICK else 6
 TRUE = np.array([0.6, 0.35, 0.05])
 """What length, its square and being a sample share of the cost of a mean sample: as profiled in work_live.py."""
 
