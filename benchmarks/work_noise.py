@@ -134,6 +134,22 @@ def report() -> Iterator[str]:
                 off = "told" if told.cost else f"{off_S.mean():.1%} ({off_S.max():.1%})"
                 yield f"| {kind} | {noise:.0%} | {name} | {lost_S.mean():.1%} ({lost_S.max():.1%}) | {off} |"
 
+    yield NOTES
+
+
+NOTES = """
+## What was found with it
+
+- Where nobody is disturbed, following forecast speeds costs less than half a percent in the mean, and no dead-band is
+  wanted beside the balancer's own: shares that follow speeds also make up for costs that are a little off, which equal
+  shares do not. Keeping shares equal until costs are known made the first 40 steps longer.
+- What the live measurement lost there was not noise. The first move is made with lengths for costs. The search of all
+  objects of the process that follows it, once, counted as time of a plan, and a plan is made when waiting has cost five
+  times as much; so the next one came only after some twenty steps. With plans that take 30 ms the simulation loses as
+  much.
+- When costs change, past speeds are in other units. They are told to the predictor anew, and a plan is made at once.
+- With 10 % of noise in own times two ranks do not know costs to 5 % after 100 steps in every job; with 2 % they do.
+- Bursts: what is lost comes from steps sized for what was before, as with known costs."""
 
 if __name__ == "__main__":
     text = []
