@@ -1,7 +1,8 @@
 """What dividing by cost and speed gains in a real training: a small language model, two ranks, turns of one run.
 
-python benchmarks/work_live.py           # about two minutes; writes work_live.md
-python benchmarks/work_live.py --quick   # half a minute; prints only
+python benchmarks/work_live.py                # about eight minutes on an idle machine; writes work_live.md
+python benchmarks/work_live.py --quick        # a minute; prints only
+python benchmarks/work_live.py --quick quota  # this disturbance only
 
 Axis: W ranks.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from work_rank import GLOBAL_BATCH, LONGEST, SCHEMES, SPEEDS, STEPS, Told
+from work_rank import CONTENTIONS, GLOBAL_BATCH, LONGEST, SCHEMES, Told
 
 QUICK = "--quick" in sys.argv
 TARGETS: dict[object, float] = {
@@ -31,44 +33,44 @@ TARGETS: dict[object, float] = {
 }
 """By how much *both* is wanted to be faster than another scheme, under one disturbance or under all."""
 
-ROUNDS = 2 if QUICK else 3
+ROUNDS, SECONDS, WARM_UP = (1, 0.5, 4) if QUICK else (6, 3.0, 30)
+"""Rounds, in each of which every scheme has a turn of so many seconds; and steps of each scheme before them."""
 
 
 def main() -> None:
     from machine import machine
 
-    names = [name for name in SPEEDS if name in sys.argv] or list(SPEEDS)
+    names = [name for name in CONTENTIONS if name in sys.argv] or list(CONTENTIONS)
     text = ["# Cost and speed, live", "", "Command: `python benchmarks/work_live.py`", ""]
     text += [f"Machine: {machine('torch', 'transformers')}; load average {os.getloadavg()[0]:.1f} at the start.", ""]
     text += [ABOUT, ""]
     for name in names:
         text += [*section(name), ""]
         print("\n".join(text[-len(SCHEMES) - 8 :]), flush=True)
-    if not QUICK and names == list(SPEEDS):
+    if not QUICK and names == list(CONTENTIONS):
         Path(__file__).with_suffix(".md").write_text("\n".join(text))
 
 
 ABOUT = f"""A causal transformer of words on functions of Python's library, cut at {LONGEST} words, padded in batches;
-{GLOBAL_BATCH} samples of two ranks in a step, {ROUNDS} rounds, each of {STEPS} steps of every scheme in an order of its
-own. Models, gradients, reports, learning and plans are real, and time is each training thread's own CPU time, balancing
-included, divided by the rank's speed: the slower one ends a step. So other jobs of the machine move the figures little;
-what the network costs is left out. Figures are tokens per second over those of *random* in the same round: geometric
-means with the half-width of their 95 % confidence interval.
+{GLOBAL_BATCH} samples of two ranks in a step, each rank on a core of its own. {ROUNDS} rounds, in each of which every
+scheme has a turn of {SECONDS:g} s in an order drawn at random; quotas and bursts are those of `benchmarks/live.py`, and
+bursts come at the same times for all schemes of a round. Figures are tokens per second of wall time over those of
+*random* in the same round: geometric means with the half-width of their 95 % confidence interval.
 
 - *random*: equal counts of a random batch, plain `DistributedDataParallel`.
 - *batch_rebalance*: transformers' own sampler. It knows costs, but no speeds.
 - *speed*: this library without costs. *cost*: with learned costs, but equal shares.
 - *both*: this library with learned costs and forecast speeds.
-- *clairvoyant*: the same solver, told the profiled costs and the speeds of every step."""
+- *clairvoyant*: the same solver, told the profiled costs and, before every step, the speeds."""
 
 
 def section(name: str) -> Iterator[str]:
     """Run one disturbance and yield its table."""
     results = run(name)
     rates = rates_of(results)
-    slow, mean = SPEEDS[name]
-    about = "both ranks are alike" if slow == 1 else f"rank 1 has {slow:.0%} of the speed"
-    yield f"## `{name}`: {about}{f', on and off, {mean} steps each in the mean' if mean else ''}\n"
+    from paceline.lab.contention.disturbance import DISTURBANCES
+
+    yield f"## `{name}`: {DISTURBANCES[name]}\n"
     yield "| scheme | over random |\n| --- | --- |"
     for scheme in SCHEMES:
         mean_log, half = spread(np.log(rates[scheme] / rates["random"]))
@@ -96,13 +98,19 @@ def rates_of(results: list[list[dict[str, Any]]]) -> dict[str, np.ndarray]:
     rates: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
     for turns in zip(*results, strict=True):
         tokens, seconds = sum(turn["tokens"] for turn in turns), [turn["seconds"] for turn in turns]
-        rates[turns[0]["scheme"]].append(tokens / float(np.max(seconds, axis=0).sum()))
+        rates[turns[0]["scheme"]].append(tokens / max(seconds))
     return {scheme: np.array(values) for scheme, values in rates.items()}
 
 
 def run(name: str) -> list[list[dict[str, Any]]]:
     """Let two ranks train under one disturbance; return the turns that each saw."""
+    from paceline.lab.contention.disturbance import DISTURBANCES
+    from paceline.lab.processes.places import places
     from paceline.lab.processes.process import Process, wait
+
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        raise RuntimeError(f"two ranks need two cores; this process may use {len(cores)}")
 
     order = []
     for seed in range(ROUNDS):
@@ -110,9 +118,18 @@ def run(name: str) -> list[list[dict[str, Any]]]:
         random.Random(seed).shuffle(schemes)
         order += [(scheme, seed) for scheme in schemes]
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder, ExitStack() as running:
+        place = None
+        if DISTURBANCES[name].quota is not None:
+            (place,) = running.enter_context(places(1, 1.0))
+            if not place.folders:
+                raise RuntimeError(
+                    f"{name} needs control groups that can be written, which this machine does not let us"
+                )
+        (Path(folder) / "finish").write_bytes(struct.pack("q", 0))
         ranks = []
         for rank in range(2):
-            told = Told(rank, folder, name, order)
+            where = asdict(place) if place and rank else None
+            told = Told(rank, folder, name, order, SECONDS, WARM_UP, cores[rank], bool(rank), where)
             ranks.append(Process("work_rank", rank, Path(folder), asdict(told)))
             running.callback(ranks[-1].end)
         wait(ranks, lambda: all(rank.ended() for rank in ranks))

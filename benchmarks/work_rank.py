@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,8 @@ GLOBAL_BATCH = 64
 LONGEST = 384
 WORDS = 512
 SCHEMES = ("random", "batch_rebalance", "speed", "cost", "both", "clairvoyant")
-SPEEDS = {"none": (1.0, 0), "quota": (0.5, 0), "bursty": (0.25, 20)}
-"""For each disturbance the speed of the second rank, and the mean steps of a burst and of the calm between two."""
-
-WARM_UP = 20
-"""Steps of every scheme before the first turn: more than a policy's own warm-up."""
-
-STEPS = 20
-"""Steps of a turn."""
+CONTENTIONS = ("none", "quota", "bursty")
+"""Disturbances of ``paceline.lab``, which benchmarks/live.py has too."""
 
 
 @dataclass(frozen=True)
@@ -37,37 +30,24 @@ class Told:
     folder: str
     contention: str
     turns: list[tuple[str, int]]
+    seconds: float
+    warm_up: int
+    core: int
+    disturbed: bool
+    place: dict[str, Any] | None
+    hogs: tuple[int, ...] = ()
 
 
-class OwnTime:
-    """A clock that runs while this rank's training thread computes, slower ranks' faster: other jobs do not move it."""
+class Seen:
+    """A switch that remembers whether it is on, for the clairvoyant."""
 
-    def __init__(self) -> None:
-        self.speed = 1.0
-        self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        self._read, self._now = self._cpu(), 0.0
+    def __init__(self, switch: Any) -> None:
+        self.switch, self.on = switch, False
 
-    def _cpu(self) -> float:
-        return time.clock_gettime_ns(self._clock) * 1e-9
-
-    def __call__(self) -> float:
-        """Return the time in seconds, from whatever thread."""
-        read = self._cpu()
-        self._now += (read - self._read) / self.speed
-        self._read = read
-        return self._now
-
-
-def speeds_of(contention: str, seed: int, steps: int = STEPS) -> list[float]:
-    """Return the second rank's speed in each step of a turn: the same for every scheme."""
-    slow, mean = SPEEDS[contention]
-    if not mean:
-        return [slow] * steps
-    chance, on, speeds = random.Random(seed), bool(seed % 2), []
-    for _ in range(steps):
-        speeds.append(slow if on else 1.0)
-        on ^= chance.random() < 1 / mean
-    return speeds
+    def turn(self, on: bool) -> None:
+        """Turn the disturbance on or off."""
+        self.on = on
+        self.switch.turn(on)
 
 
 def texts() -> list[Any]:
@@ -120,16 +100,16 @@ def collate(samples: list[Any]) -> tuple[Any, Any]:
 class Contestant:
     """One scheme's training, which can be stopped and resumed between any two steps."""
 
-    def __init__(self, scheme: str, told: Told, data: list[Any], profiled: np.ndarray, clock: OwnTime) -> None:
+    def __init__(
+        self, scheme: str, told: Told, data: list[Any], profiled: np.ndarray, speed: Callable[[], float]
+    ) -> None:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
-        self.scheme, self.told, self.data, self.clock = scheme, told, data, clock
+        self.scheme, self.told, self.data, self.speed = scheme, told, data, speed
         self.model = DistributedDataParallel(model())
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3)
-        self.tokens: list[int] = []
-        self.seconds: list[float] = []
-        self.slow = 1.0
+        self.losses: list[int] = []  # tokens of each step, under the name by which turns are counted
         self.lengths = np.array([len(text) - 1 for text in data], dtype=np.float64)
         self.loader, self.balance = self._loader(scheme, profiled)
         self._steps = self._train()
@@ -157,20 +137,15 @@ class Contestant:
 
             policy = Policy(warmup=2**40) if scheme == "cost" else None
             balance = attach(self.model, loader, predictor=Auto(), policy=policy)
-            balance._clock._marks.mark = self.clock  # reports are about this clock
         return loader, balance
 
-    def step(self, slow: float) -> None:
-        """Train for one step, in which the second rank is this fast."""
-        self.slow = slow
-        self.clock()
-        self.clock.speed = slow if self.told.rank else 1.0
+    def step(self) -> None:
+        """Train for one step; the clairvoyant is told how fast the second rank is."""
         if self.scheme == "clairvoyant":
+            slow = self.speed()
             share = round(GLOBAL_BATCH * slow / (1 + slow))
             self.loader.sizes = np.array([GLOBAL_BATCH - share, share])
-        began = self.clock()
         next(self._steps)
-        self.seconds.append(self.clock() - began)
 
     def _train(self) -> Iterator[None]:
         import torch
@@ -181,7 +156,7 @@ class Contestant:
                 self.optimiser.zero_grad()
                 cross_entropy(self.model(inputs).flatten(0, 1), labels.flatten()).backward()
                 self.optimiser.step()
-                self.tokens.append(int(torch.count_nonzero(labels != -100)))
+                self.losses.append(int(torch.count_nonzero(labels != -100)))
                 yield
 
     def cost_error(self, profiled: np.ndarray) -> float | None:
@@ -197,22 +172,40 @@ class Contestant:
 
 
 def profile(data: list[Any]) -> np.ndarray:
-    """Return what each sample costs alone on this core: seconds of a padded batch, per sample, by its length."""
+    """Return what each sample costs alone on this core, in seconds, by its length.
+
+    Costs are differences between many rows and few: what a batch costs besides its samples is no sample's.
+    """
     import torch
     from torch.nn.functional import cross_entropy
 
-    net, lengths, seconds = model(), (8, 32, 64, 128, 256, 384), []
-    for length in lengths:
-        inputs = torch.zeros(16, length, dtype=torch.int64)
-        taken = []
-        for _ in range(6):
-            began = time.thread_time()
-            cross_entropy(net(inputs).flatten(0, 1), inputs.flatten()).backward()
-            taken.append(time.thread_time() - began)
-        seconds.append(min(taken) / 16)
+    net, lengths, rows = model(), (4, 16, 48, 96, 192, 288, 384), (8, 32)
+    taken: dict[tuple[int, int], list[float]] = {}
+    for _ in range(8):  # in turns: a busy moment then meets all lengths
+        for length in lengths:
+            for count in rows:
+                inputs = torch.zeros(count, length, dtype=torch.int64)
+                began = time.thread_time()
+                cross_entropy(net(inputs).flatten(0, 1), inputs.flatten()).backward()
+                taken.setdefault((length, count), []).append(time.thread_time() - began)
+    few, many = (np.array([min(taken[length, count]) for length in lengths]) for count in rows)
+    seconds = np.maximum(many - few, 1e-6) / (rows[1] - rows[0])
     wide = np.array([len(text) - 1 for text in data], dtype=np.float64)
-    fit = np.polyfit(lengths, seconds, 2, w=1 / np.array(seconds))
-    return np.maximum(np.polyval(fit, wide), min(seconds) / 4)
+    fit = np.polyfit(lengths, seconds, 2, w=1 / seconds)
+    return np.maximum(np.polyval(fit, wide), seconds.min() / 4)
+
+
+def told_of(told: Told) -> tuple[Any, Callable[[], float]]:
+    """Begin this rank's disturbance; return what turns it on and off, and what its speed is at the moment."""
+    from paceline.lab.contention.disturbance import DISTURBANCES
+    from paceline.lab.experiment.worker import disturbed
+
+    bursts = disturbed(asdict(told), SimpleNamespace(contention=told.contention))
+    quota = DISTURBANCES[told.contention].quota or 1.0
+    if bursts is None:
+        return None, lambda: quota
+    bursts.switch = seen = Seen(bursts.switch)
+    return bursts, lambda: quota if seen.on else 1.0
 
 
 def work() -> None:
@@ -221,29 +214,38 @@ def work() -> None:
     import torch
     from torch import distributed
 
+    from paceline.lab.experiment.worker import Finish, take_turn
     from paceline.lab.processes.orphan import die_with_parent
+    from paceline.lab.processes.places import Place
 
     die_with_parent()
+    os.sched_setaffinity(0, [told.core])
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     distributed.init_process_group("gloo", init_method=f"file://{told.folder}/rendezvous", rank=told.rank, world_size=2)
     data = texts()
     costs = torch.tensor(profile(data))
     distributed.broadcast(costs, src=0)  # every rank must divide by the same
-    clock = OwnTime()
-    contestants = {scheme: Contestant(scheme, told, data, costs.numpy(), clock) for scheme in SCHEMES}
+    if told.place:
+        Place(**told.place).enter()  # only now, because libraries load slowly under a quota
+    bursts, second = told_of(told)
+
+    def speed() -> float:
+        now = torch.tensor([second()])
+        distributed.broadcast(now, src=1)
+        return float(now)
+
+    contestants = {scheme: Contestant(scheme, told, data, costs.numpy(), speed) for scheme in SCHEMES}
     for contestant in contestants.values():
-        for slow in speeds_of(told.contention, 0, WARM_UP):
-            contestant.step(slow)
-    turns = []
+        for _ in range(told.warm_up):
+            contestant.step()
+    turns, finish = [], Finish(Path(told.folder) / "finish")
     for scheme, seed in told.turns:
         one = contestants[scheme]
-        for slow in speeds_of(told.contention, seed):
-            one.step(slow)
-        error = one.cost_error(costs.numpy())
-        turns.append(
-            {"scheme": scheme, "seconds": one.seconds[-STEPS:], "tokens": sum(one.tokens[-STEPS:]), "cost_error": error}
-        )
+        seen = take_turn(one, scheme, seed, told.seconds, told.rank, finish, bursts)
+        error, count = one.cost_error(costs.numpy()), len(seen.seconds)
+        tokens = sum(one.losses[seen.first : seen.first + count])
+        turns.append({"scheme": scheme, "seconds": sum(seen.seconds), "tokens": tokens, "cost_error": error})
     (Path(told.folder) / f"result{told.rank}.json").write_text(json.dumps(turns))
     distributed.destroy_process_group()
 

@@ -20,8 +20,11 @@ WINDOW = 128
 """Iterations that are remembered: enough for costs within some 5 % where times have 3 % of noise, and soon forgotten
 where a phase of training changes what samples cost."""
 
-REFIT = 8
-"""Iterations from one fit to the next. A fit takes about 2 ms, so this is a quarter of a millisecond an iteration."""
+REFIT, RAREST = 8, 64
+"""Iterations from one fit to the next, at first and once costs have settled. A fit takes 2 ms or more."""
+
+SETTLED = 0.01
+"""Costs have settled where a fit changes no coefficient by more than this."""
 
 ROUNDS = 8
 """Steps of a fit; it begins where the one before ended, so few are needed."""
@@ -106,6 +109,11 @@ class WorkModel:
         self.status = WorkStatus.EARLY
         self._past: deque[Array] = deque(maxlen=WINDOW)
         self._seen = 0
+        self._next_fit, self._every = REFIT, REFIT
+
+    def recent(self, count: int) -> Array:
+        """Return features and own seconds of the last iterations, ``[K, W, F + 1]``."""
+        return np.stack(list(self._past)[-count:]) if self._past else np.zeros((0, 0, len(self.coefficients) + 1))
 
     def work(self, features_WF: Array) -> Array:
         """Return the work of batches with these features, ``[W]``, in average samples."""
@@ -132,7 +140,14 @@ class WorkModel:
             self._past.clear()  # a worker joined or left
         self._past.append(np.column_stack([features, seconds]))
         self._seen += 1
-        return len(self.coefficients) > 1 and self._seen % REFIT == 0 and self._refit()
+        if len(self.coefficients) == 1 or self._seen < self._next_fit:
+            return False
+        before = self.coefficients
+        changed = self._refit()
+        settled = self.status is not WorkStatus.EARLY and bool((np.abs(self.coefficients - before) <= SETTLED).all())
+        self._every = min(2 * self._every, RAREST) if settled else REFIT
+        self._next_fit = self._seen + self._every
+        return changed
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt."""
@@ -143,6 +158,7 @@ class WorkModel:
             "fixed": np.array(self.fixed),
             "status": np.array(self.status.name),
             "seen": np.array(self._seen),
+            "fits": np.array([self._next_fit, self._every]),
             "past": past,
         }
 
@@ -163,6 +179,9 @@ class WorkModel:
         self.fixed = float(state["fixed"])
         self.status = WorkStatus[str(state["status"])]
         self._seen = int(state["seen"])
+        # States of earlier versions fitted at every multiple of REFIT.
+        fits = state.get("fits", np.array([self._seen + REFIT - self._seen % REFIT, REFIT]))
+        self._next_fit, self._every = (int(number) for number in fits)
         self._past = deque(state["past"], maxlen=WINDOW)
 
     def _refit(self) -> bool:

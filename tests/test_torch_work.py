@@ -8,9 +8,14 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.coordinator.torch import planning as planning_module
+from paceline.coordinator.torch.planning import Planning
+from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.reporting.reports import COLUMNS, RankReports
-from paceline.coordinator.work import WorkStatus
+from paceline.coordinator.work import RAREST, WorkStatus
+from paceline.predictors import EWMA
 
 
 @pytest.fixture
@@ -102,3 +107,60 @@ def test_a_recorder_takes_the_work_that_the_loader_knows_and_else_the_size_of_th
         balance.close()
         expected = told if balanced else [20 * 4] * len(told)
         assert merge([tmp_path / name]).work[:, 0] == pytest.approx(expected)
+
+
+class Stub:
+    """What planning asks of a loader of two ranks."""
+
+    dealt = micro_batch = None
+    least_samples, step_ends = 1, True
+
+    def __init__(self):
+        self.coefficients, self.sizes = np.eye(3)[0], np.array([32, 32])
+
+
+def planned(steps, *, plan_seconds=0.0015, true=(0.4, 0.5, 0.1), tell=lambda planning: None):
+    """Let a rank with few long samples and one with many short ones report, at equal speeds."""
+    chance, loader = np.random.default_rng(0), Stub()
+    balancer = LoadBalancer(EWMA(0.3), workers=["0", "1"], global_batch=64, policy=Policy(warmup=2))
+    planning = Planning(balancer, loader, None, ["0", "1"], Pace(), 0)
+    for _ in range(steps):
+        part_W = np.array(loader.sizes / 32.0)
+        long, short = chance.uniform(0.9, 1.1, (2, 3)) * [[30, 55, 8], [30, 9, 50]]
+        features_WF = np.stack([long, short]) * part_W[:, None]
+        known = {"samples": 1, "micro_batches": 1, "steps": 1, "plan_seconds": plan_seconds}
+        seconds_W = features_WF @ np.array(true) / 800
+        rows = [
+            [*(known.get(name, seconds if name == "seconds" else 0) for name in COLUMNS), *features_F]
+            for seconds, features_F in zip(seconds_W, features_WF, strict=True)
+        ]
+        planning.learn(planning.in_work(planning.in_order(np.array(rows))))
+        tell(planning)
+    return planning
+
+
+def test_speeds_are_told_anew_in_the_units_of_new_costs_and_planned_by_at_once():
+    before, after = [], []
+
+    def tell(planning):
+        changed = planning.work.status is not WorkStatus.EARLY
+        (after if changed else before).append(planning.plan)
+
+    planned(9, plan_seconds=1.0, tell=tell)  # a plan would wait for a long time
+    speeds = [plan.forecast.speed for plan in (before[-1], after[0])]
+    assert speeds[0][1] > 1.3 * speeds[0][0], "by length alone the rank with the long samples seems slow"
+    assert speeds[1][1] == pytest.approx(speeds[1][0], rel=0.1)
+    assert after[0].iteration == before[-1].iteration + 1, "the plan is not made in the very iteration"
+
+
+def test_costs_that_have_settled_are_fitted_ever_more_rarely():
+    fits = planned(200).work.state_dict()["fits"]
+    assert fits[1] == RAREST
+
+
+def test_a_plan_that_took_long_once_hardly_delays_the_next(monkeypatch):
+    ticks = iter([0.0, 0.3, 1.0, 1.002, 2.0, 2.3] + [3.0] * 100)
+    monkeypatch.setattr(planning_module.time, "perf_counter", lambda: next(ticks))
+    seen = []
+    planned(3, tell=lambda planning: seen.append(planning.plan_seconds))
+    assert seen == pytest.approx([0.0907, 0.002, 0.0914], abs=1e-3)

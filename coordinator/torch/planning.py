@@ -16,14 +16,22 @@ from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.pace import Pace
-from paceline.coordinator.torch.reporting.reports import PLACE, RankReports, ReportTally
+from paceline.coordinator.torch.reporting.reports import PLACE, RankReports, ReportTally, at_shares
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.work import WorkModel
+from paceline.predictors import Report
 
 logger = logging.getLogger(__name__)
 
 PLAN_SMOOTHING = 0.3
-"""Weight of the newest plan in what a plan costs: one that met a busy machine says little about the next."""
+"""Weight of the newest plan in what a plan costs, where it took longer: one that met a busy machine, or work that is
+done once, says little about the next."""
+
+RETOLD = 16
+"""Iterations that are told to the predictor anew when costs have changed: most predictors remember fewer."""
+
+CHANGED = 0.02
+"""Speeds are told anew where the costs of one worker have moved this far from those of another."""
 
 
 class Planning:
@@ -77,6 +85,7 @@ class Planning:
         self._pace = pace
         self._drivers_before = np.full((len(workers), drivers), np.nan)
         self._tally = ReportTally()
+        self._retell = False
         self._begin()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
@@ -134,16 +143,36 @@ class Planning:
         assert isinstance(self._loader, KnowsWork), "it has costs"
         work_W, parts_W = self.work.work(rows.features_WF), rows["micro_batches"]
         planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), self.work.fixed)
+        before_W = work_W
         if self.work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
             self._loader.coefficients = self.work.coefficients
             self._take_sizes()
+            if apart(self.work.work(rows.features_WF), before_W) > CHANGED:
+                return self._retold(rows)
         return planned
+
+    def _retold(self, rows: RankReports) -> RankReports:
+        """Tell the predictor the last iterations in the units of the new costs; return the newest report in them.
+
+        Speeds in the old units would look like a worker that has become slower: the one whose samples now cost more.
+        """
+        assert self.work is not None, "it has costs"
+        shares_W, fixed = self.plan.sizes.astype(np.float64), self.work.fixed
+        self._tally, self._retell = ReportTally(), True
+        if not self._drivers_before.size:  # drivers of past iterations are not kept
+            self.balancer.predictor.reset(self.balancer.workers)
+            for features_WF1 in self.work.recent(RETOLD)[:-1]:
+                work_W, seconds_W = self.work.work(features_WF1[:, :-1]), features_WF1[:, -1]
+                self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))
+        return rows.at_shares(self.work.work(rows.features_WF), shares_W, fixed)
 
     def learn(self, rows: RankReports) -> None:
         """Take the reports to account, and plan if waiting has cost enough since the plan before."""
-        if not self._pace.wants_plan(rows["seconds"], rows["steps"], float(rows["plan_seconds"].max())):
+        wants = self._pace.wants_plan(rows["seconds"], rows["steps"], float(rows["plan_seconds"].max()))
+        if not (wants or self._retell):
             self._tally.add(rows)
             return
+        self._retell = False
         began = time.perf_counter()
         before_WD, now_WD = (self._drivers_before, rows.drivers_WD) if self._drivers_before.size else (None, None)
         if len(self._tally):
@@ -155,7 +184,8 @@ class Planning:
         self._drivers_before = rows.drivers_WD
         self._take_sizes()
         self._pace.planned(acted=self.plan.acted)
-        self.plan_seconds += PLAN_SMOOTHING * (time.perf_counter() - began - self.plan_seconds)
+        took = time.perf_counter() - began
+        self.plan_seconds = min(took, self.plan_seconds + PLAN_SMOOTHING * (took - self.plan_seconds))
 
     def _take_sizes(self) -> None:
         """Hand the plan to the loader."""
@@ -170,6 +200,18 @@ class Planning:
         self.order = np.array([self._workers.index(worker) for worker in self.balancer.workers])
         self._rank_order = np.argsort(self.order)
         self._take_sizes()
+
+
+def apart(one_W: Array, other_W: Array) -> float:
+    """Return how far the logarithms of two works have moved apart between workers; 0 where none is known.
+
+    >>> apart(np.array([2.0, 1.1]), np.array([1.0, 0.5])).__round__(3)
+    0.095
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change_W = np.log(one_W / other_W)
+    known = change_W[np.isfinite(change_W)]
+    return float(np.ptp(known)) if len(known) else 0.0
 
 
 def _work_of(loader: Loader) -> WorkModel | None:

@@ -93,10 +93,8 @@ class RankReports:
         fixed
             Seconds of a micro-batch that do not depend on its work.
         """
-        report_WF, parts_W, seconds_W = self.report_WF.copy(), self["micro_batches"], self["seconds"]
-        fixed_W = np.minimum(fixed * parts_W, (1 - LEAST_OWN) * seconds_W)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            report_WF[:, _AT["seconds"]] = fixed_W + (seconds_W - fixed_W) * (shares_W * parts_W / work_W)
+        report_WF, parts_W = self.report_WF.copy(), self["micro_batches"]
+        report_WF[:, _AT["seconds"]] = at_shares(self["seconds"], work_W, shares_W * parts_W, fixed * parts_W)
         report_WF[:, _AT["samples"]] = np.where(work_W > 0, shares_W * parts_W, np.nan)
         return RankReports(report_WF, self.features)
 
@@ -122,6 +120,18 @@ class RankReports:
         """Return these columns, ``[W, len(names)]``."""
         places: Array = self.report_WF[:, [_AT[name] for name in names]]
         return places
+
+
+def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed: float | Array) -> Array:
+    """Return the seconds that workers would have taken for their shares, in place of their work, ``[W]``.
+
+    >>> at_shares(np.array([1.0, 2.1]), np.array([9.0, 20.0]), np.array([10.0, 10.0]), fixed=0.1).round(2)
+    array([1.1, 1.1])
+    """
+    fixed_W = np.minimum(fixed, (1 - LEAST_OWN) * seconds_W)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        seconds: Array = fixed_W + (seconds_W - fixed_W) * (shares_W / work_W)
+    return seconds
 
 
 class ReportTally:
