@@ -120,8 +120,8 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     iteration = frame["iteration"].to_numpy(dtype=np.int64)
     row = iteration - iteration.min()  # a number that is absent for all workers is a gap, not a neighbour
     iterations = int(row.max()) + 1
+    _check_dense(len(frame), iterations, len(workers))  # before pairs are numbered: a far row would overflow
     _check_unique(frame, row, column, len(workers))
-    _check_dense(len(frame), iterations, len(workers))
 
     def panel(name: str) -> NDArray[np.float64]:
         values = np.full((iterations, len(workers)), np.nan)
