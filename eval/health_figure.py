@@ -84,8 +84,11 @@ def unit_of(trace: Trace, driver: str) -> str:
     >>> unit_of(Trace([[1]], [[1]], meta={"units": "cpu: percent; memory: GB"}), "memory")
     'GB'
     """
-    units = dict(part.partition(": ")[::2] for part in trace.meta.get("units", "").split("; "))
-    return units.get(driver, "")
+    for part in trace.meta.get("units", "").split("; "):
+        name, _, unit = part.partition(": ")
+        if name == driver:
+            return unit
+    return ""
 
 
 def _draw_memory(panel: Any, correlation_HW: Array, count: int) -> None:
