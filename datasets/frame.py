@@ -81,27 +81,22 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
     """
     import pandas as pd
 
-    frame = frame.infer_objects()
-    columns: dict[str, Any] = {}
-    for name in map(str, frame.columns):
-        column = frame[name]
-        moment, span = (
-            isinstance(column.dtype, pd.DatetimeTZDtype) or column.dtype.kind == "M",
-            column.dtype.kind == "m",
-        )
-        if (moment and name in (*REQUIRED, *DURATIONS)) or (
-            span and name in ("worker", "iteration", "samples", "start")
-        ):
-            raise ValueError(f"column {name!r} must not hold {'dates' if moment else 'durations'} ({column.dtype})")
+    found = frame.infer_objects().rename(columns=str)  # Python's own times are objects, and names may be numbers
+    for name, column in list(found.items()):
+        moment = isinstance(column.dtype, pd.DatetimeTZDtype) or column.dtype.kind == "M"
+        span = column.dtype.kind == "m"
+        if moment and name in (*REQUIRED, *DURATIONS):
+            raise ValueError(f"column {name!r} must not hold dates ({column.dtype})")
+        if span and name in ("worker", "iteration", "samples", "start"):
+            raise ValueError(f"column {name!r} must not hold durations ({column.dtype})")
         if moment:
-            columns[name] = (pd.to_datetime(column, utc=True) - EPOCH).dt.total_seconds()
+            found[name] = (pd.to_datetime(column, utc=True) - EPOCH).dt.total_seconds()
         elif span:
-            columns[name] = column.dt.total_seconds()
+            found[name] = column.dt.total_seconds()
         elif name in DURATIONS and unit != "s":
-            columns[name] = _numbers(frame, name) * seconds_of(unit)
+            found[name] = _numbers(found, name) * seconds_of(unit)
         elif name == "start" and start_unit != "s":
-            columns[name] = _numbers(frame, name) * seconds_of(start_unit)
-    found = frame.assign(**columns) if columns else frame
+            found[name] = _numbers(found, name) * seconds_of(start_unit)
     if "start" in found.columns and (late := _numbers(found, "start") > LATEST).any():
         raise ValueError(
             f"column 'start' must hold seconds since 1970, but row {_first(late)} holds "
@@ -120,8 +115,8 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     iteration = frame["iteration"].to_numpy(dtype=np.int64)
     row = iteration - iteration.min()  # a number that is absent for all workers is a gap, not a neighbour
     iterations = int(row.max()) + 1
+    _check_dense(len(frame), iterations, len(workers))  # before pairs are numbered: a far row would overflow
     _check_unique(frame, row, column, len(workers))
-    _check_dense(len(frame), iterations, len(workers))
 
     def panel(name: str) -> NDArray[np.float64]:
         values = np.full((iterations, len(workers)), np.nan)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._require import require
-from paceline.eval.figures import GREY
-from paceline.eval.run_report import COLOURS, LISTED, mean, number, percent, plain, table, write_page
+from paceline.eval.figures import GREY, plain
+from paceline.eval.run_report import COLOURS, LISTED, mean, number, percent, table, write_page
 
 if TYPE_CHECKING:
     from paceline.coordinator.metrics import AsyncRun
@@ -81,7 +81,7 @@ def async_figure(run: AsyncRun) -> bytes:
     for w, worker in enumerate(run.workers):
         look = {"color": colours.get(w, "#CCCCCC"), "linewidth": 1.2 if w in colours else 0.7}
         stale.plot(
-            run.seconds, run.of_workers["staleness"][:, w], **look, label=plain(worker) if w in colours else None
+            run.seconds, run.of_workers["staleness"][:, w], **look, label=f" {plain(worker)}" if w in colours else None
         )
         stale.plot(run.seconds, run.of_workers["expected"][:, w], **{**look, "linestyle": ":"})
         sizes.plot(run.seconds, run.of_workers["sizes"][:, w], **look)

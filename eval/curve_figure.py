@@ -10,7 +10,7 @@ import numpy as np
 from paceline._require import require
 from paceline._whole import written_whole
 from paceline.datasets.profiles import CURVE
-from paceline.eval.figures import BLUE, GREY, VERMILION
+from paceline.eval.figures import BLUE, GREY, VERMILION, plain
 from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve
 
 if TYPE_CHECKING:
@@ -53,21 +53,33 @@ def curve_figure(profile: pd.DataFrame, path: str | Path) -> Path:
 
 
 def _draw(panel: Any, title: str, rows: pd.DataFrame) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     size, seconds = (rows[name].to_numpy(dtype=np.float64) for name in ("batch", "seconds"))
     fits = np.isfinite(seconds)
     fit = fit_curve(size[fits], seconds[fits])
-    along = np.linspace(0.0, 1.05 * size[fits].max(), 200)
+    along = np.geomspace(size[fits].min() / 1.2, 1.2 * size[fits].max(), 200)
+    off = np.abs(curve_seconds(fit, size[fits]) / seconds[fits] - 1.0)
     panel.plot(along, 1e3 * curve_seconds(fit, along), color=BLUE, linewidth=1.5)
     panel.plot(size[fits], 1e3 * seconds[fits], "o", color=VERMILION, markersize=5, clip_on=False)
     floor, slope, intercept = fit
     line = f"{1e3 * intercept:.3g} ms + {1e3 * slope:.3g} ms x"
     text = f"max({1e3 * floor:.3g} ms, {line})" if floor > 0 else line
-    panel.set_title(f"{title}\nt(x) = {text}", loc="left", fontsize=10)
+    worst = f"{100 * off.max():.0f} % at {size[fits][off.argmax()]:g} samples"
+    at = f"{100 * np.median(off):.1f} % off in the median, {worst}"
+    panel.set_title(f"{plain(title)}\nt(x) = {text}\n{at}", loc="left", fontsize=10)
     if not fits.all():
         panel.axvline(size[fits].max(), color=GREY, linestyle="--", linewidth=1)
-        panel.annotate("memory limit ", (size[fits].max(), 0), ha="right", va="bottom", color=GREY)
-    panel.set_xlim(left=0)
-    panel.set_ylim(bottom=0)
+        where = (size[fits].max(), 0.02)
+        panel.annotate("memory limit ", where, xycoords=("data", "axes fraction"), ha="right", va="bottom", color=GREY)
+    # Both logarithmic: sizes span decades, and what counts are ratios of times, which are distances here.
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_formatter(NullFormatter())
+    panel.grid(which="major", color=GREY, alpha=0.25, linewidth=0.5)
     panel.set_xlabel("batch, samples")
     panel.set_ylabel("time of a step, ms")
     panel.spines[["top", "right"]].set_visible(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._arrays import Array
+from paceline._printable import printable
 from paceline._require import require
 from paceline._whole import written_whole
 from paceline.datasets import Trace
@@ -24,6 +26,10 @@ BLACK, GREY, BLUE, GREEN, VERMILION = "#000000", "#767676", "#0072B2", "#009E73"
 
 WINDOW = 25
 """Iterations averaged in the lower panel of the replay's figure."""
+
+
+MOST_LINES = 12
+"""Most workers with a line of their own; of more, bands are drawn."""
 
 
 def replay_figure(replay: Replay, trace: Trace, path: str | Path, *, scheme: str | None = None) -> Path:
@@ -52,7 +58,10 @@ def replay_figure(replay: Replay, trace: Trace, path: str | Path, *, scheme: str
 
 
 def leaderboard_figure(leaderboard: Leaderboard, path: str | Path) -> Path:
-    """Draw every predictor's RMSE relative to the last value, overall and on its worst worker. Return the path.
+    """Draw every predictor's RMSE relative to the last value, with its interval over workers. Return the path.
+
+    A dot is the geometric mean over all workers, its line the range in which that mean lies with 95 % confidence, and a
+    diamond the worst worker. The axis begins where the values do: from 0, their differences would be hidden.
 
     Raises
     ------
@@ -63,29 +72,68 @@ def leaderboard_figure(leaderboard: Leaderboard, path: str | Path) -> Path:
     axes = figure.subplots()
     table = leaderboard.overall.iloc[::-1]
     heights = np.arange(len(table))
-    axes.barh(heights, table["rmse"], height=0.55, color=[BLUE if rmse < 1 else GREY for rmse in table["rmse"]])
-    axes.plot(table["worst"], heights, "D", color=VERMILION, markersize=6, markeredgecolor="white")
+    low, high = np.array([_interval(leaderboard, name) for name in table["predictor"]]).T
+    colours = [BLUE if rmse < 1 else GREY for rmse in table["rmse"]]
+    axes.hlines(heights, low, high, color=colours, linewidth=2)
+    axes.scatter(table["rmse"], heights, color=colours, s=42, zorder=3)
+    axes.plot(table["worst"], heights, "D", color=VERMILION, markersize=5, markeredgecolor="white")
     axes.axvline(1.0, color=BLACK, linewidth=1)
+    right = max(1.0, high.max(), table["worst"].max())
     for height, rmse in zip(heights, table["rmse"], strict=True):
-        axes.annotate(f"{rmse:.3f}", (0.01, height), va="center", color="white", fontweight="bold")
-    axes.set_yticks(heights, table["predictor"])
-    axes.set_xlim(0, 1.08 * max(1.0, table["worst"].max()))
+        axes.annotate(f"{rmse:.3f}", (1.0, height), xycoords=("axes fraction", "data"), va="center")
+    axes.set_yticks(heights, [plain(name) for name in table["predictor"]])
+    left = min(1.0, low.min(), table["rmse"].min())
+    axes.set_xlim(left - 0.03 * (right - left), right + 0.06 * (right - left))
     axes.set_xlabel("RMSE relative to the last value: left of the line is better")
-    axes.set_title("bars: all workers; diamonds: the worst worker", loc="right", fontsize=10)
+    axes.set_title("dots: mean over workers, 95 % interval; diamonds: the worst worker", loc="right", fontsize=10)
     return _save(figure, path)
+
+
+def _interval(leaderboard: Leaderboard, predictor: str) -> tuple[float, float]:
+    """Return the ends of the 95 % interval of a predictor's geometric mean over workers; of one worker, its value."""
+    rows = leaderboard.workers
+    ratios = rows.loc[rows["predictor"] == predictor, "rmse"].to_numpy(dtype=np.float64)
+    ratios = ratios[ratios > 0]
+    if not len(ratios):
+        return float("nan"), float("nan")
+    middle = np.log(ratios).mean()
+    half = 1.96 * np.log(ratios).std(ddof=1) / np.sqrt(len(ratios)) if len(ratios) > 1 else 0.0
+    return float(np.exp(middle - half)), float(np.exp(middle + half))
+
+
+def plain(name: str) -> str:
+    """Return a name escaped for matplotlib: ``$`` would start a formula."""
+    return printable(name).replace("$", r"\$")
 
 
 def _draw_speeds(axes: Axes, trace: Trace) -> None:
     speed_TW = np.stack([_smooth(speed_T, 5) for speed_T in trace.speed.T], axis=1)
     slowest = int(np.argmin([speed_T[np.isfinite(speed_T)].mean() for speed_T in speed_TW.T]))
     others = [w for w in range(len(trace.workers)) if w != slowest]
-    axes.plot(speed_TW[:, others], color=GREY, linewidth=0.8)
+    if len(others) > MOST_LINES:
+        _draw_bands(axes, speed_TW[:, others])
+    else:
+        axes.plot(speed_TW[:, others], color=GREY, linewidth=0.8)
     axes.plot(speed_TW[:, slowest], color=VERMILION, linewidth=1.0)
     axes.set_ylim(bottom=0)
-    labels = [("the others", GREY, speed_TW[:, others])] if others else []
-    _label_ends(axes, [*labels, (f"{trace.workers[slowest]}, the slowest", VERMILION, speed_TW[:, [slowest]])], 0.14)
+    about = "the others" + (":\nmedian, half, 90 %" if len(others) > MOST_LINES else "")
+    labels = [(about, GREY, speed_TW[:, others])] if others else []
+    _label_ends(
+        axes, [*labels, (f"{plain(trace.workers[slowest])}, the slowest", VERMILION, speed_TW[:, [slowest]])], 0.14
+    )
     axes.set_ylabel("recorded speed,\nsamples/s")
-    axes.set_title(f"{trace.name}: {len(trace.workers)} workers", loc="left", fontweight="bold")
+    axes.set_title(f"{plain(trace.name)}: {len(trace.workers)} workers", loc="left", fontweight="bold")
+
+
+def _draw_bands(axes: Axes, speed_TW: Array) -> None:
+    """Draw where half and nine tenths of the workers lie: single lines of many workers are a solid grey."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # no worker may have reported
+        quantile_QT = np.nanquantile(speed_TW, [0.05, 0.25, 0.5, 0.75, 0.95], axis=1)
+    along = np.arange(len(speed_TW))
+    for low, high, alpha in ((0, 4, 0.25), (1, 3, 0.4)):
+        axes.fill_between(along, quantile_QT[low], quantile_QT[high], color=GREY, alpha=alpha, linewidth=0)
+    axes.plot(along, quantile_QT[2], color=GREY, linewidth=1.2)
 
 
 def _draw_times(axes: Axes, replay: Replay, scheme: str) -> None:

@@ -20,7 +20,7 @@ from paceline._arrays import Array
 from paceline._printable import printable
 from paceline._require import require
 from paceline._whole import written_whole
-from paceline.eval.figures import BLACK, BLUE, GREEN, GREY, VERMILION
+from paceline.eval.figures import BLACK, BLUE, GREEN, GREY, VERMILION, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,8 +127,9 @@ def run_figure(run: Run) -> bytes:
     waits.fill_between(*_pieces(run, 100 * run.waiting_share), color=GREY, alpha=0.6, linewidth=0)
     waits.set_ylabel("waiting, %")
     waits.set_xlabel("iteration")
-    for axes in figure.axes:
+    for axes in (times, waits):
         axes.set_ylim(bottom=0)
+    for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
@@ -139,12 +140,12 @@ def _draw_times(axes: Axes, run: Run) -> None:
     equal, expected = run.of_fleet["equal_seconds"], np.fmax.reduce(run.forecast_seconds, axis=1)
     top = 1.1 * float(np.fmax.reduce([*run.makespan, *equal, 0.0]))
     lines = (
-        ("equal batches, an estimate", equal, BLACK, "-"),
-        ("forecast", np.where(expected < top, expected, np.nan), GREEN, ":"),  # the first forecast is far off
-        ("measured", run.makespan, BLUE, "-"),
+        ("equal batches, an estimate", equal, BLACK, "-", 1.3),
+        ("measured", run.makespan, BLUE, "-", 1.3),
+        ("forecast", np.where(expected < top, expected, np.nan), "#E69F00", (0, (4, 2)), 1.8),  # the first is far off
     )
-    for name, seconds, colour, style in lines:
-        axes.plot(*_pieces(run, 1e3 * seconds), style, color=colour, linewidth=1.3, label=name)
+    for name, seconds, colour, style, width in lines:  # the forecast last: it lies on what was measured if it is good
+        axes.plot(*_pieces(run, 1e3 * seconds), linestyle=style, color=colour, linewidth=width, label=name)
     axes.set_ylabel("time of the slowest\nworker, ms")
     axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
 
@@ -161,9 +162,24 @@ def _draw_shares(axes: Axes, run: Run) -> None:
     for w in set(range(len(run.workers))) - set(named.tolist()):
         axes.plot(*_pieces(run, shares_TW[:, w]), color="#CCCCCC", linewidth=0.7)
     for w, colour in zip(sorted(named.tolist()), COLOURS, strict=False):
-        axes.plot(*_pieces(run, shares_TW[:, w]), color=colour, linewidth=1.2, label=plain(run.workers[w]))
+        axes.plot(*_pieces(run, shares_TW[:, w]), color=colour, linewidth=1.2, label=f" {plain(run.workers[w])}")
+    axes.set_ylim(*_ends(shares_TW))
     axes.set_ylabel("share of the batch, %")
     axes.legend(frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def _ends(shares_TW: Array) -> tuple[float, float]:
+    """Return the ends of an axis of shares: it begins at 0 unless all shares lie far above.
+
+    >>> _ends(np.array([[10.0, 90.0]])), _ends(np.array([[3.0, 3.5]]))
+    ((0.0, 94.0), (2.975, 3.525))
+    """
+    known = shares_TW[np.isfinite(shares_TW)]
+    if not len(known):
+        return 0.0, 100.0
+    low, high = float(known.min()), float(known.max())
+    margin = 0.05 * (high - low) or 0.05 * high or 1.0
+    return (0.0 if low < high / 2 else low - margin), high + margin
 
 
 def _pieces(run: Run, values_T: Array) -> tuple[Array, Array]:
@@ -171,11 +187,6 @@ def _pieces(run: Run, values_T: Array) -> tuple[Array, Array]:
     count = min(POINTS, len(run))
     where = np.array([piece.mean() for piece in np.array_split(run.of_fleet["index"], count)])
     return where, np.array([mean(piece) for piece in np.array_split(values_T, count)])
-
-
-def plain(name: str) -> str:
-    """Return a name escaped for matplotlib: ``$`` would start a formula, a leading underscore would hide it."""
-    return " " + printable(name).replace("$", r"\$")
 
 
 def _overview(run: Run) -> list[tuple[Any, ...]]:

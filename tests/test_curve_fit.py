@@ -130,3 +130,27 @@ def test_the_published_case_of_three_gpus_is_solved_from_its_own_numbers():
     assert plan.makespan == pytest.approx(barrier, rel=1e-3)
     proportional = split(Curves.from_speed(speed), int(tuned.sum())).sizes
     assert np.abs(proportional - tuned).max() > 40, "sizes in proportion to speed are not the published ones"
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10_000), st.floats(0.01, 0.12), st.floats(1.6, 2.4))
+def test_a_floor_is_found_although_the_largest_batch_is_far_off(seed, noise, factor):
+    """A device is flat up to 8 samples, and swaps at 256: a line alone is off by more than half at small sizes."""
+    sizes = 2.0 ** np.arange(9)
+    exact = np.maximum(1.0, 1.0 + 0.3 * (sizes - 8))
+    seconds = exact * np.random.default_rng(seed).lognormal(0, noise, 9)
+    seconds[-1] *= factor
+    off = np.abs(curve_seconds(fit_curve(sizes, seconds), sizes) / exact - 1)
+    assert off[sizes < 32].max() < 0.35
+
+
+@settings(max_examples=60)
+@given(st.floats(1e-3, 1e3), st.floats(1e-6, 1e3), st.integers(0, 1000))
+def test_relative_deviations_do_not_depend_on_the_units(sizes_by, seconds_by, seed):
+    """Small batches weigh no less than large ones because their times are small."""
+    generator = np.random.default_rng(seed)
+    sizes = 2.0 ** np.arange(9)
+    seconds = (0.3 + 0.01 * sizes) * generator.lognormal(0, 0.1, 9)
+    off = curve_seconds(fit_curve(sizes, seconds), sizes) / seconds
+    again = curve_seconds(fit_curve(sizes_by * sizes, seconds_by * seconds), sizes_by * sizes) / (seconds_by * seconds)
+    np.testing.assert_allclose(again, off, rtol=1e-5)

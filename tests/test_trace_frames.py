@@ -120,3 +120,15 @@ def test_a_csv_file_takes_the_same_names_and_units_and_dates(tmp_path):
     np.testing.assert_array_equal(trace.speed, [[32], [16]])
     assert np.diff(trace.start[:, 0]) == [1.5]
     assert trace.start[0, 0] == pd.Timestamp("2024-05-01 12:00:00").timestamp()
+
+
+def test_a_long_name_of_a_worker_does_not_fill_memory(tmp_path):
+    rows = "".join(f"a,{k},1,1\n" for k in range(3000))
+    (tmp_path / "t.csv").write_text(f"worker,iteration,samples,seconds\n{'b' * 500_000},0,1,1\n{rows}a,0,1,1\n")
+    with pytest.raises(ValueError, match="names of at most 1000 characters"):
+        read_traces(tmp_path / "t.csv")
+
+
+def test_columns_that_are_numbered_are_drivers():
+    trace = from_frame(FRAME.assign(**{"x": 1.0}).rename(columns={"x": 7}))
+    assert trace.driver_names == ("7",)

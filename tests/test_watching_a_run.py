@@ -13,6 +13,8 @@ from io import StringIO
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from paceline.cli import main as cli
@@ -83,6 +85,46 @@ def test_the_newest_run_of_a_folder_is_shown(tmp_path, monkeypatch, capsys):
         os.utime(path, (1e9 - age, 1e9 - age))
     assert not paceline(monkeypatch, "watch", tmp_path, "--once")
     assert "new.jsonl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("folder", ["a", "a" * 60, "a" * 200])
+def test_the_name_of_the_file_is_shown_however_long_its_path_is(tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    assert "run.jsonl" in looks(written(tmp_path / folder / "run.jsonl", [line(0)]))
+    assert "day.jsonl" in looks(written(tmp_path / f"{'b' * 150}-day.jsonl", [line(0)]))
+
+
+def fleet_line(index, seconds):
+    """An iteration of many workers with equal batches."""
+    count = len(seconds)
+    same = {key: [10] * count for key in ("sizes", "planned")}
+    return line(index, **same, seconds=list(seconds), comm_seconds=[None] * count, forecast_seconds=[0.1] * count)
+
+
+def test_who_is_waited_for_comes_first_and_of_late_before_earlier(tmp_path):
+    """Of 20 workers c was the slowest in the first 12 of 20 iterations and b in the last 8; the others never were."""
+    workers = [*"abcdefghijklmnopqrst"]
+    lines = []
+    for index in range(20):
+        seconds = np.linspace(0.5, 0.6, 20)
+        seconds[2 if index < 12 else 1] = 0.9
+        lines.append(fleet_line(index, seconds.tolist()))
+    shown = looks(written(tmp_path / "run.jsonl", lines, workers))
+    rows = [text.split()[0] for text in shown.splitlines() if "/s" in text]
+    assert rows[:3] == ["b", "c", "t"], "then those that wait least"
+    assert len(rows) == 12
+    assert "8 others were waited for less" in shown
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.floats(1e-7, 1e7), min_size=2, max_size=40), st.integers(1, 10**7), st.integers(1, 40))
+def test_no_cell_is_cut_at_80_columns_whatever_the_numbers(tmp_path, seconds, samples, length):
+    many = {"sizes": [samples] * len(seconds), "planned": [samples] * len(seconds)}
+    others = {"comm_seconds": [None] * len(seconds), "forecast_seconds": seconds[::-1], "seconds": seconds}
+    names = [f"{'x' * length}{w}" for w in range(len(seconds))]
+    shown = looks(written(tmp_path / "run.jsonl", [line(k, **many, **others) for k in range(3)], names))
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_last_line_cut_short_is_left_out(tmp_path, monkeypatch, capsys):

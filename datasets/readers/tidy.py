@@ -103,7 +103,7 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     if not {"worker", "iteration"} <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
         return table  # what is wrong with it is said by from_frame
     step_N = table["iteration"].to_numpy(dtype=np.float64)
-    run_N = runs_of_rows(table["worker"].astype(str).to_numpy(dtype=str), step_N)
+    run_N = runs_of_rows(pd.factorize(table["worker"])[0], step_N)  # an array of names would be as wide as the longest
     if not run_N.any() or not np.isfinite(step_N).all():
         return table
     tally.restarts(run_N.max())

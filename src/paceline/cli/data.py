@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -35,7 +36,9 @@ Options = Annotated[
 ]
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
 
-SINCE_1970 = " s since 1970 (UTC)"
+COUNTS, COUNT = ("rows_read", "rows_dropped"), re.compile(r"[0-9]{1,15}")
+SINCE_1970 = re.compile(r"([0-9]{1,10}(?:\.[0-9]+)?) s since 1970 \(UTC\)")
+"""What ``meta`` holds is text of any kind: only these are numbers."""
 
 MORE_OPTIONS = {"allow_extra_args": True}
 """Options that follow each other after one ``--with`` are taken too: ``--with seconds=duration_ms unit=ms``."""
@@ -77,7 +80,9 @@ def data_info(
     for one in about[:MOST_DESCRIBED]:
         for key, value in one.items():
             if value not in ("", None):
-                out.print(f"[bold]{escape(printable(key))}[/]  {escape(printable(_readable(value)))}", highlight=False)
+                out.print(
+                    f"[bold]{escape(printable(key))}[/]  {escape(printable(_readable(key, value)))}", highlight=False
+                )
         out.print()
     if len(about) > MOST_DESCRIBED:
         out.print(f"... and more; the first {MOST_DESCRIBED} are described")
@@ -223,20 +228,20 @@ def _option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _readable(value: Any) -> str:
+def _readable(key: str, value: Any) -> str:
     """Return a value as people read it: four digits, thousands apart, a date beside seconds since 1970.
 
-    >>> _readable(0.22307702229625076), _readable(45000), _readable("3000")
-    ('0.2231', '45,000', '3,000')
-    >>> _readable("1372629804 s since 1970 (UTC)")
+    >>> _readable("median seconds", 0.22307702229625076), _readable("iterations", 45000), _readable("job", "2023")
+    ('0.2231', '45,000', '2023')
+    >>> _readable("first_time", "1372629804 s since 1970 (UTC)")
     '1372629804 s since 1970 (UTC), 2013-06-30 22:03:24'
     """
     if isinstance(value, float):
         return f"{value:.4g}"
-    if isinstance(value, int) or value.isdecimal():
+    if isinstance(value, int) or (key in COUNTS and COUNT.fullmatch(value)):
         return f"{int(value):,}"
-    number, since, _ = value.partition(SINCE_1970)
-    return f"{value}, {datetime.fromtimestamp(float(number), UTC):%Y-%m-%d %H:%M:%S}" if since else value
+    since = SINCE_1970.fullmatch(value)
+    return f"{value}, {datetime.fromtimestamp(float(since[1]), UTC):%Y-%m-%d %H:%M:%S}" if since else value
 
 
 def _written(trace: Trace, path: Path) -> None:

@@ -153,7 +153,8 @@ def _draw_replays(result: Replays, traces: list[Trace], figure: Path) -> None:
         figure.mkdir(parents=True, exist_ok=True)
     for trace in traces:
         path = figure / f"{trace.name.replace('/', '_')}.png" if several else figure
-        err.print(f"drawn: {replay_figure(result.replays[trace.name], trace, path)}")
+        drawn = replay_figure(result.replays[trace.name], trace, path)
+        err.print(f"drawn: {escape(printable(str(drawn)))}")
 
 
 @app.command()

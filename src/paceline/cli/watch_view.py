@@ -28,8 +28,14 @@ if TYPE_CHECKING:
 RECENT = 20
 """Number of iterations whose median a worker's row shows."""
 
+HALVED = 5
+"""Iterations after which having been waited for counts half as much in the order of the rows."""
+
 SHOWN = 12
-"""Most workers with a row: those that the others waited for most."""
+"""Most workers with a row: those that the others waited for most, and of late."""
+
+LONGEST_TITLE = 70
+"""Characters of the title: a frame of 80 columns cuts off the end of a longer one, and with it the file's name."""
 
 CHANGES = 5
 """Number of last changes that are shown."""
@@ -60,7 +66,7 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
         Text(),
         *_times(run),
         Text(),
-        _workers(run),
+        *_workers(run),
         Text(),
         _changes(run),
     ]
@@ -76,12 +82,16 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
 
 
 def _title(name: str) -> str:
-    """Return the file and its folder: a long path would lose its end, which says most.
+    """Return the file with its folder, if both fit: a long path would lose its end, which says most.
 
-    >>> _title("/home/me/experiments/monday/run.jsonl")
-    'monday/run.jsonl'
+    >>> _title("/home/me/experiments/monday/run.jsonl"), _title("/home/" + 80 * "a" + "/run.jsonl")
+    ('monday/run.jsonl', 'run.jsonl')
     """
-    return printable("/".join(PurePath(name).parts[-2:]))
+    parts = PurePath(name).parts
+    both, file = printable("/".join(parts[-2:])), printable(parts[-1])
+    if len(both) <= LONGEST_TITLE:
+        return both
+    return file if len(file) <= LONGEST_TITLE else f"…{file[1 - LONGEST_TITLE :]}"
 
 
 # -- alarms -----------------------------------------------------------------------------------------------------
@@ -171,7 +181,7 @@ def _times(run: Run) -> Iterator[Text]:
     yield Text(drawn, style="cyan")
 
 
-def _workers(run: Run) -> Table:
+def _workers(run: Run) -> Iterator[RenderableType]:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("worker", overflow="fold")  # a long name wraps, so that no number is truncated
     table.add_column("samples", justify="right", no_wrap=True)
@@ -179,7 +189,7 @@ def _workers(run: Run) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     sizes_W, seconds_W, forecast_W, waits_W, error_W = (_recent(rows) for rows in _rows(run))
     silent_W = run.silent_workers
-    order = [int(w) for w in np.lexsort((waits_W, silent_W == 0)) if np.isfinite(sizes_W[w])]
+    order = [int(w) for w in np.lexsort((waits_W, -_waited_for(run), silent_W == 0)) if np.isfinite(sizes_W[w])]
     for w in order[:SHOWN]:
         missing = bool(silent_W[w])
         table.add_row(
@@ -192,9 +202,17 @@ def _workers(run: Run) -> Table:
             percent(waits_W[w]),
             _slowest(run, w),
         )
-    if len(order) > SHOWN:
-        table.add_row(Text(f"{len(order) - SHOWN} others wait longer", style="dim"))
-    return table
+    yield table
+    if len(order) > SHOWN:  # below the table, whose first column is as narrow as the names
+        yield Text(f"{len(order) - SHOWN} others were waited for less", style="dim")
+
+
+def _waited_for(run: Run) -> Array:
+    """Return how much each worker was waited for of late, ``[W]``: an iteration counts half as much every few later."""
+    slowest_T = run.slowest[-RECENT:]
+    weight_T = 0.5 ** (np.arange(len(slowest_T))[::-1] / HALVED)
+    known_T = slowest_T >= 0
+    return np.bincount(slowest_T[known_T], weights=weight_T[known_T], minlength=len(run.workers)).astype(np.float64)
 
 
 def _rows(run: Run) -> tuple[Array, ...]:
