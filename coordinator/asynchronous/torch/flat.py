@@ -70,6 +70,14 @@ class FlatModel:
         for parameter, slope in self._pairs:
             parameter.grad = slope
 
+    def lay(self, gradient: torch.Tensor) -> None:
+        """Let parts of a row, ``[P]``, be the gradients until the next call: nothing is copied."""
+        start = 0
+        for parameter, _ in self._pairs:
+            end = start + parameter.numel()
+            parameter.grad = gradient[start:end].view(parameter.shape)
+            start = end
+
     def gather(self) -> Row:
         """Return the gradient, ``[P]``, also where a loop has put other tensors in place of the views."""
         for parameter, slope in self._pairs:

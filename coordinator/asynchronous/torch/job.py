@@ -264,8 +264,7 @@ class AsyncJob:
                 f"the last {REFUSALS} gradients of this worker were refused, as rank 0's log says: look for NaN in the "
                 "loss, and for a model that differs from rank 0's"
             )
-        self.flat.parameters[:] = self._work.parameters
-        self.flat.zero()
+        self.flat.zero()  # the link has put the parameters into the model already
         self._pushed = self._work.ended
 
     def _finish(self) -> None:
@@ -283,10 +282,10 @@ class AsyncJob:
                 inside = (self.service, f"rank{rank}", rank, group, numbers)
                 self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"paceline-rank{rank}"))
             elif rank == dist.get_rank():
-                own = GlooLink(group, numbers)
+                own = GlooLink(group, self.flat.row)
         for thread in self._threads:
             thread.start()
         if self.service is not None:
-            return LocalLink(self.service, "rank0")
+            return LocalLink(self.service, "rank0", self.flat.row)
         assert own is not None
         return own

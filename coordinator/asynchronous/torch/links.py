@@ -9,13 +9,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from paceline._arrays import Sizes
 from paceline.coordinator.asynchronous.deck import Hand
 from paceline.coordinator.asynchronous.fleet import Stamp
 from paceline.coordinator.asynchronous.ledger import Outcome
-from paceline.coordinator.asynchronous.optimiser import Vector
 from paceline.coordinator.asynchronous.service import Service, Work
-from paceline.coordinator.asynchronous.torch.wire import NANO, WIRES, Ask, Head, received, sent
+from paceline.coordinator.asynchronous.torch.wire import (
+    NANO,
+    WIRES,
+    Ask,
+    Head,
+    deal_received,
+    deal_sent,
+    received,
+    sent,
+)
 
 logger = logging.getLogger("paceline.asynchronous")
 
@@ -58,17 +65,17 @@ class Link(Protocol):
 
 
 class LocalLink:
-    """The way to a server in the same process."""
+    """The way to a server in the same process; parameters are put into ``row``, ``[P]``."""
 
-    def __init__(self, service: Service, worker: str) -> None:
-        self.service, self.worker = service, worker
+    def __init__(self, service: Service, worker: str, row: torch.Tensor) -> None:
+        self.service, self.worker, self._row = service, worker, row.numpy()
         self.outcome: Outcome | None = None
         self._pushed: Outcome | None = None
 
     def pull(self) -> Work:
         """Start a step."""
         self.outcome, self._pushed = self._pushed, None
-        return self.service.pull(self.worker)
+        return self.service.pull(self.worker, into=self._row)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         """Hand in a gradient."""
@@ -92,14 +99,14 @@ class GlooLink:
     ----------
     group
         The server and this worker alone: if one worker is lost, the groups of the others still work.
-    numbers
-        Parameters of the model.
+    row
+        Where parameters are received, ``[P]``: the model's own, so that nothing is copied.
     """
 
-    def __init__(self, group: dist.ProcessGroup, numbers: int) -> None:
-        self.group, self.numbers = group, numbers
+    def __init__(self, group: dist.ProcessGroup, row: torch.Tensor) -> None:
+        self.group, self.numbers = group, row.numel()
         self.outcome: Outcome | None = None
-        self._row = torch.empty(numbers)
+        self._row = row
         self._answer_comes = False
 
     def pull(self) -> Work:
@@ -108,9 +115,8 @@ class GlooLink:
             if not self._answer_comes:
                 sent(Head(Ask.PULL).tensor(), SERVER, self.group)
             self._answer_comes = False
-            head = Head.received(SERVER, self.group)
-            rows = received(head.samples, torch.int64, SERVER, self.group).numpy()
-            # The same memory every time: fresh pages for a large model take longer than the way over loopback.
+            head, rows = deal_received(SERVER, self.group)
+            # Straight into the model: fresh pages for a large one take longer than the way over loopback.
             parameters = received(head.numbers, torch.float32, SERVER, self.group, self._row).numpy()
         except RuntimeError as error:
             raise _lost(error) from error
@@ -159,14 +165,18 @@ class GlooLink:
 
 def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
     """Answer one worker until it leaves, is lost, or sends nonsense: then what it held goes to others."""
-    last, room = NOTHING_PUSHED, torch.empty(numbers)
+    last, rooms, out = (
+        NOTHING_PUSHED,
+        {wire: torch.empty(0, dtype=wire) for wire in WIRES.values()},
+        torch.empty(numbers),
+    )
     try:
         while True:
             head = Head.received(rank, group)
             if head.kind == Ask.PUSH:
-                last = OUTCOMES.index(_take(service, worker, head, rank, group, room))
+                last = OUTCOMES.index(_take(service, worker, head, rank, group, rooms, numbers))
             if head.kind in (Ask.PULL, Ask.PUSH):
-                if _answer(service.pull(worker), last, rank, group):
+                if _answer(service.pull(worker, into=out.numpy()), last, rank, group):
                     return
                 last = NOTHING_PUSHED
             elif head.kind == Ask.POLL:
@@ -181,23 +191,32 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
 
 
 def _take(
-    service: Service, worker: str, head: Head, rank: int, group: dist.ProcessGroup, room: torch.Tensor
+    service: Service,
+    worker: str,
+    head: Head,
+    rank: int,
+    group: dist.ProcessGroup,
+    rooms: dict[torch.dtype, torch.Tensor],
+    numbers: int,
 ) -> Outcome:
-    numbers = room.numel()
+    """Receive a gradient and hand it in; ``rooms`` keeps what it is received into, by the type on the wire."""
     if not 0 <= head.numbers <= LARGEST_EXCESS * numbers or not 0 <= head.wire < len(WIRES):
         raise ValueError(f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}")
-    gradient = received(head.numbers, list(WIRES.values())[head.wire], rank, group, room).float().numpy()
+    wire = list(WIRES.values())[head.wire]
+    rooms[wire] = received(head.numbers, wire, rank, group, rooms[wire])
+    if wire is not torch.float32:
+        wide = rooms[torch.float32]
+        rooms[torch.float32] = wide = wide if wide.numel() == head.numbers else torch.empty(head.numbers)
+        wide.copy_(rooms[wire])
+    gradient = rooms[torch.float32].numpy()
     stamp, times = Stamp(head.version, head.ticket), (head.seconds / NANO, head.comm_seconds / NANO)
     return service.push(worker, stamp, gradient, head.samples, seconds=times[0], comm_seconds=times[1]).outcome
 
 
 def _answer(work: Work, last: int, rank: int, group: dist.ProcessGroup) -> bool:
     head = Head(last, *work.stamp, len(work.hand), len(work.parameters), seconds=round(work.waited * NANO))
-    sent(head.tensor(), rank, group)
-    rows: Sizes = work.hand.rows
-    sent(torch.from_numpy(np.ascontiguousarray(rows)), rank, group)
-    parameters: Vector = work.parameters
-    sent(torch.from_numpy(parameters), rank, group)
+    deal_sent(head, work.hand.rows, rank, group)
+    sent(torch.from_numpy(work.parameters), rank, group)
     return work.ended
 
 

@@ -9,13 +9,19 @@ from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import Self
 
+import numpy as np
 import torch
 import torch.distributed as dist
+
+from paceline._arrays import Sizes
 
 WIRES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """How gradients may travel. Parameters always travel as float32."""
 
 NANO = 10**9
+
+HEAD, FIRST = 8, 56
+"""Numbers of a head, and how many rows of samples travel with it: usually all, and each message saved is time."""
 
 
 class Ask(IntEnum):
@@ -63,7 +69,7 @@ class Head:
     @classmethod
     def received(cls, peer: int, group: dist.ProcessGroup) -> Self:
         """Return the next head from a peer."""
-        return cls(*received(8, torch.int64, peer, group).tolist())
+        return cls(*received(HEAD, torch.int64, peer, group).tolist())
 
 
 def sent(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
@@ -81,3 +87,21 @@ def received(
     if numbers:
         dist.recv(tensor, peer, group=group)
     return tensor
+
+
+def deal_sent(head: Head, rows: Sizes, peer: int, group: dist.ProcessGroup) -> None:
+    """Send a head with the rows of the samples dealt, ``[n]``: the first ones in the same message."""
+    message = torch.zeros(HEAD + FIRST, dtype=torch.int64)
+    message[:HEAD] = head.tensor()
+    row = torch.from_numpy(np.ascontiguousarray(rows))
+    message[HEAD : HEAD + len(row[:FIRST])] = row[:FIRST]
+    sent(message, peer, group)
+    sent(row[FIRST:], peer, group)
+
+
+def deal_received(peer: int, group: dist.ProcessGroup) -> tuple[Head, Sizes]:
+    """Receive a head and the rows of the samples dealt, ``[n]``."""
+    message = received(HEAD + FIRST, torch.int64, peer, group)
+    head = Head(*message[:HEAD].tolist())
+    more = received(max(head.samples - FIRST, 0), torch.int64, peer, group)
+    return head, torch.cat([message[HEAD : HEAD + min(head.samples, FIRST)], more]).numpy()
