@@ -339,8 +339,8 @@ def figure(results: list[tuple[Cell, list[Row]]], path: Path) -> None:
 
 PAGE = """# Time to accuracy, asynchronous and synchronous
 
-Command: `python benchmarks/asynchronous.py` ({minutes:.0f} minutes of CPU time in its last run, without what came from a
-cache)
+Command: `python benchmarks/asynchronous.py` ({minutes:.0f} minutes of CPU time in its last run, not counting what a
+cache had kept)
 
 Machine: {machine}; one thread; other work ran on it. Simulated seconds do not depend on the machine.
 

@@ -26,6 +26,7 @@ from machine import machine
 
 from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
 from paceline.coordinator.asynchronous.service import Service
+from paceline.coordinator.asynchronous.torch.flat import FRONT
 from paceline.coordinator.asynchronous.torch.links import SERVER, GlooLink, serve
 from paceline.predictors import EWMA
 
@@ -114,8 +115,9 @@ def gloo_rank(rank: int, numbers: int, name: str, store: str, answer: multiproce
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     group = dist.new_group([0, 1], backend="gloo")
     steps, service, optimiser = STEPS[numbers], service_of(numbers, name), SGD(RATE)
-    row, gradient = torch.zeros(numbers), torch.full((numbers,), 1e-6)
-    link = GlooLink(group, row)
+    down, up = torch.zeros(FRONT + numbers), torch.full((FRONT + numbers,), 1e-6)
+    row, gradient = down[FRONT:], up[FRONT:]
+    link = GlooLink(group, down, up)
 
     def bare_server() -> None:
         for _ in range(steps):
@@ -221,7 +223,8 @@ def on_ray(numbers: int, name: str) -> Taken:
     return taken
 
 
-ABOUT = f"""A pull and a push of all parameters by one worker, with SGD. Bare: the same engine's minimal loop. The server
+ABOUT = f"""\
+A pull and a push of all parameters by one worker, with SGD. Bare: the same engine's minimal loop. The server
 sends the parameters, receives the gradient and takes the same step of the same optimiser, and looks at nothing; on Ray
 its step makes new parameters, as an actor may not change what it has handed out. Ours, besides: heads with stamps, a
 copy of the parameters for the wire (they may change while they are sent, which the bare loop does not guard against),
@@ -230,8 +233,7 @@ per second.
 
 Both loops run in turns, {ROUNDS} pairs, and who is first changes. The share is the median of the pairs' ratios, with
 their middle half in brackets; milliseconds are medians of wall time. Beside it the same share in CPU time of both
-processes. Each head is a message of its own, and each message waits for a core where other work keeps all of them busy.
-In one process no target is set, as there is no wire. The fleet has 8 workers, one of which pushes.
+processes. In one process no target is set, as there is no wire. The fleet has 8 workers, one of which pushes.
 """
 
 ENGINES = {

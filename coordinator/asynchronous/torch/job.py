@@ -282,7 +282,7 @@ class AsyncJob:
                 inside = (self.service, f"rank{rank}", rank, group, numbers)
                 self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"paceline-rank{rank}"))
             elif rank == dist.get_rank():
-                own = GlooLink(group, self.flat.row)
+                own = GlooLink(group, self.flat.down, self.flat.up)
         for thread in self._threads:
             thread.start()
         if self.service is not None:

@@ -13,14 +13,16 @@ from paceline.coordinator.asynchronous.deck import Hand
 from paceline.coordinator.asynchronous.fleet import Stamp
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.service import Service, Work
+from paceline.coordinator.asynchronous.torch.flat import FRONT
 from paceline.coordinator.asynchronous.torch.wire import (
+    FIRST,
     NANO,
     WIRES,
     Ask,
     Head,
-    deal_received,
-    deal_sent,
     received,
+    rows_read,
+    rows_written,
     sent,
 )
 
@@ -99,40 +101,47 @@ class GlooLink:
     ----------
     group
         The server and this worker alone: if one worker is lost, the groups of the others still work.
-    row
-        Where parameters are received, ``[P]``: the model's own, so that nothing is copied.
+    down, up
+        Messages from and to the server, ``[FRONT + P]``: rows of the model itself, so that nothing is copied, with room
+        for a head in front.
     """
 
-    def __init__(self, group: dist.ProcessGroup, row: torch.Tensor) -> None:
-        self.group, self.numbers = group, row.numel()
+    def __init__(self, group: dist.ProcessGroup, down: torch.Tensor, up: torch.Tensor) -> None:
+        self.group, self.numbers = group, down.numel() - FRONT
         self.outcome: Outcome | None = None
-        self._row = row
+        self._down, self._up = down, up
         self._answer_comes = False
 
     def pull(self) -> Work:
         """Start a step; its parameters are overwritten by the next pull."""
         try:
             if not self._answer_comes:
-                sent(Head(Ask.PULL).tensor(), SERVER, self.group)
+                self._say(Head(Ask.PULL, numbers=self.numbers))
             self._answer_comes = False
-            head, rows = deal_received(SERVER, self.group)
-            # Straight into the model: fresh pages for a large one take longer than the way over loopback.
-            parameters = received(head.numbers, torch.float32, SERVER, self.group, self._row).numpy()
+            dist.recv(self._down, SERVER, group=self.group)
+            head = Head.read(self._down)
+            self._require_same_model(head.numbers)
+            more = received(max(head.samples - FIRST, 0), torch.int64, SERVER, self.group)
         except RuntimeError as error:
             raise _lost(error) from error
-        self._require_same_model(head.numbers)  # when all has come: the server would go on sending
         self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
+        rows = torch.cat([rows_read(head.samples, self._down), more]).numpy()
         hand = Hand(rows, np.zeros(len(rows), np.int64))
-        return Work(Stamp(head.version, head.ticket), parameters, hand, head.seconds / NANO)
+        return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), hand, head.seconds / NANO)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         """Hand in a gradient. The server answers with the next step at once: a pull must follow."""
         wire = list(WIRES.values()).index(gradient.dtype)
         times = round(seconds * NANO), round(comm_seconds * NANO)
-        head = Head(Ask.PUSH, *stamp, samples, gradient.numel(), wire, *times)
+        is_row = gradient.data_ptr() == self._up[FRONT:].data_ptr() and gradient.numel() == self.numbers
+        head = Head(Ask.PUSH if is_row else Ask.PUSH_APART, *stamp, samples, gradient.numel(), wire, *times)
         try:
-            sent(head.tensor(), SERVER, self.group)
-            sent(gradient, SERVER, self.group)
+            if is_row:
+                head.write(self._up)
+                sent(self._up, SERVER, self.group)
+            else:
+                self._say(head)
+                sent(gradient, SERVER, self.group)
             self._answer_comes = True
         except RuntimeError as error:
             raise _lost(error) from error
@@ -140,8 +149,9 @@ class GlooLink:
     def is_given_up(self, stamp: Stamp) -> bool:
         """Ask whether a step was given up."""
         try:
-            sent(Head(Ask.POLL, *stamp).tensor(), SERVER, self.group)
-            return bool(Head.received(SERVER, self.group).samples)
+            self._say(Head(Ask.POLL, *stamp))
+            answer = received(FRONT, torch.float32, SERVER, self.group)
+            return bool(Head.read(answer).samples)
         except RuntimeError as error:
             raise _lost(error) from error
 
@@ -151,9 +161,15 @@ class GlooLink:
         if self._answer_comes and self.pull().ended:
             return
         try:
-            sent(Head(Ask.LEAVE).tensor(), SERVER, self.group)
+            self._say(Head(Ask.LEAVE))
         except RuntimeError as error:
             raise _lost(error) from error
+
+    def _say(self, head: Head) -> None:
+        """Send a head alone."""
+        message = torch.zeros(FRONT)
+        head.write(message)
+        sent(message, SERVER, self.group)
 
     def _require_same_model(self, numbers: int) -> None:
         if numbers != self.numbers:
@@ -165,23 +181,30 @@ class GlooLink:
 
 def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
     """Answer one worker until it leaves, is lost, or sends nonsense: then what it held goes to others."""
-    last, rooms, out = (
-        NOTHING_PUSHED,
-        {wire: torch.empty(0, dtype=wire) for wire in WIRES.values()},
-        torch.empty(numbers),
-    )
+    last, room, out = NOTHING_PUSHED, torch.zeros(FRONT + numbers), torch.zeros(FRONT + numbers)
     try:
         while True:
-            head = Head.received(rank, group)
+            dist.recv(room, rank, group=group)  # a head alone leaves the rest of the room as it is
+            head = Head.read(room)
+            if head.kind == Ask.PULL and head.numbers != numbers:
+                _reply(Head(last, numbers=numbers), out[:FRONT], rank, group)  # its room may be too small for more
+                raise ValueError(f"its model has {head.numbers} parameters, and that of rank {SERVER} {numbers}")
             if head.kind == Ask.PUSH:
-                last = OUTCOMES.index(_take(service, worker, head, rank, group, rooms, numbers))
-            if head.kind in (Ask.PULL, Ask.PUSH):
-                if _answer(service.pull(worker, into=out.numpy()), last, rank, group):
+                last = OUTCOMES.index(_handed_in(service, worker, head, room[FRONT:]))
+            elif head.kind == Ask.PUSH_APART:
+                last = OUTCOMES.index(_handed_in(service, worker, head, _apart(head, rank, group, numbers)))
+            if head.kind in (Ask.PULL, Ask.PUSH, Ask.PUSH_APART):
+                work = service.pull(worker, into=out[FRONT:].numpy())
+                more = rows_written(work.hand.rows, out)
+                waited = round(work.waited * NANO)
+                _reply(Head(last, *work.stamp, len(work.hand), numbers, seconds=waited), out, rank, group)
+                sent(more, rank, group)
+                if work.ended:
                     return
                 last = NOTHING_PUSHED
             elif head.kind == Ask.POLL:
                 given_up = service.is_given_up(worker, Stamp(head.version, head.ticket))
-                sent(Head(Ask.POLL, samples=int(given_up)).tensor(), rank, group)
+                _reply(Head(Ask.POLL, samples=int(given_up)), torch.zeros(FRONT), rank, group)
             else:
                 return
     except Exception as error:  # of any kind: a thread that dies in silence would keep what its worker holds
@@ -190,34 +213,22 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
         service.leave(worker)
 
 
-def _take(
-    service: Service,
-    worker: str,
-    head: Head,
-    rank: int,
-    group: dist.ProcessGroup,
-    rooms: dict[torch.dtype, torch.Tensor],
-    numbers: int,
-) -> Outcome:
-    """Receive a gradient and hand it in; ``rooms`` keeps what it is received into, by the type on the wire."""
+def _reply(head: Head, message: torch.Tensor, rank: int, group: dist.ProcessGroup) -> None:
+    head.write(message)
+    sent(message, rank, group)
+
+
+def _apart(head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> torch.Tensor:
+    """Receive a gradient that comes in a message of its own, as float32."""
     if not 0 <= head.numbers <= LARGEST_EXCESS * numbers or not 0 <= head.wire < len(WIRES):
         raise ValueError(f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}")
-    wire = list(WIRES.values())[head.wire]
-    rooms[wire] = received(head.numbers, wire, rank, group, rooms[wire])
-    if wire is not torch.float32:
-        wide = rooms[torch.float32]
-        rooms[torch.float32] = wide = wide if wide.numel() == head.numbers else torch.empty(head.numbers)
-        wide.copy_(rooms[wire])
-    gradient = rooms[torch.float32].numpy()
+    return received(head.numbers, list(WIRES.values())[head.wire], rank, group).float()
+
+
+def _handed_in(service: Service, worker: str, head: Head, gradient: torch.Tensor) -> Outcome:
     stamp, times = Stamp(head.version, head.ticket), (head.seconds / NANO, head.comm_seconds / NANO)
-    return service.push(worker, stamp, gradient, head.samples, seconds=times[0], comm_seconds=times[1]).outcome
-
-
-def _answer(work: Work, last: int, rank: int, group: dist.ProcessGroup) -> bool:
-    head = Head(last, *work.stamp, len(work.hand), len(work.parameters), seconds=round(work.waited * NANO))
-    deal_sent(head, work.hand.rows, rank, group)
-    sent(torch.from_numpy(work.parameters), rank, group)
-    return work.ended
+    row = gradient.numpy()
+    return service.push(worker, stamp, row, head.samples, seconds=times[0], comm_seconds=times[1]).outcome
 
 
 def _lost(error: RuntimeError) -> LostServerError:
