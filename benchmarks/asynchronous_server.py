@@ -31,7 +31,7 @@ from paceline.coordinator.asynchronous.torch.links import SERVER, GlooLink, serv
 from paceline.predictors import EWMA
 
 SIZES = (1_000_000, 10_000_000)
-ROUNDS, STEPS = 20, {1_000_000: 20, 10_000_000: 4}
+ROUNDS, STEPS = 12, {1_000_000: 30, 10_000_000: 8}
 """Turns of each loop, and pulls with a push in a turn."""
 
 RATE = 1e-3
@@ -124,6 +124,7 @@ def gloo_rank(rank: int, numbers: int, name: str, store: str, answer: multiproce
             dist.send(row, 1, group=group)
             dist.recv(gradient, 1, group=group)
             optimiser.step(row.numpy(), gradient.numpy(), 1.0, 0)
+        dist.send(row, 1, group=group)  # as ours, which answers the last push too
 
     def our_server() -> None:
         serve(service, "rank1", 1, group, numbers)
@@ -133,12 +134,13 @@ def gloo_rank(rank: int, numbers: int, name: str, store: str, answer: multiproce
         for _ in range(steps):
             dist.recv(row, SERVER, group=group)
             dist.send(gradient, SERVER, group=group)
+        dist.recv(row, SERVER, group=group)
 
     def our_worker() -> None:
         for _ in range(steps):
             work = link.pull()
             link.push(work.stamp, gradient, len(work.hand), 0.01, 0.0)
-        link.leave()  # takes the answer to the last push: one pull more than the bare loop
+        link.leave()  # takes the answer to the last push
 
     loops = (bare_server, our_server) if rank == SERVER else (bare_worker, our_worker)
     taken = by_turns(loops, 1)
