@@ -1,7 +1,10 @@
 """Time to accuracy of asynchronous and synchronous schemes, trained for real at the times that traces dictate.
 
-python benchmarks/asynchronous.py            # about 20 minutes on one core; writes asynchronous.md and asynchronous.png
-python benchmarks/asynchronous.py --quick    # a minute; prints only
+python benchmarks/asynchronous.py                   # some 15 minutes on one core; writes asynchronous.md and .png
+python benchmarks/asynchronous.py --cache FOLDER    # the same; what an earlier run left in the folder is not run anew
+python benchmarks/asynchronous.py --quick           # a minute; prints only
+
+The cache is for a run that was ended: it does not notice that the code has changed since. Empty the folder then.
 
 The traces of other people's jobs are looked for in ``$PACELINE_DATA``, or in ``../shared/data`` beside the checkout.
 """
@@ -9,12 +12,14 @@ The traces of other people's jobs are looked for in ``$PACELINE_DATA``, or in ``
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
+import re
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 # One thread: set before numpy starts its own.
@@ -22,7 +27,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from machine import machine
 
-from paceline.coordinator.asynchronous import SCHEMES, scheme
+from paceline.coordinator.asynchronous import SCHEMES, Scheme, scheme
+from paceline.coordinator.asynchronous.rules.sizing import Full
 from paceline.datasets import Trace, read_traces, recorded
 from paceline.lab.replay import Course, Race, Times, graded_fleet, race, task
 
@@ -52,10 +58,16 @@ class Problem:
     evaluations: int = 120
     rates: tuple[float, ...] = RATES
     tuning_seeds: range = TUNING_SEEDS
+    seeds: range = SEEDS
 
 
 LOGISTIC, MLP = Problem("digits-logistic", 0.94, 6), Problem("digits-mlp", 0.95, 8)
 TRANSFORMER = Problem("letters-transformer", 0.29, 5, 40, rates=RATES[3:], tuning_seeds=TUNING_SEEDS[:1])
+LARGE_TRANSFORMER = replace(TRANSFORMER, rates=RATES[3:6], seeds=SEEDS[:3])
+"""On 32 workers it takes four times as many gradients of a quarter of the samples: fewer rates, and fewer seeds."""
+
+EVEN_SEEDS, EVEN_RATES = range(200, 208), {8: (0.05, 0.1, 0.2), 32: (0.025, 0.05, 0.1)}
+"""Other seeds than those scored or tuned on, for the question whether shrinking costs anything in an even fleet."""
 
 
 @dataclass(frozen=True)
@@ -78,53 +90,65 @@ class Cell:
         return f"`{self.problem.task}` to {self.problem.target:.0%}, {self.fleet.name}, {self.workers} workers"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Row:
-    """One scheme in a cell."""
+    """One scheme in a cell, over all seeds: plain numbers, which a cache can hold.
+
+    Parameters
+    ----------
+    scheme, rate
+        Who, and at which learning rate.
+    seconds
+        Simulated seconds to the target of every seed, sorted.
+    final
+        Mean accuracy at the end.
+    staleness, wasted, waiting
+        The largest staleness applied, share of samples in vain, and share of its time that a worker waited.
+    calibration
+        Staleness forecast, what it was, and how often it was within the limit; empty where nothing was forecast.
+    curve
+        Seconds and accuracy of the first seed.
+    """
 
     scheme: str
     rate: float
-    races: list[Race] = field(repr=False)
-    target: float
+    seconds: list[float]
+    final: float
+    staleness: int
+    wasted: float
+    waiting: float
+    calibration: list[float]
+    curve: list[list[float]]
 
-    @property
-    def seconds(self) -> list[float]:
-        """Simulated seconds to the target, of every seed."""
-        return sorted(ran.seconds_to(self.target) for ran in self.races)
+    @classmethod
+    def of(cls, name: str, rate: float, races: list[Race], target: float) -> Row:
+        """Sum up the races of a scheme."""
+        ledgers, seen = [ran.server.ledger for ran in races], [ran.server.calibration for ran in races]
+        names = ("forecast", "actual", "covered") if all(one.pushes for one in seen) else ()
+        return cls(
+            scheme=name,
+            rate=rate,
+            seconds=sorted(ran.seconds_to(target) for ran in races),
+            final=statistics.mean(ran.final for ran in races),
+            staleness=max(ledger.largest_staleness for ledger in ledgers),
+            wasted=max(ledger.wasted_share for ledger in ledgers),
+            waiting=max(float(ran.waiting.max()) for ran in races),
+            calibration=[statistics.mean(getattr(one, name) for one in seen) for name in names],
+            curve=[races[0].seconds.tolist(), races[0].accuracy.tolist()],
+        )
 
     @property
     def median(self) -> float:
-        """Their median."""
+        """Median of the seconds to the target."""
         return statistics.median(self.seconds)
 
     @property
-    def final(self) -> float:
-        """Mean accuracy at the end."""
-        return statistics.mean(ran.final for ran in self.races)
-
-    @property
-    def staleness(self) -> int:
-        """The largest staleness applied."""
-        return max(ran.server.ledger.largest_staleness for ran in self.races)
-
-    @property
-    def wasted(self) -> float:
-        """The largest share of samples computed in vain."""
-        return max(ran.server.ledger.wasted_share for ran in self.races)
-
-    @property
-    def waiting(self) -> float:
-        """The largest share of its time that a worker waited."""
-        return max(float(ran.waiting.max()) for ran in self.races)
-
-    @property
-    def calibration(self) -> str:
+    def forecasts(self) -> str:
         """Staleness forecast, and what it was."""
-        seen = [ran.server.calibration for ran in self.races]
-        if not all(one.pushes for one in seen):
+        if not self.calibration:
             return "-"
-        forecast, actual = (statistics.mean(getattr(one, name) for one in seen) for name in ("forecast", "actual"))
-        return f"{forecast:.1f} / {actual:.1f} ({statistics.mean(one.covered for one in seen):.0%})"
+        forecast, actual, covered = self.calibration
+        return f"{forecast:.1f} / {actual:.1f} ({covered:.0%})"
 
 
 def cells(quick: bool) -> Iterator[Cell]:
@@ -137,7 +161,7 @@ def cells(quick: bool) -> Iterator[Cell]:
     yield Cell(TRANSFORMER, graded_fleet(8), 8, FEW)
     for workers in (8, 32):
         yield from (Cell(MLP, fleet, workers, FEW) for fleet in others())
-    yield Cell(TRANSFORMER, graded_fleet(32), 32, FEW)
+    yield Cell(LARGE_TRANSFORMER, graded_fleet(32), 32, FEW)
 
 
 def others() -> Iterator[Trace]:
@@ -147,11 +171,17 @@ def others() -> Iterator[Trace]:
         yield from read_traces(DATA / "job_1_norm.csv")
 
 
-def rows(cell: Cell) -> Iterator[Row]:
+def rows(cell: Cell, cache: Path | None) -> Iterator[Row]:
     for name in cell.schemes:
+        kept = None if cache is None else cache / f"{re.sub(r'[^a-z0-9]+', '-', cell.name.lower())}-{name}.json"
+        if kept is not None and kept.is_file():
+            yield Row(**json.loads(kept.read_text()))
+            continue
         rate = tuned(cell, name)
-        races = [run(cell, name, rate, seed) for seed in SEEDS]
-        yield Row(name, rate, races, cell.problem.target)
+        row = Row.of(name, rate, [run(cell, name, rate, seed) for seed in cell.problem.seeds], cell.problem.target)
+        if kept is not None:
+            kept.write_text(json.dumps(asdict(row)))
+        yield row
 
 
 def tuned(cell: Cell, name: str) -> float:
@@ -195,9 +225,12 @@ def table(cell: Cell, found: list[Row]) -> str:
         spread = ", ".join(map(seconds, row.seconds))
         lines.append(
             f"| {name} | {row.rate:g} | **{seconds(row.median)}** ({spread}) | {row.final:.1%} | {row.staleness} | "
-            f"{row.waiting:.0%} | {row.wasted:.1%} | {row.calibration} |"
+            f"{row.waiting:.0%} | {row.wasted:.1%} | {row.forecasts} |"
         )
-    return "\n".join([*lines, f"\nThe bound of SaPS here is {bound} versions.\n"])
+    seeds = (
+        "" if cell.problem.seeds == SEEDS else f" Scored on {len(cell.problem.seeds)} seeds instead of {len(SEEDS)}."
+    )
+    return "\n".join([*lines, f"\nThe bound of SaPS here is {bound} versions.{seeds}\n"])
 
 
 def seconds(value: float) -> str:
@@ -236,12 +269,39 @@ def overview(results: list[tuple[Cell, list[Row]]]) -> str:
     return "\n".join(lines)
 
 
-def page(results: list[tuple[Cell, list[Row]]], took: float) -> str:
+def even_fleets() -> Iterator[str]:
+    """Yield a table of SaPS with and without shrinking, and of ASP, on fleets of recorded jobs and on other seeds."""
+    yield "| fleet | `saps` | `saps`, nobody shrinks | `asp` |"
+    yield "| --- | --- | --- | --- |"
+    for workers, rates in EVEN_RATES.items():
+        for fleet in others():
+            cell, ours = Cell(MLP, fleet, workers, ()), scheme("saps", workers)
+            tried = (ours, replace(ours, sizing=Full()), scheme("asp", workers))
+            shown = (f"{seconds(best_median(cell, rules, rates))}" for rules in tried)
+            yield f"| {fleet.name}, {workers} workers | {' | '.join(shown)} |"
+
+
+def best_median(cell: Cell, rules: Scheme, rates: tuple[float, ...]) -> float:
+    """Return the median seconds to the target over the other seeds, at the rate where it is least."""
+    problem, medians = cell.problem, []
+    for rate in rates:
+        course = Course(batch=BATCH[cell.workers], rate=rate, epochs=problem.epochs, enough=problem.target)
+        courses = (replace(course, seed=seed, evaluations=problem.evaluations) for seed in EVEN_SEEDS)
+        races = [race(task(problem.task), cell.times, rules, one) for one in courses]
+        medians.append(statistics.median(ran.seconds_to(problem.target) for ran in races))
+    return min(medians)
+
+
+def page(results: list[tuple[Cell, list[Row]]], took: float, missing: list[Cell], even: list[str]) -> str:
     missed = [f"- {line}" for cell, found in results for line in misses(cell, found)]
     return PAGE.format(
         missed="\n".join(missed) or "None.",
         targets=sum(len(BEATEN) + 5 for _ in results),
         missed_count=len(missed),
+        missing="".join(f"Not run yet, so nothing is said of it: {cell.name}.\n" for cell in missing),
+        even="\n".join(even) or "Not run yet.",
+        even_seeds=len(EVEN_SEEDS),
+        even_rates=" and ".join(f"{', '.join(map(str, r))} on {w} workers" for w, r in EVEN_RATES.items()),
         overview=overview(results),
         tables="\n".join(table(cell, found) for cell, found in results),
         machine=machine("torch", "scikit-learn"),
@@ -263,11 +323,10 @@ def figure(results: list[tuple[Cell, list[Row]]], path: Path) -> None:
     for axes, (cell, found) in zip(all_axes.T.flat, sorted(shown, key=lambda one: one[0].problem.task), strict=False):
         by_name = {row.scheme: row for row in found}
         for name, colour in {**colours, "bsp": "#767676"}.items():
-            ran = by_name[name].races[0]
-            axes.plot(ran.seconds, ran.accuracy, color=colour, label=name, linewidth=2 if name == "saps" else 1.2)
+            axes.plot(*by_name[name].curve, color=colour, label=name, linewidth=2 if name == "saps" else 1.2)
         axes.axhline(cell.problem.target, color="#767676", linewidth=0.8, linestyle=":")
         axes.set_title(f"{cell.problem.task}, {cell.workers} workers", fontsize=10)
-        axes.set_xlim(0, by_name["lb-bsp"].races[0].seconds[-1])
+        axes.set_xlim(0, by_name["lb-bsp"].curve[0][-1])
         axes.set_ylim(max(0.0, cell.problem.target - 0.3), min(1.0, cell.problem.target + 0.06))
         axes.set_xlabel("simulated seconds")
     for axes in all_axes.T.flat[len(shown) :]:
@@ -280,9 +339,12 @@ def figure(results: list[tuple[Cell, list[Row]]], path: Path) -> None:
 
 PAGE = """# Time to accuracy, asynchronous and synchronous
 
-Command: `python benchmarks/asynchronous.py` ({minutes:.0f} minutes on one core)
+Command: `python benchmarks/asynchronous.py` ({minutes:.0f} minutes of CPU time in its last run, not counting what a
+cache had kept)
+
 Machine: {machine}; one thread; other work ran on it. Simulated seconds do not depend on the machine.
 
+{missing}
 ## Where SaPS misses its targets
 
 It is to reach the target accuracy before BSP, ASP, SSP, DSSP and DC-ASGD-a, no later with forecasts than without, to
@@ -301,6 +363,13 @@ LB-BSP is synchronous and needs all workers at every step.
 
 ![Accuracy over simulated time, fleet of 1x/2x/4x/8x, first seed](asynchronous.png)
 
+## Where the fleet is nearly even
+
+Does shrinking cost anything where staleness costs little? Seconds to the target on {even_seeds} seeds that are neither
+scored nor tuned on above, median, at the best of the learning rates {even_rates}.
+
+{even}
+
 ## How
 
 Every gradient is real. When each is pulled and pushed is simulated: a worker's speed at any time is that of the trace,
@@ -310,8 +379,9 @@ the wire, the same for all schemes. Nothing queues at the server. The 1x/2x/4x/8
 
 Each scheme is tuned over the learning rates {rates}, on seeds that are not
 scored: all rates on one seed, the best three on two more; the rate is taken that reaches the target first on the
-slowest of the three. The transformer, which takes longest, gets one such seed and the largest five rates: where a
-scheme never reaches the target there, a rate at the edge of stability was taken, and more tuning would help it. All
+slowest of the three. The transformer, which takes longest, gets one such seed and the largest five rates; on 32 workers
+the rates 0.1, 0.2 and 0.4, and three seeds are scored instead of five. Where a scheme never reaches the target there, a
+rate at the edge of stability was taken, and more tuning would help it. All
 schemes get plain SGD, the same samples dealt from one deck, and the same number of applied samples. The target is
 reached when the mean of three evaluations is. "Final" is the mean of the last tenth of the evaluations. "Waiting" is
 the largest share of its time that any worker waited; "in vain" counts a step given up with all its samples. All of
@@ -327,16 +397,22 @@ numbers mean less there; and where it gathers pushes for a straggler they make o
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one fleet, few schemes; print only")
+    parser.add_argument("--cache", type=Path, help="a folder that keeps what has been run, to go on from there")
     asked = parser.parse_args()
-    began, results = time.process_time(), []
-    for cell in cells(asked.quick):
-        results.append((cell, list(rows(cell))))
+    if asked.cache is not None:
+        asked.cache.mkdir(parents=True, exist_ok=True)
+    began, results, planned = time.process_time(), [], list(cells(asked.quick))
+    here = Path(__file__)
+    for number, cell in enumerate(planned):
+        results.append((cell, list(rows(cell, asked.cache))))
         print(table(*results[-1]), *misses(*results[-1]), sep="\n")
         print(f"[{time.process_time() - began:.0f} s]\n", flush=True)
         if not asked.quick:  # after every cell: what was measured is there, should somebody end it early
-            here = Path(__file__)
-            here.with_suffix(".md").write_text(page(results, time.process_time() - began))
+            here.with_suffix(".md").write_text(page(results, time.process_time() - began, planned[number + 1 :], []))
             figure(results, here.with_suffix(".png"))
+    if not asked.quick:
+        even = list(even_fleets())
+        here.with_suffix(".md").write_text(page(results, time.process_time() - began, [], even))
 
 
 if __name__ == "__main__":

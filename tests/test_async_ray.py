@@ -90,6 +90,15 @@ def test_a_server_that_is_killed_restarts_from_its_checkpoint_and_ends_the_train
     job.close()
 
 
+def test_parameters_may_be_split_over_servers_and_a_server_that_dies_brings_all_parts_back(tmp_path):
+    job = RayJob(plan(epochs=40, servers=2, checkpoint=str(tmp_path / "run.safetensors"), every=2 * SAMPLES))
+    until(job, 8 * SAMPLES)
+    ray.kill(ray.get(job.server.shards.remote())[1])
+    assert applied(job) == 40 * SAMPLES
+    assert ray.get(job.server.parameters.remote()) == pytest.approx(TRUTH, abs=0.02)
+    job.close()
+
+
 def test_workers_that_push_nothing_but_nan_end_the_job_with_a_sentence():
     job = RayJob(plan(gradient=only_nan, comebacks=0))
     with pytest.raises(RuntimeError, match="no worker is left"):

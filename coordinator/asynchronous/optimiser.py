@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 Vector = NDArray[np.floating[Any]]
 """All parameters of a model, or a gradient of them, in one row, ``[P]``: float32 or float64."""
 
+BLOCK = 2**16
+"""Numbers that a step works on at a time: they stay in the cache of a core between its operations."""
+
 Rate = float | Callable[[int], float]
 """A learning rate, or what it is after that many applied samples."""
 
@@ -72,7 +75,6 @@ class SGD:
     rate: Rate
     momentum: float = 0.0
     _momentum_P: Vector | None = field(default=None, init=False, repr=False)
-    _scratch_P: Vector | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.rate) and not 0 < self.rate < np.inf:
@@ -83,14 +85,22 @@ class SGD:
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
         """Take a step, in place, ``[P]``."""
         rate = self.rate(applied) if callable(self.rate) else self.rate
-        scratch_P = self._scratch(parameters)
-        if self.momentum:
-            if self._momentum_P is None:
-                self._momentum_P = np.zeros_like(parameters)
-            self._momentum_P *= self.momentum
-            self._momentum_P += np.multiply(gradient, factor, out=scratch_P)
-            gradient, factor = self._momentum_P, 1.0
-        parameters -= np.multiply(gradient, rate * factor, out=scratch_P)
+        if self.momentum and self._momentum_P is None:
+            self._momentum_P = np.zeros_like(parameters)
+        scratch = np.empty(min(BLOCK, len(parameters)), dtype=parameters.dtype)
+        for start in range(0, len(parameters), BLOCK):
+            block = slice(start, start + BLOCK)
+            self._step(parameters[block], gradient[block], block, rate, factor, scratch[: len(parameters[block])])
+
+    def _step(
+        self, parameters: Vector, gradient: Vector, block: slice, rate: float, factor: float, scratch: Vector
+    ) -> None:
+        if self._momentum_P is not None:
+            momentum = self._momentum_P[block]
+            momentum *= self.momentum
+            momentum += np.multiply(gradient, factor, out=scratch)
+            gradient, factor = momentum, 1.0
+        parameters -= np.multiply(gradient, rate * factor, out=scratch)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the momentum, if there is one yet."""
@@ -99,9 +109,3 @@ class SGD:
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
         self._momentum_P = np.array(state["momentum"]) if "momentum" in state else None
-
-    def _scratch(self, parameters: Vector) -> Vector:
-        # Kept between steps: a fresh array of ten million numbers costs more than the arithmetic on it.
-        if self._scratch_P is None or self._scratch_P.shape != parameters.shape:
-            self._scratch_P = np.empty_like(parameters)
-        return self._scratch_P

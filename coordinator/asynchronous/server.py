@@ -53,6 +53,9 @@ class Server:
         ``None`` takes all workers for equally fast.
     copy
         ``False`` works in the array given, for optimisers that hold it too.
+    store
+        What holds the parameters instead of this process, such as :class:`ShardedStore`; ``parameters`` and
+        ``optimiser`` are not read then.
 
     Attributes
     ----------
@@ -100,10 +103,11 @@ class Server:
         workers: Sequence[str] = (),
         predictor: Predictor | None = None,
         copy: bool = True,
+        store: Store | None = None,
     ) -> None:
         if batch < 1:
             raise ValueError(f"batch must be at least 1 sample, got {batch}")
-        self.store: Store = LocalStore(parameters, optimiser, scheme.compensation, copy=copy)
+        self.store: Store = store or LocalStore(parameters, optimiser, scheme.compensation, copy=copy)
         self.scheme = scheme
         self.deck = deck
         self.batch = batch
@@ -157,7 +161,7 @@ class Server:
         self._tickets += 1
         member.step = Step(stamp, self.deck.deal(self._ahead.size(worker)), self._ahead.expected(worker))
         member.worked_on = self.version
-        return Pulled(stamp, self.store.lend(stamp.ticket), member.step.hand)
+        return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.hand)
 
     def push(
         self,
@@ -194,7 +198,7 @@ class Server:
             return self._without_step(worker, member, stamp, (samples, seconds, comm_seconds))
         count = len(member.step.hand) if samples is None else samples
         dealt = len(member.step.hand)
-        if wrong := miscounted(count, dealt) or self.store.flaw(stamp.ticket, gradient):
+        if wrong := miscounted(count, dealt) or self.store.flaw(worker, stamp.ticket, gradient):
             return self._updates.in_vain(member, Outcome.REFUSED, wrong)
         staleness = self.fleet.lag(member)
         self._learn(member, staleness, now)

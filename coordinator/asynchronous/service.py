@@ -120,9 +120,18 @@ class Service:
                     logger.warning("%s has left; what it held goes to others, of whom there are %d", worker, others)
             self._changed.notify_all()
 
-    def pull(self, worker: str) -> Work:
-        """Return the next step of a worker, after waiting where its scheme says so."""
-        work = self._pull(worker)
+    def pull(self, worker: str, into: Vector | None = None) -> Work:
+        """Return the next step of a worker, after waiting where its scheme says so.
+
+        Parameters
+        ----------
+        worker
+            Who asks.
+        into
+            Where to put the parameters, ``[P]``; a new array by default. Fresh pages for a large model cost more than
+            the copy.
+        """
+        work = self._pull(worker, into)
         if work.ended and self._is_due():  # where the last update came of a worker that left, no push has seen it
             self._save_if_possible()
         return work
@@ -207,7 +216,7 @@ class Service:
             self._saved = self._asked = self.server.deck.applied
         return True
 
-    def _pull(self, worker: str) -> Work:
+    def _pull(self, worker: str, into: Vector | None) -> Work:
         began, asked = time.monotonic(), False
         with self._changed:
             while True:
@@ -217,9 +226,9 @@ class Service:
                 if pulled is not None:
                     waited = time.monotonic() - began if asked else 0.0
                     self.waited[worker] = self.waited.get(worker, 0.0) + waited
-                    return Work(pulled.stamp, pulled.parameters.copy(), pulled.hand, waited)
+                    return Work(pulled.stamp, _copied(pulled.parameters, into), pulled.hand, waited)
                 if self.server.finished:
-                    return nothing_to_do(self.server.parameters, time.monotonic() - began)
+                    return nothing_to_do(_copied(self.server.parameters, into), time.monotonic() - began)
                 asked = True
                 if not self._changed.wait(self.patience):
                     self._give_up_last()
@@ -263,3 +272,10 @@ class Service:
                 logger.warning("%s was given up: the last samples have been with it for too long", member.name)
                 self.server.abandon(member.name)
         self._changed.notify_all()
+
+
+def _copied(row: Vector, into: Vector | None) -> Vector:
+    if into is None:
+        return row.copy()
+    np.copyto(into, row)
+    return into

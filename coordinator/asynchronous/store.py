@@ -12,6 +12,7 @@ from paceline.coordinator.asynchronous.checks import flaw, is_finite
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
 from paceline.coordinator.asynchronous.rules.compensation import Compensation
 
+NEVER_PULLED = "the parameters of its step were never read"
 OVERFLOWS = "it overflows when its delay is compensated"
 
 
@@ -23,11 +24,11 @@ class Store(Protocol):
         """The newest parameters, ``[P]``: a copy."""
         ...
 
-    def lend(self, ticket: int) -> Vector:
+    def lend(self, worker: str, ticket: int) -> Vector:
         """Return what a step starts from, ``[P]``: a read-only view, which the next update changes."""
         ...
 
-    def flaw(self, ticket: int, gradient: Vector) -> str:
+    def flaw(self, worker: str, ticket: int, gradient: Vector) -> str:
         """Return what is wrong with a step's gradient; an empty text if nothing is."""
         ...
 
@@ -108,7 +109,7 @@ class LocalStore:
         """The newest parameters, ``[P]``: a copy."""
         return self._parameters_P.copy()
 
-    def lend(self, ticket: int) -> Vector:
+    def lend(self, worker: str, ticket: int) -> Vector:
         """Return what a step starts from; it is remembered where gradients are compensated."""
         if self._compensator is not None:
             self._lent[ticket] = self._parameters_P.copy()
@@ -116,19 +117,25 @@ class LocalStore:
         view_P.flags.writeable = False
         return view_P
 
-    def flaw(self, ticket: int, gradient: Vector) -> str:
+    def flaw(self, worker: str, ticket: int, gradient: Vector) -> str:
         """Return what is wrong with a gradient."""
         return flaw(gradient, self._parameters_P)
 
     def take(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
         """Gather a gradient, compensated where the scheme says so."""
         if self._compensator is not None:
+            if ticket not in self._lent:
+                return NEVER_PULLED
             gradient = self._compensator.compensated(worker, gradient, self._parameters_P, self._lent[ticket])
             if not is_finite(gradient):
                 return OVERFLOWS
         self.forget(ticket)
         self._gathered.add(gradient, weight)
         return ""
+
+    def undo(self) -> None:
+        """Leave out the gradient taken last, which is neither kept nor applied yet."""
+        self._gathered.undo()
 
     def keep(self) -> None:
         """Copy the gradient taken last."""
@@ -188,6 +195,10 @@ class WeightedMean:
     def add(self, gradient: Vector, weight: float) -> None:
         """Add a gradient, which stays the caller's until :meth:`keep` or :meth:`mean`."""
         self._new = gradient, weight
+
+    def undo(self) -> None:
+        """Leave the new gradient out."""
+        self._new = None
 
     def keep(self) -> None:
         """Add the new gradient to the sum, so that the caller may have it back."""

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 Row = NDArray[np.float32]
 
+FRONT = 128
+"""Numbers of room before a row, 512 bytes: what a message says of a row travels in front of it, in one message."""
+
 
 class FlatModel:
     """Makes a model's parameters, and their gradients, views of two flat rows: nothing is copied piece by piece.
@@ -26,6 +29,8 @@ class FlatModel:
     ----------
     parameters, gradient
         The rows, ``[P]``: write the first before a forward pass, read the second after the backward pass.
+    down, up
+        The same rows with room for a head in front, ``[FRONT + P]``: what comes from a server, and goes to it.
 
     Raises
     ------
@@ -50,8 +55,9 @@ class FlatModel:
             raise ValueError(f"parameters must be torch.float32 on the CPU, got {wrong}: move the model before")
         self.model = model
         # Contiguous copies first: the rows must not share memory with the parameters that they replace.
-        row = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
-        slope = torch.zeros_like(row)
+        self.down, self.up = (torch.zeros(FRONT + sum(parameter.numel() for parameter in trained)) for _ in range(2))
+        row, slope = self.down[FRONT:], self.up[FRONT:]
+        torch.cat([parameter.detach().reshape(-1) for parameter in trained], out=row)
         self._pairs = []
         start = 0
         for parameter in trained:
@@ -69,6 +75,14 @@ class FlatModel:
         self.slope.zero_()
         for parameter, slope in self._pairs:
             parameter.grad = slope
+
+    def lay(self, gradient: torch.Tensor) -> None:
+        """Let parts of a row, ``[P]``, be the gradients until the next call: nothing is copied."""
+        start = 0
+        for parameter, _ in self._pairs:
+            end = start + parameter.numel()
+            parameter.grad = gradient[start:end].view(parameter.shape)
+            start = end
 
     def gather(self) -> Row:
         """Return the gradient, ``[P]``, also where a loop has put other tensors in place of the views."""

@@ -84,6 +84,8 @@ class AsyncJob:
         Of the order of the samples.
     checkpoint, every
         File that rank 0 writes its state to, and after how many applied samples; it is resumed from if it is there.
+    servers
+        1: parameters are split over several servers on Ray only.
     metrics
         Sinks that rank 0 calls with every round: names as in :func:`paceline.coordinator.metrics.sinks`, such as
         ``"run.jsonl"``, or functions of a :class:`paceline.coordinator.round.Round`.
@@ -128,12 +130,15 @@ class AsyncJob:
         seed: int = 0,
         checkpoint: str | Path | None = None,
         every: int = 0,
+        servers: int = 1,
         metrics: str | Sequence[str | Callable[[Round], None]] = (),
         on_verdict: Sequence[Callable[[Verdict], None]] = (),
         timeout: float = 1800.0,
     ) -> None:
         if not dist.is_initialized():
             raise RuntimeError('call torch.distributed.init_process_group("gloo") before AsyncJob')
+        if servers != 1:
+            raise ValueError(f"servers must be 1 under torchrun, got {servers}: RayPlan(servers=...) splits a model")
         if wire not in WIRES:
             raise ValueError(f"wire must be one of {list(WIRES)}, got {wire!r}")
         if any(True for _ in model.buffers()):
@@ -259,8 +264,7 @@ class AsyncJob:
                 f"the last {REFUSALS} gradients of this worker were refused, as rank 0's log says: look for NaN in the "
                 "loss, and for a model that differs from rank 0's"
             )
-        self.flat.parameters[:] = self._work.parameters
-        self.flat.zero()
+        self.flat.zero()  # the link has put the parameters into the model already
         self._pushed = self._work.ended
 
     def _finish(self) -> None:
@@ -278,10 +282,10 @@ class AsyncJob:
                 inside = (self.service, f"rank{rank}", rank, group, numbers)
                 self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"paceline-rank{rank}"))
             elif rank == dist.get_rank():
-                own = GlooLink(group, numbers)
+                own = GlooLink(group, self.flat.down, self.flat.up)
         for thread in self._threads:
             thread.start()
         if self.service is not None:
-            return LocalLink(self.service, "rank0")
+            return LocalLink(self.service, "rank0", self.flat.row)
         assert own is not None
         return own

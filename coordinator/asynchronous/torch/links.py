@@ -9,13 +9,22 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from paceline._arrays import Sizes
 from paceline.coordinator.asynchronous.deck import Hand
 from paceline.coordinator.asynchronous.fleet import Stamp
 from paceline.coordinator.asynchronous.ledger import Outcome
-from paceline.coordinator.asynchronous.optimiser import Vector
 from paceline.coordinator.asynchronous.service import Service, Work
-from paceline.coordinator.asynchronous.torch.wire import NANO, WIRES, Ask, Head, received, sent
+from paceline.coordinator.asynchronous.torch.flat import FRONT
+from paceline.coordinator.asynchronous.torch.wire import (
+    FIRST,
+    NANO,
+    WIRES,
+    Ask,
+    Head,
+    received,
+    rows_read,
+    rows_written,
+    sent,
+)
 
 logger = logging.getLogger("paceline.asynchronous")
 
@@ -58,17 +67,17 @@ class Link(Protocol):
 
 
 class LocalLink:
-    """The way to a server in the same process."""
+    """The way to a server in the same process; parameters are put into ``row``, ``[P]``."""
 
-    def __init__(self, service: Service, worker: str) -> None:
-        self.service, self.worker = service, worker
+    def __init__(self, service: Service, worker: str, row: torch.Tensor) -> None:
+        self.service, self.worker, self._row = service, worker, row.numpy()
         self.outcome: Outcome | None = None
         self._pushed: Outcome | None = None
 
     def pull(self) -> Work:
         """Start a step."""
         self.outcome, self._pushed = self._pushed, None
-        return self.service.pull(self.worker)
+        return self.service.pull(self.worker, into=self._row)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         """Hand in a gradient."""
@@ -92,41 +101,47 @@ class GlooLink:
     ----------
     group
         The server and this worker alone: if one worker is lost, the groups of the others still work.
-    numbers
-        Parameters of the model.
+    down, up
+        Messages from and to the server, ``[FRONT + P]``: rows of the model itself, so that nothing is copied, with room
+        for a head in front.
     """
 
-    def __init__(self, group: dist.ProcessGroup, numbers: int) -> None:
-        self.group, self.numbers = group, numbers
+    def __init__(self, group: dist.ProcessGroup, down: torch.Tensor, up: torch.Tensor) -> None:
+        self.group, self.numbers = group, down.numel() - FRONT
         self.outcome: Outcome | None = None
-        self._row = torch.empty(numbers)
+        self._down, self._up = down, up
         self._answer_comes = False
 
     def pull(self) -> Work:
         """Start a step; its parameters are overwritten by the next pull."""
         try:
             if not self._answer_comes:
-                sent(Head(Ask.PULL).tensor(), SERVER, self.group)
+                self._say(Head(Ask.PULL, numbers=self.numbers))
             self._answer_comes = False
-            head = Head.received(SERVER, self.group)
-            rows = received(head.samples, torch.int64, SERVER, self.group).numpy()
-            # The same memory every time: fresh pages for a large model take longer than the way over loopback.
-            parameters = received(head.numbers, torch.float32, SERVER, self.group, self._row).numpy()
+            dist.recv(self._down, SERVER, group=self.group)
+            head = Head.read(self._down)
+            self._require_same_model(head.numbers)
+            more = received(max(head.samples - FIRST, 0), torch.int64, SERVER, self.group)
         except RuntimeError as error:
             raise _lost(error) from error
-        self._require_same_model(head.numbers)  # when all has come: the server would go on sending
         self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
+        rows = torch.cat([rows_read(head.samples, self._down), more]).numpy()
         hand = Hand(rows, np.zeros(len(rows), np.int64))
-        return Work(Stamp(head.version, head.ticket), parameters, hand, head.seconds / NANO)
+        return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), hand, head.seconds / NANO)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         """Hand in a gradient. The server answers with the next step at once: a pull must follow."""
         wire = list(WIRES.values()).index(gradient.dtype)
         times = round(seconds * NANO), round(comm_seconds * NANO)
-        head = Head(Ask.PUSH, *stamp, samples, gradient.numel(), wire, *times)
+        is_row = gradient.data_ptr() == self._up[FRONT:].data_ptr() and gradient.numel() == self.numbers
+        head = Head(Ask.PUSH if is_row else Ask.PUSH_APART, *stamp, samples, gradient.numel(), wire, *times)
         try:
-            sent(head.tensor(), SERVER, self.group)
-            sent(gradient, SERVER, self.group)
+            if is_row:
+                head.write(self._up)
+                sent(self._up, SERVER, self.group)
+            else:
+                self._say(head)
+                sent(gradient, SERVER, self.group)
             self._answer_comes = True
         except RuntimeError as error:
             raise _lost(error) from error
@@ -134,8 +149,9 @@ class GlooLink:
     def is_given_up(self, stamp: Stamp) -> bool:
         """Ask whether a step was given up."""
         try:
-            sent(Head(Ask.POLL, *stamp).tensor(), SERVER, self.group)
-            return bool(Head.received(SERVER, self.group).samples)
+            self._say(Head(Ask.POLL, *stamp))
+            answer = received(FRONT, torch.float32, SERVER, self.group)
+            return bool(Head.read(answer).samples)
         except RuntimeError as error:
             raise _lost(error) from error
 
@@ -145,9 +161,15 @@ class GlooLink:
         if self._answer_comes and self.pull().ended:
             return
         try:
-            sent(Head(Ask.LEAVE).tensor(), SERVER, self.group)
+            self._say(Head(Ask.LEAVE))
         except RuntimeError as error:
             raise _lost(error) from error
+
+    def _say(self, head: Head) -> None:
+        """Send a head alone."""
+        message = torch.zeros(FRONT)
+        head.write(message)
+        sent(message, SERVER, self.group)
 
     def _require_same_model(self, numbers: int) -> None:
         if numbers != self.numbers:
@@ -159,19 +181,30 @@ class GlooLink:
 
 def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
     """Answer one worker until it leaves, is lost, or sends nonsense: then what it held goes to others."""
-    last, room = NOTHING_PUSHED, torch.empty(numbers)
+    last, room, out = NOTHING_PUSHED, torch.zeros(FRONT + numbers), torch.zeros(FRONT + numbers)
     try:
         while True:
-            head = Head.received(rank, group)
+            dist.recv(room, rank, group=group)  # a head alone leaves the rest of the room as it is
+            head = Head.read(room)
+            if head.kind == Ask.PULL and head.numbers != numbers:
+                _reply(Head(last, numbers=numbers), out[:FRONT], rank, group)  # its room may be too small for more
+                raise ValueError(f"its model has {head.numbers} parameters, and that of rank {SERVER} {numbers}")
             if head.kind == Ask.PUSH:
-                last = OUTCOMES.index(_take(service, worker, head, rank, group, room))
-            if head.kind in (Ask.PULL, Ask.PUSH):
-                if _answer(service.pull(worker), last, rank, group):
+                last = OUTCOMES.index(_handed_in(service, worker, head, room[FRONT:]))
+            elif head.kind == Ask.PUSH_APART:
+                last = OUTCOMES.index(_handed_in(service, worker, head, _apart(head, rank, group, numbers)))
+            if head.kind in (Ask.PULL, Ask.PUSH, Ask.PUSH_APART):
+                work = service.pull(worker, into=out[FRONT:].numpy())
+                more = rows_written(work.hand.rows, out)
+                waited = round(work.waited * NANO)
+                _reply(Head(last, *work.stamp, len(work.hand), numbers, seconds=waited), out, rank, group)
+                sent(more, rank, group)
+                if work.ended:
                     return
                 last = NOTHING_PUSHED
             elif head.kind == Ask.POLL:
                 given_up = service.is_given_up(worker, Stamp(head.version, head.ticket))
-                sent(Head(Ask.POLL, samples=int(given_up)).tensor(), rank, group)
+                _reply(Head(Ask.POLL, samples=int(given_up)), torch.zeros(FRONT), rank, group)
             else:
                 return
     except Exception as error:  # of any kind: a thread that dies in silence would keep what its worker holds
@@ -180,25 +213,22 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
         service.leave(worker)
 
 
-def _take(
-    service: Service, worker: str, head: Head, rank: int, group: dist.ProcessGroup, room: torch.Tensor
-) -> Outcome:
-    numbers = room.numel()
+def _reply(head: Head, message: torch.Tensor, rank: int, group: dist.ProcessGroup) -> None:
+    head.write(message)
+    sent(message, rank, group)
+
+
+def _apart(head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> torch.Tensor:
+    """Receive a gradient that comes in a message of its own, as float32."""
     if not 0 <= head.numbers <= LARGEST_EXCESS * numbers or not 0 <= head.wire < len(WIRES):
         raise ValueError(f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}")
-    gradient = received(head.numbers, list(WIRES.values())[head.wire], rank, group, room).float().numpy()
+    return received(head.numbers, list(WIRES.values())[head.wire], rank, group).float()
+
+
+def _handed_in(service: Service, worker: str, head: Head, gradient: torch.Tensor) -> Outcome:
     stamp, times = Stamp(head.version, head.ticket), (head.seconds / NANO, head.comm_seconds / NANO)
-    return service.push(worker, stamp, gradient, head.samples, seconds=times[0], comm_seconds=times[1]).outcome
-
-
-def _answer(work: Work, last: int, rank: int, group: dist.ProcessGroup) -> bool:
-    head = Head(last, *work.stamp, len(work.hand), len(work.parameters), seconds=round(work.waited * NANO))
-    sent(head.tensor(), rank, group)
-    rows: Sizes = work.hand.rows
-    sent(torch.from_numpy(np.ascontiguousarray(rows)), rank, group)
-    parameters: Vector = work.parameters
-    sent(torch.from_numpy(parameters), rank, group)
-    return work.ended
+    row = gradient.numpy()
+    return service.push(worker, stamp, row, head.samples, seconds=times[0], comm_seconds=times[1]).outcome
 
 
 def _lost(error: RuntimeError) -> LostServerError:

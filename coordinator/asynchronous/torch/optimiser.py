@@ -65,8 +65,7 @@ class TorchOptimiser:
         shared = parameters is own
         if not shared:
             own[:] = parameters
-        self.flat.zero()
-        self.flat.gradient[:] = gradient
+        self.flat.lay(torch.from_numpy(np.ascontiguousarray(gradient, dtype=np.float32)))
         now = factor * (self.schedule(applied) if self.schedule else 1.0)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * now

@@ -1,4 +1,4 @@
-"""What goes over the wire: heads of whole numbers, then rows of numbers. Nothing is ever unpickled.
+"""What goes over the wire: heads of whole numbers in front of rows of numbers. Nothing is ever unpickled.
 
 Axes: P parameters, n samples.
 """
@@ -9,13 +9,20 @@ from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import Self
 
+import numpy as np
 import torch
 import torch.distributed as dist
+
+from paceline._arrays import Sizes
+from paceline.coordinator.asynchronous.torch.flat import FRONT
 
 WIRES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """How gradients may travel. Parameters always travel as float32."""
 
 NANO = 10**9
+
+HEAD, FIRST = 8, FRONT // 2 - 8
+"""Numbers of a head, and how many rows of samples fit behind it into the front of a message: usually all."""
 
 
 class Ask(IntEnum):
@@ -25,11 +32,13 @@ class Ask(IntEnum):
     PUSH = 1
     POLL = 2
     LEAVE = 3
+    PUSH_APART = 4
+    """A push whose gradient comes in a message of its own: of another type or length than the model's row."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """The first message of each exchange, either way: eight whole numbers.
+    """What each message begins with, either way: eight whole numbers.
 
     Parameters
     ----------
@@ -56,14 +65,14 @@ class Head:
     seconds: int = 0
     comm_seconds: int = 0
 
-    def tensor(self) -> torch.Tensor:
-        """Return the head as it is sent."""
-        return torch.tensor(astuple(self), dtype=torch.int64)
+    def write(self, message: torch.Tensor) -> None:
+        """Write the head into the front of a message."""
+        _front(message)[:HEAD] = torch.tensor(astuple(self), dtype=torch.int64)
 
     @classmethod
-    def received(cls, peer: int, group: dist.ProcessGroup) -> Self:
-        """Return the next head from a peer."""
-        return cls(*received(8, torch.int64, peer, group).tolist())
+    def read(cls, message: torch.Tensor) -> Self:
+        """Return the head in the front of a message."""
+        return cls(*_front(message)[:HEAD].tolist())
 
 
 def sent(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
@@ -81,3 +90,19 @@ def received(
     if numbers:
         dist.recv(tensor, peer, group=group)
     return tensor
+
+
+def rows_written(rows: Sizes, message: torch.Tensor) -> torch.Tensor:
+    """Write the rows of the samples dealt, ``[n]``, behind a head; return those for which there is no room."""
+    row = torch.from_numpy(np.ascontiguousarray(rows))
+    _front(message)[HEAD : HEAD + len(row[:FIRST])] = row[:FIRST]
+    return row[FIRST:]
+
+
+def rows_read(samples: int, message: torch.Tensor) -> torch.Tensor:
+    """Return the rows behind a head, ``[n]``: as many of the samples dealt as there is room for."""
+    return _front(message)[HEAD : HEAD + min(samples, FIRST)].clone()
+
+
+def _front(message: torch.Tensor) -> torch.Tensor:
+    return message[:FRONT].view(torch.int64)
