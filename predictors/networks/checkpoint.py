@@ -86,10 +86,11 @@ class Saved:
             return
         from safetensors.torch import save
 
+        # By name: weights that come from a file are in another order than those of a fresh network.
         moments = {
-            f"optimiser/{n}/{key}": value
-            for n, state in optimiser.state_dict()["state"].items()
-            for key, value in state.items()
+            f"optimiser/{name}/{key}": value
+            for name, weight in weights.items()
+            for key, value in optimiser.state[weight].items()
         }
         tensors = {
             **{f"weights/{name}": weight.detach() for name, weight in weights.items()},
@@ -131,12 +132,11 @@ class Saved:
         with torch.no_grad():
             for name, weight in weights.items():
                 weight.copy_(tensors[f"weights/{name}"])
-        state = optimiser.state_dict()
         for name, value in tensors.items():
             if name.startswith("optimiser/"):
-                _, place, key = name.split("/")
-                state["state"].setdefault(int(place), {})[key] = value
-        optimiser.load_state_dict(state)
+                _, owner, key = name.split("/")
+                # The count of steps stays where torch keeps it, on the CPU; moments go to their weight.
+                optimiser.state[weights[owner]][key] = value if key == "step" else value.to(weights[owner].device)
         for group, rate in zip(optimiser.param_groups, about["rates"], strict=True):
             group["lr"] = float.fromhex(rate)
         rates = [float.fromhex(rate) for rate in about["scheduled_rates"]]
@@ -150,7 +150,7 @@ class Saved:
             epoch_state=tensors["generator/epoch"],
             shard_state=tensors["generator/shard"],
         )
-        best = {name[5:]: value.numpy() for name, value in tensors.items() if name.startswith("best/")}
+        best = {name: tensors[f"best/{name}"].numpy() for name in weights}
         return at, best
 
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -146,7 +146,8 @@ class _Run:
             if resumed:  # what augmenting drew in the batches before the checkpoint was drawn already
                 self.generator.set_state(now)
             at.begun, resumed = True, False
-            for part in rows.split(self.training.batch_size)[at.batch :]:
+            # No windows split into one empty part, which is no batch.
+            for part in rows.split(self.training.batch_size)[at.batch :] if len(rows) else ():
                 yield tuple(column[part] for column in data), source_N[part.numpy()]
             at.shard, at.batch = at.shard + 1, 0
             # A checkpoint between two shards finds the next one not begun: see Position.
@@ -186,9 +187,10 @@ class _Run:
 
     def _not_finite(self, batch: Batch, source_N: Sources) -> str:
         at = f"batch {self.at.batch + 1} of epoch {self.at.epoch + 1}"
-        odd_N = np.zeros(len(source_N), dtype=bool)
-        for column in batch:
-            odd_N |= ~torch.isfinite(column).reshape(len(source_N), -1).all(dim=1).numpy()
+        # Targets may be NaN, where a sequence has a gap; inputs never are.
+        odd_N = ~torch.isfinite(batch[0]).reshape(len(source_N), -1).all(dim=1).numpy()
+        for column in batch[1:]:
+            odd_N |= torch.isinf(column).reshape(len(source_N), -1).any(dim=1).numpy()
         from_where = source_N[odd_N] if odd_N.any() else source_N
         names = [self.windows.names[source] for source in np.unique(from_where)]
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

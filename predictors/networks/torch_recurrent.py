@@ -49,7 +49,7 @@ def fit_recurrent(
     if start:
         with torch.no_grad():
             for name, weight in weights.items():
-                weight.copy_(tensor(start[name].T))
+                weight.copy_(tensor(start[name].T).reshape(weight.shape))
 
     def loss(inputs: torch.Tensor, gaps: torch.Tensor) -> torch.Tensor:
         known, targets = torch.isfinite(gaps).float(), torch.nan_to_num(gaps)
