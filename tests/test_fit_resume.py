@@ -37,7 +37,7 @@ assert os.waitpid(child(place + "/fit", place + "/resumed"), 0)[1] == 0
 """Fits once without and once with kills; children are forked, because importing torch takes longer than a small fit."""
 
 
-class Interrupted(Exception):
+class StopHereError(Exception):
     pass
 
 
@@ -47,7 +47,7 @@ def interrupted_after(batches):
 
     def tell(moment):
         if moment.stage == "training" and next(left, None) is None:
-            raise Interrupted
+            raise StopHereError
 
     return tell
 
@@ -73,7 +73,7 @@ def test_a_fit_interrupted_again_and_again_ends_with_the_same_weights(tmp_path, 
                 progress=interrupted_after(batches),
             )
             break
-        except Interrupted:
+        except StopHereError:
             continue
     assert learnt(fitted) == uninterrupted
 
@@ -87,7 +87,7 @@ def test_predictors_of_several_trainings_resume_each(tmp_path):
         uninterrupted = learnt(fit(predictor, traces))
         place = {"checkpoint": tmp_path / str(n), "every": 0.0}
         for batches in (3, 9, 12):
-            with pytest.raises(Interrupted):
+            with pytest.raises(StopHereError):
                 fit(predictor, traces, progress=interrupted_after(batches), **place)
         assert learnt(fit(predictor, traces, **place)) == uninterrupted
 

@@ -44,6 +44,7 @@ def fit(
     distributed: bool = False,
     memory: int = MEMORY,
     seed: int = 0,
+    warn: bool = True,
 ) -> P:
     """Return a copy of the predictor, fitted to these traces; the original is unchanged.
 
@@ -76,6 +77,8 @@ def fit(
         Bytes of training windows held at once; more than that are kept in temporary files.
     seed
         Decides which workers are held out.
+    warn
+        Whether to warn of files that were left out; a :class:`Source` lists them in any case.
 
     Raises
     ------
@@ -126,7 +129,8 @@ def fit(
             tell=tell,
         )
         fit_with(fitted, source, replace(fitting, identity=_identity(fitted, source, fitting)))
-    _say_left_out(source)
+    if warn:
+        _say_left_out(source)
     logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _since(began))
     return fitted
 
