@@ -22,7 +22,7 @@ def wavy(seed, workers=("a", "b", "c"), iterations=80, job=None):
         samples=np.full(shape, 32.0),
         seconds=32.0 / speed_TW,
         drivers=driver_TW[:, :, None],
-        driver_names=["cpu_share"],
+        driver_names=["cpu_busy"],
         workers=workers,
         meta={"job": job or f"job{seed}"},
     )

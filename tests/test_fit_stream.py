@@ -105,7 +105,7 @@ def test_a_held_out_workers_early_speeds_change_nothing_that_is_fitted(predictor
     a, b = (fit(predictor, [trace], hold_out=["b"]) for trace in (one, other))
     np.testing.assert_array_equal(a.driver_mean_, b.driver_mean_)
     held = Survey.of([one], held_out={"b"}.__contains__)
-    assert held.drivers["cpu_share"].count == 160
+    assert held.drivers["cpu_busy"].count == 160
 
 
 def test_the_same_names_are_held_out_on_every_day():

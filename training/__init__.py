@@ -4,6 +4,7 @@ from paceline.predictors.fitting import Moment
 from paceline.training.fit import fit
 from paceline.training.models import describe_model, load_model, save_model
 from paceline.training.progress import Bar, Scalars
+from paceline.training.registry import Registry
 from paceline.training.sources import Fact, LeftOut, Source
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Fact",
     "LeftOut",
     "Moment",
+    "Registry",
     "Scalars",
     "Source",
     "describe_model",

@@ -113,7 +113,7 @@ def fit(
     began = time.perf_counter()
     with ExitStack() as stack:
         tell = stack.enter_context(Bar()) if progress is True else progress or _silent
-        is_held = _held_out_by(hold_out, seed)
+        is_held = held_out_by(hold_out, seed)
         survey = Survey.of(_told(source, tell), held_out=is_held)
         held_out = frozenset(filter(is_held, survey.workers))
         fitting = Fitting(
@@ -165,7 +165,12 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
     fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learnt/")})
 
 
-def _held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:
+def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:
+    """Return a function that tells whether a worker of this name is held out.
+
+    >>> [held_out_by(0.5, seed=0)(name) for name in "abcd"] == [held_out_by(0.5, seed=0)(name) for name in "abcd"]
+    True
+    """
     if not isinstance(hold_out, int | float):
         return frozenset(hold_out).__contains__
     # By a digest of the name, so that a worker is on one side in all files, on all days and in all processes.

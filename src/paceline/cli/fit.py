@@ -118,3 +118,51 @@ def _add(
         measured = evaluation(fitted, sources.traces(evaluate_on, "held-out"), fitted_on=source.facts)
     command = " ".join(["paceline", *sys.argv[1:]])
     Registry(registry).add(name, fitted, command=command, data=source.facts, start=start, evaluation=measured)
+
+
+def tune(
+    predictor: Annotated[str, typer.Argument(help="A kind, with the arguments that are not to be tried.")],
+    traces: FitTraces = None,
+    trials: Annotated[int, typer.Option(help="Trials in all, with those of earlier calls.")] = 20,
+    jobs: Annotated[int, typer.Option(help="Trials at once, each in a process of its own.")] = 1,
+    hold_out: Annotated[float, typer.Option(help="Share of the workers on which trials are compared.")] = 0.3,
+    journal: Annotated[Path, typer.Option(help="The journal of trials: called again, the search goes on.")] = Path(
+        "tune.journal"
+    ),
+    epochs: Annotated[int | None, typer.Option(help="Most passes of a network's training.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
+) -> None:
+    """Try arguments of a predictor on validation workers, and print the best ones and what mattered.
+
+    Example: [cyan]paceline tune narx -f traces/ --trials 30 --jobs 2[/]
+    """
+    import contextlib
+
+    from paceline._require import require
+    from paceline.cli import sources
+    from paceline.cli.show import print_frames
+    from paceline.eval.tune import tune
+    from paceline.predictors import Training
+
+    engine: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if jobs > 1:
+        require("joblib", needed_by="tuning in several processes", extra="scale")
+        import joblib
+
+        engine = joblib.parallel_config(n_jobs=jobs)
+    source = sources.source(traces, "fit")
+    with engine:
+        tuned = tune(
+            predictor,
+            source,
+            trials=trials,
+            at_once=jobs,
+            hold_out=hold_out,
+            storage=journal,
+            training=None if epochs is None else Training(epochs=epochs),
+            tell=lambda number, score: err.print(f"trial {number}: {score:.4f}"),
+        )
+    _say(source)
+    print_frames({"trials, best first": tuned.trials.head(10), "what mattered": tuned.mattered}, as_json)
+    if not as_json:
+        out.print(f"best: {escape(repr(tuned.predictor))}")

@@ -13,7 +13,7 @@ from rich.markup import escape
 from paceline._printable import printable
 from paceline.cli.collect import collect
 from paceline.cli.data import data_app
-from paceline.cli.fit import fit
+from paceline.cli.fit import fit, tune
 from paceline.cli.live import live
 from paceline.cli.models import models_app
 from paceline.cli.profile import profile
@@ -37,6 +37,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
 app.command()(fit)
+app.command()(tune)
 app.command()(collect)
 app.command()(profile)
 app.command()(live)
