@@ -146,9 +146,11 @@ class _Run:
             if resumed:  # what augmenting drew in the batches before the checkpoint was drawn already
                 self.generator.set_state(now)
             at.begun, resumed = True, False
-            # No windows split into one empty part, which is no batch.
-            for part in rows.split(self.training.batch_size)[at.batch :] if len(rows) else ():
-                yield tuple(column[part] for column in data), source_N[part.numpy()]
+            # Shuffled once: to gather the rows of every batch by itself took a quarter of the training's time.
+            shuffled, source_N = tuple(column[rows] for column in data), source_N[rows.numpy()]
+            size = self.training.batch_size
+            for begin in range(at.batch * size, len(rows), size):
+                yield tuple(column[begin : begin + size] for column in shuffled), source_N[begin : begin + size]
             at.shard, at.batch = at.shard + 1, 0
             # A checkpoint between two shards finds the next one not begun: see Position.
         at.begun = False
