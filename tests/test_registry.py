@@ -132,6 +132,17 @@ def test_some_files_are_stored():
     assert {file.stem for file in STORED.glob("*.safetensors")} >= {"narx-1", "gated-narx-1", "lstm-1", "boosting-1"}
 
 
+def test_the_shipped_networks_have_cards_of_their_own_files():
+    import hashlib
+
+    from paceline.training.shipped import FOLDER
+
+    for file in FOLDER.glob("*.safetensors"):
+        card = file.with_suffix(".md").read_text()
+        assert hashlib.sha256(file.read_bytes()).hexdigest() in card
+        assert "| last-value | 1.000" in card
+
+
 # -- the command line ---------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from paceline.training.entry import Entry, Evaluation, Score
 from paceline.training.sources import Fact
 
 MOST_LISTED = 20
-"""Traces listed in a card; the index lists all."""
+"""Traces listed in a card; a registry's index lists all."""
 
 
 def card_of(entry: Entry) -> str:
@@ -43,7 +43,7 @@ def _data(data: Sequence[Fact], title: str = "Fitted to") -> Iterator[str]:
     for fact in data[:MOST_LISTED]:
         yield f"| {_cell(fact.name)} | {fact.iterations or '?'} | {fact.workers or '?'} | `{fact.digest or '?'}` |"
     if len(data) > MOST_LISTED:
-        yield f"| and {len(data) - MOST_LISTED} more, listed in the index | | | |"
+        yield f"| and {len(data) - MOST_LISTED} more | | | |"
     yield ""
 
 
