@@ -42,7 +42,8 @@ from dataclasses import replace
 for part in range({files}):
     fleet = synthetic_fleet("mixed", {workers} // {files}, {steps}, part)
     names = [f"m_{{part}}_{{w}}" for w in range(len(fleet.workers))]
-    replace(fleet, workers=names, meta={{**fleet.meta, "job": f"part {{part}}"}}).save({folder!r} + f"/{{part:05}}.parquet")
+    fleet = replace(fleet, workers=names, meta={{**fleet.meta, "job": f"part {{part}}"}})
+    fleet.save({folder!r} + f"/{{part:05}}.parquet")
 """
 
 FIT = """
@@ -185,7 +186,8 @@ def full_rows(place: Path, megabytes: int) -> list[str]:
     rows = make(path, megabytes << 20)
     read = measured(FULL, path=str(path))
     return [
-        f"| {megabytes:,} MB, {rows:,} rows | {read['read']:.0f} s | {read['fitted']:.0f} s | {read['backtest']:.0f} s | "
+        f"| {megabytes:,} MB, {rows:,} rows | {read['read']:.0f} s | {read['fitted']:.0f} s | "
+        f"{read['backtest']:.0f} s | "
         f"{read['peak'] / 1e6:,.0f} MB |"
     ]
 
