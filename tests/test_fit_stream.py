@@ -11,7 +11,7 @@ from paceline.predictors import ARIMA, EWMA, NARX, RLS, Boosting, LastValue, Mix
 from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks.neural import Examples
 from paceline.predictors.networks.windows import windows_of
-from paceline.training import Source, fit, save_model
+from paceline.training import Scalars, Source, fit, save_model
 
 NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)
 
@@ -261,6 +261,16 @@ def test_progress_is_told_with_a_rate_and_the_time_left():
     assert stages == ["read", "windows", "training"]
     training = [moment for moment in moments if moment.stage == "training"]
     assert all(0 < moment.done <= moment.total and np.isfinite(moment.loss) for moment in training)
+
+
+def test_losses_are_written_for_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    scalars = Scalars(tmp_path)
+    fit(networks()[0], [wavy(0)], progress=scalars)
+    scalars.close()
+    (events,) = tmp_path.iterdir()
+    written = events.read_bytes()
+    assert all(tag in written for tag in (b"fit/loss", b"fit/held_out", b"fit/rate"))
 
 
 def test_a_device_that_is_not_there_is_refused():
