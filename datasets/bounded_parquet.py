@@ -20,8 +20,8 @@ FREE_BYTES, MOST_TIMES = 64 << 20, 200
 MOST_COLUMNS = 4096
 """Each column costs a millisecond and more, whatever it holds."""
 
-BATCH = 1 << 16
-"""Rows that are read at once."""
+BATCH, BATCH_NUMBERS = 1 << 16, 1 << 21
+"""Rows that are read at once; of a table with few columns, as many as hold two million numbers."""
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -69,7 +69,8 @@ def _read(path: Path, file: ParquetFile, columns: Sequence[str] | None) -> pa.Ta
     import pyarrow as pa
 
     batches, grown, most = [], 0, _most_bytes(path)
-    for batch in file.iter_batches(BATCH, columns=None if columns is None else list(columns), use_threads=False):
+    rows = max(BATCH, BATCH_NUMBERS // max(file.metadata.num_columns, 1))
+    for batch in file.iter_batches(rows, columns=None if columns is None else list(columns), use_threads=False):
         grown += batch.nbytes
         if grown > most:
             raise ValueError(_too_large(most))

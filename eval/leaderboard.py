@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._parallel import spread
 from paceline.datasets import Trace
 from paceline.eval.backtest import Backtest, backtest
 from paceline.eval.jobs import by_name
@@ -110,8 +111,11 @@ def leaderboard(
     rows: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []
     left_out: list[str] = []
-    for trace in by_name(traces).values():
-        results = {name: backtest(predictor, trace, warmup=warmup) for name, predictor in predictors.items()}
+    scored = by_name(traces)
+    calls = [(predictor, trace, warmup) for trace in scored.values() for predictor in predictors.values()]
+    done = iter(spread(_backtest, calls))
+    for trace in scored.values():
+        results = {name: next(done) for name in predictors}
         last = results[BASELINE]
         kept = (last.scored >= FEWEST_SCORED) & (np.nan_to_num(last.rmse) > 0)
         rows += [row for name, result in results.items() for row in _rows(name, result, last, trace, kept)]
@@ -120,6 +124,10 @@ def leaderboard(
     if not rows:
         raise ValueError("traces must hold at least one worker whose speed changes, got none to score")
     return Leaderboard(pd.DataFrame(rows), pd.DataFrame(jobs), tuple(left_out), dict(fit_seconds or {}))
+
+
+def _backtest(predictor: Predictor, trace: Trace, warmup: int) -> Backtest:
+    return backtest(predictor, trace, warmup=warmup)
 
 
 def _rows(

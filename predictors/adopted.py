@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline.predictors.fitting import Fitting, fit_with
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
@@ -61,6 +62,11 @@ class Adopted(FleetPredictor):
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the predictor to these traces."""
         self.predictor.fit(traces)
+        return self
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit the predictor to a stream, if it can be."""
+        fit_with(self.predictor, traces, fitting)
         return self
 
     def reset(self, workers: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline.predictors.fitting import Fitting, fit_with
 from paceline.predictors.fleet import FleetPredictor
 
 if TYPE_CHECKING:
@@ -42,9 +43,12 @@ class NestedPredictor(FleetPredictor):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the inner predictors to these traces."""
-        traces = list(traces)
-        for inner in self._inner:
-            inner.fit(traces)
+        return self.fit_streamed(list(traces), Fitting())
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit the inner predictors to traces that may be read more than once and never all at once."""
+        for i, inner in enumerate(self._inner):
+            fit_with(inner, traces, fitting.part(f"inner{i}"))
         self._read = None
         return self
 

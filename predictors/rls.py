@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.predictors.averages.smoothed import smoothed
-from paceline.predictors.driver_choice import shared_drivers
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
 
 if TYPE_CHECKING:
@@ -102,12 +102,15 @@ class RLS(FleetPredictor):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Learn where the weights of a new worker start, from the workers of these traces."""
-        traces = list(traces)
-        if not traces:
-            raise ValueError("traces must hold at least one trace to fit, got none")
-        self.driver_names_ = shared_drivers(traces, self.drivers)
-        self._set_zero_prior()
-        weights_WF = np.concatenate([self._learnt_weights(trace) for trace in traces])
+        return self.fit_streamed(list(traces), Fitting())
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Learn from traces that may be read more than once and never all at once."""
+        survey = fitting.surveyed(traces)
+        if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
+            self.driver_names_ = survey.shared_drivers(self.drivers)
+            self._set_zero_prior()
+        weights_WF = np.concatenate([self._learnt_weights(trace) for trace in fitting.kept(traces)])
         centre_F = np.median(weights_WF, axis=0)
         # 1.4826 turns the median absolute deviation into the standard deviation of normal numbers.
         variance_F = np.square(1.4826 * np.median(np.abs(weights_WF - centre_F), axis=0))

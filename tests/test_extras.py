@@ -46,6 +46,9 @@ CALLS = {
     "psutil": [("drivers", "from paceline.recording.drivers.psutil import psutil_drivers; psutil_drivers()")],
     "pooch": [("remote", "from paceline.datasets import fetch; fetch('pai_minibatch')")],
     "tensorboard": [("metrics", "from paceline.coordinator.metrics import TensorBoard; TensorBoard('runs')")],
+    "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
+    "fsspec": [("remote", "from paceline.training import *; Source('memory://bucket')")],
+    "mlflow": [("mlflow", "from paceline.training.export import *; to_mlflow(None, 'a', 'b')")],
     "prometheus_client": [("metrics", "from paceline.coordinator.metrics import Prometheus; Prometheus(0)")],
     "transformers": [("huggingface", "from paceline.recording import trainer_callback; trainer_callback(None)")],
     "accelerate": [("huggingface", "from paceline.coordinator.trainers.accelerate import prepare; prepare(None)")],
@@ -90,7 +93,7 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(library, tmp_
 @pytest.mark.checkout
 def test_every_extra_that_an_error_names_installs_what_is_missing():
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
-    packages = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
+    packages = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client", "mlflow": "mlflow-skinny"}
     for library, calls in CALLS.items():
         for extra in {extra for extra, _ in calls}:
             assert packages.get(library, library) in installed(extra, extras), f"{extra} does not install {library}"

@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -177,3 +177,20 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 @pytest.mark.parametrize("name", ["9" * 30, "9" * 900, "\u00b2"])
 def test_a_worker_may_be_named_by_more_digits_than_a_number_can_hold(name):
     assert set(Trace.from_frame(FRAME.assign(worker=["0", name])).workers) == {"0", name}
+
+
+@given(st.permutations(["a", "b", "c", "d"]), st.integers(1, 5), st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_rows_in_any_order_make_the_same_trace(workers, iterations, random):
+    shape = (iterations, 4)
+    values = np.random.default_rng(0).uniform(1, 9, shape)
+    trace = Trace(values, values + 1, drivers=values[:, :, None], driver_names=["d"], workers=workers)
+    frame = trace.to_frame()
+    order = list(range(len(frame)))
+    random.shuffle(order)
+    # A copy of its own row order takes the path for whole tables, a shuffled one the general path.
+    straight, shuffled = Trace.from_frame(frame), Trace.from_frame(frame.iloc[order])
+    assert straight.workers == shuffled.workers
+    for name in ("samples", "seconds", "drivers"):
+        np.testing.assert_array_equal(getattr(straight, name), getattr(shuffled, name))
+    np.testing.assert_array_equal(straight.select(workers=workers).seconds, trace.seconds)

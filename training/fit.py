@@ -1,65 +1,230 @@
-"""Fit a predictor to recorded traces."""
+"""Fit a predictor to recorded traces, wherever they are and however many."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import logging
+import os
 import time
-from collections.abc import Iterable
-from typing import TypeVar
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypeVar
 
+from paceline._require import require
 from paceline.datasets import Trace
-from paceline.predictors import Predictor
+from paceline.predictors import FleetPredictor, Predictor
+from paceline.predictors.fitting import Fitting, Moment, Survey, fit_with
+from paceline.predictors.fitting.how import MEMORY
+from paceline.training.models import load_model
+from paceline.training.progress import Bar
+from paceline.training.sources import Given, Source
 
 P = TypeVar("P", bound=Predictor)
 
 logger = logging.getLogger(__name__)
 
 
-def fit(predictor: P, traces: Iterable[Trace]) -> P:
+def fit(
+    predictor: P,
+    traces: Given | Source,
+    *,
+    start: FleetPredictor | str | Path | None = None,
+    hold_out: float | Collection[str] = 0.0,
+    checkpoint: str | Path | None = None,
+    every: float = 60.0,
+    strict: bool = False,
+    progress: bool | Callable[[Moment], None] = False,
+    device: str = "cpu",
+    precision: Literal["single", "mixed"] = "single",
+    distributed: bool = False,
+    memory: int = MEMORY,
+    seed: int = 0,
+    warn: bool = True,
+) -> P:
     """Return a copy of the predictor, fitted to these traces; the original is unchanged.
 
     Parameters
     ----------
     predictor
-        Any predictor; its own ``fit`` method learns.
+        Any predictor; its own ``fit`` or ``fit_streamed`` learns.
     traces
-        Recorded traces, with speeds.
+        Recorded traces with speeds: in memory, a file or a folder of any readable format, an address such as
+        ``s3://bucket/folder``, a list of these, an iterator of traces, or a :class:`Source`. Files are read one at a
+        time, more than once.
+    start
+        Yesterday's model, or its file: the fit continues from it instead of beginning afresh.
+    hold_out
+        Share of the workers, or their names, that are never fitted: networks decide by their last iterations when to
+        stop. The same seed holds out the same names on every day. By default the end of every worker decides.
+    checkpoint
+        A folder. A fit that is killed and called again in the same way goes on there, to the same weights to the bit.
+    every
+        Seconds between two checkpoints.
+    strict
+        Whether a file that cannot be read is an error; otherwise it is left out, with a warning.
+    progress
+        Whether to show a bar, or a function to call with every :class:`Moment`.
+    device, precision
+        Where networks are trained, ``"cpu"`` or ``"cuda"``, and whether they multiply in bfloat16 (``"mixed"``).
+    distributed
+        Whether all processes of ``torchrun`` fit together; every one of them calls this, and gets the fitted predictor.
+    memory
+        Bytes of training windows held at once; more than that are kept in temporary files.
+    seed
+        Decides which workers are held out.
+    warn
+        Whether to warn of files that were left out; a :class:`Source` lists them in any case.
 
     Raises
     ------
     ValueError
-        If there is no trace, a trace has no speeds at all, or measured speeds and speeds derived from a model of
-        resource usage are mixed.
+        If there is no trace, a trace has no speeds at all, measured speeds and speeds derived from a model of resource
+        usage are mixed, an argument is out of range, ``start`` is another kind of predictor, the checkpoint is of
+        another fit, or a loss is not finite: the sentence names the batch and the files.
 
     Examples
     --------
     >>> from paceline.predictors import EWMA
     >>> fit(EWMA(), [Trace(samples=[[8, 8]], seconds=[[1, 2]])]).smoothing
     0.2
+
+    A folder of files, and on the next day another one:
+
+    >>> import tempfile
+    >>> monday = Trace(samples=[[8]] * 5, seconds=[[0.9**k] for k in range(5)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = monday.save(f"{folder}/monday.parquet")
+    ...     first = fit(EWMA(smoothing=None), folder)
+    >>> fit(EWMA(smoothing=None), [monday], start=first).smoothing_
+    1.0
     """
-    traces = list(traces)
-    _check(traces)
+    fitted = copy.deepcopy(predictor)
+    _check(hold_out, every, memory, device, precision)
+    if distributed:
+        _join_processes()
+    if start is not None:
+        _start_from(fitted, load_model(start) if isinstance(start, str | Path) else start)
+    source = traces if isinstance(traces, Source) else Source(traces, strict=strict)
     began = time.perf_counter()
-    fitted = copy.deepcopy(predictor).fit(traces)
-    logger.info(
-        "fitted %s to %s in %.1f s",
-        type(predictor).__name__,
-        ", ".join(trace.name for trace in traces),
-        time.perf_counter() - began,
-    )
+    with ExitStack() as stack:
+        tell = stack.enter_context(Bar()) if progress is True else progress or _silent
+        is_held = held_out_by(hold_out, seed)
+        survey = Survey.of(_told(source, tell), held_out=is_held)
+        held_out = frozenset(filter(is_held, survey.workers))
+        fitting = Fitting(
+            survey=survey,
+            warm=start is not None,
+            held_out=_checked_share(held_out, survey, hold_out) if hold_out else None,
+            folder=None if checkpoint is None else Path(checkpoint),
+            every=every,
+            device=device,
+            mixed=precision == "mixed",
+            distributed=distributed,
+            memory=memory,
+            tell=tell,
+        )
+        fit_with(fitted, source, replace(fitting, identity=_identity(fitted, source, fitting)))
+    if warn:
+        _say_left_out(source)
+    logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _since(began))
     return fitted
 
 
-def _check(traces: list[Trace]) -> None:
-    if not traces:
-        raise ValueError("traces must hold at least one trace to fit, got none")
-    for trace in traces:
-        if not (trace.speed > 0).any():
-            raise ValueError(f"trace {trace.name!r} has no speed to fit: all its samples or seconds are missing or 0")
-    derived = [trace.name for trace in traces if "derived" in trace.meta]
-    if derived and len(derived) < len(traces):
+def _check(hold_out: float | Collection[str], every: float, memory: int, device: str, precision: str) -> None:
+    if isinstance(hold_out, str) or (isinstance(hold_out, int | float) and not 0.0 <= hold_out < 1.0):
+        raise ValueError(f"hold_out must be a share in [0, 1) or a list of workers' names, got {hold_out!r}")
+    if every < 0 or memory < 1:
+        raise ValueError(f"every must be at least 0 s and memory at least 1 byte, got {every} and {memory}")
+    if precision not in ("single", "mixed"):
+        raise ValueError(f"precision must be 'single' or 'mixed', got {precision!r}")
+    if device != "cpu":
+        require("torch", needed_by=f"fitting on {device}", extra="torch")
+        import torch
+
+        if not device.startswith("cuda") or not torch.cuda.is_available():
+            raise ValueError(f"device must be 'cpu', or 'cuda' where torch finds such a device, got {device!r} here")
+
+
+def _start_from(fitted: Predictor, start: Predictor) -> None:
+    """Load what an earlier predictor learnt."""
+    if not isinstance(fitted, FleetPredictor) or not isinstance(start, FleetPredictor):
+        raise ValueError(f"start needs predictors that inherit from FleetPredictor, got {type(fitted).__name__}")
+    if type(fitted) is not type(start):
+        raise ValueError(f"start must be a {type(fitted).__name__} as the predictor is, got a {type(start).__name__}")
+    mine, theirs = fitted.configuration(), start.configuration()
+    # Training options may change from day to day; what shapes the weights may not.
+    other = [name for name in mine if name not in ("training", "pretrained") and repr(mine[name]) != repr(theirs[name])]
+    if other:
+        told = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
+        raise ValueError(f"start must have the predictor's own arguments, but it has {told}")
+    fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learnt/")})
+
+
+def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:
+    """Return a function that tells whether a worker of this name is held out.
+
+    >>> [held_out_by(0.5, seed=0)(name) for name in "abcd"] == [held_out_by(0.5, seed=0)(name) for name in "abcd"]
+    True
+    """
+    if not isinstance(hold_out, int | float):
+        return frozenset(hold_out).__contains__
+    # By a digest of the name, so that a worker is on one side in all files, on all days and in all processes.
+    least = int(hold_out * 2**64)
+    return lambda name: int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") < least
+
+
+def _checked_share(held_out: frozenset[str], survey: Survey, hold_out: float | Collection[str]) -> frozenset[str]:
+    if not held_out or len(held_out) == len(survey.workers):
         raise ValueError(
-            f"traces {derived} have speeds derived from resource usage and the others have measured ones; "
-            "fit the two kinds separately"
+            f"hold_out={hold_out!r} holds out {len(held_out)} of the {len(survey.workers)} workers "
+            f"{list(survey.workers[:5])}: name those to hold out, or take another share or seed"
         )
+    return held_out
+
+
+def _identity(fitted: Predictor, source: Source, fitting: Fitting) -> str:
+    """Return a digest of everything that the weights depend on."""
+    learnt = fitted.state_dict() if fitting.warm else {}
+    start = {name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in learnt.items()}
+    traces = [fact.digest for fact in source.facts]
+    options = [sorted(fitting.held_out or ()), fitting.mixed, fitting.memory, fitting.device]
+    return hashlib.sha256(json.dumps([repr(fitted), start, traces, options]).encode()).hexdigest()
+
+
+def _join_processes() -> None:
+    require("torch", needed_by="fit(..., distributed=True)", extra="torch")
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return
+    if "RANK" not in os.environ:
+        raise ValueError("distributed=True needs the processes of torchrun: start the script with torchrun")
+    dist.init_process_group("gloo")
+
+
+def _told(source: Source, tell: Callable[[Moment], None]) -> Iterator[Trace]:
+    began = time.perf_counter()
+    for done, trace in enumerate(source):
+        yield trace
+        tell(Moment("read", done + 1, max(len(source), done + 1), (done + 1) / _since(began)))
+
+
+def _say_left_out(source: Source) -> None:
+    if left := source.left_out:
+        more = f"; and {len(left) - 3} more" if len(left) > 3 else ""
+        warnings.warn(
+            f"{len(left)} files were left out of the fit: {'; '.join(map(str, left[:3]))}{more}", stacklevel=3
+        )
+
+
+def _silent(moment: Moment) -> None:
+    pass
+
+
+def _since(began: float) -> float:
+    return max(time.perf_counter() - began, 1e-9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,17 @@ from paceline.datasets.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FORMATS", "TABLES", "Format", "iter_traces", "read_table", "read_traces", "recognise"]
+__all__ = [
+    "FORMATS",
+    "TABLES",
+    "Format",
+    "iter_traces",
+    "jobs_of",
+    "read_job",
+    "read_table",
+    "read_traces",
+    "recognise",
+]
 
 log = logging.getLogger("paceline.datasets.readers")
 
@@ -102,19 +112,22 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
-    for chosen, files in _jobs(path, format):
-        _check_options(chosen, options)
-        try:
-            for trace in chosen.read(files, **options):
-                yield _with_origin(trace, chosen)
-        except (OSError, ImportError):
+    for chosen, files in jobs_of(path, format):
+        yield from read_job(chosen, files, **options)
+
+
+def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[Trace]:
+    """Yield the traces of files of one job, as :func:`jobs_of` puts them together."""
+    _check_options(chosen, options)
+    try:
+        for trace in chosen.read(files, **options):
+            yield _with_origin(trace, chosen)
+    except (OSError, ImportError):
+        raise
+    except Exception as error:  # of a library below, which does not know the file; pyarrow and pandas raise any kind
+        if isinstance(error, ValueError) and any(str(file) in str(error) for file in files):
             raise
-        except (
-            Exception
-        ) as error:  # of a library below, which does not know the file; pyarrow and pandas raise any kind
-            if isinstance(error, ValueError) and any(str(file) in str(error) for file in files):
-                raise
-            raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
+        raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
 
 
 def _with_origin(trace: Trace, chosen: Format) -> Trace:
@@ -185,20 +198,29 @@ def recognise(path: str | Path) -> Format:
     return fitting[0]
 
 
-def _jobs(path: Path, name: str | None) -> Iterator[tuple[Format, list[Path]]]:
+def _logged(file: Path, why: ValueError) -> None:
+    log.info("left out: %s", why)
+
+
+def jobs_of(
+    path: Path, name: str | None = None, left_out: Callable[[Path, ValueError], None] = _logged
+) -> Iterator[tuple[Format, list[Path]]]:
+    """Yield the jobs of a file or a folder, each with its format; ``left_out`` is called for files of none."""
     if path.is_dir():
-        yield from _jobs_in(path, name)
+        yield from _jobs_in(path, name, left_out)
     else:
         yield (recognise(path) if name is None else _named(name)), [path]
 
 
-def _jobs_in(folder: Path, name: str | None) -> Iterator[tuple[Format, list[Path]]]:
+def _jobs_in(
+    folder: Path, name: str | None, left_out: Callable[[Path, ValueError], None]
+) -> Iterator[tuple[Format, list[Path]]]:
     jobs: dict[tuple[str, Path, str], list[Path]] = {}
     for file in _files_below(folder):
         try:
             chosen = recognise(file)
         except ValueError as error:
-            log.info("left out: %s", error)
+            left_out(file, error)
             continue
         if name in (None, chosen.name):
             jobs.setdefault((chosen.name, file.parent, chosen.job(file)), []).append(file)

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline._parallel import spread
 from paceline.predictors.arima.estimate import Coefficients, corrected_aic, fit_css, fit_css_groups, fit_likelihood
 from paceline.predictors.arima.filter import StateSpace, state_space, states
 from paceline.predictors.averages.smoothed import speed_of_log
-from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import whole
 
@@ -195,13 +196,25 @@ class ARIMA(FleetPredictor):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit each worker of these traces, and all of them together. A fleet being served is reset."""
-        traces = list(traces)
+        return self.fit_streamed(list(traces), Fitting())
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit each worker, and all of them together, with all speeds in memory.
+
+        A warm start keeps the order, the scale of drivers, and the coefficients of workers that are not in these
+        traces; a worker that is in them is fitted anew.
+        """
+        survey = fitting.surveyed(traces)
+        traces = list(fitting.kept(traces))
         if not traces:
-            raise ValueError("traces must hold at least one trace to fit, got none")
-        self.driver_names_ = shared_drivers(traces, self.drivers)
-        self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
+            raise ValueError("traces must hold at least one worker to fit, got none that is not held out")
+        if not fitting.warm:
+            self.driver_names_ = survey.shared_drivers(self.drivers)
+            self.driver_mean_, self.driver_scale_ = survey.mean_and_scale(self.driver_names_)
         names, value_TN, drivers_TND = self._panel(traces)
-        self.order_ = self.order or _chosen_order(value_TN, drivers_TND)
+        earlier = (dict(self.coefficients_), dict(self.constants_)) if fitting.warm else ({}, {})
+        if not fitting.warm:
+            self.order_ = self.order or _chosen_order(value_TN, drivers_TND)
         differences = self.order_[1]
         pooled, _ = fit_css(*_centred(value_TN, drivers_TND, differences), self.order_)
         self.coefficients_ = {POOLED: pooled}
@@ -211,6 +224,7 @@ class ARIMA(FleetPredictor):
         owned = {name: own for name, own in owned.items() if speeds_N[own].sum() >= least}
         if owned:
             self._fit_workers(owned, value_TN, drivers_TND)
+        self.coefficients_, self.constants_ = earlier[0] | self.coefficients_, earlier[1] | self.constants_
         # The order may have changed, and with it the number of states in every row.
         self._served = None
         self.reset(self.workers)
@@ -223,7 +237,8 @@ class ARIMA(FleetPredictor):
             drivers_TND = np.concatenate([drivers_TND, np.ones((*value_TN.shape, 1))], axis=2)
         if self.method == "likelihood":
             longest = [max(own, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for own in owned.values()]
-            fits = [fit_likelihood(value_TN[:, n], drivers_TND[:, n], self.order_) for n in longest]
+            series = [(value_TN[:, n], drivers_TND[:, n], self.order_) for n in longest]
+            fits = spread(fit_likelihood, series)
         else:
             places = [n for own in owned.values() for n in own]
             group_N = np.repeat(np.arange(len(owned)), [len(own) for own in owned.values()])

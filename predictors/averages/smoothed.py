@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -91,6 +92,7 @@ class EWMA(FleetPredictor):
     """
 
     smoothing_: float = UNFITTED_SMOOTHING
+    errors_G_: Array | None = None
 
     def __init__(self, smoothing: float | None = 0.2) -> None:
         super().__init__()
@@ -101,12 +103,20 @@ class EWMA(FleetPredictor):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Learn the smoothing from these traces, if it was not given."""
+        return self.fit_streamed(traces, Fitting())
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Learn the smoothing from a stream; a warm start adds its errors to those of the earlier traces."""
         if self.smoothing is not None:
             return self
-        parts = [_ewma_errors(trace.speed) for trace in traces]
+        if fitting.warm and self.errors_G_ is None:
+            raise ValueError("this EWMA does not hold the errors of its earlier traces: fit it afresh")
+        parts = [_ewma_errors(trace.speed) for trace in fitting.kept(traces)]
         if not sum(count for _, count in parts):
             raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")
-        self.smoothing_ = float(SMOOTHING_GRID[np.argmin(np.sum([error_G for error_G, _ in parts], axis=0))])
+        earlier = [self.errors_G_] if fitting.warm and self.errors_G_ is not None else []
+        self.errors_G_ = np.sum([*earlier, *(error_G for error_G, _ in parts)], axis=0)
+        self.smoothing_ = float(SMOOTHING_GRID[np.argmin(self.errors_G_)])
         return self
 
     def _fresh(self, count: int) -> dict[str, Array]:
@@ -119,7 +129,10 @@ class EWMA(FleetPredictor):
         return self._rows["level"]
 
     def _learnt(self) -> dict[str, NDArray[Any]]:
-        return {"smoothing": np.array(self.smoothing_)} if self.smoothing is None else {}
+        if self.smoothing is not None:
+            return {}
+        errors = {} if self.errors_G_ is None else {"errors": self.errors_G_}
+        return {"smoothing": np.array(self.smoothing_), **errors}
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         if self.smoothing is not None:
@@ -128,6 +141,7 @@ class EWMA(FleetPredictor):
             if not 0.0 < (smoothing := np.asarray(learnt["smoothing"]).item()) <= 1.0:
                 raise ValueError(f"smoothing must lie in (0, 1], got {smoothing}")
             self.smoothing_ = smoothing
+            self.errors_G_ = _grid_errors(learnt["errors"]) if "errors" in learnt else None
 
 
 class Averages(FleetPredictor):
@@ -282,6 +296,12 @@ def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array
     if not unmoved_W.any():
         return moved_W
     return np.where(unmoved_W, np.where(np.isnan(newest_W), level_W, newest_W), moved_W)
+
+
+def _grid_errors(errors: NDArray[Any]) -> Array:
+    if errors.shape != (len(SMOOTHING_GRID),) or not np.isfinite(errors).all():
+        raise ValueError(f"errors must be {len(SMOOTHING_GRID)} finite numbers, got the shape {errors.shape}")
+    return errors.astype(np.float64)
 
 
 def _ewma_errors(speed_TW: Array) -> tuple[Array, int]:

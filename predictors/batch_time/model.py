@@ -25,6 +25,7 @@ from paceline.predictors.batch_time.device_curves import (
     curves_of_traces,
     median_curve,
 )
+from paceline.predictors.fitting import Fitting, fit_with
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
@@ -134,9 +135,15 @@ class BatchTime(FleetPredictor):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit a curve to every device type whose batch size varied in these traces, then the drift to the rest."""
-        traces = [replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in traces]
+        return self.fit_streamed(list(traces), Fitting())
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit curves and drift, with all traces in memory; curves of devices that are not in them are kept."""
+        traces = [replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in fitting.kept(traces)]
         self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
-        self._drift.fit([self._drift_of(trace) for trace in traces])
+        # The drift is a speed of its own, so what is known of the traces' drivers is looked up again.
+        drifts = [self._drift_of(trace) for trace in traces]
+        fit_with(self._drift, drifts, replace(fitting.part("drift"), survey=None, held_out=None))
         return self
 
     def fit_profiles(self, profiles: pd.DataFrame) -> Self:

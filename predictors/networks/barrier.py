@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline._require import require
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.networks import gated_memory
 from paceline.predictors.networks.delay_lines import situations
 from paceline.predictors.networks.gated import GatedNARX
 from paceline.predictors.networks.gated_memory import scale_of
 from paceline.predictors.networks.neural import BarrierExamples
+from paceline.predictors.networks.passes import collected, require_both
+from paceline.predictors.networks.windows import Records, grouped
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -61,48 +64,48 @@ class BarrierHead(GatedNARX):
 
     shipped_as: ClassVar[str] = "barrier-head"
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the network to all workers of these traces like GatedNARX, then tune it on groups. Needs torch."""
-        traces = list(traces)
-        if not self.pretrained:
-            super().fit(traces)
-        return self.tune(traces)
+        # A head that was tuned before is only tuned further: fitting its mean again would undo the tuning.
+        if not self.pretrained and not fitting.warm:
+            super().fit_streamed(traces, fitting)
+        return self._tuned(traces, fitting)
 
     def tune(self, traces: Iterable[Trace]) -> Self:
         """Continue training from the present weights, on random groups of workers. Needs torch."""
+        return self._tuned(list(traces), Fitting())
+
+    def _tuned(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         require("torch", needed_by="BarrierHead.tune", extra="torch")
         from paceline.predictors.networks.torch_fit import fit_barrier
 
-        traces = list(traces)
-        if not traces or not self.weights_:
-            raise ValueError("traces must hold at least one trace, and the head must have weights: call fit first")
-        examples = BarrierExamples.joined([self._barrier_examples(trace) for trace in traces])
-        groups = BarrierExamples.joined([examples.grouped(rows) for rows in self._groups(examples.validates)])
-        if groups.validates.all() or not groups.validates.any():
-            raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit groups of {GROUP}")
+        if not self.weights_:
+            raise ValueError("the head must have weights: call fit first")
+        survey, fitting = fitting.surveyed(traces), fitting.part("groups")
+        windows = collected(traces, survey, fitting, partial(self._barrier_examples, fitting))
+        groups = windows.mapped(self._grouped)
+        require_both(groups, fitting, survey, f"groups of {GROUP}")
         columns_DF = gated_memory.driver_columns(len(self.driver_names_), self.driver_lags)
-        self.weights_ = fit_barrier(groups, columns_DF, self.training, self.weights_)
+        self.weights_ = fit_barrier(groups, columns_DF, self.training, fitting, self.weights_)
         self._answer = None
         return self
 
-    def _groups(self, validates: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-        """Return random groups of examples, ``[groups, workers]``: those to train on, and those that validate."""
+    def _grouped(self, records: Records) -> Records:
+        """Return random groups of windows, ``[N, workers]`` of each column, that validate together or not at all."""
         rng = np.random.default_rng(self.training.seed)
-        chosen = [rng.permutation(np.flatnonzero(validates == held_out)) for held_out in (False, True)]
-        return [rows[: len(rows) // GROUP * GROUP].reshape(-1, GROUP) for rows in chosen]
+        validates_N = records["validates"]
+        chosen = [rng.permutation(np.flatnonzero(validates_N == held_out)) for held_out in (False, True)]
+        rows_NG = np.concatenate([rows[: len(rows) // GROUP * GROUP].reshape(-1, GROUP) for rows in chosen])
+        return grouped(records, rows_NG)
 
-    def _barrier_examples(self, trace: Trace) -> BarrierExamples:
-        parts = []
+    def _barrier_examples(self, fitting: Fitting, trace: Trace) -> Iterator[BarrierExamples]:
+        roles = list(fitting.roles(trace, self.training.validation))
         for k, rows, drivers_WD, log_speed_W in situations(self, trace):
+            used_W, validates = roles[k]
             last_W, scale_W = rows["memory"][:, 0], scale_of(rows)
             target_W = (log_speed_W - last_W) / scale_W
-            usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
+            usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
             inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
-            held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
             level_W = last_W - rows["memory"][:, SLOWEST_AVERAGE]
-            parts.append(
-                BarrierExamples.chosen(
-                    usable_W, inputs_WF, target_W, held_out_W, references_WR, unit_W, scale_W, level_W
-                )
-            )
-        return BarrierExamples.joined(parts)
+            columns = (inputs_WF, target_W, np.full(len(usable_W), validates), references_WR, unit_W, scale_W, level_W)
+            yield BarrierExamples.chosen(usable_W, *columns)

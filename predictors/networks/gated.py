@@ -5,9 +5,9 @@ Axes: W workers, D drivers, F inputs of the network, H hidden units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._require import require
-from paceline.predictors.driver_choice import mean_and_scale
+from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks import gated_memory
 from paceline.predictors.networks.delay_lines import situations
 from paceline.predictors.networks.gated_memory import Rows, scale_of
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import GateExamples, Training, gated_layer, hidden_layer
+from paceline.predictors.networks.passes import collected, require_both
 from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -189,62 +190,43 @@ class GatedNARX(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the network to all workers of these traces, on the inputs that serving would have seen. Needs torch."""
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
-        traces = list(traces)
-        if not traces:
-            raise ValueError("traces must hold at least one trace to fit, got none")
-        if not self.pretrained:
-            self.driver_names_ = any_drivers(traces, self.drivers)
-            self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
+        survey = fitting.surveyed(traces)
+        if not self.pretrained and not fitting.warm:
+            self.driver_names_ = survey.any_drivers(self.drivers)
+            self.driver_mean_, self.driver_scale_ = survey.mean_and_scale(self.driver_names_)
             self.weights_ = {}
         # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
-        self._fit_weights(traces, 1)
-        if self.training.closed_loop > 1:
-            self._fit_weights(traces, self.training.closed_loop)
+        for closed_loop in sorted({1, self.training.closed_loop}):
+            self._fit_weights(traces, survey, fitting.part(f"ahead-{closed_loop}"), closed_loop)
         self._answer = None
         return self
 
-    def _fit_weights(self, traces: Sequence[Trace], closed_loop: int) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting, closed_loop: int) -> None:
         from paceline.predictors.networks.torch_fit import fit_gates
 
-        examples = GateExamples.joined([self._examples(trace, closed_loop) for trace in traces])
-        if examples.validates.all() or not examples.validates.any():
-            raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit")
+        windows = collected(traces, survey, fitting, partial(self._examples, fitting, closed_loop), closed_loop)
+        require_both(windows, fitting, survey)
         columns_DF = gated_memory.driver_columns(len(self.driver_names_), self.driver_lags)
         rate = (TUNING_RATE if self.weights_ else 1.0) * self.training.learning_rate
         training = replace(self.training, learning_rate=rate)
-        self.weights_ = fit_gates(examples, columns_DF, self.hidden, training, self.weights_)
+        self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fitting, self.weights_)
 
-    def _examples(self, trace: Trace, closed_loop: int) -> GateExamples:
-        parts = []
+    def _examples(self, fitting: Fitting, closed_loop: int, trace: Trace) -> Iterator[GateExamples]:
+        roles = list(fitting.roles(trace, self.training.validation))
         for k, rows, drivers_WD, log_speed_W in situations(self, trace, closed_loop):
+            used_W, validates = roles[k]
             target_W = (log_speed_W - rows["memory"][:, 0]) / scale_of(rows)
-            usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
+            usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
             inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
-            held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
-            parts.append(GateExamples.chosen(usable_W, inputs_WF, target_W, held_out_W, references_WR, unit_W))
-        return GateExamples.joined(parts)
+            validates_W = np.full(len(usable_W), validates)
+            yield GateExamples.chosen(usable_W, inputs_WF, target_W, validates_W, references_WR, unit_W)
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         super()._load_learnt(learnt)
         self._answer = None
-
-
-def any_drivers(traces: Sequence[Trace], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the wanted drivers, or all that any of the traces has if ``wanted`` is None.
-
-    Raises
-    ------
-    ValueError
-        If a wanted driver is in none of the traces; the message lists those that are.
-    """
-    found = tuple(dict.fromkeys(name for trace in traces for name in trace.driver_names))
-    missing = [name for name in wanted or () if name not in found]
-    if missing:
-        raise ValueError(f"drivers {missing} are in none of the traces to fit; those that are: {list(found)}")
-    return found if wanted is None else wanted
 
 
 def _own_correction(own_WH: Array, hidden_WH: Array) -> Array:

@@ -5,17 +5,19 @@ Axes: W workers, D drivers, P speed lags, Q driver lags, F inputs of the network
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from paceline._arrays import Array
 from paceline._require import require
-from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
+from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks.delay_lines import Rows, situations
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import Examples, Training, tanh_layer
+from paceline.predictors.networks.passes import collected, require_both
 from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -92,28 +94,25 @@ class NARX(Network):
         self.hidden = hidden
         self.training = training or Training()
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the network to all workers of these traces, on the inputs that serving would have seen. Needs torch."""
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         require("torch", needed_by="NARX.fit", extra="torch")
-        traces = list(traces)
-        if not traces:
-            raise ValueError("traces must hold at least one trace to fit, got none")
-        self.driver_names_ = shared_drivers(traces, self.drivers)
-        self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
-        self.weights_ = {}
+        survey = fitting.surveyed(traces)
+        if not fitting.warm:
+            self.driver_names_ = survey.shared_drivers(self.drivers)
+            self.driver_mean_, self.driver_scale_ = survey.mean_and_scale(self.driver_names_)
+            self.weights_ = {}
         # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
-        self._fit_weights(traces, 1)
-        if self.training.closed_loop > 1:
-            self._fit_weights(traces, self.training.closed_loop)
+        for closed_loop in sorted({1, self.training.closed_loop}):
+            self._fit_weights(traces, survey, fitting.part(f"ahead-{closed_loop}"), closed_loop)
         return self
 
-    def _fit_weights(self, traces: Sequence[Trace], closed_loop: int) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting, closed_loop: int) -> None:
         from paceline.predictors.networks.torch_fit import fit_tanh_layer
 
-        examples = Examples.joined([self._examples(trace, closed_loop) for trace in traces])
-        if examples.validates.all() or not examples.validates.any():
-            raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit {self.lags} lags")
-        self.weights_ = fit_tanh_layer(examples, self.hidden, self.training, self.weights_)
+        windows = collected(traces, survey, fitting, partial(self._examples, fitting, closed_loop), closed_loop)
+        require_both(windows, fitting, survey, f"{self.lags} lags")
+        self.weights_ = fit_tanh_layer(windows, self.hidden, self.training, fitting, self.weights_)
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -155,14 +154,14 @@ class NARX(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _examples(self, trace: Trace, closed_loop: int) -> Examples:
-        parts = []
+    def _examples(self, fitting: Fitting, closed_loop: int, trace: Trace) -> Iterator[Examples]:
+        roles = list(fitting.roles(trace, self.training.validation))
         for k, rows, drivers_WD, log_speed_W in situations(self, trace, closed_loop):
+            used_W, validates = roles[k]
             target_W = (log_speed_W - rows["log_speed"][:, 0]) / _scale(rows)
-            usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
-            held_out_W = np.full(len(usable_W), k >= (1.0 - self.training.validation) * len(trace))
-            parts.append(Examples.chosen(usable_W, self._inputs(rows, drivers_WD), target_W, held_out_W))
-        return Examples.joined(parts)
+            usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
+            inputs_WF = self._inputs(rows, drivers_WD)
+            yield Examples.chosen(usable_W, inputs_WF, target_W, np.full(len(usable_W), validates))
 
 
 def _scale(rows: dict[str, Array]) -> Array:

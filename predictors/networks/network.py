@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline._require import require
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
 
 
 class Network(FleetPredictor):
@@ -33,6 +39,15 @@ class Network(FleetPredictor):
     def driver_names(self) -> tuple[str, ...]:
         """The drivers it reads: those chosen, or those it was fitted with."""
         return self.driver_names_
+
+    def fit(self, traces: Iterable[Trace]) -> Self:
+        """Fit the network to all workers of these traces, on the inputs that serving would have seen. Needs torch."""
+        require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
+        return self.fit_streamed(list(traces), Fitting())
+
+    @abstractmethod
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
 
     def _learnt(self) -> dict[str, NDArray[Any]]:
         return {

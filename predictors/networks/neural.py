@@ -6,7 +6,7 @@ Axes: N examples, F inputs of the network, H hidden units, R references.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -92,11 +92,6 @@ class BarrierExamples(GateExamples):
 
     scale: Array
     level: Array
-
-    def grouped(self, rows: NDArray[np.int64]) -> Self:
-        """Return groups of examples, ``[N, workers]`` of each column; a group validates if its first example does."""
-        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self)}
-        return replace(self, **(columns | {"validates": columns["validates"][:, 0]}))
 
 
 STEPS = 64

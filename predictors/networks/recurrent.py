@@ -8,15 +8,17 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from paceline._arrays import Array
 from paceline._require import require
-from paceline.predictors.driver_choice import mean_and_scale, shared_drivers
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import Sequences, Training
+from paceline.predictors.networks.passes import collected, require_both
 from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -116,24 +118,23 @@ class RecurrentPredictor(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the network to all workers of these traces, on the inputs that serving would have seen. Needs torch."""
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         from paceline.predictors.networks.torch_recurrent import fit_recurrent
 
-        traces = list(traces)
-        if not traces:
-            raise ValueError("traces must hold at least one trace to fit, got none")
-        self.driver_names_ = shared_drivers(traces, self.drivers)
-        self.driver_mean_, self.driver_scale_ = mean_and_scale(traces, self.driver_names_)
+        survey, start = fitting.surveyed(traces), self.weights_ if fitting.warm else {}
+        if not fitting.warm:
+            self.driver_names_ = survey.shared_drivers(self.drivers)
+            self.driver_mean_, self.driver_scale_ = survey.mean_and_scale(self.driver_names_)
+        # Without weights the serving code only collects inputs; the state is what training computes.
         self.weights_ = {}
-        sequences = Sequences.joined([part for trace in traces for part in self._sequences(trace)])
-        if sequences.validates.all() or not np.isfinite(sequences.targets[sequences.validates]).any():
-            raise ValueError(f"traces of {[len(t) for t in traces]} iterations are too short to fit")
-        self.weights_ = fit_recurrent(type(self).__name__, sequences, self.hidden, self.training)
+        windows = collected(traces, survey, fitting, partial(self._sequences, fitting))
+        require_both(windows, fitting, survey)
+        self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fitting, start)
         return self
 
-    def _sequences(self, trace: Trace) -> Iterator[Sequences]:
+    def _sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Sequences]:
         """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
         served = copy.copy(self)
         served.reset(trace.workers)
@@ -148,9 +149,14 @@ class RecurrentPredictor(Network):
             served._rows = served._moved(rows, log_speed_W, drivers_WD)
         reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
-        for w in range(len(trace.workers)):
+        held_out = fitting.held_out
+        for w, worker in enumerate(trace.workers):
             seen_T = reported_TW[:, w]
-            yield Sequences.cut(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
+            cut = Sequences.cut(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
+            used = np.isfinite(cut.targets).any(axis=1)  # an empty sequence teaches and decides nothing
+            if held_out is not None:
+                used &= cut.validates == (worker in held_out)
+            yield Sequences(cut.inputs[used], cut.targets[used], cut.validates[used])
 
     def _gates(self, inputs_WF: Array, output_WH: Array) -> tuple[Array, Array]:
         """Return what the inputs, and what the last output, add to the cell's gates, ``[W, G]`` each."""

@@ -1,4 +1,4 @@
-"""Torch trains, numpy serves: fit networks by gradient descent. Axes: N examples, F inputs, H hidden units.
+"""Torch trains, numpy serves: fit networks by gradient descent. Axes: F inputs, H hidden units, R references.
 
 No other file that serves imports torch at its top; this one is imported only when a network is fitted.
 """
@@ -8,28 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.networks.neural import BarrierExamples, Examples, GateExamples, Training
+from paceline.predictors.fitting import Fitting
+from paceline.predictors.networks.descent import Batch, Weights, descend, tensor
+from paceline.predictors.networks.neural import Training
+from paceline.predictors.networks.windows import Windows
 
-Weights = dict[str, torch.Tensor]
-Batch = tuple[torch.Tensor, ...]
 huber = torch.nn.functional.huber_loss
 
 
 def fit_tanh_layer(
-    examples: Examples, hidden: int, training: Training, start: Mapping[str, Array] | None = None
+    windows: Windows, hidden: int, training: Training, fitting: Fitting, start: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """Fit the weights of :func:`tanh_layer` to the examples under Huber loss.
+    """Fit the weights of :func:`tanh_layer` to windows of :class:`Examples` under Huber loss.
 
     The output layer and the direct path start at zero, so that an untrained network forecasts no change. Returns
     ``w1 [F, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
-    width = examples.inputs.shape[1]
+    width = windows.width("inputs")
     weights = {
         "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
         "b1": torch.zeros(hidden),
@@ -45,39 +44,42 @@ def fit_tanh_layer(
         output = inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
         return huber(output, targets)
 
-    data = (tensor(examples.inputs), tensor(examples.targets))
-    return descend(weights, loss, data, examples.validates, training, generator)
+    return descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator)
 
 
 def fit_gates(
-    examples: GateExamples,
+    windows: Windows,
     driver_columns: Array,
     hidden: int,
     training: Training,
+    fitting: Fitting,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Fit the weights of :func:`gated_layer` to the examples under Huber loss, hiding some drivers of each example.
+    """Fit the weights of :func:`gated_layer` to windows of :class:`GateExamples` under Huber loss, hiding some drivers.
 
     A hidden driver looks like one that was never sampled, so that the network learns to do without it. Returns
     ``w1 [F, H]``, ``b1 [H]``, ``w2 [H, R + 2]``, ``b2 [R + 2]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
     weights = (
-        {name: tensor(value) for name, value in start.items()} if start else _new_gates(examples, hidden, generator)
+        {name: tensor(value) for name, value in start.items()} if start else _new_gates(windows, hidden, generator)
     )
     hides = _hider(tensor(driver_columns), generator)
 
     def loss(inputs: torch.Tensor, references: torch.Tensor, units: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return huber(gated_change(weights, inputs, references, units), target, delta=HUBER)
 
-    data = (tensor(examples.inputs), tensor(examples.references), tensor(examples.unit), tensor(examples.targets))
-    return descend(weights, loss, data, examples.validates, training, generator, hides)
+    columns = ("inputs", "references", "unit", "targets")
+    return descend(weights, loss, columns, windows, training, fitting, generator, hides)
 
 
 def fit_barrier(
-    groups: BarrierExamples, driver_columns: Array, training: Training, start: Mapping[str, Array]
+    groups: Windows, driver_columns: Array, training: Training, fitting: Fitting, start: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Continue training the weights of :func:`gated_layer`, on how long groups wait for their slowest worker."""
+    """Continue training the weights of :func:`gated_layer`, on how long groups wait for their slowest worker.
+
+    ``groups`` are windows of grouped :class:`BarrierExamples`.
+    """
     generator = torch.Generator().manual_seed(training.seed)
     weights = {name: tensor(value) for name, value in start.items()}
 
@@ -94,16 +96,15 @@ def fit_barrier(
         slowest = torch.logsumexp(SHARPNESS * (log_forecast - log_speed), dim=1) / SHARPNESS
         return (slowest + log_speed.logsumexp(dim=1) - log_forecast.logsumexp(dim=1)).mean()
 
-    columns = (groups.inputs, groups.references, groups.unit, groups.targets, groups.scale, groups.level)
-    data = tuple(tensor(column) for column in columns)
     tuning = replace(
         training,
         learning_rate=TUNING_RATE * training.learning_rate,
         # Batches of groups that hold about as many examples as batches of single workers do.
-        batch_size=max(training.batch_size // groups.targets.shape[1], 1),
+        batch_size=max(training.batch_size // groups.width("targets"), 1),
     )
     hides = _hider(tensor(driver_columns), generator)
-    return descend(weights, loss, data, groups.validates, tuning, generator, hides)
+    columns = ("inputs", "references", "unit", "targets", "scale", "level")
+    return descend(weights, loss, columns, groups, tuning, fitting, generator, hides)
 
 
 SHARPNESS, TUNING_RATE = 40.0, 0.3
@@ -123,8 +124,8 @@ def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tenso
     return (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
 
 
-def _new_gates(examples: GateExamples, hidden: int, generator: torch.Generator) -> Weights:
-    width, outputs = examples.inputs.shape[1], examples.references.shape[1] + 2
+def _new_gates(windows: Windows, hidden: int, generator: torch.Generator) -> Weights:
+    width, outputs = windows.width("inputs"), windows.width("references") + 2
     return {
         "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
         "b1": torch.zeros(hidden),
@@ -146,50 +147,3 @@ def _hider(driver_columns_DF: torch.Tensor, generator: torch.Generator) -> Calla
         return (inputs * (1.0 - hidden.float() @ driver_columns_DF), *others)
 
     return hide
-
-
-# -- the one loop ------------------------------------------------------------------------------------------------
-
-
-def descend(
-    weights: Weights,
-    loss: Callable[..., torch.Tensor],
-    data: Batch,
-    validates: NDArray[np.bool_],
-    training: Training,
-    generator: torch.Generator,
-    augment: Callable[[Batch], Batch] = lambda batch: batch,
-) -> dict[str, Array]:
-    """Minimise ``loss(*batch)`` over the weights, and return those with the least loss on the validation rows."""
-    for weight in weights.values():
-        weight.requires_grad_()
-    held = torch.as_tensor(validates)
-    fitting, held_out = [tuple(part[rows] for part in data) for rows in (~held, held)]
-    optimiser = torch.optim.AdamW(weights.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=training.epochs)
-    # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
-    with torch.no_grad():
-        best, best_loss, waited = numbers(weights), float(loss(*held_out)), 0
-    for _ in range(training.epochs):
-        order = torch.randperm(len(fitting[0]), generator=generator)
-        for rows in order.split(training.batch_size):
-            optimiser.zero_grad()
-            loss(*augment(tuple(part[rows] for part in fitting))).backward()
-            optimiser.step()
-        schedule.step()
-        with torch.no_grad():
-            now = float(loss(*held_out))
-        best, best_loss, waited = (numbers(weights), now, 0) if now < best_loss else (best, best_loss, waited + 1)
-        if waited >= training.patience:
-            break
-    return best
-
-
-def tensor(values: Array) -> torch.Tensor:
-    """Return a copy of the values in single precision, which is what torch trains on."""
-    return torch.tensor(values, dtype=torch.float32)
-
-
-def numbers(weights: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    """Return the weights as float64 arrays, which is what numpy serves."""
-    return {name: weight.detach().numpy().astype(np.float64) for name, weight in weights.items()}

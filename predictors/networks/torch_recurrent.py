@@ -5,12 +5,16 @@ Axes: N sequences, F inputs, H hidden units, G gates of a cell times H. Imported
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
 from paceline._arrays import Array
-from paceline.predictors.networks.neural import Sequences, Training
-from paceline.predictors.networks.torch_fit import descend, tensor
+from paceline.predictors.fitting import Fitting
+from paceline.predictors.networks.descent import Batch, descend, tensor
+from paceline.predictors.networks.neural import Training
+from paceline.predictors.networks.windows import Windows
 
 KINDS = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
 
@@ -18,8 +22,15 @@ HUBER = 2.0
 """Errors beyond this many running scales count linearly."""
 
 
-def fit_recurrent(kind: str, sequences: Sequences, hidden: int, training: Training) -> dict[str, Array]:
-    """Fit a recurrent layer of torch and a linear output to the sequences under Huber loss.
+def fit_recurrent(
+    kind: str,
+    windows: Windows,
+    hidden: int,
+    training: Training,
+    fitting: Fitting,
+    start: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Fit a recurrent layer of torch and a linear output to windows of :class:`Sequences` under Huber loss.
 
     Every sequence starts from a zero state. Returns the layer's weights, transposed for numpy: ``weight_ih [F, G]``,
     ``weight_hh [H, G]``, ``bias_ih [G]``, ``bias_hh [G]``, and ``out [H]``, ``out_bias []``.
@@ -28,19 +39,26 @@ def fit_recurrent(kind: str, sequences: Sequences, hidden: int, training: Traini
     # torch draws the layer's first weights from its global generator. They are replaced below, and fork_rng restores
     # the generator, because fitting must not touch global random state.
     with torch.random.fork_rng():
-        layer = KINDS[kind](sequences.inputs.shape[2], hidden, batch_first=True)
+        layer = KINDS[kind](windows.width("inputs"), hidden, batch_first=True)
     with torch.no_grad():
         for weight in layer.parameters():
             weight.uniform_(-(hidden**-0.5), hidden**-0.5, generator=generator)
     weights = {name.removesuffix("_l0"): weight for name, weight in layer.named_parameters()}
     weights |= {"out": torch.zeros(hidden), "out_bias": torch.zeros(())}
 
-    def loss(inputs: torch.Tensor, targets: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    if start:
+        with torch.no_grad():
+            for name, weight in weights.items():
+                weight.copy_(tensor(start[name].T).reshape(weight.shape))
+
+    def loss(inputs: torch.Tensor, gaps: torch.Tensor) -> torch.Tensor:
+        known, targets = torch.isfinite(gaps).float(), torch.nan_to_num(gaps)
         forecasts = layer(inputs)[0] @ weights["out"] + weights["out_bias"]
         errors = torch.nn.functional.huber_loss(forecasts, targets, reduction="none", delta=HUBER)
         return (errors * known).sum() / known.sum().clamp(min=1.0)
 
-    known = np.isfinite(sequences.targets)
-    data = (tensor(sequences.inputs), tensor(np.where(known, sequences.targets, 0.0)), tensor(known))
-    fitted = descend(weights, loss, data, sequences.validates, training, generator)
+    def known(batch: Batch) -> float:
+        return float(torch.isfinite(batch[1]).sum())
+
+    fitted = descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator, weigh=known)
     return {name: np.ascontiguousarray(weight.T) for name, weight in fitted.items()}

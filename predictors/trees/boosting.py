@@ -6,6 +6,7 @@ Axes: T iterations, W workers, D drivers, P past speeds, Q past boundaries, S sm
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._require import require
-from paceline.predictors.driver_choice import shared_drivers
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
@@ -35,6 +36,11 @@ LARGEST_CHANGE = 8.0
 
 FEWEST_EXAMPLES = 50
 """Changes of speed below which fitting is refused."""
+
+MOST_EXAMPLES = 2_000_000
+"""More examples would only fill memory: scikit-learn holds them all, and so many decide every split of a tree."""
+
+log = logging.getLogger(__name__)
 
 
 class Boosting(FleetPredictor):
@@ -112,14 +118,20 @@ class Boosting(FleetPredictor):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the trees to all workers of these traces. Needs scikit-learn. A fleet being served is reset."""
+        return self.fit_streamed(list(traces), Fitting())
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit the trees to a stream; of many examples to a random part. A warm start adds trees to the earlier ones."""
         require("sklearn", needed_by="Boosting.fit", extra="boosting")
         from sklearn.ensemble import HistGradientBoostingRegressor
 
-        traces = list(traces)
-        if not traces:
-            raise ValueError("traces must hold at least one trace to fit, got none")
-        self.driver_names_ = shared_drivers(traces, self.drivers)
-        parts = [self._examples(trace) for trace in traces]
+        survey, rng = fitting.surveyed(traces), np.random.default_rng(0)
+        if not fitting.warm:
+            self.driver_names_, self.trees_ = survey.shared_drivers(self.drivers), None
+        share = MOST_EXAMPLES / max(survey.speeds, 1)
+        if share < 1.0:
+            log.warning("Boosting is fitted to a random %.3g of the %d speeds", share, survey.speeds)
+        parts = [_sampled(self._examples(trace), share, rng) for trace in fitting.kept(traces)]
         inputs_NF, target_N = (np.concatenate(column) for column in zip(*parts, strict=True))
         if len(target_N) < FEWEST_EXAMPLES:
             raise ValueError(
@@ -132,7 +144,11 @@ class Boosting(FleetPredictor):
             early_stopping=False,  # pyright: ignore[reportArgumentType]  # the default is a string; a bool is allowed
             random_state=0,
         )
-        self.trees_ = Trees.of(model.fit(inputs_NF, np.clip(target_N, -LARGEST_CHANGE, LARGEST_CHANGE)))
+        earlier = self.trees_
+        target_N = np.clip(target_N, -LARGEST_CHANGE, LARGEST_CHANGE)
+        # Boosting goes on where it ended: further trees are fitted to what the earlier ones leave.
+        fresh = Trees.of(model.fit(inputs_NF, target_N if earlier is None else target_N - earlier(inputs_NF)))
+        self.trees_ = fresh if earlier is None else earlier.followed_by(fresh)
         self.reset(self.workers)
         return self
 
@@ -188,6 +204,13 @@ class Boosting(FleetPredictor):
         self.driver_names_ = tuple(map(str, learnt.get("driver_names", self.driver_names_)))
         trees = {name: value for name, value in learnt.items() if name != "driver_names"}
         self.trees_ = Trees.from_arrays(trees) if trees else self.trees_
+
+
+def _sampled(examples: tuple[Array, Array], share: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    if share >= 1.0:
+        return examples
+    kept_N = rng.random(len(examples[1])) < share
+    return examples[0][kept_N], examples[1][kept_N]
 
 
 def _scale(rows: Mapping[str, Array]) -> Array:

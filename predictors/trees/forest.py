@@ -81,6 +81,21 @@ class Trees:
         trees._check()
         return trees
 
+    def followed_by(self, others: Trees) -> Trees:
+        """Return trees whose sum is that of these and of the others."""
+        nodes = len(self.value_N)
+        joined = {
+            name: np.concatenate([getattr(self, name), getattr(others, name)])
+            for name in ("feature_N", "threshold_N", "missing_right_N", "value_N")
+        }
+        return Trees(
+            **joined,
+            child_N2=np.concatenate([self.child_N2, others.child_N2 + nodes]),
+            root_G=np.concatenate([self.root_G, others.root_G + nodes]),
+            steps=np.maximum(self.steps, others.steps),
+            baseline=np.asarray(self.baseline + others.baseline),
+        )
+
     def _check(self) -> None:
         """Raise an error unless every node exists that another names, and no walk is longer than a tree is deep."""
         nodes = len(self.value_N)

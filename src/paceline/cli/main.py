@@ -13,7 +13,9 @@ from rich.markup import escape
 from paceline._printable import printable
 from paceline.cli.collect import collect
 from paceline.cli.data import data_app
+from paceline.cli.fit import fit, tune
 from paceline.cli.live import live
+from paceline.cli.models import models_app
 from paceline.cli.profile import profile
 from paceline.cli.show import err, out, print_frames
 from paceline.cli.sources import DEFAULT_PREDICTORS
@@ -34,6 +36,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(models_app, name="models")
+app.command()(fit)
+app.command()(tune)
 app.command()(collect)
 app.command()(profile)
 app.command()(live)
@@ -68,26 +73,6 @@ Evaluated = Annotated[
         help="Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. [default: every kind]"
     ),
 ]
-
-
-@app.command()
-def fit(
-    predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
-    traces: FitTraces = None,
-    model: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.safetensors"),
-) -> None:
-    """Fit a predictor to traces and write a model file.
-
-    Example: [cyan]paceline fit narx --out narx.safetensors[/]
-    """
-    from paceline.cli import sources
-    from paceline.training import fit, save_model
-
-    chosen = sources.traces(traces, "fit")
-    with err.status(f"fitting {predictor} to {len(chosen)} traces ..."):
-        fitted = fit(sources.predictor(predictor), chosen)
-        save_model(fitted, model, fitted_on=", ".join(trace.name for trace in chosen))
-    out.print(f"{escape(repr(fitted))}\nwritten to {model}; use it by its file name in evaluate and replay")
 
 
 @app.command()
@@ -187,7 +172,7 @@ def _traces_and_models(
     import pandas as pd
 
     from paceline.cli import sources
-    from paceline.training import fit
+    from paceline.training import fit as fitted_to
 
     scored, fitted_on = sources.traces(traces, "held-out"), sources.traces(fit_on, "fit")
     both = sorted({trace.name for trace in scored} & {trace.name for trace in fitted_on})
@@ -200,7 +185,7 @@ def _traces_and_models(
         with err.status(f"fitting {escape(text)} ..."):
             began, model = time.perf_counter(), sources.predictor(text)
             try:
-                models[text] = model if text.endswith(".safetensors") else fit(model, fitted_on)
+                models[text] = model if sources.is_model(text) else fitted_to(model, fitted_on)
                 seconds[text] = time.perf_counter() - began
             except ImportError as error:
                 missing[text] = error

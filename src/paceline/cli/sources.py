@@ -10,7 +10,8 @@ from typing import Any
 from paceline.cli.own import is_own, own_predictor
 from paceline.datasets import Trace, readers, recorded
 from paceline.predictors import FleetPredictor, named
-from paceline.training import load_model
+from paceline.training import Source, load_model
+from paceline.training.registry import Registry, is_registry
 
 DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx", "arima", "mixture", "auto")
 """What is replayed unless other predictors are named."""
@@ -51,8 +52,24 @@ def traces(names: Sequence[str] | None, split: str) -> list[Trace]:
     return [one for name in names for one in find_traces(name)] if names else recorded.load_split(split)
 
 
+def source(names: Sequence[str] | None, split: str, *, strict: bool = False) -> Source:
+    """Return the traces to fit to: recorded ones, files, folders and addresses, of which files are read one by one."""
+    given: list[Trace | str | Path] = []
+    for name in names or ():
+        is_place = "://" in name or Path(name).exists()
+        given += [name] if is_place else list(find_traces(name))
+    return Source(given or recorded.load_split(split), strict=strict)
+
+
+def is_model(text: str) -> bool:
+    """Whether a text names a model that is fitted: a file, or a registry."""
+    return text.endswith(".safetensors") or is_registry(text)
+
+
 def predictor(text: str) -> FleetPredictor:
-    """Return a predictor: a model file, a name with arguments (``ewma:smoothing=0.5``), or one of the user's."""
+    """Return a predictor: a model file or registry, a name with arguments (``ewma:smoothing=0.5``), or one's own."""
+    if is_registry(text):
+        return Registry(Path(text)).load()
     if text.endswith(".safetensors"):
         return load_model(text)
     return own_predictor(text) if is_own(text) else named(text)

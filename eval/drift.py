@@ -1,0 +1,118 @@
+"""Whether speeds have left what a model was fitted on, and whether a refit would help: measured on a newer trace.
+
+Axes: T iterations, W workers, D drivers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.datasets import Trace
+from paceline.eval.backtest import backtest
+from paceline.predictors import FleetPredictor, LastValue
+from paceline.training.fit import fit
+
+FITTED_SHARE = 0.6
+"""Share of the trace, at its start, that the trial refit sees; it is measured on the rest."""
+
+LEAST_GAIN = 0.02
+"""Relative fall of the error for which a refit is recommended: less is within what two halves of a job differ by."""
+
+FAR = 3.0
+"""Deviations from the fitted mean beyond which a driver counts as unknown to the model."""
+
+FEWEST = 40
+"""Iterations below which nothing is measured."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How a model does on a newer trace.
+
+    Parameters
+    ----------
+    trace
+        Its name.
+    early, late
+        The model's RMSE over the last value's, on the first part of the trace and on the rest: geometric means over
+        workers.
+    refitted
+        The same on the rest, after a trial refit to the first part that starts from the model; NaN if the model learns
+        nothing from traces.
+    unknown_drivers
+        Share of drivers' samples that are farther than 3 deviations from what the model was fitted on; NaN if it
+        reads none.
+    sentence
+        What this means.
+    """
+
+    trace: str
+    early: float
+    late: float
+    refitted: float
+    unknown_drivers: float
+    sentence: str
+
+
+def check_drift(model: FleetPredictor, trace: Trace) -> Drift:
+    """Measure a model on a trace that is newer than its fit, and try a refit.
+
+    Raises
+    ------
+    ValueError
+        If the trace is shorter than 40 iterations, or no worker's speed changes.
+
+    Examples
+    --------
+    >>> from paceline.predictors import EWMA, checks
+    >>> check_drift(EWMA(smoothing=0.5), checks.example_trace()).sentence
+    'the model is worse than the last value; it learns nothing from traces, so take another one'
+    """
+    if len(trace) < FEWEST:
+        raise ValueError(f"trace {trace.name!r} must have at least {FEWEST} iterations, got {len(trace)}")
+    middle = int(FITTED_SHARE * len(trace))
+    early = _error(model, trace, 10, middle)
+    late = _error(model, trace, middle, len(trace))
+    refitted = float("nan")
+    if any(name.startswith("learnt/") for name in model.state_dict()):
+        refitted = _error(fit(model, [trace.select(slice(middle))], start=model), trace, middle, len(trace))
+    unknown = _unknown_drivers(model, trace)
+    return Drift(trace.name, early, late, refitted, unknown, _sentence(late, refitted, unknown))
+
+
+def _error(model: FleetPredictor, trace: Trace, begin: int, end: int) -> float:
+    """Return the model's RMSE over the last value's between two iterations, the geometric mean over workers."""
+    part = trace.select(slice(end))
+    mine, last = (backtest(predictor, part, warmup=begin).rmse for predictor in (model, LastValue()))
+    told = np.isfinite(mine) & (np.nan_to_num(last) > 0) & (mine > 0)
+    if not told.any():
+        raise ValueError(f"trace {trace.name!r} has no worker whose speed changes: there is nothing to measure")
+    return float(np.exp(np.mean(np.log(mine[told] / last[told]))))
+
+
+def _unknown_drivers(model: FleetPredictor, trace: Trace) -> float:
+    learnt = model.state_dict()
+    if "learnt/driver_mean" not in learnt or not model.driver_names:
+        return float("nan")
+    drivers_TWD = trace.drivers_named(model.driver_names)
+    assert drivers_TWD is not None, "the model reads drivers"
+    deviations: Array = np.abs(drivers_TWD - learnt["learnt/driver_mean"]) / learnt["learnt/driver_scale"]
+    known = np.isfinite(deviations)
+    return float((deviations[known] > FAR).mean()) if known.any() else float("nan")
+
+
+def _sentence(late: float, refitted: float, unknown: float) -> str:
+    standing = "is worse than" if late > 1.0 else "still beats"
+    said = f"the model {standing} the last value"
+    if unknown > 0.05:
+        said += f", and {unknown:.0%} of the drivers' samples are far from those it was fitted on"
+    if np.isnan(refitted):
+        advice = "take another one" if late > 1.0 else "keep it"
+        return f"{said}; it learns nothing from traces, so {advice}"
+    gain = 1.0 - refitted / late
+    if gain >= LEAST_GAIN:
+        return f"{said}; a refit would help: it lowers the error by {gain:.0%}"
+    return f"{said}; a refit would not help: it changes the error by {-gain:+.1%}"

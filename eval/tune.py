@@ -1,0 +1,213 @@
+"""Choose a predictor's arguments by trials: fitted to some workers, compared on others; and say what mattered."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline._parallel import spread
+from paceline._require import require
+from paceline.eval.backtest import backtest
+from paceline.predictors import FleetPredictor, LastValue, Training, named
+from paceline.training.fit import fit, held_out_by
+from paceline.training.sources import Given, Source
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WHOLE: Mapping[str, tuple[int, int]] = {
+    "lags": (2, 24),
+    "driver_lags": (1, 12),
+    "hidden": (4, 64),
+    "leaves": (4, 32),
+    "trees": (20, 400),
+}
+"""Whole arguments that are tried, and their ranges: beyond, fits on recorded jobs only took longer."""
+
+REAL: Mapping[str, tuple[float, float]] = {
+    "smoothing": (0.01, 1.0),
+    "forgetting": (0.9, 0.9999),
+    "learning_rate": (3e-4, 3e-2),
+    "weight_decay": (1e-3, 1.0),
+}
+"""Real arguments that are tried, on a logarithmic scale."""
+
+FIRST_SCORED = 20
+"""Iterations of each trace that no trial is scored on: every predictor is still learning there."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What the trials found.
+
+    Parameters
+    ----------
+    predictor
+        The best arguments, unfitted: fit it to all workers.
+    score
+        Its RMSE over the last value's on the validation workers, the geometric mean over them.
+    trials
+        One row per trial: its arguments and its score, best first.
+    mattered
+        One row per argument: ``argument`` and ``share``, of the scores' variance that it explains.
+    """
+
+    predictor: FleetPredictor
+    score: float
+    trials: pd.DataFrame
+    mattered: pd.DataFrame
+
+
+def tune(
+    name: str,
+    traces: Given | Source,
+    *,
+    trials: int = 20,
+    at_once: int = 1,
+    hold_out: float | Collection[str] = 0.3,
+    storage: str | Path | None = None,
+    training: Training | None = None,
+    seed: int = 0,
+    tell: Callable[[int, float], None] = lambda number, score: None,
+) -> Tuned:
+    """Try arguments of a predictor, and return the best.
+
+    Parameters
+    ----------
+    name
+        A kind, with the arguments that are not to be tried: ``"narx:drivers=()"``.
+    traces
+        As for :func:`paceline.training.fit`.
+    trials
+        Trials in all, including those that ``storage`` holds already.
+    at_once
+        Trials proposed together; ``joblib.parallel_config`` spreads them over cores or a cluster.
+    hold_out
+        Share of the workers, or their names, on which trials are compared and which none is fitted to.
+    storage
+        A journal of the trials: called again with it, the search goes on.
+    training
+        How networks are trained, apart from what is tried.
+    seed
+        Decides which arguments are tried, and who is held out.
+    tell
+        Called after each trial with its number and score.
+
+    Raises
+    ------
+    ImportError
+        If Optuna is not installed.
+    ValueError
+        If the predictor has no argument to try, or nobody is left to compare on.
+
+    Examples
+    --------
+    >>> from paceline.predictors import checks
+    >>> tuned = tune("ewma", [checks.example_trace()], trials=3, hold_out=["b"])
+    >>> bool(tuned.predictor.smoothing == tuned.trials["smoothing"][0])
+    True
+    """
+    require("optuna", needed_by="tune", extra="tune")
+    import optuna
+    import pandas as pd
+
+    source = traces if isinstance(traces, Source) else Source(traces)
+    given = set(re.findall(r"(\w+)=", name))
+    tried = [argument for argument in _arguments(named(name)) if argument not in given]
+    if not tried:
+        raise ValueError(f"{name} has no argument that is tried; tried are {[*WHOLE, *REAL]}")
+    study = _study(storage, name, seed)
+    while (missing := trials - len(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]))) > 0:
+        proposed = [study.ask() for _ in range(min(at_once, missing))]
+        asked = [{argument: _suggested(trial, argument) for argument in tried} for trial in proposed]
+        calls = [(named(name), arguments, training, source, hold_out, seed) for arguments in asked]
+        for trial, score in zip(proposed, spread(_score, calls), strict=True):
+            study.tell(trial, score)
+            tell(trial.number, score)
+    done = sorted(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]), key=lambda trial: trial.value)
+    table = pd.DataFrame([{**trial.params, "score": trial.value} for trial in done])
+    best = _with(named(name), done[0].params, training)
+    return Tuned(best, float(done[0].value), table, _mattered(study, len(done), tried))
+
+
+def _arguments(predictor: FleetPredictor) -> list[str]:
+    """Return the predictor's arguments that are tried, and those of its training."""
+    found = [argument for argument in predictor.configuration() if argument in (*WHOLE, *REAL)]
+    inside = ["learning_rate", "weight_decay"] if hasattr(predictor, "training") else []
+    return [*found, *(argument for argument in inside if argument not in found)]
+
+
+def _suggested(trial: Any, argument: str) -> Any:
+    if argument in WHOLE:
+        return trial.suggest_int(argument, *WHOLE[argument], log=True)
+    return trial.suggest_float(argument, *REAL[argument], log=True)
+
+
+def _with(predictor: FleetPredictor, arguments: Mapping[str, Any], training: Training | None) -> FleetPredictor:
+    """Return a new predictor of the same kind with these arguments."""
+    mine = predictor.configuration()
+    own = {name: value for name, value in arguments.items() if name in mine}
+    if "training" in mine:
+        inside = {name: value for name, value in arguments.items() if name not in mine}
+        own["training"] = replace(training or mine["training"] or Training(), **inside)
+    return type(predictor)(**{**mine, **own})
+
+
+def _score(
+    predictor: FleetPredictor,
+    arguments: Mapping[str, Any],
+    training: Training | None,
+    source: Source,
+    hold_out: float | Collection[str],
+    seed: int,
+) -> float:
+    """Return the geometric mean over validation workers of the RMSE over the last value's, on their last iterations."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = fit(_with(predictor, arguments, training), source, hold_out=hold_out, seed=seed, warn=False)
+    is_held, ratios = held_out_by(hold_out, seed), []
+    for trace in source:
+        names = [worker for worker in trace.workers if is_held(worker)]
+        if names and len(trace) > FIRST_SCORED:
+            part = trace.select(workers=names)
+            mine, last = (backtest(one, part, warmup=FIRST_SCORED).rmse for one in (fitted, LastValue()))
+            ratios += [a / b for a, b in zip(mine, last, strict=True) if np.isfinite(a) and b > 0]
+    if not ratios:
+        raise ValueError("no validation worker's speed changes after the first iterations: hold out others")
+    return float(np.exp(np.mean(np.log(np.maximum(ratios, 1e-12)))))
+
+
+def _study(storage: str | Path | None, name: str, seed: int) -> Any:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    place = None
+    if storage is not None:
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        place = JournalStorage(JournalFileBackend(str(storage)))
+    study = optuna.create_study(storage=place, study_name=name, load_if_exists=True)
+    # A search that goes on must not draw the numbers again that it began with.
+    study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))
+    return study
+
+
+def _mattered(study: Any, trials: int, tried: list[str]) -> pd.DataFrame:
+    import optuna
+    import pandas as pd
+
+    shares = dict.fromkeys(tried, float("nan"))
+    if trials >= 4 and len({trial.value for trial in study.trials}) > 1:  # fewer say nothing
+        shares |= optuna.importance.get_param_importances(study)
+    rows = sorted(shares.items(), key=lambda item: -item[1])
+    return pd.DataFrame(rows, columns=["argument", "share"])

@@ -1,0 +1,250 @@
+"""The one training loop of all networks: batches from shuffled windows, early stopping, checkpoints, several processes.
+
+Imported only when a network is fitted. Axis: N windows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline.predictors.fitting import Fitting, Moment
+from paceline.predictors.networks import processes
+from paceline.predictors.networks.checkpoint import Position, Saved
+from paceline.predictors.networks.neural import Training
+from paceline.predictors.networks.windows import Windows
+
+Weights = dict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, ...]
+Sources = NDArray[np.int32]
+"""For each window of a batch, the number of its trace, ``[N]``."""
+
+TOLD_EVERY = 0.2
+"""Seconds between two reports of progress: a terminal shows no more, and a batch takes less than a millisecond."""
+
+
+def descend(
+    weights: Weights,
+    loss: Callable[..., torch.Tensor],
+    columns: Sequence[str],
+    windows: Windows,
+    training: Training,
+    fitting: Fitting,
+    generator: torch.Generator,
+    augment: Callable[[Batch], Batch] = lambda batch: batch,
+    weigh: Callable[[Batch], float] = lambda batch: float(len(batch[0])),
+) -> dict[str, Array]:
+    """Minimise ``loss(*batch)`` over the weights, and return those with the least loss on the windows that validate.
+
+    Parameters
+    ----------
+    weights
+        Tensors to change in place.
+    loss
+        The mean loss of a batch, from its columns.
+    columns
+        The columns of the windows that the loss takes, in order.
+    windows, training, fitting
+        What to train on, and how.
+    generator
+        Draws the order of windows, and whatever ``augment`` draws.
+    augment
+        Changes a batch before it is fitted.
+    weigh
+        Returns how much a batch counts in the mean over several: by default as much as it has windows.
+
+    Raises
+    ------
+    ValueError
+        If the loss is no longer finite; the sentence names the batch and the traces that its windows come from.
+    """
+    run = _Run(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weigh)
+    saved = Saved(fitting.folder, fitting.identity, every=fitting.every)
+    return run.to_the_end(saved)
+
+
+@dataclass(eq=False)
+class _Run:
+    weights: Weights
+    loss: Callable[..., torch.Tensor]
+    columns: tuple[str, ...]
+    windows: Windows
+    training: Training
+    fitting: Fitting
+    generator: torch.Generator
+    augment: Callable[[Batch], Batch]
+    weigh: Callable[[Batch], float]
+    best: dict[str, Array] = field(default_factory=dict)
+    at: Position = field(default_factory=Position)
+    began: tuple[float, int] = (0.0, 0)
+    told: float = 0.0
+    cached: dict[tuple[int, bool], tuple[Batch, Sources]] = field(default_factory=dict)
+
+    def to_the_end(self, saved: Saved) -> dict[str, Array]:
+        for weight in self.weights.values():
+            weight.data = weight.data.to(self.fitting.device)
+            weight.requires_grad_()
+        options = self.training
+        optimiser = torch.optim.AdamW(
+            self.weights.values(), lr=options.learning_rate, weight_decay=options.weight_decay
+        )
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=options.epochs)
+        if (found := saved.load(self.weights, optimiser, schedule, self.generator)) is not None:
+            self.at, self.best = found
+        else:
+            # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
+            self.best, self.at.best_loss = numbers(self.weights), self._agreed_loss()
+        self.began = (time.perf_counter(), self._done())
+        while not self.at.finished:
+            self._epoch(saved, optimiser, schedule)
+        return self.best
+
+    def _epoch(
+        self, saved: Saved, optimiser: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler
+    ) -> None:
+        for batch, source_N in self._batches():
+            optimiser.zero_grad()
+            self._backward(batch, source_N)
+            optimiser.step()
+            self.at.batch += 1
+            if saved.due():
+                saved.save(self.at, self.best, self.weights, optimiser, schedule, self.generator)
+        schedule.step()
+        now, at = self._agreed_loss(), self.at
+        better = now < at.best_loss
+        if better:
+            self.best, at.best_loss = numbers(self.weights), now
+        at.next_epoch(0 if better else at.waited + 1)
+        at.finished = at.waited >= self.training.patience or at.epoch >= self.training.epochs
+        if at.finished or saved.due():
+            saved.save(at, self.best, self.weights, optimiser, schedule, self.generator)
+
+    def _batches(self) -> Iterator[tuple[Batch, Sources]]:
+        """Yield the batches of this epoch that are still to come, and the traces that their windows come from."""
+        at, shards = self.at, len(self.windows.shards)
+        resumed = at.begun
+        now = self.generator.get_state()
+        if resumed:
+            self.generator.set_state(at.epoch_state)
+        else:
+            at.epoch_state = now
+        # One shard draws nothing, so that few windows are fitted in the same order wherever they are kept.
+        order = torch.randperm(shards, generator=self.generator).tolist() if shards > 1 else [0]
+        while at.shard < shards:
+            data, source_N = self._loaded(order[at.shard], validates=False)
+            if resumed:
+                self.generator.set_state(at.shard_state)
+            else:
+                at.shard_state = self.generator.get_state()
+            rows = torch.randperm(len(source_N), generator=self.generator)
+            if resumed:  # what augmenting drew in the batches before the checkpoint was drawn already
+                self.generator.set_state(now)
+            at.begun, resumed = True, False
+            # Shuffled once: to gather the rows of every batch by itself took a quarter of the training's time.
+            shuffled, source_N = tuple(column[rows] for column in data), source_N[rows.numpy()]
+            size = self.training.batch_size
+            for begin in range(at.batch * size, len(rows), size):
+                yield tuple(column[begin : begin + size] for column in shuffled), source_N[begin : begin + size]
+            at.shard, at.batch = at.shard + 1, 0
+            # A checkpoint between two shards finds the next one not begun: see Position.
+        at.begun = False
+
+    def _loaded(self, shard: int, validates: bool) -> tuple[Batch, Sources]:
+        """Return the columns of a shard's windows that validate, or of those that do not, and their traces."""
+        if (shard, validates) in self.cached:
+            return self.cached[shard, validates]
+        records = self.windows.shards[shard]()
+        rows = records[records["validates"] == validates]
+        loaded = (tuple(torch.from_numpy(rows[name].copy()) for name in self.columns), rows["source"].copy())
+        if len(self.windows.shards) == 1:  # several shards are read again, because together they fill memory
+            self.cached[shard, validates] = loaded
+        return loaded
+
+    def _mean_loss(self, batch: Batch) -> torch.Tensor:
+        device = torch.device(self.fitting.device)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.fitting.mixed):
+            return self.loss(*(part.to(device) for part in batch))
+
+    def _backward(self, batch: Batch, source_N: Sources) -> None:
+        # All processes draw for the whole batch, and each takes its share: together they do what one would.
+        whole = self.augment(batch)
+        mine = processes.share(whole, self.fitting.distributed)
+        value = float("nan")
+        if len(mine[0]):
+            part = self.weigh(mine) / self.weigh(whole) if self.fitting.distributed else 1.0
+            loss = self._mean_loss(mine) * part if part != 1.0 else self._mean_loss(mine)
+            loss.backward()
+            value = float(loss.detach())
+        if self.fitting.distributed:
+            value = processes.add_up(self.weights, 0.0 if not len(mine[0]) else value)
+        if not np.isfinite(value):
+            raise ValueError(self._not_finite(batch, source_N))
+        self._tell(len(source_N), value)
+
+    def _not_finite(self, batch: Batch, source_N: Sources) -> str:
+        at = f"batch {self.at.batch + 1} of epoch {self.at.epoch + 1}"
+        # Targets may be NaN, where a sequence has a gap; inputs never are.
+        odd_N = ~torch.isfinite(batch[0]).reshape(len(source_N), -1).all(dim=1).numpy()
+        for column in batch[1:]:
+            odd_N |= torch.isinf(column).reshape(len(source_N), -1).any(dim=1).numpy()
+        from_where = source_N[odd_N] if odd_N.any() else source_N
+        names = [self.windows.names[source] for source in np.unique(from_where)]
+        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        if odd_N.any():
+            return f"the loss is not finite in {at}: {int(odd_N.sum())} of its windows are not, from {listed}"
+        return (
+            f"the loss is not finite in {at}, whose windows are finite and come from {listed}: "
+            f"lower the learning rate, which is {self.training.learning_rate}"
+        )
+
+    def _agreed_loss(self) -> float:
+        loss = self._held_out_loss()
+        return processes.agreed(loss) if self.fitting.distributed else loss
+
+    def _held_out_loss(self) -> float:
+        """Return the mean loss over all windows that validate."""
+        total, weight = 0.0, 0.0
+        with torch.no_grad():
+            for shard in range(len(self.windows.shards)):
+                batch, source_N = self._loaded(shard, validates=True)
+                if not len(source_N):
+                    continue
+                own = self.weigh(batch)
+                loss = float(self._mean_loss(batch))
+                if own and len(self.windows.shards) == 1:
+                    return loss
+                total, weight = total + own * loss, weight + own
+        return total / weight if weight else float("inf")
+
+    # -- progress ------------------------------------------------------------------------------------------------
+
+    def _done(self) -> int:
+        each = len(self.windows) - self.windows.validating
+        return self.at.epoch * each + self.at.windows
+
+    def _tell(self, count: int, loss: float) -> None:
+        self.at.windows += count
+        now = time.perf_counter()
+        if now - self.told < TOLD_EVERY:
+            return
+        self.told = now
+        done, total = self._done(), self.training.epochs * (len(self.windows) - self.windows.validating)
+        seconds = now - self.began[0]
+        rate = (done - self.began[1]) / seconds if seconds > 0 else float("nan")
+        self.fitting.tell(Moment("training", done, total, rate, loss, self.at.best_loss))
+
+
+def tensor(values: Array) -> torch.Tensor:
+    """Return a copy of the values in single precision, which is what torch trains on."""
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def numbers(weights: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+    """Return the weights as float64 arrays, which is what numpy serves."""
+    return {name: weight.detach().cpu().numpy().astype(np.float64) for name, weight in weights.items()}

@@ -1,0 +1,204 @@
+"""Training windows: in memory while they are few, and in files beyond, each of which is a random sample of all.
+
+Spilling into many files at random and reading them one at a time shuffles across traces in bounded memory. Axis: N
+windows.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.predictors.networks.neural import Examples, Sequences
+
+Part = Examples | Sequences
+Records = NDArray[np.void]
+"""Windows as records: a field for each column of the examples in single precision, and ``source``, their trace."""
+
+BLOCK = 1 << 16
+"""Windows collected before they are written: many small writes cost more than the windows."""
+
+MOST_FILES = 500
+"""Most files open at once; systems commonly allow 1024."""
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Training windows of many traces, in shards that fit into memory.
+
+    Parameters
+    ----------
+    shards
+        Each a function that returns its records.
+    names
+        The traces that they come from, by ``source``.
+    counts
+        Windows of each shard.
+    validating
+        Windows in all that validate.
+    kind
+        The records' type.
+    """
+
+    shards: Sequence[Callable[[], Records]]
+    names: Sequence[str]
+    counts: Sequence[int]
+    validating: int
+    kind: np.dtype[np.void]
+
+    def width(self, column: str) -> int:
+        """Return the length of the last axis of a column."""
+        return int(self.kind[column].shape[-1])
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def too_few(self) -> bool:
+        """Whether no window validates, or all do."""
+        return self.validating in (0, len(self))
+
+    def mapped(self, function: Callable[[Records], Records]) -> Windows:
+        """Return windows made of each shard's by a function, whenever a shard is read."""
+        counts, validating, kind = [], 0, self.kind
+        for shard in self.shards:
+            made = function(shard())
+            kind = made.dtype
+            counts.append(len(made))
+            validating += int(made["validates"].sum())
+        # Made again at every reading: kept, they would fill memory.
+        return Windows([partial(_made, function, shard) for shard in self.shards], self.names, counts, validating, kind)
+
+
+def windows_of(
+    parts: Iterable[tuple[str, Iterable[Part]]], expected: int, *, memory: int, seed: int, folder: Path | None = None
+) -> Windows:
+    """Collect windows, trace by trace.
+
+    Parameters
+    ----------
+    parts
+        For each trace its name, and its windows part by part.
+    expected
+        At most so many windows will come, which decides into how many shards they are spread.
+    memory
+        Bytes of windows to hold at once.
+    seed
+        Decides which shard a window goes to.
+    folder
+        Where files are written, if not all windows fit into memory: a temporary one inside it, or inside the system's.
+
+    Examples
+    --------
+    >>> examples = Examples(np.zeros((4, 2)), np.arange(4.0), np.array([False, False, True, True]))
+    >>> windows = windows_of([("a", [examples])], 4, memory=10**6, seed=0)
+    >>> len(windows), len(windows.shards), windows.validating
+    (4, 1, 2)
+    """
+    names: list[str] = []
+    blocks = _blocks(parts, names)
+    first = next(blocks, None)
+    if first is None:
+        return Windows([], names, [], 0, np.dtype([]))
+    shards = -(-expected * first.dtype.itemsize // memory)
+    blocks = _chained(first, blocks)
+    if shards <= 1:
+        records = np.concatenate(list(blocks))
+        return Windows(
+            [partial(_itself, records)], names, [len(records)], int(records["validates"].sum()), records.dtype
+        )
+    return _spilled(blocks, first.dtype, names, min(shards, MOST_FILES), np.random.default_rng(seed), folder)
+
+
+def grouped(records: Records, rows_NG: NDArray[np.int64]) -> Records:
+    """Return one record for each group of windows, with a further axis; it validates, and counts, as its first does."""
+    assert records.dtype.fields is not None, "windows have columns"
+    shapes = {name: field[0] for name, field in records.dtype.fields.items()}
+    single = ("validates", "source")
+    kind = [(n, s.base, () if n in single else (rows_NG.shape[1], *s.shape)) for n, s in shapes.items()]
+    groups = np.empty(len(rows_NG), dtype=kind)
+    for name in shapes:
+        groups[name] = records[name][rows_NG[:, 0] if name in single else rows_NG]
+    return groups
+
+
+def _spilled(
+    blocks: Iterable[Records],
+    kind: np.dtype[np.void],
+    names: list[str],
+    shards: int,
+    rng: np.random.Generator,
+    folder: Path | None,
+) -> Windows:
+    # The folder lives as long as the windows do, and goes with them even after an error.
+    place = tempfile.TemporaryDirectory(dir=folder, prefix="windows-")
+    paths = [Path(place.name) / f"{shard:03}.records" for shard in range(shards)]
+    counts, validating = np.zeros(shards, dtype=int), 0
+    with ExitStack() as stack:
+        files: list[BinaryIO] = [stack.enter_context(path.open("wb")) for path in paths]
+        for block in blocks:
+            validating += int(block["validates"].sum())
+            shard_N = rng.integers(shards, size=len(block))
+            own = np.bincount(shard_N, minlength=shards)
+            for file, rows in zip(files, np.split(block[np.argsort(shard_N)], np.cumsum(own)[:-1]), strict=True):
+                file.write(rows.tobytes())
+            counts += own
+    kept = [shard for shard in range(shards) if counts[shard]]
+    readers = [partial(_stored, paths[shard], kind) for shard in kept]
+    windows = Windows(readers, names, [int(counts[shard]) for shard in kept], validating, kind)
+    weakref.finalize(windows.shards[0], place.cleanup)
+    return windows
+
+
+def _blocks(parts: Iterable[tuple[str, Iterable[Part]]], names: list[str]) -> Iterator[Records]:
+    """Yield records in blocks of some size, and note the name of each trace."""
+    waiting: list[Records] = []
+    count = 0
+    for name, own in parts:
+        names.append(name)
+        for part in own:
+            waiting.append(_records(part, len(names) - 1))
+            count += len(waiting[-1])
+            if count >= BLOCK:
+                yield np.concatenate(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield np.concatenate(waiting)
+
+
+def _records(part: Part, source: int) -> Records:
+    columns = {field.name: np.asarray(getattr(part, field.name)) for field in fields(part)}
+    kind: list[tuple[Any, ...]] = [
+        (name, np.bool_ if name == "validates" else np.float32, values.shape[1:]) for name, values in columns.items()
+    ]
+    records = np.empty(len(columns["validates"]), dtype=[*kind, ("source", np.int32)])
+    for name, values in columns.items():
+        records[name] = values
+    records["source"] = source
+    return records
+
+
+def _stored(path: Path, kind: np.dtype[np.void]) -> Records:
+    return np.fromfile(path, dtype=kind)
+
+
+def _itself(records: Records) -> Records:
+    return records
+
+
+def _made(function: Callable[[Records], Records], shard: Callable[[], Records]) -> Records:
+    return function(shard())
+
+
+def _chained(first: Records, others: Iterable[Records]) -> Iterator[Records]:
+    yield first
+    yield from others

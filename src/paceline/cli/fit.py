@@ -1,0 +1,168 @@
+"""The command ``paceline fit``: fit a predictor to traces, and write a model file or add it to a registry."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from paceline._printable import printable
+from paceline.cli.show import err, out
+
+if TYPE_CHECKING:
+    from paceline.predictors import FleetPredictor
+    from paceline.training import Source
+
+MOST_LISTED = 10
+"""Files listed as left out; the others are counted."""
+
+FitTraces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fit-on",
+        "-f",
+        help="A recorded trace's name, a file, a folder of files, or an address such as s3://bucket/folder; "
+        "repeat for several. [default: the recorded jobs to fit]",
+    ),
+]
+
+
+def fit(
+    predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
+    traces: FitTraces = None,
+    model: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.safetensors"),
+    start: Annotated[str | None, typer.Option(help="A model to go on from, such as yesterday's.")] = None,
+    hold_out: Annotated[float, typer.Option(help="Share of the workers that decide when to stop.")] = 0.0,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of checkpoints: called again, it goes on.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at a file that cannot be read.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    mixed: Annotated[bool, typer.Option("--mixed", help="Multiply in bfloat16.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder of event files for TensorBoard.")] = None,
+    registry: Annotated[Path | None, typer.Option(help="Add the model to this registry, with a card.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name in the registry. [default: kind and date]")] = None,
+    evaluate_on: Annotated[
+        list[str] | None,
+        typer.Option("--trace", "-t", help="Traces for its card. [default: the recorded held-out jobs]"),
+    ] = None,
+) -> None:
+    """Fit a predictor to traces and write a model file. Under [cyan]torchrun[/], all its processes fit together.
+
+    Example: [cyan]paceline fit narx -f traces/ --checkpoint fit/ --out narx.safetensors[/]
+    """
+    from paceline.cli import sources
+    from paceline.training import Bar, Moment, Scalars, fit, save_model
+
+    source = sources.source(traces, "fit", strict=strict)
+    together = "TORCHELASTIC_RUN_ID" in os.environ
+    first = not together or os.environ.get("RANK") == "0"
+    scalars = None if tensorboard is None or not first else Scalars(tensorboard)
+    with Bar(err) as bar:
+
+        def tell(moment: Moment) -> None:
+            for sink in (bar, scalars) if first else ():
+                if sink is not None:
+                    sink(moment)
+
+        fitted = fit(
+            sources.predictor(predictor),
+            source,
+            start=None if start is None else sources.predictor(start),
+            hold_out=hold_out,
+            checkpoint=checkpoint,
+            progress=tell,
+            device=device,
+            precision="mixed" if mixed else "single",
+            distributed=together,
+            warn=False,
+        )
+    if scalars is not None:
+        scalars.close()
+    if not first:
+        return
+    _say(source)
+    out.print(escape(repr(fitted)))
+    if registry is not None:
+        name = name or f"{predictor.split(':')[0]}-{time.strftime('%Y-%m-%d-%H%M%S')}"
+        _add(registry, name, fitted, source, start or "", evaluate_on)
+        out.print(f"added to {registry} as {escape(name)}: paceline models info {escape(name)} --registry {registry}")
+        return
+    names = [fact.name for fact in source.facts]
+    save_model(fitted, model, fitted_on=", ".join(names[:100]))
+    out.print(f"written to {model}; use it by its file name in evaluate and replay")
+
+
+def _say(source: Source) -> None:
+    """Say what was left out, and why; of many files the first."""
+    left = source.left_out
+    for one in left[:MOST_LISTED]:
+        err.print(f"left out: {escape(printable(str(one)))}", soft_wrap=True, highlight=False)
+    if len(left) > MOST_LISTED:
+        err.print(f"left out: {len(left) - MOST_LISTED} more files")
+    if left:
+        err.print(f"fitted to {len(source.facts)} traces, left out {len(left)} files")
+
+
+def _add(
+    registry: Path, name: str, fitted: FleetPredictor, source: Source, start: str, evaluate_on: list[str] | None
+) -> None:
+    from paceline.cli import sources
+    from paceline.eval.evaluation import evaluation
+    from paceline.training.registry import Registry
+
+    with err.status("evaluating ..."):
+        measured = evaluation(fitted, sources.traces(evaluate_on, "held-out"), fitted_on=source.facts)
+    command = " ".join(["paceline", *sys.argv[1:]])
+    Registry(registry).add(name, fitted, command=command, data=source.facts, start=start, evaluation=measured)
+
+
+def tune(
+    predictor: Annotated[str, typer.Argument(help="A kind, with the arguments that are not to be tried.")],
+    traces: FitTraces = None,
+    trials: Annotated[int, typer.Option(help="Trials in all, with those of earlier calls.")] = 20,
+    jobs: Annotated[int, typer.Option(help="Trials at once, each in a process of its own.")] = 1,
+    hold_out: Annotated[float, typer.Option(help="Share of the workers on which trials are compared.")] = 0.3,
+    journal: Annotated[Path, typer.Option(help="The journal of trials: called again, the search goes on.")] = Path(
+        "tune.journal"
+    ),
+    epochs: Annotated[int | None, typer.Option(help="Most passes of a network's training.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
+) -> None:
+    """Try arguments of a predictor on validation workers, and print the best ones and what mattered.
+
+    Example: [cyan]paceline tune narx -f traces/ --trials 30 --jobs 2[/]
+    """
+    import contextlib
+
+    from paceline._require import require
+    from paceline.cli import sources
+    from paceline.cli.show import print_frames
+    from paceline.eval.tune import tune
+    from paceline.predictors import Training
+
+    engine: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if jobs > 1:
+        require("joblib", needed_by="tuning in several processes", extra="scale")
+        import joblib
+
+        engine = joblib.parallel_config(n_jobs=jobs)
+    source = sources.source(traces, "fit")
+    with engine:
+        tuned = tune(
+            predictor,
+            source,
+            trials=trials,
+            at_once=jobs,
+            hold_out=hold_out,
+            storage=journal,
+            training=None if epochs is None else Training(epochs=epochs),
+            tell=lambda number, score: err.print(f"trial {number}: {score:.4f}"),
+        )
+    _say(source)
+    print_frames({"trials, best first": tuned.trials.head(10), "what mattered": tuned.mattered}, as_json)
+    if not as_json:
+        out.print(f"best: {escape(repr(tuned.predictor))}")

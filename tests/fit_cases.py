@@ -1,0 +1,60 @@
+"""Small traces and predictors that the tests of fitting share."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+from paceline.datasets import Trace
+from paceline.predictors import LSTM, NARX, GatedNARX, Training
+
+QUICK = Training(epochs=3, batch_size=64)
+
+
+def wavy(seed, workers=("a", "b", "c"), iterations=80, job=None):
+    """Return a job whose speeds wander around levels of their own, with one driver that tells of the next."""
+    rng = np.random.default_rng(seed)
+    shape = (iterations, len(workers))
+    driver_TW = rng.uniform(0.5, 1.0, shape)
+    speed_TW = rng.uniform(20, 90, shape[1]) * driver_TW * np.exp(rng.normal(0, 0.05, shape))
+    return Trace(
+        samples=np.full(shape, 32.0),
+        seconds=32.0 / speed_TW,
+        drivers=driver_TW[:, :, None],
+        driver_names=["cpu_busy"],
+        workers=workers,
+        meta={"job": job or f"job{seed}"},
+    )
+
+
+def folder_of(path, count, **arguments):
+    """Write some jobs as Parquet files, and return their folder."""
+    path.mkdir(exist_ok=True)
+    for seed in range(count):
+        wavy(seed, **arguments).save(path / f"job{seed:02}.parquet")
+    return path
+
+
+def networks():
+    """Return one small network of each kind of training."""
+    return [
+        NARX(lags=3, driver_lags=1, hidden=4, training=QUICK),
+        GatedNARX(hidden=4, driver_lags=1, training=QUICK),
+        LSTM(hidden=3, training=QUICK),
+    ]
+
+
+def learnt(predictor):
+    """Return what a predictor learnt, as bytes by name."""
+    return {n: v.tobytes() for n, v in predictor.state_dict().items() if n.startswith("learnt/")}
+
+
+def started(code, *arguments, **environment):
+    """Start a Python process of its own with this code."""
+    environ = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        **environment,
+    }
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], env=environ, stderr=subprocess.PIPE)

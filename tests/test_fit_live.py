@@ -1,0 +1,63 @@
+"""A model that one command fitted serves a live training in another, as docs/training.md says."""
+
+from pathlib import Path
+
+import pytest
+from fit_cases import folder_of
+from ranks import run_ranks
+from typer.testing import CliRunner
+
+from paceline.cli import main as cli
+
+
+def live_training(rank, registry):
+    import torch
+
+    from paceline.coordinator.torch import BalancedLoader, attach
+    from paceline.training import Registry
+
+    torch.manual_seed(0)
+    dataset = torch.utils.data.TensorDataset(torch.randn(256, 4), torch.randn(256, 1))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    loader = BalancedLoader(dataset, global_batch=32, seed=0)
+    balance = attach(model, loader, predictor=Registry(registry).load())
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    plans = []
+    balance.on_iteration.append(lambda iteration: plans.append(list(iteration.sizes)))
+    for inputs, targets in loader:
+        optimiser.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimiser.step()
+    predictor = balance.balancer.predictor
+    return type(predictor).__name__, sorted(predictor.weights_), predictor.driver_names, plans
+
+
+def test_a_model_fitted_by_one_command_serves_a_live_training(tmp_path):
+    folder, models = folder_of(tmp_path / "jobs", 2), tmp_path / "models"
+    narx = "narx:lags=3,hidden=4,driver_lags=1"
+    command = [
+        "fit",
+        narx,
+        "-f",
+        str(folder),
+        "--registry",
+        str(models),
+        "-t",
+        str(folder_of(tmp_path / "new", 1, iterations=70)),
+    ]
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 0, done.exception
+    first, second = run_ranks(2, live_training, models)
+    assert first == second
+    kind, weights, drivers, plans = first
+    assert kind == "NARX"
+    assert weights == ["b1", "b2", "direct", "w1", "w2"]
+    assert drivers == ("cpu_busy",)
+    assert plans
+    assert all(sum(sizes) == 32 for sizes in plans)
+
+
+@pytest.mark.checkout
+def test_the_page_shows_the_calls_that_are_tested():
+    page = (Path(__file__).parent.parent / "docs" / "training.md").read_text()
+    assert 'attach(model, loader, predictor=Registry("models").load())' in page

@@ -1,0 +1,137 @@
+"""A fit that is killed at any moment goes on to the same weights, to the bit."""
+
+import pytest
+from fit_cases import folder_of, learnt, networks, started, wavy
+
+from paceline.predictors import BarrierHead, GatedNARX, Mixture, Training
+from paceline.training import fit, load_model
+
+NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)
+
+JOB = """
+import os, random, signal, sys, time
+import torch._dynamo  # what a fit imports later, once for all children
+from paceline.predictors import NARX, Training
+from paceline.training import fit, save_model
+
+place, memory, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+narx = NARX(lags=3, driver_lags=1, hidden=4, training=Training(epochs=8, batch_size=16, closed_loop=2))
+
+def child(checkpoint, model):
+    pid = os.fork()
+    if not pid:
+        save_model(fit(narx, place + "/jobs", checkpoint=checkpoint, every=0.0, memory=memory), model)
+        os._exit(0)
+    return pid
+
+began = time.monotonic()
+assert os.waitpid(child(place + "/unused", place + "/whole"), 0)[1] == 0
+took, rng = time.monotonic() - began, random.Random(seed)
+for kill in range(kills):
+    pid = child(place + "/fit", place + "/resumed")
+    time.sleep(rng.uniform(0.0, 1.5) * took / kills)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+assert os.waitpid(child(place + "/fit", place + "/resumed"), 0)[1] == 0
+"""
+"""Fits once without and once with kills; children are forked, because importing torch takes longer than a small fit."""
+
+
+class StopHereError(Exception):
+    pass
+
+
+def interrupted_after(batches):
+    """Return a function that ends a fit at its n-th report of progress in training."""
+    left = iter(range(batches))
+
+    def tell(moment):
+        if moment.stage == "training" and next(left, None) is None:
+            raise StopHereError
+
+    return tell
+
+
+@pytest.fixture(autouse=True)
+def tell_every_batch(monkeypatch):
+    monkeypatch.setattr("paceline.predictors.networks.descent.TOLD_EVERY", 0.0)
+
+
+@pytest.mark.parametrize("memory", [1 << 20, 4000], ids=["memory", "files"])
+@NETWORKS
+def test_a_fit_interrupted_again_and_again_ends_with_the_same_weights(tmp_path, predictor, memory):
+    traces = [wavy(seed) for seed in range(3)]
+    uninterrupted = learnt(fit(predictor, traces, memory=memory))
+    for batches in (1, 3, 2, 5, 1, 0, 4, 100, 100, 100):
+        try:
+            fitted = fit(
+                predictor,
+                traces,
+                memory=memory,
+                checkpoint=tmp_path / "fit",
+                every=0.0,
+                progress=interrupted_after(batches),
+            )
+            break
+        except StopHereError:
+            continue
+    assert learnt(fitted) == uninterrupted
+
+
+def test_predictors_of_several_trainings_resume_each(tmp_path):
+    quick = Training(epochs=2, batch_size=64, closed_loop=2)
+    traces = [wavy(seed, iterations=120) for seed in range(2)]
+    for n, predictor in enumerate(
+        [BarrierHead(hidden=3, training=quick), Mixture([GatedNARX(hidden=3, training=quick), "ewma"])]
+    ):
+        uninterrupted = learnt(fit(predictor, traces))
+        place = {"checkpoint": tmp_path / str(n), "every": 0.0}
+        for batches in (3, 9, 12):
+            with pytest.raises(StopHereError):
+                fit(predictor, traces, progress=interrupted_after(batches), **place)
+        assert learnt(fit(predictor, traces, **place)) == uninterrupted
+
+
+def test_a_finished_fit_is_not_repeated(tmp_path):
+    narx, traces = networks()[0], [wavy(0)]
+    first = fit(narx, traces, checkpoint=tmp_path / "fit")
+    moments = []
+    assert learnt(fit(narx, traces, checkpoint=tmp_path / "fit", progress=moments.append)) == learnt(first)
+    assert not [moment for moment in moments if moment.stage == "training"]
+
+
+@pytest.mark.parametrize("change", ["traces", "arguments", "held out"])
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path, change):
+    narx = networks()[0]
+    fit(narx, [wavy(0)], checkpoint=tmp_path)
+    other = networks()[0]
+    other.hidden = 5 if change == "arguments" else other.hidden
+    options = {"hold_out": ["b"]} if change == "held out" else {}
+    with pytest.raises(ValueError, match="is the checkpoint of another fit"):
+        fit(other, [wavy(1 if change == "traces" else 0)], checkpoint=tmp_path, **options)
+
+
+def test_a_checkpoint_that_is_cut_off_is_named(tmp_path):
+    fit(networks()[0], [wavy(0)], checkpoint=tmp_path)
+    (file,) = tmp_path.rglob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"training\.safetensors: is no checkpoint of a fit"):
+        fit(networks()[0], [wavy(0)], checkpoint=tmp_path)
+
+
+def killed_again_and_again(place, kills, seed, memory):
+    folder_of(place / "jobs", 2, iterations=120)
+    process = started(JOB, place, memory, kills, seed)
+    _, said = process.communicate(timeout=280)
+    assert process.returncode == 0, said.decode()
+    assert learnt(load_model(place / "resumed")) == learnt(load_model(place / "whole"))
+
+
+def test_a_fit_killed_at_random_moments_ends_with_the_same_weights(tmp_path):
+    killed_again_and_again(tmp_path, kills=5, seed=0, memory=8000)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fit_killed_ten_times_ends_with_the_same_weights(tmp_path, seed):
+    killed_again_and_again(tmp_path, kills=10, seed=seed, memory=8000 if seed else 1 << 20)

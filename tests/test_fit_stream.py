@@ -1,0 +1,291 @@
+"""Fitting to traces wherever they are: the same weights from memory, files and iterators, in bounded memory."""
+
+import numpy as np
+import pytest
+from fit_cases import QUICK, folder_of, learnt, networks, wavy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.datasets import Trace
+from paceline.predictors import ARIMA, EWMA, NARX, RLS, Boosting, LastValue, Mixture, Training
+from paceline.predictors.fitting import Fitting, Survey
+from paceline.predictors.networks.neural import Examples
+from paceline.predictors.networks.windows import windows_of
+from paceline.training import Scalars, Source, fit, save_model
+
+NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)
+
+
+@NETWORKS
+def test_memory_a_folder_and_an_iterator_give_the_same_weights(tmp_path, predictor):
+    folder = folder_of(tmp_path / "jobs", 3)
+    traces = [wavy(seed) for seed in range(3)]
+    from_memory = learnt(fit(predictor, traces))
+    assert learnt(fit(predictor, folder)) == from_memory
+    assert learnt(fit(predictor, (trace for trace in traces))) == from_memory
+    assert learnt(fit(predictor, sorted(folder.iterdir()))) == from_memory
+
+
+@NETWORKS
+def test_windows_that_do_not_fit_into_memory_are_fitted_nearly_as_well(predictor):
+    traces = [wavy(seed) for seed in range(3)]
+    whole, spilled = fit(predictor, traces), fit(predictor, traces, memory=4000)
+    assert learnt(whole) != learnt(spilled)  # another order of windows
+    for name, value in whole.weights_.items():
+        assert np.abs(spilled.weights_[name] - value).max() < 0.5
+    assert learnt(fit(predictor, traces, memory=4000)) == learnt(spilled)
+
+
+def test_a_long_iterator_is_kept_on_disk_and_comes_back_the_same(monkeypatch):
+    monkeypatch.setattr("paceline.training.sources.KEPT", 1)
+    traces = [wavy(seed) for seed in range(3)]
+    kept = Source(iter(traces))
+    for _ in range(2):
+        for trace, again in zip(traces, kept, strict=True):
+            np.testing.assert_array_equal(trace.seconds, again.seconds)
+            np.testing.assert_array_equal(trace.drivers, again.drivers)
+            assert (again.workers, again.driver_names, dict(again.meta)) == (
+                trace.workers,
+                trace.driver_names,
+                dict(trace.meta),
+            )
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(200, 3000), st.integers(0, 3))
+@settings(max_examples=15)
+def test_every_window_lands_in_one_shard_and_none_is_lost(counts, memory, seed):
+    targets = iter(range(1000))
+    parts = []
+    for count in counts:
+        own = np.array([next(targets) for _ in range(count)], dtype=float)
+        parts.append(Examples(np.stack([own, own], axis=1), own, own % 3 == 0))
+    windows = windows_of([(f"t{k}", [part]) for k, part in enumerate(parts)], sum(counts), memory=memory, seed=seed)
+    shards = [shard() for shard in windows.shards]
+    found = np.sort(np.concatenate([records["targets"] for records in shards])) if shards else np.zeros(0)
+    np.testing.assert_array_equal(found, np.arange(sum(counts)))
+    assert len(windows) == sum(counts)
+    assert windows.validating == sum((part.validates).sum() for part in parts)
+    for records in shards:
+        np.testing.assert_array_equal(records["inputs"][:, 0], records["targets"])
+        np.testing.assert_array_equal(records["validates"], records["targets"] % 3 == 0)
+
+
+def test_shards_mix_the_traces():
+    parts = [(f"t{k}", [Examples(np.zeros((300, 1)), np.zeros(300), np.zeros(300, bool))]) for k in range(4)]
+    windows = windows_of(parts, 1200, memory=4000, seed=0)
+    assert len(windows.shards) > 3
+    assert all(len(np.unique(shard()["source"])) == 4 for shard in windows.shards)
+
+
+# -- splits ------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(10, 60), st.floats(0.1, 0.6))
+@settings(max_examples=25)
+def test_no_worker_and_no_time_is_both_fitted_and_decided_on(iterations, validation):
+    trace = wavy(0, iterations=iterations)
+    roles = list(Fitting(held_out=frozenset({"b"})).roles(trace, validation))
+    fitted = {(k, w) for k, (used_W, late) in enumerate(roles) for w in np.flatnonzero(used_W) if not late}
+    decides = {(k, w) for k, (used_W, late) in enumerate(roles) for w in np.flatnonzero(used_W) if late}
+    assert {w for _, w in fitted} == {0, 2}
+    assert {w for _, w in decides} == {1}
+    assert max(k for k, _ in fitted) < min(k for k, _ in decides)
+
+
+@NETWORKS
+def test_a_held_out_workers_early_speeds_change_nothing_that_is_fitted(predictor):
+    one, other = wavy(0), wavy(0)
+    seconds, drivers = np.array(one.seconds), np.array(one.drivers)
+    seconds[:40, 1] *= 3.0
+    drivers[:, 1] = 0.1
+    other = Trace(
+        one.samples, seconds, drivers=drivers, driver_names=one.driver_names, workers=one.workers, meta=dict(one.meta)
+    )
+    # With one epoch that always beats the start, the held-out windows cannot choose between other weights.
+    a, b = (fit(predictor, [trace], hold_out=["b"]) for trace in (one, other))
+    np.testing.assert_array_equal(a.driver_mean_, b.driver_mean_)
+    held = Survey.of([one], held_out={"b"}.__contains__)
+    assert held.drivers["cpu_busy"].count == 160
+
+
+def test_the_same_names_are_held_out_on_every_day():
+    names = [f"worker {w}" for w in range(200)]
+    told = []
+    for day in (0, 1):
+
+        class Watched(EWMA):
+            def fit(self, traces):
+                told.append({worker for trace in traces for worker in trace.workers})
+                return self
+
+        fit(Watched(), [wavy(day, workers=names, iterations=5)], hold_out=0.2, seed=3)
+    assert told[0] == told[1]
+    assert 120 < len(told[0]) < 190
+
+
+def test_holding_out_nobody_is_refused():
+    with pytest.raises(ValueError, match=r"holds out 0 of the 3 workers.*name those to hold out"):
+        fit(EWMA(), [wavy(0)], hold_out=1e-9)
+    with pytest.raises(ValueError, match="hold_out must be a share"):
+        fit(EWMA(), [wavy(0)], hold_out=1.0)
+
+
+# -- going on from yesterday ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [*networks(), EWMA(smoothing=None), RLS(), Boosting(trees=3), ARIMA(order=(1, 0, 0)), Mixture(["rls", "narx"])],
+    ids=lambda p: type(p).__name__,
+)
+def test_a_refit_starts_from_the_earlier_model(tmp_path, predictor):
+    if isinstance(predictor, Mixture):
+        predictor = Mixture(["rls", "ewma:smoothing=None"])
+    yesterday = fit(predictor, [wavy(0)])
+    model = save_model(yesterday, tmp_path / "yesterday.safetensors")
+    today, afresh = (fit(predictor, [wavy(1)], start=start) for start in (model, None))
+    assert learnt(today) != learnt(afresh)
+    assert learnt(today) == learnt(fit(predictor, [wavy(1)], start=yesterday))
+    assert learnt(yesterday) != learnt(today)
+
+
+def test_a_refit_without_any_step_keeps_yesterdays_weights():
+    still = Training(epochs=1, learning_rate=1e-12, weight_decay=0.0)
+    first = fit(NARX(lags=3, hidden=4, training=QUICK), [wavy(0)])
+    again = fit(NARX(lags=3, hidden=4, training=still), [wavy(1)], start=first)
+    for name, weight in first.weights_.items():
+        np.testing.assert_allclose(again.weights_[name], weight, atol=1e-6)
+
+
+def test_refitted_errors_of_an_average_add_up():
+    both = fit(EWMA(smoothing=None), [wavy(0), wavy(1)])
+    after = fit(EWMA(smoothing=None), [wavy(1)], start=fit(EWMA(smoothing=None), [wavy(0)]))
+    np.testing.assert_allclose(after.errors_G_, both.errors_G_)
+
+
+def test_refitted_trees_follow_the_earlier_ones():
+    first = fit(Boosting(trees=3), [wavy(0)])
+    again = fit(Boosting(trees=3), [wavy(1)], start=first)
+    assert len(again.trees_.root_G) == 6
+    inputs = np.random.default_rng(0).normal(size=(50, 40))[:, : 1 + first.trees_.feature_N.max()]
+    only_new = again.trees_(inputs) - first.trees_(inputs)
+    assert np.isfinite(only_new).all()
+    assert np.abs(only_new).max() > 0
+
+
+def test_arima_keeps_workers_that_did_not_come_back():
+    first = fit(ARIMA(order=(1, 0, 0)), [wavy(0, workers=("a", "b"))])
+    again = fit(ARIMA(order=(1, 0, 0)), [wavy(1, workers=("b", "c"))], start=first)
+    assert {"a", "b", "c"} <= set(again.coefficients_)
+    np.testing.assert_array_equal(again.coefficients_["a"].vector, first.coefficients_["a"].vector)
+
+
+def test_a_start_of_another_kind_or_shape_is_refused():
+    narx = fit(NARX(lags=3, hidden=4, training=QUICK), [wavy(0)])
+    with pytest.raises(ValueError, match="start must be a EWMA"):
+        fit(EWMA(), [wavy(0)], start=narx)
+    with pytest.raises(ValueError, match="it has lags=3, not 5"):
+        fit(NARX(lags=5, hidden=4, training=QUICK), [wavy(0)], start=narx)
+
+    class Own(EWMA):
+        def fit(self, traces):
+            return self
+
+    with pytest.raises(ValueError, match="Own defines fit alone"):
+        fit(Own(), [wavy(0)], start=Own())
+
+
+def test_a_subclass_with_a_fit_of_its_own_is_fitted_by_it():
+    class Own(NARX):
+        def fit(self, traces):
+            self.seen = [trace.name for trace in traces]
+            return self
+
+    assert fit(Own(), iter([wavy(0), wavy(1)])).seen == ["job0", "job1"]
+
+
+# -- what cannot be fitted -------------------------------------------------------------------------------------------
+
+
+def test_files_that_cannot_be_read_are_left_out_and_named(tmp_path):
+    folder = folder_of(tmp_path / "jobs", 3)
+    good = learnt(fit(EWMA(smoothing=None), folder))
+    whole = (folder / "job00.parquet").read_bytes()
+    (folder / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty.parquet").touch()
+    Trace([[8.0]], [[0.0]]).save(folder / "silent.parquet")
+    source = Source(folder)
+    with pytest.warns(UserWarning, match="3 files were left out of the fit"):
+        assert learnt(fit(EWMA(smoothing=None), source)) == good
+    said = {left.file.rsplit("/", 1)[1]: left.why for left in source.left_out}
+    assert "not a whole Parquet file" in said["cut.parquet"]
+    assert "empty" in said["empty.parquet"]
+    assert "no speed" in said["silent.parquet"]
+    for name in said:
+        with pytest.raises(ValueError, match=r"\.parquet"):
+            fit(EWMA(), folder, strict=True)
+        (folder / name).unlink()
+    fit(EWMA(), folder, strict=True)
+
+
+def test_a_folder_with_nothing_to_fit_says_why(tmp_path):
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(ValueError, match=r"at least one trace to fit, got none; .*broken\.parquet"):
+        fit(EWMA(), tmp_path)
+
+
+def test_a_loss_that_is_not_finite_names_the_batch_and_the_file(tmp_path):
+    folder = folder_of(tmp_path / "jobs", 2)
+    wild = Training(epochs=3, learning_rate=1e30, batch_size=64)
+    with pytest.raises(ValueError, match=r"batch \d of epoch 1.*job0\d\.parquet.*lower the learning rate"):
+        fit(NARX(lags=3, hidden=4, training=wild), folder)
+
+
+def test_a_window_that_is_not_finite_is_traced_to_its_file(tmp_path, monkeypatch):
+    folder = folder_of(tmp_path / "jobs", 3)
+    inputs = NARX._inputs
+
+    def broken(self, rows, drivers_WD):
+        found = inputs(self, rows, drivers_WD)
+        return np.where(np.abs(drivers_WD[:, :1] - wavy(1).drivers[20, 0, 0]) < 1e-9, np.nan, found)
+
+    monkeypatch.setattr(NARX, "_inputs", broken)
+    with pytest.raises(ValueError, match=r"not finite in batch \d+ of epoch 1: 1 of its windows.*job01\.parquet$"):
+        fit(NARX(lags=3, driver_lags=1, hidden=4, training=QUICK), folder)
+
+
+def test_progress_is_told_with_a_rate_and_the_time_left():
+    moments = []
+    fit(networks()[0], [wavy(seed) for seed in range(2)], progress=moments.append)
+    stages = list(dict.fromkeys(moment.stage for moment in moments))
+    assert stages == ["read", "windows", "training"]
+    training = [moment for moment in moments if moment.stage == "training"]
+    assert all(0 < moment.done <= moment.total and np.isfinite(moment.loss) for moment in training)
+
+
+def test_losses_are_written_for_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    scalars = Scalars(tmp_path)
+    fit(networks()[0], [wavy(0)], progress=scalars)
+    scalars.close()
+    (events,) = tmp_path.iterdir()
+    written = events.read_bytes()
+    assert all(tag in written for tag in (b"fit/loss", b"fit/held_out", b"fit/rate"))
+
+
+def test_a_device_that_is_not_there_is_refused():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(ValueError, match="device must be 'cpu', or 'cuda' where torch finds such a device"):
+        fit(LastValue(), [wavy(0)], device="cuda")
+
+
+@NETWORKS
+def test_mixed_precision_fits_nearly_the_same(predictor):
+    traces = [wavy(seed) for seed in range(2)]
+    single, mixed = fit(predictor, traces), fit(predictor, traces, precision="mixed")
+    assert learnt(single) != learnt(mixed)
+    for name, value in single.weights_.items():
+        assert np.abs(mixed.weights_[name] - value).max() < 0.2

@@ -1,0 +1,225 @@
+"""The registry of models: a folder, cards, an index; stored files of every released format keep loading."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fit_cases import QUICK, folder_of, learnt, networks, wavy
+from typer.testing import CliRunner
+
+from paceline.cli import main as cli
+from paceline.eval.evaluation import evaluation
+from paceline.predictors import EWMA, NARX, Report
+from paceline.training import Source, fit, load_model, save_model
+from paceline.training.registry import Registry
+
+STORED = Path(__file__).parent / "stored_models"
+
+
+@pytest.fixture
+def registry(tmp_path):
+    return Registry(tmp_path / "models")
+
+
+@pytest.fixture(scope="module")
+def narx():
+    return fit(NARX(lags=3, hidden=4, training=QUICK), [wavy(0)])
+
+
+def run(*arguments):
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def test_a_model_comes_back_with_everything_that_is_known_of_it(registry, narx):
+    source = Source([wavy(0)])
+    fit(EWMA(), source)
+    measured = evaluation(narx, [wavy(5, iterations=90)], fitted_on=source.facts)
+    registry.add("a", narx, command="by hand", data=source.facts, evaluation=measured)
+    assert learnt(registry.load("a")) == learnt(narx)
+    entry = Registry(registry.folder).entry("a")
+    assert entry.evaluation == measured
+    assert entry.data == tuple(source.facts)
+
+
+def test_the_card_holds_data_command_baselines_worst_series_and_limits(registry, narx):
+    measured = evaluation(narx, [wavy(5, iterations=90)])
+    source = Source([wavy(0)])
+    list(source)
+    registry.add("a", narx, command="paceline fit narx -f jobs", data=source.facts, evaluation=measured)
+    card = registry.card("a")
+    worst, ratio = measured.worst[0]
+    for expected in (
+        "paceline fit narx -f jobs",
+        source.facts[0].digest,
+        measured.data[0].digest,
+        f"| this model | {measured.model.rmse:.3f}",
+        "| last-value | 1.000",
+        "| auto |",
+        f"- {worst}: {ratio:.3f}",
+        f"{measured.regret:.1%} longer than with hindsight",
+        "## Limits",
+    ):
+        assert expected in card
+
+
+def test_a_trace_that_was_fitted_cannot_flatter_the_model(narx):
+    source = Source([wavy(0)])
+    list(source)
+    with pytest.raises(ValueError, match=r"traces \['job0'\] were fitted"):
+        evaluation(narx, [wavy(0)], fitted_on=source.facts)
+
+
+def test_a_model_is_never_replaced_and_never_silently_another(registry, narx):
+    registry.add("a", narx, command="")
+    with pytest.raises(ValueError, match=r"a model 'a' .* already"):
+        registry.add("a", EWMA(), command="")
+    save_model(EWMA(), registry.path("a"))
+    with pytest.raises(ValueError, match="is not the file that was added"):
+        registry.load("a")
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 101])
+def test_a_name_that_is_no_folder_is_refused(registry, name):
+    with pytest.raises(ValueError, match="a model's name must be"):
+        registry.add(name, EWMA(), command="")
+    with pytest.raises(ValueError, match="there is no model"):
+        registry.load(name or "nothing")
+
+
+def test_an_index_that_names_another_folder_is_not_followed(registry):
+    registry.add("a", EWMA(), command="")
+    index = json.loads((registry.folder / "index.json").read_text())
+    index["models"]["../../etc"] = index["models"]["a"]
+    (registry.folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="there is no model"):
+        registry.card("../../etc")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"index_version": 2, "models": {}}', '{"index_version": 1, "models": 1}']
+)
+def test_a_broken_index_is_named(registry, text):
+    registry.folder.mkdir()
+    (registry.folder / "index.json").write_text(text)
+    with pytest.raises(ValueError, match=r"index\.json: is"):
+        print(registry.names)
+
+
+def test_the_newest_model_is_used_until_one_is_chosen(registry):
+    for smoothing in (0.1, 0.2, 0.3):
+        registry.add(f"m{smoothing}", EWMA(smoothing=smoothing), command="")
+    assert registry.load().smoothing == 0.3
+    registry.use("m0.1")
+    assert Registry(registry.folder).load().smoothing == 0.1
+
+
+@pytest.mark.parametrize("file", sorted(STORED.glob("*.safetensors")), ids=lambda file: file.stem)
+def test_a_stored_file_of_each_released_format_forecasts_as_it_did(file):
+    model = load_model(file)
+    model.reset(["a", "b"])
+    for k in range(12):
+        drivers = np.full((2, len(model.driver_names)), 0.5 + 0.02 * k)
+        model.observe(Report(samples=[32, 64], seconds=[1.0 + 0.1 * (k % 3), 2.0 - 0.05 * k], drivers=drivers))
+    expected = json.loads(file.with_suffix(".json").read_text())
+    speed = model.predict(np.full((2, len(model.driver_names)), 0.7)).speed
+    np.testing.assert_allclose(speed, expected, rtol=1e-9)
+
+
+def test_some_files_are_stored():
+    assert {file.stem for file in STORED.glob("*.safetensors")} >= {"narx-1", "gated-narx-1", "lstm-1", "boosting-1"}
+
+
+def test_the_shipped_networks_have_cards_of_their_own_files():
+    import hashlib
+
+    from paceline.training.shipped import FOLDER
+
+    for file in FOLDER.glob("*.safetensors"):
+        card = file.with_suffix(".md").read_text()
+        assert hashlib.sha256(file.read_bytes()).hexdigest() in card
+        assert "| last-value | 1.000" in card
+
+
+# -- the command line ---------------------------------------------------------------------------------------------
+
+
+def test_a_folder_with_broken_files_is_fitted_without_them(tmp_path):
+    folder = folder_of(tmp_path / "jobs", 50, iterations=12)
+    (folder / "job07.parquet").write_bytes((folder / "job07.parquet").read_bytes()[:200])
+    (folder / "job31.parquet").write_bytes(b"")
+    model = tmp_path / "ewma.safetensors"
+    said = run("fit", "ewma:smoothing=None", "-f", folder, "-o", model)
+    assert "job07.parquet" in said
+    assert "not a whole Parquet file" in said
+    assert "job31.parquet: the file is empty" in said.replace("\n", "")
+    assert "fitted to 48 traces, left out 2 files" in said
+    rest = [wavy(seed, iterations=12) for seed in range(50) if seed not in (7, 31)]
+    assert learnt(load_model(model)) == learnt(fit(EWMA(smoothing=None), rest))
+    strict = CliRunner().invoke(cli.app, ["fit", "ewma", "-f", str(folder), "--strict"])
+    assert "job31.parquet" in str(strict.exception)
+
+
+def test_models_are_fitted_listed_shown_chosen_and_compared(tmp_path):
+    models, today = tmp_path / "models", tmp_path / "today.parquet"
+    folder = folder_of(tmp_path / "jobs", 2)
+    wavy(9, iterations=90).save(today)
+    for name, kind in (("first", "ewma:smoothing=0.9"), ("second", "ewma:smoothing=None")):
+        run("fit", kind, "-f", folder, "--registry", models, "--name", name, "-t", today)
+    listed = json.loads(run("models", "list", "-r", models, "--json"))
+    assert [row["model"] for row in listed] == ["  first", "> second"]
+    run("models", "use", "first", "-r", models)
+    assert "EWMA(smoothing=0.9)" in run("models", "info", "first", "-r", models)
+    compared = json.loads(run("models", "compare", "-r", models, "--json"))
+    assert {row["model"].strip("> ") for row in compared} == {"first", "second"}
+    assert compared[0]["rmse"] <= compared[1]["rmse"]
+    tables = json.loads(run("evaluate", models, "-t", today, "-f", folder, "--json"))
+    assert {row["predictor"] for row in tables["overall"]} == {str(models), "last-value"}
+
+
+def test_yesterdays_model_is_the_start_of_todays(tmp_path):
+    folder, model, again = folder_of(tmp_path / "jobs", 2), tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    narx = "narx:lags=3,hidden=4,driver_lags=1"
+    run("fit", narx, "-f", folder, "-o", model, "--checkpoint", tmp_path / "fit", "--hold-out", "0.4")
+    run("fit", narx, "-f", folder, "-o", again, "--start", model)
+    assert learnt(load_model(model)) != learnt(load_model(again))
+    assert networks()[0].lags == load_model(again).lags
+
+
+# -- exports -------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_for_the_hub_loads_as_the_model_and_says_what_it_is(tmp_path, registry, narx):
+    from huggingface_hub import ModelCard
+
+    from paceline.training.export import to_folder
+
+    registry.add("a", narx, command="by hand", evaluation=evaluation(narx, [wavy(5, iterations=90)]))
+    folder = to_folder(registry, "a", tmp_path / "hub")
+    assert learnt(load_model(folder / "model.safetensors")) == learnt(narx)
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.library_name == "paceline"
+    assert "## Limits" in card.text
+    with pytest.raises(FileExistsError):
+        to_folder(registry, "a", tmp_path / "hub")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_of_mlflow_holds_the_model_and_its_scores(tmp_path, registry, narx):
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    from paceline.training.export import to_mlflow
+
+    measured = evaluation(narx, [wavy(5, iterations=90)])
+    registry.add("a", narx, command="by hand", evaluation=measured)
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    client = MlflowClient(store)
+    client.create_experiment("paceline", artifact_location=str(tmp_path / "artifacts"))
+    run = client.get_run(to_mlflow(registry, "a", store))
+    assert run.data.metrics["rmse"] == pytest.approx(measured.model.rmse)
+    assert run.info.status == "FINISHED"
+    stored = client.download_artifacts(run.info.run_id, "model.safetensors", str(tmp_path))
+    assert learnt(load_model(stored)) == learnt(narx)

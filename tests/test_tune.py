@@ -1,0 +1,79 @@
+"""Tuning: the best of the trials, on workers that none was fitted to, and a search that goes on."""
+
+import json
+
+import joblib
+import numpy as np
+import pytest
+from fit_cases import folder_of, wavy
+from typer.testing import CliRunner
+
+from paceline.cli import main as cli
+from paceline.datasets import Trace
+from paceline.eval.tune import tune
+from paceline.predictors import Training
+
+
+def noisy(seed):
+    """Speeds that are noise around a level: the smaller the smoothing, the better."""
+    speed_TW = 50.0 * np.exp(np.random.default_rng(seed).normal(0, 0.2, (200, 6)))
+    return Trace(np.full(speed_TW.shape, 32.0), 32.0 / speed_TW, workers=[f"w{w}" for w in range(6)])
+
+
+def test_the_best_smoothing_of_noise_is_small():
+    tuned = tune("ewma", [noisy(0)], trials=12, hold_out=["w1", "w4"])
+    assert tuned.predictor.smoothing < 0.2
+    assert tuned.score == tuned.trials["score"].min() == tuned.trials["score"][0]
+    assert list(tuned.mattered["argument"]) == ["smoothing"]
+
+
+def test_workers_that_are_not_held_out_do_not_decide():
+    one = noisy(0)
+    seconds = np.array(one.seconds)
+    seconds[:, 0] *= np.linspace(1, 9, 200)
+    other = Trace(one.samples, seconds, workers=one.workers)
+    scores = [tune("ewma", [trace], trials=4, hold_out=["w1", "w4"]).score for trace in (one, other)]
+    assert scores[0] == scores[1]
+
+
+def test_a_search_goes_on_where_it_ended(tmp_path):
+    journal, seen = tmp_path / "journal", []
+    first = tune("ewma", [noisy(0)], trials=3, hold_out=["w1"], storage=journal)
+    more = tune("ewma", [noisy(0)], trials=5, hold_out=["w1"], storage=journal, tell=lambda n, s: seen.append(n))
+    assert seen == [3, 4]
+    assert set(first.trials["smoothing"]) < set(more.trials["smoothing"])
+    assert len(set(more.trials["smoothing"])) == 5
+
+
+def test_trials_at_once_score_the_same_in_two_processes():
+    alone = tune("ewma", [noisy(0)], trials=4, at_once=2, hold_out=["w1"])
+    with joblib.parallel_config(backend="loky", n_jobs=2):
+        two = tune("ewma", [noisy(0)], trials=4, at_once=2, hold_out=["w1"])
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown(wait=True)
+    assert alone.trials.equals(two.trials)
+
+
+def test_networks_are_tuned_in_their_training_too():
+    tuned = tune("narx:driver_lags=1", [wavy(0)], trials=4, hold_out=["b"], training=Training(epochs=1))
+    assert set(tuned.trials) == {"lags", "hidden", "learning_rate", "weight_decay", "score"}
+    assert tuned.predictor.training.learning_rate == tuned.trials["learning_rate"][0]
+    assert tuned.predictor.training.epochs == 1
+    assert tuned.predictor.driver_lags == 1
+
+
+def test_a_predictor_without_arguments_to_try_is_refused():
+    with pytest.raises(ValueError, match="no argument that is tried"):
+        tune("last-value", [wavy(0)])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_command_prints_trials_and_what_mattered(tmp_path):
+    folder = folder_of(tmp_path / "jobs", 2)
+    command = ["tune", "ewma", "-f", str(folder), "--trials", "4", "--hold-out", "0.4", "--json"]
+    done = CliRunner().invoke(cli.app, [*command, "--journal", str(tmp_path / "journal")])
+    assert done.exit_code == 0, done.exception
+    tables = json.loads(done.stdout)
+    assert len(tables["trials, best first"]) == 4
+    assert tables["what mattered"][0]["argument"] == "smoothing"

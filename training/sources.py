@@ -1,0 +1,239 @@
+"""Traces to fit to, wherever they are: in memory, in files of any readable format, in a store, or made on the go.
+
+They are read as often as a fit needs them, and never all at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.datasets import Trace
+from paceline.datasets.columns import COLUMNS
+from paceline.datasets.readers.registry import jobs_of, read_job
+from paceline.training import stores
+
+Load = Callable[[], Iterator[Trace]]
+Given = Iterable[Trace | str | Path] | str | Path
+
+KEPT = 256 << 20
+"""Bytes of traces from an iterator that are kept in memory; further ones are kept in a temporary folder."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file that was not fitted, and why."""
+
+    file: str
+    why: str
+
+    def __str__(self) -> str:
+        return self.why if self.file in self.why else f"{self.file}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One trace that was read: its name, its file if it has one, its size, and the digest of its numbers."""
+
+    name: str
+    file: str
+    iterations: int
+    workers: int
+    digest: str
+
+
+class Source:
+    """Traces that can be passed over many times: one file is in memory at a time.
+
+    Parameters
+    ----------
+    traces
+        Traces; a file, or a folder of files, of any format that :mod:`paceline.datasets.readers` reads; an address such
+        as ``s3://bucket/folder``; a list of these; or an iterator of traces, which is kept as it passes.
+    strict
+        Whether a file that cannot be read, or holds no speed, is an error. Otherwise it is left out and listed.
+
+    Raises
+    ------
+    ValueError
+        If a trace in memory has no speed, measured speeds and speeds derived from resource usage are mixed, nothing is
+        left to fit to, or, if strict, for any file that cannot be read. Raised while passing over the traces.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Trace([[8, 8]], [[1, 2]], meta={"job": "good"}).save(f"{folder}/good.parquet")
+    ...     Path(folder, "broken.parquet").touch()
+    ...     source = Source(folder)
+    ...     print([trace.name for trace in source])
+    ['good']
+    >>> [Path(left.file).name for left in source.left_out]
+    ['broken.parquet']
+    """
+
+    def __init__(self, traces: Given, *, strict: bool = False) -> None:
+        self.strict = strict
+        self.facts: list[Fact] = []
+        self._left_out: dict[str, LeftOut] = {}
+        self._usable: dict[int, int] = {}
+        self._read = False
+        self._loads = self._loads_of(traces)
+
+    def __iter__(self) -> Iterator[Trace]:
+        """Pass over the traces; the first whole pass finds out what can be read, later ones read the same."""
+        yield from self._again() if self._read else self._first()
+
+    def __len__(self) -> int:
+        """Return the number of files, or of traces in memory."""
+        return len(self._loads)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The files that are not fitted to, and why; complete after the first pass."""
+        return tuple(self._left_out.values())
+
+    # -- passes --------------------------------------------------------------------------------------------------
+
+    def _first(self) -> Iterator[Trace]:
+        self.facts, self._usable = [], {}
+        derived: list[Fact] = []
+        for place, (file, load) in enumerate(self._loads):
+            self._usable[place] = 0
+            for trace in self._readable(file, load):
+                fact = Fact(trace.name, file, len(trace), len(trace.workers), digest_of(trace))
+                self.facts.append(fact)
+                derived += [fact] if "derived" in trace.meta else []
+                if 0 < len(derived) < len(self.facts):
+                    raise ValueError(
+                        f"traces {[fact.name for fact in derived][:5]} have speeds derived from resource usage and "
+                        "others have measured ones; fit the two kinds separately"
+                    )
+                self._usable[place] += 1
+                yield trace
+        if not self.facts:
+            why = "".join(f"; {left}" for left in self.left_out[:3])
+            raise ValueError(f"traces must hold at least one trace to fit, got none{why}")
+        self._read = True
+
+    def _again(self) -> Iterator[Trace]:
+        for place, (file, load) in enumerate(self._loads):
+            with_speed = (trace for trace in load() if _has_speed(trace))
+            for trace in islice(with_speed, self._usable[place]):
+                yield _labelled(trace, file)
+
+    def _readable(self, file: str, load: Load) -> Iterator[Trace]:
+        """Yield the traces of a file up to the first error; what is wrong is raised or noted."""
+        try:
+            for trace in load():
+                if _has_speed(trace):
+                    yield _labelled(trace, file)
+                else:
+                    why = f"trace {trace.name!r} has no speed to fit: all its samples or seconds are missing or 0"
+                    if not file:
+                        raise ValueError(why)
+                    self._leave_out(file, ValueError(why))
+        except (ValueError, OSError) as error:
+            if not file:
+                raise
+            self._leave_out(file, error)
+
+    def _leave_out(self, file: str | Path, why: Exception) -> None:
+        if self.strict:
+            raise why if str(file) in str(why) else ValueError(f"{file}: {why}") from why
+        self._left_out.setdefault(str(file), LeftOut(str(file), str(why)))
+
+    # -- where traces come from ----------------------------------------------------------------------------------
+
+    def _loads_of(self, traces: Given) -> list[tuple[str, Load]]:
+        if isinstance(traces, str | Path):
+            return self._files(traces)
+        if not isinstance(traces, Sequence):
+            kept = _Kept(traces)
+            return [("", partial(kept.one, n)) for n in range(len(kept))]
+        loads: list[tuple[str, Load]] = []
+        for one in traces:
+            loads += [("", partial(_once, one))] if isinstance(one, Trace) else self._files(one)
+        return loads
+
+    def _files(self, name: str | Path) -> list[tuple[str, Load]]:
+        if "://" in str(name):
+            return [(address, partial(stores.read, address)) for address in stores.addresses(str(name))]
+        path = Path(name)
+        if not path.exists():
+            raise FileNotFoundError(f"there is no file or folder {path}")
+        jobs = jobs_of(path, left_out=self._leave_out)
+        return [(str(files[0]), partial(read_job, chosen, files)) for chosen, files in jobs]
+
+
+def digest_of(trace: Trace) -> str:
+    """Return a digest of a trace's workers, drivers and numbers: the same in whatever format they are stored.
+
+    >>> one = Trace([[8, 8]], [[1, 2]])
+    >>> digest_of(one) == digest_of(Trace([[8, 8]], [[1, 2]], meta={"job": "renamed"}))
+    True
+    """
+    digest = hashlib.sha256(json.dumps([trace.seconds.shape, trace.workers, trace.driver_names]).encode())
+    for panel in (trace.samples, trace.seconds, trace.comm_seconds, trace.drivers):
+        # + 0.0 makes one zero of two; a missing value has one pattern of bits here, and many elsewhere.
+        values = np.zeros(0) if panel is None else np.where(np.isnan(panel), np.nan, panel + 0.0)
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()[:16]
+
+
+def _has_speed(trace: Trace) -> bool:
+    return bool((trace.speed > 0).any())
+
+
+def _labelled(trace: Trace, file: str) -> Trace:
+    """Return the trace with its file in ``meta``, so that an error can name it."""
+    return replace(trace, meta={**trace.meta, "file": file}) if file else trace
+
+
+def _once(trace: Trace) -> Iterator[Trace]:
+    yield trace
+
+
+class _Kept:
+    """Traces of an iterator, which passes only once: the first in memory, the others in a temporary folder."""
+
+    def __init__(self, traces: Iterable[Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="traces-", ignore_cleanup_errors=True)
+        weakref.finalize(self, self._folder.cleanup)
+        self._kept: list[Trace | Path] = []
+        held = 0
+        for trace in traces:
+            if not isinstance(trace, Trace):
+                raise TypeError(f"an iterator of traces must yield Trace, got {type(trace).__name__}")
+            held += 5 * trace.seconds.nbytes + (0 if trace.drivers is None else trace.drivers.nbytes)
+            place = Path(self._folder.name, f"{len(self._kept)}.npz")
+            self._kept.append(trace if held <= KEPT else _stored(trace, place))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def one(self, place: int) -> Iterator[Trace]:
+        kept = self._kept[place]
+        yield kept if isinstance(kept, Trace) else _restored(kept)
+
+
+def _stored(trace: Trace, path: Path) -> Path:
+    panels = {name: panel for name in (*COLUMNS, "drivers") if (panel := getattr(trace, name)) is not None}
+    about = {"workers": trace.workers, "driver_names": trace.driver_names, "meta": dict(trace.meta)}
+    np.savez(path, about=np.array(json.dumps(about)), **panels)
+    return path
+
+
+def _restored(path: Path) -> Trace:
+    with np.load(path, allow_pickle=False) as stored:
+        panels = {name: stored[name] for name in stored.files if name != "about"}
+        return Trace(**panels, **json.loads(str(stored["about"])))
