@@ -1,9 +1,9 @@
 """Measure how good predictors and balancing are: backtests, the leaderboard, and replays of recorded jobs."""
 
 from paceline.eval.backtest import Backtest, BacktestStep, backtest, iter_backtest
-from paceline.eval.figures import leaderboard_figure, replay_figure
 from paceline.eval.leaderboard import Leaderboard, leaderboard
 from paceline.eval.overhead import barrier_overhead
+from paceline.eval.pages.figures import leaderboard_figure, replay_figure
 from paceline.eval.replay import Replay, ReplayedIteration, Replays, iter_replay, replay, replay_all
 from paceline.eval.schemes import Balanced, Clairvoyant, EqualBatches, Scheme
 from paceline.eval.worth import Worth, worth

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from paceline.cli import main
-from paceline.cli.watch_async import async_view
+from paceline.cli.watching.rounds import async_view
 from paceline.coordinator.asynchronous import SGD, Deck, Server, saps, scheme
 from paceline.coordinator.asynchronous.rounds import Rounds
 from paceline.coordinator.asynchronous.service import Service

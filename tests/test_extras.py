@@ -39,7 +39,7 @@ CALLS = {
     "matplotlib": [
         (
             "plot",
-            "from paceline.eval.health_figure import health_figure; from paceline.datasets import recorded; "
+            "from paceline.eval.pages.health_figure import health_figure; from paceline.datasets import recorded; "
             "health_figure(recorded.load_split('fit')[0], 'x.png')",
         )
     ],

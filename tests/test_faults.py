@@ -11,7 +11,7 @@ from ranks import run_ranks
 from test_metrics import iterations, written
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.cli.watch import Watched
+from paceline.cli.watching.watch import Watched
 from paceline.coordinator import LoadBalancer
 from paceline.coordinator.metrics import read_run
 from paceline.coordinator.torch import BalancedLoader, attach

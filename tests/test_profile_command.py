@@ -10,7 +10,7 @@ import pytest
 
 from paceline.cli import main as cli
 from paceline.datasets.profiles import load_profile
-from paceline.eval.curve_figure import curve_figure
+from paceline.eval.pages.curve_figure import curve_figure
 from paceline.training import make_step as finding
 from paceline.training import profile as profiling
 

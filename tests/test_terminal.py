@@ -7,8 +7,9 @@ import pytest
 from rich.text import Text
 from test_metrics import iterations
 
-from paceline.cli import collect, data, live, main, show, watch
+from paceline.cli import collect, data, live, main, show
 from paceline.cli.show import SafeConsole
+from paceline.cli.watching import watch
 from paceline.coordinator.metrics import Logging
 
 OSC = "\x1b]52;c;aGk=\x07"

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from paceline.cli import main as cli
-from paceline.cli import watch as cli_watch
-from paceline.cli.watch_bars import bars, bars_top
-from paceline.cli.watch_view import view
+from paceline.cli.watching import watch as cli_watch
+from paceline.cli.watching.bars import bars, bars_top
+from paceline.cli.watching.view import view
 from paceline.coordinator.metrics import JsonLines, RunReader, read_run
-from paceline.eval.run_report import kind_of, reasons, run_report
+from paceline.eval.pages.run_report import kind_of, reasons, run_report
 
 HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"], "global_batch": 60}
 

@@ -19,7 +19,7 @@ from paceline.cli.models import models_app
 from paceline.cli.profile import profile
 from paceline.cli.show import err, out, print_frames
 from paceline.cli.sources import DEFAULT_PREDICTORS
-from paceline.cli.watch import report, watch
+from paceline.cli.watching.watch import report, watch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._require import require
-from paceline.eval.figures import GREY, plain
-from paceline.eval.run_report import COLOURS, LISTED, mean, number, percent, table, write_page
+from paceline.eval.pages.figures import GREY, plain
+from paceline.eval.pages.run_report import COLOURS, LISTED, mean, number, percent, table, write_page
 
 if TYPE_CHECKING:
     from paceline.coordinator.metrics import AsyncRun

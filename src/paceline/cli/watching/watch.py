@@ -64,8 +64,8 @@ def report(
 ) -> None:
     """Write a report of a run as one HTML file: a figure, tables, and the balancer's reasons with their counts."""
     from paceline.coordinator.metrics import is_asynchronous, newest, read_async_run, read_run
-    from paceline.eval.async_report import async_report
-    from paceline.eval.run_report import run_report
+    from paceline.eval.pages.async_report import async_report
+    from paceline.eval.pages.run_report import run_report
 
     path = newest(source)
     run: Run | AsyncRun
@@ -98,8 +98,8 @@ class Watched:
         FileNotFoundError
             If there is no file yet.
         """
-        from paceline.cli.watch_async import async_view
-        from paceline.cli.watch_view import view
+        from paceline.cli.watching.rounds import async_view
+        from paceline.cli.watching.view import view
         from paceline.coordinator.metrics import AsyncRun
 
         reader = self._read()

@@ -12,7 +12,7 @@ from paceline._require import require
 from paceline._whole import written_whole
 from paceline.datasets import Trace
 from paceline.datasets.health import LAGS, autocorrelations, health
-from paceline.eval.figures import BLUE, GREY, plain
+from paceline.eval.pages.figures import BLUE, GREY, plain
 
 MOST_LINES = 8
 """Most workers that are drawn as lines."""

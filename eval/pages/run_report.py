@@ -20,7 +20,7 @@ from paceline._arrays import Array
 from paceline._printable import printable
 from paceline._require import require
 from paceline._whole import written_whole
-from paceline.eval.figures import BLACK, BLUE, GREEN, GREY, VERMILION, plain
+from paceline.eval.pages.figures import BLACK, BLUE, GREEN, GREY, VERMILION, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

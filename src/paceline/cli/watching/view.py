@@ -17,8 +17,8 @@ from rich.text import Text
 
 from paceline._arrays import Array
 from paceline._printable import printable
-from paceline.cli.watch_bars import ABOVE, BARS, bars, bars_top
-from paceline.cli.watch_numbers import mean, median, percent, samples, speed, time
+from paceline.cli.watching.bars import ABOVE, BARS, bars, bars_top
+from paceline.cli.watching.numbers import mean, median, percent, samples, speed, time
 from paceline.coordinator import why
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from paceline._arrays import Array
 from paceline._printable import printable
-from paceline.cli.watch_numbers import mean, percent, samples, speed, time
+from paceline.cli.watching.numbers import mean, percent, samples, speed, time
 from paceline.coordinator import why
 
 if TYPE_CHECKING:

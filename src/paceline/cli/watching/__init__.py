@@ -1,0 +1,1 @@
+"""A running job in the terminal: ``paceline watch``."""
