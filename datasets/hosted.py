@@ -1,4 +1,4 @@
-"""Synthetic fleets of another family than :mod:`paceline.datasets.synthetic`: delays add up in seconds, on shared hosts.
+"""Synthetic fleets of another family than :mod:`paceline.datasets.synthetic`: delays add up, on shared hosts.
 
 They are for measuring only: nothing that ships was fitted or tuned on them. Axes: T iterations, W workers, H hosts,
 D drivers.
@@ -101,7 +101,7 @@ def hosted_fleet(kind: str, workers: int = 100, iterations: int = 1000, seed: in
 
 def _computing(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     """Return times around 1 with gamma noise, narrow for some workers and wide for others."""
-    shape_W = np.exp(rng.uniform(*np.log(NOISE_SHAPE), shape[1]))
+    shape_W = np.exp(rng.uniform(np.log(NOISE_SHAPE[0]), np.log(NOISE_SHAPE[1]), shape[1]))
     return np.asarray(rng.gamma(shape_W, 1.0 / shape_W, shape))
 
 
@@ -152,7 +152,9 @@ def _sampled(rng: np.random.Generator, cause_TW: Array) -> Array:
     iterations, workers = cause_TW.shape
     late_W = rng.integers(LATEST + 1, size=workers)
     at_TW = np.maximum(np.arange(iterations)[:, None] - late_W, 0)
-    noisy_TW = np.take_along_axis(cause_TW, at_TW, axis=0) + rng.normal(0.0, 0.1 * (cause_TW.std() + 1e-9), (cause_TW.shape))
+    noisy_TW = np.take_along_axis(cause_TW, at_TW, axis=0) + rng.normal(
+        0.0, 0.1 * (cause_TW.std() + 1e-9), (cause_TW.shape)
+    )
     wandering_TW = 60.0 + np.cumsum(rng.normal(0.0, 0.5, cause_TW.shape), axis=0)
     drivers_TWD = np.stack([noisy_TW, wandering_TW], axis=-1)
     lost_TW = rng.random(cause_TW.shape) < rng.uniform(*LOST, workers)
