@@ -22,11 +22,20 @@ LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 LEVELS_L = np.array(LEVELS)
 SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 
-STEP, FIRST_STEPS = 0.3, 3.0
-"""How far a quantile moves in one iteration, in running scales: STEP, or 1 / (FIRST_STEPS + iterations) if larger."""
+STEP = 0.3
+"""How far a quantile moves in one iteration, in running scales."""
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
+
+FRESH = 20
+"""Errors until which quantiles are those of normal errors of the running scale: too few to count how often they hold."""
+
+NORMAL_SCALE = 1.25
+"""Deviation of normal errors over their mean size, sqrt(pi / 2)."""
+
+EARLY_FADING = 2.0
+"""Early errors fade as in a mean with weights that grow linearly: the first ones after a warm-up are the largest."""
 
 FARTHEST = 2.5
 """Farthest a quantile may lie, in root mean squares of recent errors, so that it soon recovers from a first spike."""
@@ -111,14 +120,20 @@ class Calibrated(NestedPredictor):
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
         first_W = seen_W & (rows["compared"] == 0)
         bounded_W = np.minimum(size_W, LARGEST_JUMP * rows["scale"])
-        rate_W = np.maximum(SCALE_SMOOTHING, 1.0 / (1.0 + rows["compared"]))
+        rate_W = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
         scale_W = np.where(first_W, size_W, rows["scale"] + rate_W * (bounded_W - rows["scale"]))
         start_WL = rows["quantiles"]
         if first_W.any():
             start_WL[first_W] = size_W[first_W, None] * SCORES_L
-        step_W = np.maximum(STEP, 1.0 / (FIRST_STEPS + rows["compared"])) * scale_W
+        step_W = STEP * scale_W
         missed_WL = error_W[:, None] <= start_WL
         moved_WL = start_WL + step_W[:, None] * (LEVELS_L - missed_WL)
+        count_W = rows["compared"] + 1.0
+        fresh_W = count_W < FRESH
+        if fresh_W.any():
+            # Wider by 1 + 1 / n: about the quantiles of Student's t, as the scale of a few errors is uncertain itself.
+            wide_W = NORMAL_SCALE * scale_W * (1.0 + 1.0 / count_W)
+            moved_WL = np.where(fresh_W[:, None], wide_W[:, None] * SCORES_L, moved_WL)
         super()._compare(forecast_W, speed_W)
         reach_W1 = FARTHEST * np.sqrt(np.maximum(rows["squared_error"], SMALLEST_SCALE**2))[:, None]
         moved_WL = _rising(np.minimum(np.maximum(moved_WL, -reach_W1), reach_W1))

@@ -188,6 +188,14 @@ class FleetPredictor:
         """Update the running squared error of each worker's forecast."""
         self._rows["squared_error"] = _updated_error(self._rows["squared_error"], forecast_W, speed_W)
 
+    def _forget(self, forgotten_W: Mask) -> None:
+        """Let these workers start afresh, as if they had never reported; the others keep their state."""
+        fresh = self._fresh_rows(int(forgotten_W.sum()))
+        for name, rows in self._rows.items():
+            # A new array, not a change in place: caches recognise the state that they belong to by its arrays.
+            self._rows[name] = rows.copy(order="F")
+            self._rows[name][forgotten_W] = fresh[name]
+
     def _doubted(self, forecast_W: Array, speed_W: Array) -> Mask:
         """Return whose speeds are not believed yet: those far above the forecast for the first time.
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Mask
 from paceline.predictors.adopted import adopted
 from paceline.predictors.averages.smoothed import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
@@ -115,6 +115,13 @@ class Mixture(NestedPredictor):
             "square": np.zeros((count, experts)),
             "scale": np.full(count, np.nan),
         }
+
+    def _forget(self, forgotten_W: Mask) -> None:
+        """Let workers start afresh; what was expected of them is judged no more."""
+        super()._forget(forgotten_W)
+        if self._answer is not None:
+            self._answer.expected_WE[forgotten_W] = np.nan
+            self._answer.mean_W[forgotten_W] = np.nan
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 

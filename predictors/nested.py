@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Mask
 from paceline.predictors.fleet import FleetPredictor
 
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ class NestedPredictor(FleetPredictor):
         super().rename(old, new)
         for inner in self._inner:
             inner.rename(old, new)
+
+    def _forget(self, forgotten_W: Mask) -> None:
+        super()._forget(forgotten_W)
+        for inner in self._inner:
+            inner._forget(forgotten_W)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, by the inner predictors too, as arrays."""
