@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline._arrays import Array, Mask
+from paceline.predictors.averages.seasonal import Seasonal
+from paceline.predictors.averages.smoothed import Averages
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.networks.gated import GatedNARX
-from paceline.predictors.rls import RLS
+from paceline.predictors.pooled import Pooled
 
-SIMPLE = ("last-value", "ewma:smoothing=0.5", "ewma:smoothing=0.25", "ewma:smoothing=0.1", "ewma:smoothing=0.03")
-"""Its simple experts. Huber's EWMA and the running median made it slower and hardly better, so they are left out."""
+SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
+"""Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
 
 HEAD_START = 18.0
 """Regret that the network begins with: about three quarters of the trust, until other experts earn more."""
@@ -23,20 +25,19 @@ WARM_UP, FASTER = 5, np.log(1.2)
 
 
 class Auto(Calibrated):
-    """The library's default: a mixture of simple predictors, RLS and the shipped GatedNARX, with calibrated quantiles.
+    """The library's default: averages, periods, and the shipped GatedNARX with a correction that the fleet teaches.
 
-    It serves any fleet from the first report on, without fitting: RLS learns each worker while it serves, and the
-    network was fitted to other jobs. For each worker, the experts that forecast it best gain the trust, and quantiles
-    are corrected online. A worker's first iterations are often slow for reasons that do not return, such as loading and
+    It serves any fleet from the first report on, without fitting: the network was fitted to other jobs, and a linear
+    correction of it is learnt from all workers together while it serves. For each worker, the experts that forecast it
+    best gain the trust, and quantiles are corrected online. A worker's first iterations are often slow for reasons that do not return, such as loading and
     compiling: a worker that turns out more than 20 % faster than forecast within five reports starts afresh, up to five
-    times. Fitting is optional: it trains the network further on your traces (which needs torch), and gives RLS its
-    starting weights for new workers.
+    times. Fitting is optional: it trains the network further on your traces (which needs torch).
 
     Parameters
     ----------
     drivers
-        Names of the drivers (driving factors, such as the CPU share) that RLS learns to use; they may mean anything.
-        The network also reads those that it was fitted with.
+        Names of the drivers (driving factors, such as the CPU share) that the correction learns to use; they may mean
+        anything. Network and correction also read those that the network was fitted with.
 
     Examples
     --------
@@ -54,8 +55,8 @@ class Auto(Calibrated):
 
     def __init__(self, drivers: Sequence[str] = ()) -> None:
         self.drivers = tuple(drivers)
-        experts = (*SIMPLE, RLS(drivers=self.drivers), GatedNARX(pretrained=True))
-        super().__init__(_HeadStart(experts))
+        network = Pooled(GatedNARX(pretrained=True), self.drivers)
+        super().__init__(_HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return super()._fresh(count) | {"forgotten": np.zeros(count)}

@@ -94,6 +94,7 @@ class Mixture(NestedPredictor):
         self._inner = _averages_together([adopted(expert) for expert in self.experts])
         # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
         self._asked_once = all(type(inner)._speed_of is FleetPredictor._speed_of for inner in self._inner)
+        self._columns = sum(inner.columns for inner in self._inner)
         self._answer: _Answer | None = None
 
     @property
@@ -101,7 +102,7 @@ class Mixture(NestedPredictor):
         """How far each expert is trusted, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
         self._require_fleet()
         regret_WE, square_WE = self._rows["regret"], self._rows["square"]
-        count = len(self.experts)
+        count = self._columns
         rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(np.log(count + 1.0) / np.maximum(square_WE, 1e-12)))
         merit_WE = rate_WE * (regret_WE - rate_WE * square_WE) + np.log(rate_WE)
         trust_WE = np.exp(merit_WE - merit_WE.max(axis=1, keepdims=True))
@@ -109,10 +110,9 @@ class Mixture(NestedPredictor):
         return np.asarray((1.0 - SHARE) * trust_WE + SHARE / count)
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        experts = len(self.experts)
         return {
-            "regret": np.zeros((count, experts)),
-            "square": np.zeros((count, experts)),
+            "regret": np.zeros((count, self._columns)),
+            "square": np.zeros((count, self._columns)),
             "scale": np.full(count, np.nan),
         }
 
@@ -148,13 +148,11 @@ class Mixture(NestedPredictor):
 
     def _expected(self, drivers_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
         """Return the log speed that each expert expects."""
-        speed_WE = np.empty((len(drivers_WD), len(self.experts)), order="F")
+        speed_WE = np.empty((len(drivers_WD), self._columns), order="F")
         first = 0
         for inner, mine_WD in self._with_drivers(drivers_WD):
-            asked = ask(inner, mine_WD)
-            last = first + (asked.shape[1] if asked.ndim > 1 else 1)
-            speed_WE.T[first:last] = asked.T
-            first = last
+            speed_WE.T[first : first + inner.columns] = ask(inner, mine_WD).T
+            first += inner.columns
         return np.log(speed_WE, out=speed_WE)
 
     def _mean(self, expected_WE: Array) -> Array:

@@ -1,0 +1,103 @@
+"""Seasonal: speeds that repeat every few iterations, such as those slowed down by an evaluation or a checkpoint.
+
+Axes: W workers, D drivers, P lags, L remembered deviations, newest first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.predictors.averages.smoothed import smoothed, speed_of_log
+from paceline.predictors.fleet import FleetPredictor
+
+SHORTEST, LONGEST = 2, 63
+"""Periods that are looked for, in iterations."""
+
+CYCLES = 2
+"""Number of past cycles whose deviations are averaged."""
+
+LEVEL_SMOOTHING = 0.1
+"""Weight of the newest log speed in the level that deviations are measured from."""
+
+ECHO_SMOOTHING = 0.02
+"""Weight of the newest iteration in the running correlations: they remember about 50."""
+
+SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
+"""Weight of the newest deviation in the running scale, and the least scale in log speed."""
+
+LARGEST = 10.0
+"""Deviations count as at most this many scales: a periodic event is far outside the usual, a single stall farther."""
+
+SURE = 2.0
+"""Standard errors by which the correlation at the best lag must exceed 0, in as many iterations as were seen."""
+
+
+class Seasonal(FleetPredictor):
+    """Level of the log speed, plus the deviations one and two periods ago where a period shows.
+
+    The period is the lag at which deviations from the level correlate most with earlier ones; it is updated in every
+    iteration, and each worker has its own. The correction is their mean, shrunk by that correlation. Without a period
+    it is an EWMA of the log speed. Iterations without a report do not count.
+
+    Examples
+    --------
+    Every seventh iteration takes three times as long, and the next one will:
+
+    >>> from paceline.predictors import Report
+    >>> from paceline.predictors.averages.seasonal import Seasonal
+    >>> model = Seasonal()
+    >>> model.reset(["a"])
+    >>> for k in range(140):
+    ...     model.observe(Report(samples=[60], seconds=[3.0 if k % 7 == 0 else 1.0]))
+    >>> model.predict().speed < 25, model.predict(horizon=2).speed > 50
+    (array([ True]), array([ True]))
+    """
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {
+            "level": np.full(count, np.nan),
+            "scale": np.full(count, np.nan),
+            "deviations": np.zeros((count, CYCLES * LONGEST)),
+            "echoes": np.zeros((count, LONGEST - SHORTEST + 1)),
+            "power": np.zeros(count),
+            "seen": np.zeros(count),
+        }
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        rows, workers = self._rows, np.arange(len(self.workers))
+        best_W = rows["echoes"].argmax(axis=1)
+        period_W = SHORTEST + best_W
+        ahead_W = period_W - 1 - (horizon - 1) % period_W  # place of the deviation one period before that iteration
+        past_W = sum(rows["deviations"][workers, ahead_W + cycle * period_W] for cycle in range(CYCLES)) / CYCLES
+        share_W = rows["echoes"][workers, best_W] / np.maximum(rows["power"], 1e-9)
+        share_W = np.where(share_W * np.sqrt(rows["seen"]) > SURE, share_W, 0.0)
+        return speed_of_log(rows["level"] + share_W * past_W * self._scale())
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        rows, log_speed_W = self._rows, np.log(speed_W)
+        off_W = log_speed_W - rows["level"]  # NaN without a report, and for the first
+        size_W = np.abs(off_W)
+        rows["scale"] = smoothed(rows["scale"], np.fmin(size_W, 5.0 * rows["scale"]), SCALE_SMOOTHING)
+        rows["level"] = smoothed(rows["level"], log_speed_W, LEVEL_SMOOTHING)
+        known_W = np.isfinite(off_W)
+        newest_W = np.where(known_W, np.minimum(np.maximum(off_W / self._scale(), -LARGEST), LARGEST), 0.0)
+        rate_W = np.where(known_W, np.maximum(ECHO_SMOOTHING, 1.0 / (rows["seen"] + 1.0)), 0.0)
+        past_WL = rows["deviations"]
+        # Two products and a sum in place: these arrays are the largest that the predictor has.
+        moved_WP = past_WL[:, SHORTEST - 1 : LONGEST] * (rate_W * newest_W)[:, None]
+        moved_WP += rows["echoes"] * (1.0 - rate_W)[:, None]
+        rows["echoes"] = moved_WP
+        rows["power"] = rows["power"] + rate_W * (np.square(newest_W) - rows["power"])
+        rows["deviations"] = _shifted(past_WL, newest_W, known_W)
+        rows["seen"] = rows["seen"] + known_W
+
+    def _scale(self) -> Array:
+        return np.asarray(np.fmax(self._rows["scale"], SMALLEST_SCALE))
+
+
+def _shifted(past_WL: Array, newest_W: Array, known_W: Array) -> Array:
+    """Return the deviations with the newest in front; workers without one keep theirs."""
+    shifted_WL = np.empty_like(past_WL)
+    shifted_WL[:, 0], shifted_WL[:, 1:] = newest_W, past_WL[:, :-1]
+    return shifted_WL if known_W.all() else np.where(known_W[:, None], shifted_WL, past_WL)
