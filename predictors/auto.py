@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,15 +11,15 @@ from paceline._arrays import Array, Mask
 from paceline.predictors.averages.seasonal import Seasonal
 from paceline.predictors.averages.smoothed import Averages
 from paceline.predictors.calibrated import Calibrated
+from paceline.predictors.linear.pooled import Pooled
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.networks.gated import GatedNARX
-from paceline.predictors.pooled import Pooled
 
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
 
 HEAD_START = 18.0
-"""Regret that the network begins with: about three quarters of the trust, until other experts earn more."""
+"""Regret that the uncorrected network begins with: about 70 % of the trust, until other experts earn more."""
 
 WARM_UP, FASTER = 5, np.log(1.2)
 """Reports after which a worker has warmed up, times it may start afresh before, and the rise in log speed for that."""
@@ -29,9 +30,10 @@ class Auto(Calibrated):
 
     It serves any fleet from the first report on, without fitting: the network was fitted to other jobs, and a linear
     correction of it is learnt from all workers together while it serves. For each worker, the experts that forecast it
-    best gain the trust, and quantiles are corrected online. A worker's first iterations are often slow for reasons that do not return, such as loading and
-    compiling: a worker that turns out more than 20 % faster than forecast within five reports starts afresh, up to five
-    times. Fitting is optional: it trains the network further on your traces (which needs torch).
+    best gain the trust, and quantiles are corrected online. A worker's first iterations are often slow for reasons that
+    do not return, such as loading and compiling: one that turns out more than 20 % faster than forecast within five
+    reports starts afresh, up to five times. Fitting is optional: it trains the network further on your traces (which
+    needs torch).
 
     Parameters
     ----------
@@ -53,6 +55,10 @@ class Auto(Calibrated):
     (True, True)
     """
 
+    opts_out: ClassVar[Mapping[str, str]] = {
+        "a_silent_worker_leaves_others_alone": "its correction of the network is learnt from all workers together"
+    }
+
     def __init__(self, drivers: Sequence[str] = ()) -> None:
         self.drivers = tuple(drivers)
         network = Pooled(GatedNARX(pretrained=True), self.drivers)
@@ -64,10 +70,9 @@ class Auto(Calibrated):
     def _compare(self, forecast_W: Array, speed_W: Array) -> None:
         """Forget what was seen of workers that still warmed up, before this report is learnt; track the quantiles."""
         rows = self._rows
-        # The comparisons start with the second report, and no worker is old enough to skip this for most of a job.
-        young_W = (rows["compared"] < WARM_UP) & (rows["forgotten"] < WARM_UP)
-        if young_W.any():
-            warming_W = young_W & (np.log(speed_W / forecast_W) > FASTER)
+        if rows["compared"].min() < WARM_UP:
+            young_W = (rows["compared"] < WARM_UP) & (rows["forgotten"] < WARM_UP)
+            warming_W = young_W & (np.log(speed_W / forecast_W) > FASTER)  # False for a first report: no forecast yet
             if warming_W.any():
                 self._forget(warming_W)
                 forecast_W = np.where(warming_W, np.nan, forecast_W)

@@ -29,7 +29,7 @@ SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
 
 FRESH = 20
-"""Errors until which quantiles are those of normal errors of the running scale: too few to count how often they hold."""
+"""Errors until which quantiles are those of normal errors: too few to count how often they hold."""
 
 NORMAL_SCALE = 1.25
 """Deviation of normal errors over their mean size, sqrt(pi / 2)."""
@@ -118,28 +118,34 @@ class Calibrated(NestedPredictor):
         rows, error_W = self._rows, np.log(speed_W / forecast_W)
         seen_W = np.isfinite(error_W)
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-        first_W = seen_W & (rows["compared"] == 0)
-        bounded_W = np.minimum(size_W, LARGEST_JUMP * rows["scale"])
-        rate_W = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
-        scale_W = np.where(first_W, size_W, rows["scale"] + rate_W * (bounded_W - rows["scale"]))
-        start_WL = rows["quantiles"]
-        if first_W.any():
-            start_WL[first_W] = size_W[first_W, None] * SCORES_L
-        step_W = STEP * scale_W
-        missed_WL = error_W[:, None] <= start_WL
-        moved_WL = start_WL + step_W[:, None] * (LEVELS_L - missed_WL)
-        count_W = rows["compared"] + 1.0
-        fresh_W = count_W < FRESH
-        if fresh_W.any():
-            # Wider by 1 + 1 / n: about the quantiles of Student's t, as the scale of a few errors is uncertain itself.
-            wide_W = NORMAL_SCALE * scale_W * (1.0 + 1.0 / count_W)
-            moved_WL = np.where(fresh_W[:, None], wide_W[:, None] * SCORES_L, moved_WL)
+        settled = bool(seen_W.all() and rows["compared"].min() >= FRESH)  # without new workers there is a shorter way
+        rate = SCALE_SMOOTHING if settled else self._early_rate()
+        scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
+        if not settled:
+            scale_W = np.where(rows["compared"] == 0, size_W, scale_W)
+        missed_WL = error_W[:, None] <= rows["quantiles"]
+        moved_WL = rows["quantiles"] + (STEP * scale_W)[:, None] * (LEVELS_L - missed_WL)
+        if not settled:
+            moved_WL = self._early(moved_WL, scale_W)
         super()._compare(forecast_W, speed_W)
         reach_W1 = FARTHEST * np.sqrt(np.maximum(rows["squared_error"], SMALLEST_SCALE**2))[:, None]
         moved_WL = _rising(np.minimum(np.maximum(moved_WL, -reach_W1), reach_W1))
-        rows["quantiles"] = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
-        rows["scale"] = np.where(seen_W, scale_W, rows["scale"])
-        rows["compared"] = rows["compared"] + seen_W
+        if not settled:
+            moved_WL = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
+            scale_W = np.where(seen_W, scale_W, rows["scale"])
+        rows["quantiles"], rows["scale"], rows["compared"] = moved_WL, scale_W, rows["compared"] + seen_W
+
+    def _early_rate(self) -> Array:
+        return np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + self._rows["compared"]))
+
+    def _early(self, moved_WL: Array, scale_W: Array) -> Array:
+        """Return the quantiles, of workers with few errors those of a normal error of this scale, and wider.
+
+        The factor 1 + 1 / n is about that of the quantiles of Student's t: the scale of n errors is uncertain itself.
+        """
+        count_W = self._rows["compared"] + 1.0
+        wide_W = NORMAL_SCALE * scale_W * (1.0 + 1.0 / count_W)
+        return np.where((count_W < FRESH)[:, None], wide_W[:, None] * SCORES_L, moved_WL)
 
 
 def _rising(quantiles_WL: Array) -> Array:

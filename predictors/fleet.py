@@ -300,7 +300,10 @@ def _updated_error(error_W: Array, forecast_W: Array, speed_W: Array) -> Array:
     """Smooth the squared error of the log speed: half as fast counts the same as twice as fast."""
     with np.errstate(divide="ignore", invalid="ignore"):
         newest = np.square(np.log(speed_W / forecast_W))
-    smoothed = np.where(np.isfinite(error_W), error_W + ERROR_SMOOTHING * (newest - error_W), newest)
+    smoothed = error_W + ERROR_SMOOTHING * (newest - error_W)
+    if np.isfinite(smoothed).all():
+        return np.asarray(smoothed)
+    smoothed = np.where(np.isfinite(error_W), smoothed, newest)
     return np.where(np.isfinite(newest), smoothed, error_W)
 
 

@@ -178,16 +178,21 @@ class Mixture(NestedPredictor):
     def _learn_weights(self, log_speed_W: Array, expected_WE: Array, mean_W: Array) -> None:
         rows, error_W = self._rows, log_speed_W - mean_W
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-        smoothed_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
-        scale_W = np.where(np.isnan(rows["scale"]), size_W, smoothed_W)
+        scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
+        whole = bool(np.isfinite(scale_W).all())  # everybody reported, and not for the first time
+        if not whole:
+            scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
         better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
         gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
-        gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
-        seen_W = np.isfinite(error_W)
-        kept_W1 = np.where(seen_W, DISCOUNT, 1.0)[:, None]
-        rows["regret"] = kept_W1 * rows["regret"] + gain_WE
-        rows["square"] = kept_W1 * rows["square"] + np.square(gain_WE)
-        rows["scale"] = np.where(seen_W, scale_W, rows["scale"])
+        kept: Array | float = DISCOUNT
+        if not whole:
+            gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
+            seen_W = np.isfinite(error_W)
+            kept = np.where(seen_W, DISCOUNT, 1.0)[:, None]
+            scale_W = np.where(seen_W, scale_W, rows["scale"])
+        rows["regret"] = kept * rows["regret"] + gain_WE
+        rows["square"] = kept * rows["square"] + np.square(gain_WE)
+        rows["scale"] = scale_W
 
 
 @dataclass(frozen=True, eq=False)

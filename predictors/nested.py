@@ -97,5 +97,9 @@ class NestedPredictor(FleetPredictor):
     def _with_drivers(self, drivers_WD: Array) -> Iterator[tuple[FleetPredictor, Array]]:
         """Yield each inner predictor with the drivers that it reads, in its order."""
         for inner, places in zip(self._inner, self._reading()[1], strict=True):
-            # Take from the transpose, where a driver's column is contiguous.
-            yield inner, drivers_WD.T.take(places, axis=0).T if len(places) else drivers_WD[:, :0]
+            if not len(places):
+                yield inner, drivers_WD[:, :0]
+            elif inner.driver_names == self.driver_names:
+                yield inner, drivers_WD
+            else:  # take from the transpose, where a driver's column is contiguous
+                yield inner, drivers_WD.T.take(places, axis=0).T

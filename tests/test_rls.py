@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from paceline.predictors.linear.rls import RLS
 
 from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.predictors import LastValue, Report
-from paceline.predictors.rls import RLS
 
 
 def errors(model, trace, skip):

@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.averages.smoothed import smoothed, speed_of_log
+from paceline.predictors.averages.smoothed import speed_of_log
 from paceline.predictors.fleet import FleetPredictor
 
 SHORTEST, LONGEST = 2, 63
 """Periods that are looked for, in iterations."""
 
 CYCLES = 2
-"""Number of past cycles whose deviations are averaged."""
+"""Number of past cycles whose deviations are averaged: one is as noisy as the last value, more lag behind changes."""
 
 LEVEL_SMOOTHING = 0.1
 """Weight of the newest log speed in the level that deviations are measured from."""
@@ -23,11 +23,12 @@ LEVEL_SMOOTHING = 0.1
 ECHO_SMOOTHING = 0.02
 """Weight of the newest iteration in the running correlations: they remember about 50."""
 
-SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
-"""Weight of the newest deviation in the running scale, and the least scale in log speed."""
+SMALLEST_SCALE = 1e-3
+"""Least deviation of the log speed from its level that counts as usual."""
 
 LARGEST = 10.0
-"""Deviations count as at most this many scales: a periodic event is far outside the usual, a single stall farther."""
+"""Deviations count as at most this many root mean squares. An event every k iterations is at most sqrt(k) of them, so
+that none is cut, but a single stall is."""
 
 SURE = 2.0
 """Standard errors by which the correlation at the best lag must exceed 0, in as many iterations as were seen."""
@@ -57,7 +58,7 @@ class Seasonal(FleetPredictor):
     def _fresh(self, count: int) -> dict[str, Array]:
         return {
             "level": np.full(count, np.nan),
-            "scale": np.full(count, np.nan),
+            "variance": np.zeros(count),
             "deviations": np.zeros((count, CYCLES * LONGEST)),
             "echoes": np.zeros((count, LONGEST - SHORTEST + 1)),
             "power": np.zeros(count),
@@ -67,22 +68,31 @@ class Seasonal(FleetPredictor):
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         rows, workers = self._rows, np.arange(len(self.workers))
         best_W = rows["echoes"].argmax(axis=1)
+        # After a jump all deviations have one sign, and neighbouring lags correlate as well: a period stands out.
+        beside_W = rows["echoes"][workers, np.maximum(best_W - 1, 0)] * (best_W > 0)
+        beside_W += rows["echoes"][workers, np.minimum(best_W + 1, LONGEST - SHORTEST)] * (best_W < LONGEST - SHORTEST)
+        stands_out_W = rows["echoes"][workers, best_W] - np.maximum(beside_W / 2.0, 0.0)
+        share_W = stands_out_W / np.maximum(rows["power"], 1e-9)
+        share_W *= share_W * np.sqrt(rows["seen"]) > SURE
+        if not share_W.any():
+            return np.exp(rows["level"])
         period_W = SHORTEST + best_W
         ahead_W = period_W - 1 - (horizon - 1) % period_W  # place of the deviation one period before that iteration
-        past_W = sum(rows["deviations"][workers, ahead_W + cycle * period_W] for cycle in range(CYCLES)) / CYCLES
-        share_W = rows["echoes"][workers, best_W] / np.maximum(rows["power"], 1e-9)
-        share_W = np.where(share_W * np.sqrt(rows["seen"]) > SURE, share_W, 0.0)
-        return speed_of_log(rows["level"] + share_W * past_W * self._scale())
+        past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
+        return speed_of_log(rows["level"] + share_W * (past_W / CYCLES) * self._scale())
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
         rows, log_speed_W = self._rows, np.log(speed_W)
         off_W = log_speed_W - rows["level"]  # NaN without a report, and for the first
-        size_W = np.abs(off_W)
-        rows["scale"] = smoothed(rows["scale"], np.fmin(size_W, 5.0 * rows["scale"]), SCALE_SMOOTHING)
-        rows["level"] = smoothed(rows["level"], log_speed_W, LEVEL_SMOOTHING)
         known_W = np.isfinite(off_W)
-        newest_W = np.where(known_W, np.minimum(np.maximum(off_W / self._scale(), -LARGEST), LARGEST), 0.0)
-        rate_W = np.where(known_W, np.maximum(ECHO_SMOOTHING, 1.0 / (rows["seen"] + 1.0)), 0.0)
+        if not known_W.all():
+            rows["level"] = np.where(np.isnan(rows["level"]), log_speed_W, rows["level"])
+            off_W = np.where(known_W, off_W, 0.0)
+        rate_W = known_W * np.maximum(ECHO_SMOOTHING, 1.0 / (rows["seen"] + 1.0))
+        size_W = np.minimum(np.abs(off_W), LARGEST * self._scale())
+        rows["variance"] = rows["variance"] + rate_W * (np.square(size_W) - rows["variance"])
+        rows["level"] = rows["level"] + LEVEL_SMOOTHING * off_W
+        newest_W = np.minimum(np.maximum(off_W / self._scale(), -LARGEST), LARGEST)
         past_WL = rows["deviations"]
         # Two products and a sum in place: these arrays are the largest that the predictor has.
         moved_WP = past_WL[:, SHORTEST - 1 : LONGEST] * (rate_W * newest_W)[:, None]
@@ -93,7 +103,7 @@ class Seasonal(FleetPredictor):
         rows["seen"] = rows["seen"] + known_W
 
     def _scale(self) -> Array:
-        return np.asarray(np.fmax(self._rows["scale"], SMALLEST_SCALE))
+        return np.sqrt(np.maximum(self._rows["variance"], SMALLEST_SCALE**2))
 
 
 def _shifted(past_WL: Array, newest_W: Array, known_W: Array) -> Array:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
+LOG_SLOWEST, LOG_FASTEST = float(np.log(SLOWEST)), float(np.log(FASTEST))
+
 UNFITTED_SMOOTHING = 0.2
 """Smoothing of an EWMA that learns its smoothing, until it is fitted."""
 
@@ -292,7 +294,7 @@ class Holt(FleetPredictor):
 
 def speed_of_log(log_speed_W: Array) -> Array:
     """Return the speed of a log speed, clipped to the range of possible speeds, as a long trend would overflow."""
-    return np.exp(np.clip(log_speed_W, np.log(SLOWEST), np.log(FASTEST)))
+    return np.exp(np.minimum(np.maximum(log_speed_W, LOG_SLOWEST), LOG_FASTEST))
 
 
 def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors import linear_inputs
 from paceline.predictors.driver_choice import shared_drivers
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.linear_inputs import REFERENCES, bounded, doubt_of, inputs_of, scale_of, target_of
+from paceline.predictors.linear import inputs
+from paceline.predictors.linear.inputs import REFERENCES, bounded, doubt_of, inputs_of, scale_of, target_of
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -136,7 +136,7 @@ class RLS(FleetPredictor):
     # -- serving -------------------------------------------------------------------------------------------------
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        return linear_inputs.fresh(count, len(self.driver_names_)) | {
+        return inputs.fresh(count, len(self.driver_names_)) | {
             "weights": np.tile(self.prior_weights_, (count, 1)),
             "covariance": np.tile(np.diag(self.prior_variance_), (count, 1, 1)),
         }
@@ -163,7 +163,7 @@ class RLS(FleetPredictor):
             block = slice(first, first + BLOCK)
             self._learn_weights(block, target_W[block], inputs_WF[block])
         self._asked = None
-        linear_inputs.move(self._rows, log_speed_W, drivers_WD)
+        inputs.move(self._rows, log_speed_W, drivers_WD)
 
     def _learn_weights(self, block: slice, target_W: Array, inputs_WF: Array) -> None:
         """Take one step of weighted recursive least squares in place; without a target (NaN) nothing is learnt."""

@@ -80,21 +80,26 @@ def bounded(step_W: Array, inputs_WF: Array) -> Array:
 
 def doubt_of(error_W: Array, inputs_WF: Array) -> Array:
     """Return by how much an example counts less, 1 for a usual one: Huber's weights, and less for far inputs."""
-    leverage_W = np.sqrt(np.square(inputs_WF).sum(axis=1) / inputs_WF.shape[1])
+    leverage_W = np.sqrt(np.einsum("wf,wf->w", inputs_WF, inputs_WF) / inputs_WF.shape[1])
     return np.asarray(np.maximum(np.abs(error_W) / HUBER, 1.0) * np.square(np.maximum(leverage_W / HUBER, 1.0)))
 
 
 def move(rows: Rows, log_speed_W: Array, drivers_WD: Array) -> None:
     """Move the delay line, averages, scale and drivers on; a worker that did not report keeps its own."""
-    seen_W = np.isfinite(log_speed_W)
     change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
-    bounded_W = np.fmin(change_W, 5.0 * np.maximum(rows["scale"], SMALLEST_SCALE))
-    scale_W = np.where(np.isnan(rows["scale"]), change_W, smoothed(rows["scale"], bounded_W, SCALE_SMOOTHING))
-    rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
-    moved_WR = np.concatenate([log_speed_W[:, None], rows["log_speed"][:, :-1]], axis=1)
-    rows["log_speed"] = np.where(seen_W[:, None], moved_WR, rows["log_speed"])
-    rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
-    if drivers_WD.shape[1]:
+    moved_WR = np.empty_like(rows["log_speed"])
+    moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, rows["log_speed"][:, :-1]
+    bounded_W = np.minimum(change_W, 5.0 * scale_of(rows))
+    if np.isfinite(bounded_W).all() and np.isfinite(rows["scale"]).all():  # without gaps there is a shorter way
+        rows["log_speed"] = moved_WR
+        rows["scale"] = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
+        rows["averages"] = rows["averages"] + SMOOTHINGS * (log_speed_W[:, None] - rows["averages"])
+    else:
+        scale_W = np.where(np.isnan(rows["scale"]), change_W, smoothed(rows["scale"], bounded_W, SCALE_SMOOTHING))
+        rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
+        rows["log_speed"] = np.where(np.isfinite(log_speed_W)[:, None], moved_WR, rows["log_speed"])
+        rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
+    if not np.isnan(drivers_WD).all():
         off_WD = np.square(drivers_WD - rows["driver_mean"])
         rows["driver_spread"] = smoothed(rows["driver_spread"], off_WD, DRIVER_SMOOTHING)
         rows["driver_mean"] = smoothed(rows["driver_mean"], drivers_WD, DRIVER_SMOOTHING)

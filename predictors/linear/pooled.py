@@ -13,15 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors import linear_inputs
 from paceline.predictors.adopted import adopted
-from paceline.predictors.linear_inputs import REFERENCES, bounded, doubt_of, inputs_of, scale_of, target_of
+from paceline.predictors.linear import inputs
+from paceline.predictors.linear.inputs import REFERENCES, bounded, doubt_of, inputs_of, scale_of, target_of
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
 
 FORGETTING = 0.998
 """Factor by which the weight of past iterations shrinks in each: they count for about 500."""
+
+SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
+"""After so many iterations the weights move slowly, and are solved for only every few."""
 
 RIDGE = 20.0
 """Penalty of a squared weight, in examples of unit inputs: until as many were seen, little is corrected."""
@@ -52,17 +55,16 @@ class Pooled(NestedPredictor):
         self._inner = (adopted(predictor),)
         self._asked: _Asked | None = None
 
-    @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers that the predictor or the correction reads."""
-        return tuple(dict.fromkeys((*self.drivers, *self._inner[0].driver_names)))
-
     def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp]]]:
-        names = self.driver_names
-        return names, [np.array([names.index(name) for name in self._inner[0].driver_names], np.intp)]
+        """Return all drivers, those of the correction too, and the places of those that the predictor reads."""
+        if self._read is None:
+            inner = self._inner[0].driver_names
+            names = tuple(dict.fromkeys((*inner, *self.drivers)))
+            self._read = (names, [np.arange(len(inner))])
+        return self._read
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        return linear_inputs.fresh(count, len(self.driver_names))
+        return inputs.fresh(count, len(self.driver_names))
 
     def _fresh_fleet(self) -> dict[str, Array]:
         inputs = REFERENCES + 2 * len(self.driver_names) + 1
@@ -70,6 +72,7 @@ class Pooled(NestedPredictor):
             "products": np.zeros((inputs, inputs)),
             "together": np.zeros(inputs),
             "weights": np.zeros(inputs),
+            "iterations": np.zeros(1),
         }
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
@@ -99,24 +102,31 @@ class Pooled(NestedPredictor):
         self._asked = None
         (inner, mine_WD) = next(self._with_drivers(drivers_WD))
         inner._learn_report(report, speed_W, mine_WD)
-        linear_inputs.move(self._rows, log_speed_W, drivers_WD)
+        inputs.move(self._rows, log_speed_W, drivers_WD)
 
     def _learn_weights(self, target_W: Array, inputs_WF: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
         fleet, seen_W = self._fleet, np.isfinite(target_W)
         if not seen_W.any():
             return
-        known_W = np.where(seen_W, target_W, 0.0)
-        error_W = np.where(seen_W, known_W - inputs_WF @ fleet["weights"], 0.0)
+        known_W = target_W if seen_W.all() else np.where(seen_W, target_W, 0.0)
+        error_W = known_W - seen_W * (inputs_WF @ fleet["weights"])
         counted_WF = inputs_WF * (seen_W / doubt_of(error_W, inputs_WF))[:, None]
-        products_FF = FORGETTING * fleet["products"] + counted_WF.T @ inputs_WF
-        together_F = FORGETTING * fleet["together"] + counted_WF.T @ known_W
-        penalised_FF = products_FF + RIDGE * np.eye(len(together_F))
-        self._fleet = {
-            "products": products_FF,
-            "together": together_F,
-            "weights": np.linalg.solve(penalised_FF, together_F),
+        # New arrays, not changes in place: an earlier state must not change.
+        self._fleet = fleet | {
+            "products": FORGETTING * fleet["products"] + counted_WF.T @ inputs_WF,
+            "together": FORGETTING * fleet["together"] + counted_WF.T @ known_W,
+            "iterations": fleet["iterations"] + 1.0,
         }
+        count = int(fleet["iterations"][0])
+        if count < SOLVED_ALWAYS or count % SOLVED_EVERY == 0:
+            self._fleet["weights"] = _ridge(self._fleet["products"], self._fleet["together"])
+
+
+def _ridge(products_FF: Array, together_F: Array) -> Array:
+    penalised_FF = products_FF.copy()
+    penalised_FF.flat[:: len(together_F) + 1] += RIDGE
+    return np.asarray(np.linalg.solve(penalised_FF, together_F))
 
 
 @dataclass(frozen=True, eq=False)
