@@ -1,7 +1,8 @@
 """How good forecasts are: every predictor, and other libraries where they are installed, against the last value.
 
 Run as ``python benchmarks/accuracy.py``; it writes accuracy.md beside this file. ``--quick`` takes small fleets,
-``--sets`` and ``--only`` take parts of it and print them, ``--no-peers`` leaves the other libraries out.
+``--sets`` and ``--only`` take parts of it and print them, ``--no-peers`` leaves the other libraries out; ``--write``
+writes such a part as the page, which names the command that made it.
 
 One step ahead, fitted on the first half of each series, scored on the second, served through both. Peers are in
 accuracy_peers.py, the sets in accuracy_sets.py, the page in accuracy_page.py. Axis: W workers.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -94,17 +97,22 @@ def main() -> None:
     options.add_argument("--no-peers", action="store_true", help="leave other libraries out")
     options.add_argument("--sets", nargs="*", help="names of sets; the page is printed, not written")
     options.add_argument("--only", nargs="*", help="names of predictors and peers; the page is printed, not written")
+    options.add_argument("--write", action="store_true", help="write the page in any case")
     chosen = options.parse_args()
     warnings.simplefilter("ignore")  # those of peers
     began = time.perf_counter()
     names = [name for name in ours() if not chosen.only or name in chosen.only]
     peer_names = [name for name in PEERS if not chosen.no_peers and (not chosen.only or name in chosen.only)]
     wanted = [data for data in sets(chosen.quick) if not chosen.sets or data.name in chosen.sets]
-    text = page([measured(data, names, peer_names) for data in wanted], lambda: time.perf_counter() - began)
-    if chosen.quick or chosen.no_peers or chosen.sets or chosen.only:
+    whole = not (chosen.quick or chosen.no_peers or chosen.sets or chosen.only)
+    found: list[Found] = []
+    for data in wanted:
+        found.append(measured(data, names, peer_names))
+        text = page(found, shlex.join(["python", "benchmarks/accuracy.py", *sys.argv[1:]]), time.perf_counter() - began)
+        if whole or chosen.write:  # after each set: a run that is stopped leaves a page
+            Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+    if not whole:
         print(text)
-    else:
-        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,10 +39,10 @@ class Found:
         return max(self.peers, key=self.over)
 
 
-def page(found: list[Found], seconds: Callable[[], float]) -> str:
+def page(found: list[Found], command: str, seconds: float) -> str:
     parts = [*_against(found), *_cold(found)]
     parts += [line for one in found for line in _table(one)]
-    return _head(seconds()) + "\n".join([*parts, *_peers()]) + "\n"
+    return _head(command, seconds) + "\n".join([*parts, *_peers()]) + "\n"
 
 
 def _against(found: list[Found]) -> Iterator[str]:
@@ -122,13 +122,13 @@ def _holds(scores: Scores) -> str:
 
 def _peers() -> Iterator[str]:
     yield "\n## How the peers were served\n\n| peer | configuration |\n| --- | --- |"
-    yield from (f"| {name} | {peer.configuration} |" for name, peer in PEERS.items())
+    yield from (f"| {name} | {peer.configuration.replace('|', 'then')} |" for name, peer in PEERS.items())
 
 
-def _head(seconds: float) -> str:
+def _head(command: str, seconds: float) -> str:
     return f"""# How good forecasts are, one step ahead
 
-Command: `python benchmarks/accuracy.py`, {seconds / 60:.0f} minutes.
+Command: `{command}`, {seconds / 60:.0f} minutes.
 
 Machine: {machine("torch", "scikit-learn", *installed())}; one thread.
 

@@ -25,7 +25,7 @@ SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest change in a worker's running scale, and the least scale in log speed."""
 
 DRIVER_SMOOTHING = 0.02
-"""Weight of the newest sample in a driver's running mean and variance."""
+"""Weight of the newest sample in a driver's running mean and variance; at first they are plain means."""
 
 HUBER = 2.0
 """Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
@@ -37,6 +37,7 @@ def fresh(count: int, drivers: int) -> Rows:
         "log_speed": np.full((count, LAGS), np.nan),
         "averages": np.full((count, len(SMOOTHINGS)), np.nan),
         "scale": np.full(count, np.nan),
+        "seen": np.zeros(count),
         "last_drivers": np.full((count, drivers), np.nan),
         "driver_mean": np.full((count, drivers), np.nan),
         "driver_spread": np.zeros((count, drivers)),
@@ -101,9 +102,11 @@ def move(rows: Rows, log_speed_W: Array, drivers_WD: Array) -> None:
         rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
     if not np.isnan(drivers_WD).all():
         off_WD = np.square(drivers_WD - rows["driver_mean"])
-        rows["driver_spread"] = smoothed(rows["driver_spread"], off_WD, DRIVER_SMOOTHING)
-        rows["driver_mean"] = smoothed(rows["driver_mean"], drivers_WD, DRIVER_SMOOTHING)
+        rate_W1 = np.maximum(DRIVER_SMOOTHING, 1.0 / (rows["seen"] + 1.0))[:, None]
+        rows["driver_spread"] = smoothed(rows["driver_spread"], off_WD, rate_W1)
+        rows["driver_mean"] = smoothed(rows["driver_mean"], drivers_WD, rate_W1)
         rows["last_drivers"] = np.where(np.isnan(drivers_WD), rows["last_drivers"], drivers_WD)
+    rows["seen"] = rows["seen"] + np.isfinite(log_speed_W)
 
 
 def scale_of(rows: Rows) -> Array:
