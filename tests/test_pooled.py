@@ -15,8 +15,12 @@ def hot(iterations, workers, seed=6):
 
 
 def served(model, log_TW, heat_TW):
-    """Errors of the corrected forecast, ``[T, W]``."""
+    """Errors of the corrected forecast of a new fleet, ``[T, W]``."""
     model.reset([str(w) for w in range(log_TW.shape[1])])
+    return going_on(model, log_TW, heat_TW)
+
+
+def going_on(model, log_TW, heat_TW):
     errors = []
     for log_W, heat_W in zip(log_TW, heat_TW, strict=True):
         errors.append(log_W - np.log(model._next_speed(heat_W[:, None], 1)[:, 0]))
@@ -30,12 +34,14 @@ def rms(errors):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_many_workers_learn_what_a_driver_does_sooner_than_two():
-    log_TW, heat_TW = hot(30, 32)
-    many = served(Pooled("last-value", ["heat"]), log_TW, heat_TW)[10:]
-    pairs = [slice(w, w + 2) for w in range(0, 32, 4)]
-    few = [served(Pooled("last-value", ["heat"]), log_TW[:, pair], heat_TW[:, pair])[10:] for pair in pairs]
-    assert rms(many) < 0.92 * rms(np.array(few))
+def test_a_worker_that_joins_starts_with_what_the_fleet_has_learnt():
+    log_TW, heat_TW = hot(80, 9)
+    fleet, alone = Pooled("last-value", ["heat"]), Pooled("last-value", ["heat"])
+    served(fleet, log_TW[:60, :8], heat_TW[:60, :8])
+    fleet.join("new")
+    joined = going_on(fleet, log_TW[60:72], heat_TW[60:72])[3:, -1]
+    new = served(alone, log_TW[60:72, 8:], heat_TW[60:72, 8:])[3:]
+    assert rms(joined) < 0.6 * rms(new)
 
 
 def test_without_reports_it_forecasts_as_the_predictor_that_it_corrects():

@@ -134,8 +134,8 @@ class ARIMA(FleetPredictor):
         super().rename(old, new)
         # Coefficients are stored by name, so the new name needs its own entry.
         known = old if old in self.coefficients_ else POOLED
-        for stored in (self.coefficients_, self.constants_, self.ranges_):
-            stored[new] = stored[known]  # type: ignore[index]  # three dictionaries with the same keys
+        self.coefficients_[new], self.constants_[new] = self.coefficients_[known], self.constants_[known]
+        self.ranges_[new] = self.ranges_[known]
 
     # -- serving -------------------------------------------------------------------------------------------------
 
