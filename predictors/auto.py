@@ -62,7 +62,7 @@ class Auto(Calibrated):
     def __init__(self, drivers: Sequence[str] = ()) -> None:
         self.drivers = tuple(drivers)
         network = Pooled(GatedNARX(pretrained=True), self.drivers)
-        super().__init__(_HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
+        super().__init__(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return super()._fresh(count) | {"forgotten": np.zeros(count)}
@@ -84,7 +84,7 @@ class Auto(Calibrated):
         self._rows["forgotten"] = count_W
 
 
-class _HeadStart(Mixture):
+class HeadStart(Mixture):
     """A mixture that trusts its last expert from the start, because that one was fitted to other fleets."""
 
     def _fresh(self, count: int) -> dict[str, Array]:
