@@ -96,11 +96,8 @@ def row(name: str, chosen: list[Set]) -> Iterator[str]:
 
 def main() -> None:
     chosen = [cut(data) for data in sets(quick=True) if data.role == DEVELOPMENT and data.name in SETS]
-    head = "| --- |" + " --- |" * (len(chosen) + 1)
-    lines = [
-        f"| part | {' | '.join(data.name for data in chosen)} | us a call |",
-        "| --- |" + " --- |" * (len(chosen) + 1),
-    ]
+    lines = [f"| part | {' | '.join(data.name for data in chosen)} | us a call |"]
+    lines.append("| --- |" + " --- |" * (len(chosen) + 1))
     taken = {name: min(microseconds(make) for _ in range(3)) for name, make in VARIANTS.items()}
     lines += [f"| {name} | {' | '.join(row(name, chosen))} | {taken[name]:.0f} |" for name in VARIANTS]
     table = "\n".join(lines)
@@ -112,8 +109,8 @@ Command: `python benchmarks/ablation.py`
 Machine: {machine()}; one thread.
 
 RMSE over that of the last value in the second half, with the worst series in brackets, then in the steps 5 to 50 of the
-job; lower is better. These are the sets on which ideas were chosen, at most {MOST} workers and {ITERATIONS}
-iterations of each trace: accuracy.md has the others. The time is CPU time of one call to predict and one to observe, {WORKERS} workers, without drivers.
+job; lower is better. These are sets on which ideas were chosen, at most {MOST} workers and {ITERATIONS} iterations of
+each trace. The time is CPU time of one call to predict and one to observe, {WORKERS} workers, without drivers.
 
 {table}
 """,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from accuracy_peers import PEERS, installed
 from accuracy_scores import COVERED, FIRST, LAST, Scores
-from accuracy_sets import HELD_OUT, ITERATIONS, WORKERS, Set
+from accuracy_sets import HELD_OUT, Set
 from machine import machine
 from numpy.typing import NDArray
 
@@ -140,8 +140,7 @@ choose their configuration on the last fifth of the first half; a forecast beyon
 has shown is cut there. Those that are slow to fit take some of the series, and Auto is compared with them on the same
 ones. "Worst series" is the highest RMSE ratio of one series. "90 % holds" is how often the central 90 % interval held
 the speed, mean over workers, and for how many workers that share lies between 85 and 95 %. "Overhead" is how much
-longer a group of 16 workers waits for its slowest than with known speeds, if the forecasts size its batches. Synthetic
-fleets are {WORKERS} workers x {ITERATIONS} iterations.
+longer a group of 16 workers waits for its slowest than with known speeds, if the forecasts size its batches.
 
 Ideas were chosen on the development sets, with small fleets of the first generator of another seed. Nothing was fitted
 to, chosen on or tuned on the held-out sets.
