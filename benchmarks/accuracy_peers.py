@@ -1,20 +1,20 @@
 """One-step forecasts of other libraries, each as its users would make them and never with a later speed.
 
 Every function takes a set and returns the forecasts of the second half of each trace, ``[T, W]``; a peer that is not
-installed raises ImportError. Missing speeds are filled with the last one, as most peers take none.
-
-Axes: T iterations, W workers, D drivers.
+installed raises ImportError. All forecast log speeds, see the drivers that ours see, clipped as ours are, and choose
+between their configurations on the last fifth of the first half. Axes: T iterations, W workers, D drivers.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from accuracy_global import lightgbm, neural_mlp
+from accuracy_prepared import drivers_of, log_speed, speeds, squared, tuning
 from accuracy_sets import Set, half
 from numpy.typing import NDArray
 
@@ -22,210 +22,185 @@ from paceline.datasets import Trace
 
 Array = NDArray[np.float64]
 
+Forecaster = Callable[[Array, Array, int], Array]
+"""From a log speed ``[T]``, drivers ``[T, D]`` and the first iteration to forecast, forecasts from there on."""
 
-def auto_arima(data: Set) -> list[Array]:
-    """Orders chosen and fitted on the first half by statsforecast; then filtered forward with those parameters."""
-    from statsforecast.models import AutoARIMA
+SHORTEST = 8
+"""Peers get no model on fewer points than this: their forecast is then the last value."""
 
-    return [_per_series(trace, lambda speed_T, k: _forward(AutoARIMA(), speed_T, k)) for trace in data.traces]
-
-
-def auto_ets(data: Set) -> list[Array]:
-    """The form and the smoothing chosen on the first half by statsforecast; then filtered forward with those."""
-    from statsforecast.models import AutoETS
-
-    return [_per_series(trace, lambda speed_T, k: _forward(AutoETS(), speed_T, k)) for trace in data.traces]
+LEAST_MOVE = 1e-9
+"""A driver that moves less than this in the part to fit is left out: a regression on it has no solution."""
 
 
-def holt_winters(data: Set) -> list[Array]:
+@dataclass(frozen=True)
+class Peer:
+    """Another library: how it is served, what is chosen on the last fifth of the first half, and whether it is slow."""
+
+    forecasts: Callable[[Set], list[Array]]
+    configuration: str
+    slow: bool = False
+
+
+def auto_arima(drivers: bool) -> Forecaster:
+    """Orders and coefficients fitted by statsforecast; then filtered forward with those."""
+
+    def forecast(log_T: Array, drivers_TD: Array, start: int) -> Array:
+        from statsforecast.models import AutoARIMA
+
+        model = AutoARIMA()
+        moving_D = drivers_TD[:start].std(axis=0) > LEAST_MOVE
+        x_TD = np.ascontiguousarray(drivers_TD[:, moving_D]) if drivers and moving_D.any() else None
+        ahead = None if x_TD is None else x_TD[:1]
+        model.fit(log_T[:start], X=None if x_TD is None else x_TD[:start])
+        return np.asarray(model.forward(log_T, h=1, X=x_TD, X_future=ahead, fitted=True)["fitted"][start:])
+
+    return forecast
+
+
+def auto_ets(damped: bool | None) -> Forecaster:
+    """Form and smoothing fitted by statsforecast; then filtered forward with those."""
+
+    def forecast(log_T: Array, drivers_TD: Array, start: int) -> Array:
+        from statsforecast.models import AutoETS
+
+        model = AutoETS(damped=damped)
+        centre = log_T[:start].mean() - 10.0  # its forms with multiplied errors need values above 0
+        model.fit(log_T[:start] - centre)
+        return np.asarray(model.forward(log_T - centre, h=1, fitted=True)["fitted"][start:]) + centre
+
+    return forecast
+
+
+def holt_winters(level: float, trend: float | None) -> Forecaster:
     """River's level and trend, learning on through both halves; no season."""
-    from river.time_series import HoltWinters
 
-    return [
-        _per_series(trace, lambda speed_T, k: _online(HoltWinters(0.3, 0.1), speed_T, None, k)) for trace in data.traces
-    ]
+    def forecast(log_T: Array, drivers_TD: Array, start: int) -> Array:
+        from river.time_series import HoltWinters
 
+        return _online(HoltWinters(level, trend), log_T, drivers_TD[:, :0], start)
 
-def snarimax(data: Set) -> list[Array]:
-    """River's SNARIMAX(2, 1, 1) with drivers, by gradient descent, learning on through both halves."""
-    from river.time_series import SNARIMAX
-
-    found = []
-    for trace in data.traces:
-        drivers_TWD = _drivers(trace)
-        columns = [
-            _online(SNARIMAX(p=2, d=1, q=1), speed_T, drivers_TWD[:, w], half(trace))
-            for w, speed_T in enumerate(_filled(trace.speed).T)
-        ]
-        found.append(np.stack(columns, axis=1))
-    return found
+    return forecast
 
 
-def lightgbm(data: Set) -> list[Array]:
-    """One model over all series on differences of log speed and drivers, as mlforecast's users are advised."""
-    from lightgbm import LGBMRegressor
+def snarimax(p: int, d: int, drivers: bool) -> Forecaster:
+    """River's SNARIMAX with a Bayesian linear regression, learning on through both halves."""
 
-    tables = [_differences(trace) for trace in data.traces]
-    parts = [(inputs[: half(t)], change[: half(t)]) for (inputs, change), t in zip(tables, data.traces, strict=True)]
-    inputs = np.concatenate([i.reshape(-1, i.shape[-1]) for i, _ in parts])
-    change = np.concatenate([c.ravel() for _, c in parts])
-    model = LGBMRegressor(n_estimators=300, learning_rate=0.05, num_threads=1, verbose=-1)
-    model.fit(inputs[np.isfinite(change)], change[np.isfinite(change)])
-    found = []
-    for (inputs, _), trace in zip(tables, data.traces, strict=True):
-        last_TW = np.vstack([np.full(len(trace.workers), np.nan), _filled(trace.speed)[:-1]])[half(trace) :]
-        later = inputs[half(trace) :]
-        found.append(last_TW * np.exp(model.predict(later.reshape(-1, later.shape[-1])).reshape(last_TW.shape)))
-    return found
+    def forecast(log_T: Array, drivers_TD: Array, start: int) -> Array:
+        from river.linear_model import BayesianLinearRegression
+        from river.preprocessing import StandardScaler
+        from river.time_series import SNARIMAX
+
+        model = SNARIMAX(p=p, d=d, q=0, regressor=StandardScaler() | BayesianLinearRegression())
+        # Its regression fails on a first point without any input, so it gets a constant.
+        constant_T1 = np.ones((len(log_T), 1))
+        return _online(model, log_T, np.hstack([constant_T1, drivers_TD]) if drivers else constant_T1, start)
+
+    return forecast
 
 
-def lightgbm_bare(data: Set) -> list[Array]:
-    """The same without drivers: on some sets they mislead it."""
-    bare = [replace(trace, drivers=None, driver_names=()) for trace in data.traces]
-    return lightgbm(replace(data, traces=bare))
+def each_series(candidates: Sequence[Forecaster]) -> Callable[[Set], list[Array]]:
+    """Return the forecasts of a set, where each series takes the candidate that is best on the part that decides."""
+
+    def forecasts(data: Set) -> list[Array]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [_panel(trace, candidates) for trace in data.traces]
+
+    return forecasts
 
 
-def neural_mlp(data: Set) -> list[Array]:
-    """Neuralforecast's MLP on 24 past speeds and drivers, a fit for all series of one length; never fitted again."""
-    import pandas as pd
-    from neuralforecast import NeuralForecast
-    from neuralforecast.models import MLP
-
-    for name in ("pytorch_lightning", "lightning", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    found: dict[int, Array] = {}
-    for length in {len(trace) for trace in data.traces}:
-        places = [i for i, trace in enumerate(data.traces) if len(trace) == length]
-        names = _common_drivers([data.traces[i] for i in places])
-        table = pd.concat([_long(data.traces[i], names) for i in places], ignore_index=True)
-        model = MLP(
-            h=1,
-            input_size=24,
-            max_steps=500,
-            hidden_size=64,
-            windows_batch_size=256,
-            inference_windows_batch_size=4096,
-            scaler_type="standard",
-            futr_exog_list=names or None,
-            random_seed=0,
-            accelerator="cpu",
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_checkpointing=False,
-        )
-        forecaster = NeuralForecast(models=[model], freq=1)
-        tested = length - length // 2
-        table = forecaster.cross_validation(df=table, n_windows=None, val_size=0, test_size=tested, step_size=1)
-        wide = table.pivot(index="ds", columns="unique_id", values="MLP")
-        for i in places:
-            found[i] = wide[list(data.traces[i].workers)].to_numpy()
-    return [found[i] for i in range(len(data.traces))]
+def _panel(trace: Trace, candidates: Sequence[Forecaster]) -> Array:
+    log_TW, drivers_TWD, start = log_speed(trace), drivers_of(trace), half(trace)
+    columns = [_chosen(log_TW[:, w], drivers_TWD[:, w], start, candidates) for w in range(log_TW.shape[1])]
+    return speeds(np.stack(columns, axis=1), trace)
 
 
-PEERS: dict[str, Callable[[Set], list[Array]]] = {
-    "statsforecast AutoARIMA": auto_arima,
-    "statsforecast AutoETS": auto_ets,
-    "river HoltWinters": holt_winters,
-    "river SNARIMAX + drivers": snarimax,
-    "LightGBM, global, differenced": lightgbm,
-    "LightGBM, the same without drivers": lightgbm_bare,
-    "neuralforecast MLP, global": neural_mlp,
+def _chosen(log_T: Array, drivers_TD: Array, start: int, candidates: Sequence[Forecaster]) -> Array:
+    first = tuning(start)
+    if first < SHORTEST:
+        return log_T[start - 1 : -1]
+
+    def loss(forecast: Forecaster) -> float:
+        return squared(_attempt(forecast, log_T[:start], drivers_TD[:start], first), log_T[first:start])
+
+    if not drivers_TD.shape[1]:
+        candidates = candidates[: len(candidates) // 2] if candidates in DRIVEN else candidates
+    best = candidates[0] if len(candidates) == 1 else min(candidates, key=loss)
+    return _attempt(best, log_T, drivers_TD, start)
+
+
+def _attempt(forecast: Forecaster, log_T: Array, drivers_TD: Array, start: int) -> Array:
+    """Return the forecasts, or not-a-number where the library gave up on this series."""
+    try:
+        return forecast(log_T, drivers_TD, start)
+    except ImportError:
+        raise
+    except Exception:  # any of several libraries; the series then counts as the last value
+        return np.full(len(log_T) - start, np.nan)
+
+
+def _online(model: object, log_T: Array, drivers_TD: Array, start: int) -> Array:
+    """Learn one value after the other; before each, ask for the next."""
+    found, centre = [], float(log_T[0])
+    for k, value in enumerate(log_T - centre):
+        now = {str(d): v for d, v in enumerate(drivers_TD[k])}
+        if k >= start:
+            try:
+                (ahead,) = model.forecast(horizon=1, **({"xs": [now]} if now else {}))  # type: ignore[attr-defined]
+            except (OverflowError, ValueError, IndexError):
+                ahead = np.nan
+            found.append(ahead)
+        model.learn_one(value, **({"x": now} if now else {}))  # type: ignore[attr-defined]  # any model of river
+    return np.array(found) + centre
+
+
+ARIMA = (auto_arima(False), auto_arima(True))
+SNARIMAX = (snarimax(6, 1, False), snarimax(2, 1, False), snarimax(6, 1, True), snarimax(2, 1, True))
+HOLT_WINTERS = [holt_winters(level, trend) for level in (0.1, 0.2, 0.3, 0.5, 0.8) for trend in (None, 0.1)]
+
+DRIVEN = (ARIMA, SNARIMAX)
+"""Candidates whose second half also takes drivers: without drivers it would repeat the first."""
+
+PEERS: dict[str, Peer] = {
+    "statsforecast AutoARIMA": Peer(
+        each_series(ARIMA), "orders by its own criterion; with or without drivers, chosen per series", slow=True
+    ),
+    "statsforecast AutoETS": Peer(
+        each_series([auto_ets(None), auto_ets(True)]), "form by its own criterion; damping chosen per series", slow=True
+    ),
+    "river HoltWinters": Peer(
+        each_series(HOLT_WINTERS), "level .1, .2, .3, .5 or .8 and trend none or .1, chosen per series", slow=True
+    ),
+    "river SNARIMAX": Peer(
+        each_series(SNARIMAX),
+        "StandardScaler | BayesianLinearRegression, order (6, 1, 0) or (2, 1, 0), with or without drivers, per series",
+        slow=True,
+    ),
+    "LightGBM": Peer(
+        lightgbm,
+        "one model for all series, scaled series by series, of changes of log speed; objective (squares, Huber), "
+        "leaves (8, 31) and drivers (with, without) chosen per set; 300 trees, rate .05",
+    ),
+    "neuralforecast MLP": Peer(
+        neural_mlp, "one model for all series of one length, 24 lags, 64 units, 500 steps; with the drivers of the set"
+    ),
 }
 """Every peer by the name to show."""
 
-
-def _per_series(trace: Trace, forecast: Callable[[Array, int], Array]) -> Array:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return np.stack([forecast(speed_T, half(trace)) for speed_T in _filled(trace.speed).T], axis=1)
+COLD = {"river HoltWinters": HOLT_WINTERS[4], "river SNARIMAX": SNARIMAX[0]}
+"""Peers that can serve from the first iteration on, in the configuration that they then have: (.3, none), (6, 1, 0)."""
 
 
-def _forward(model: object, speed_T: Array, start: int) -> Array:
-    first = int(np.argmax(np.isfinite(speed_T)))
-    known_T = speed_T[first:]
-    unit = float(np.median(known_T[: start - first]))
-    model.fit(known_T[: start - first] / unit)  # type: ignore[attr-defined]  # any model of statsforecast
-    fitted_T = model.forward(known_T / unit, h=1, fitted=True)["fitted"]  # type: ignore[attr-defined]
-    return np.asarray(fitted_T[start - first :]) * unit
-
-
-def _online(model: object, speed_T: Array, drivers_TD: Array | None, start: int) -> Array:
-    """Learn one speed after the other; before each, ask for the next. What is not a number says the last speed."""
-    found, unit, last = [], float(np.nanmedian(speed_T[:start])), np.nan
-    for k, speed in enumerate(speed_T / unit):
-        now = None if drivers_TD is None else {str(d): value for d, value in enumerate(drivers_TD[k])}
-        if k >= start:
-            asked = {} if now is None else {"xs": [now]}
-            try:
-                (ahead,) = model.forecast(horizon=1, **asked)  # type: ignore[attr-defined]  # any model of river
-            except (OverflowError, ValueError, IndexError):
-                ahead = last
-            found.append(ahead if np.isfinite(ahead) else last)
-        if np.isfinite(speed):
-            model.learn_one(speed) if now is None else model.learn_one(speed, x=now)  # type: ignore[attr-defined]
-            last = speed
-    return np.array(found) * unit
-
-
-def _differences(trace: Trace, lags: int = 8, driver_lags: int = 4) -> tuple[Array, Array]:
-    """Return past changes of log speed with drivers now and before, ``[T, W, F]``, and the change to come."""
-    change_TW = np.diff(np.log(_filled(trace.speed)), axis=0, prepend=np.nan)
-    drivers_TWD = _drivers(trace)
-    past = [_later(change_TW, lag)[:, :, None] for lag in range(1, lags + 1)]
-    driven = [_later(drivers_TWD, lag) for lag in range(driver_lags + 1)]
-    means = [_later(_rolling(change_TW, width), 1)[:, :, None] for width in (4, 16)]
-    change_TW = np.where(np.isfinite(trace.speed), change_TW, np.nan)
-    return np.concatenate([*past, *means, *driven], axis=2), change_TW
-
-
-def _later(values_T: Array, lag: int) -> Array:
-    moved_T = np.full_like(values_T, np.nan)
-    moved_T[lag:] = values_T[: len(values_T) - lag]
-    return moved_T
-
-
-def _rolling(values_TW: Array, width: int) -> Array:
-    total_TW = np.nancumsum(values_TW, axis=0)
-    return (total_TW - np.nan_to_num(_later(total_TW, width))) / width
-
-
-def _filled(values_TW: Array) -> Array:
-    """Return the values with gaps at the last value before them."""
-    last_TW = np.where(np.isfinite(values_TW), np.arange(len(values_TW))[:, None], 0)
-    return np.take_along_axis(values_TW, np.maximum.accumulate(last_TW, axis=0), axis=0)
-
-
-def _drivers(trace: Trace) -> Array:
-    """Return the drivers, ``[T, W, D]``, in standard deviations of the first half; gaps at the mean."""
-    values_TWD = trace.drivers_named(trace.driver_names)
-    if values_TWD is None:
-        return np.zeros((*trace.speed.shape, 0))
-    values_TWD = np.where(np.isfinite(values_TWD), values_TWD, np.nan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a driver that was never sampled
-        past = values_TWD[: half(trace)]
-        mean_WD, deviation_WD = np.nanmean(past, axis=0), np.nanstd(past, axis=0)
-    return np.nan_to_num((values_TWD - mean_WD) / np.where(deviation_WD > 1e-9, deviation_WD, 1.0))
-
-
-def _common_drivers(traces: list[Trace]) -> list[str]:
-    return [name for name in traces[0].driver_names if all(name in trace.driver_names for trace in traces)]
-
-
-def _long(trace: Trace, names: list[str]):  # type: ignore[no-untyped-def]  # pandas is imported late
-    """Return the table that neuralforecast takes; speeds in units of each series' median of the first half."""
-    import pandas as pd
-
-    speed_TW, drivers_TWD = _filled(trace.speed), _drivers(trace)
-    columns = [trace.driver_names.index(name) for name in names]
-    parts = []
-    for w, worker in enumerate(trace.workers):
-        table = pd.DataFrame({"unique_id": worker, "ds": np.arange(len(trace)), "y": speed_TW[:, w]})
-        for name, column in zip(names, columns, strict=True):
-            table[name] = drivers_TWD[:, w, column]
-        parts.append(table.bfill())
-    return pd.concat(parts, ignore_index=True)
+def from_the_start(name: str, data: Set, count: int) -> list[Array]:
+    """Return a cold peer's forecasts of the first iterations of each trace, ``[T, W]``; the first one has none."""
+    found = []
+    for trace in data.traces:
+        log_TW, drivers_TWD = log_speed(trace)[:count], drivers_of(trace)[:count]
+        columns = [_attempt(COLD[name], log_TW[:, w], drivers_TWD[:, w], 1) for w in range(log_TW.shape[1])]
+        ahead_TW = np.stack(columns, axis=1)
+        ahead_TW = np.where(np.isfinite(ahead_TW), ahead_TW, log_TW[:-1])
+        found.append(np.vstack([log_TW[:1], np.clip(ahead_TW, -20.0, 40.0)]))
+    return [np.exp(part) for part in found]
 
 
 def installed() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The data that accuracy is measured on: synthetic fleets, the recorded jobs, and real sets if available.
+"""The data that accuracy is measured on: synthetic fleets of two families, the recorded jobs, and real sets if there.
 
 Axes: T iterations, W workers.
 """
@@ -11,21 +11,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from accuracy_scalars import cm_dare, sync_switch
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace, read_traces, recorded
 from paceline.datasets.synthetic import KINDS as SYNTHETIC
 from paceline.datasets.synthetic import oracle_speed, synthetic_fleet
+from paceline.datasets.synthetic.hosted import KINDS as HOSTED
+from paceline.datasets.synthetic.hosted import hosted_fleet
 
 Array = NDArray[np.float64]
 
 DATA = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
-WORKERS, ITERATIONS, SEED = 100, 2000, 1000
-"""Size and seed of the synthetic fleets: nothing that ships was fitted to them."""
+WORKERS, ITERATIONS, SEED = 100, 2000, 5000
+"""Size and seed of the synthetic fleets: the shipped networks were fitted to the seeds 1000 to 1008."""
+
+HOSTED_WORKERS, HOSTED_ITERATIONS = 40, 1000
+"""Size of the fleets of the second generator."""
 
 AZURE_ITERATIONS = 2000
 """Number of first results of the first machine that are taken from each of the 14 measurements."""
+
+DEVELOPMENT, HELD_OUT = "development", "held out"
+"""Whether ideas were chosen on a set, or nobody looked at it before they were."""
+
+FEW_WORKERS = 12
+"""Number of first workers of a large trace that peers are fitted to if each series has a fit of its own."""
+
+FEW_OF_MANY = 2
+"""The same of a set of many traces, such as the 22 windows of bytedance."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,7 @@ class Set:
     name: str
     about: str
     traces: list[Trace]
+    role: str = DEVELOPMENT
 
     @property
     def fitting(self) -> list[Trace]:
@@ -45,6 +61,19 @@ class Set:
     def series(self) -> int:
         """How many workers there are."""
         return sum(len(trace.workers) for trace in self.traces)
+
+    def first(self, count: int) -> Set:
+        """Return the set with only so many first workers of each trace."""
+        return replace(self, traces=[t.select(workers=t.workers[:count]) for t in self.traces])
+
+    def few(self) -> Set:
+        """Return the series for peers that are slow to fit."""
+        return self.first(FEW_OF_MANY if self.series > 20 * FEW_OF_MANY and len(self.traces) > 1 else FEW_WORKERS)
+
+    def places(self, part: Set) -> NDArray[np.intp]:
+        """Return where the series of a part lie among this set's."""
+        names = [worker for trace in self.traces for worker in trace.workers]
+        return np.array([names.index(worker) for trace in part.traces for worker in trace.workers], np.intp)
 
 
 def half(trace: Trace) -> int:
@@ -57,10 +86,15 @@ def sets(quick: bool) -> Iterator[Set]:
     size = (20, 600) if quick else (WORKERS, ITERATIONS)
     for kind in SYNTHETIC:
         about = f"synthetic, {size[0]} workers x {size[1]} iterations, seed {SEED}"
-        yield Set(kind, about, [synthetic_fleet(kind, *size, seed=SEED)])
-    jobs = recorded.load_split("held-out")
-    yield Set("recorded", "the held-out jobs that ship with the library", _unique(jobs))
-    yield from _real()
+        yield Set(kind, about, [_unique(synthetic_fleet(kind, *size, seed=SEED))])
+    size = (8, 400) if quick else (HOSTED_WORKERS, HOSTED_ITERATIONS)
+    for kind in HOSTED:
+        about = f"synthetic, of the second generator, {size[0]} workers x {size[1]} iterations"
+        yield Set(kind, about, [_unique(hosted_fleet(kind, *size, seed=SEED))], HELD_OUT)
+    jobs = [_unique(trace) for trace in recorded.load_split("held-out")]
+    yield Set("recorded", "the held-out jobs that ship with the library", jobs, HELD_OUT)
+    for data in _real():
+        yield replace(data, traces=[_unique(trace) for trace in data.traces])
 
 
 def oracle(kind: str, trace: Trace) -> Array:
@@ -71,19 +105,34 @@ def oracle(kind: str, trace: Trace) -> Array:
 def _real() -> Iterator[Set]:
     if (DATA / "hivemind_multicloud").is_dir():
         jobs = read_traces(DATA / "hivemind_multicloud", "hivemind")
-        yield Set("hivemind", "training steps of five jobs in several clouds", _unique(jobs))
+        yield Set("hivemind", "training steps of five jobs in several clouds", jobs)
     if (DATA / "azure_vm_noise").is_dir():
         jobs = [t for t in read_traces(DATA / "azure_vm_noise", "azure_vm_noise") if t.workers == ("vm 0",)]
         jobs = [_in_own_units(trace.select(slice(0, AZURE_ITERATIONS))) for trace in jobs]
         about = f"14 measurements of a cloud machine, the first {AZURE_ITERATIONS} results of each"
-        yield Set("azure_vm", about, _unique(jobs))
+        yield Set("azure_vm", about, jobs, HELD_OUT)
     if (DATA / "pai_minibatch").is_dir():
         jobs = read_traces(DATA / "pai_minibatch", "pai_minibatch")
-        yield Set("pai", "mini-batches of two production jobs, every 10 s", _unique(jobs))
+        yield Set("pai", "mini-batches of two production jobs, every 10 s", jobs)
+    if (DATA / "bytedance_llm").is_dir():
+        jobs = read_traces(DATA / "bytedance_llm", "bytedance_llm", micro_batches=True)
+        about = "forward micro-batches of two jobs that train language models, by pipeline stage and window of steps"
+        yield Set("bytedance", about, jobs, HELD_OUT)
+    if (DATA / "cmdare_syncswitch").is_dir():
+        yield from _from_the_first_step(DATA / "cmdare_syncswitch")
 
 
-def _unique(traces: list[Trace]) -> list[Trace]:
-    return [replace(trace, workers=tuple(f"{trace.name}/{worker}" for worker in trace.workers)) for trace in traces]
+def _from_the_first_step(folder: Path) -> Iterator[Set]:
+    for gpu, role in (("k80", DEVELOPMENT), ("p100", HELD_OUT)):
+        about = f"logged speeds of 32 jobs on {gpu.upper()} GPUs of a cloud from the first step on (CM-DARE)"
+        yield Set(f"cmdare {gpu}", about, list(cm_dare(folder / "cmdare", gpu)), role)
+    for runs, role in (("135", DEVELOPMENT), ("24", HELD_OUT)):
+        about = f"runs {', '.join(runs)} of each synchronisation scheme, every 100 steps (Sync-Switch)"
+        yield Set(f"syncswitch {runs}", about, list(sync_switch(folder / "syncswitch", runs)), role)
+
+
+def _unique(trace: Trace) -> Trace:
+    return replace(trace, workers=tuple(f"{trace.name}/{worker}" for worker in trace.workers))
 
 
 def _in_own_units(trace: Trace) -> Trace:

@@ -1,8 +1,10 @@
-"""How long a job waits for its slowest worker when batches are sized by forecasts: the barrier head beside the mean.
+"""How long a job waits for its slowest worker when batches are sized by forecasts: sparing noisy workers.
 
 Run as ``python benchmarks/barrier.py``; it writes barrier.md beside this file. ``--quick`` prints a small table only.
-Nothing is fitted: the shipped networks and the predictors that need no fitting serve every trace from its first
-iteration, and its second half is scored. Axes: T iterations, W workers.
+Nothing is fitted: every predictor serves each trace from its first iteration, and the second half is scored. With the
+chosen risk, noisy workers are planned slower than forecast, as much as would lately have paid.
+
+Axes: T iterations, W workers.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
+from paceline.coordinator.chosen_risk import ChosenRisk
 from paceline.datasets import Trace, recorded
 from paceline.datasets.synthetic import KINDS, oracle_speed, synthetic_fleet
-from paceline.predictors import Auto, BarrierHead, GatedNARX, LastValue, Predictor, Report
+from paceline.predictors import Auto, Forecast, LastValue, Predictor, Report
+from paceline.solver import caution
 
 Array = NDArray[np.float64]
 
@@ -33,21 +37,30 @@ GROUP, GROUPS = 16, 8
 PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "LastValue": LastValue,
     "Auto": Auto,
-    "GatedNARX": lambda: GatedNARX(pretrained=True),
-    "BarrierHead": lambda: BarrierHead(pretrained=True),
 }
+CHOSEN = "Auto, risk chosen"
 
 
-def forecasts(model: Predictor, trace: Trace) -> Array:
-    """Return what is forecast one step ahead in the second half, ``[T, W]``."""
+def forecasts(model: Predictor, trace: Trace) -> tuple[Array, Array]:
+    """Return what is forecast one step ahead, and its spread, ``[T, W]`` each."""
     model.reset(trace.workers)
     drivers_TWD = trace.drivers_named(model.driver_names)
-    speed_TW = np.empty(trace.seconds.shape)
+    speed_TW, spread_TW = np.empty(trace.seconds.shape), np.empty(trace.seconds.shape)
     for k in range(len(trace)):
         drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        speed_TW[k] = model.predict(drivers_WD).speed
+        forecast = model.predict(drivers_WD)
+        speed_TW[k], spread_TW[k] = forecast.speed, forecast.spread
         model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
-    return speed_TW[len(trace) // 2 :]
+    return speed_TW, spread_TW
+
+
+def spared(speed_TW: Array, spread_TW: Array, truth_TW: Array) -> Array:
+    """Return the forecasts with the caution that would have paid before each iteration."""
+    chosen, found = ChosenRisk(), []
+    for speed_W, spread_W, truth_W in zip(speed_TW, spread_TW, truth_TW, strict=True):
+        found.append(speed_W / caution(spread_W, chosen.risk))
+        chosen.judge(Forecast(speed_W, spread_W), truth_W)
+    return np.array(found)
 
 
 def overhead(forecast_TW: Array, speed_TW: Array) -> float:
@@ -75,19 +88,22 @@ def sets(workers: int, iterations: int) -> Iterator[tuple[str, list[Trace], list
 
 
 def rows(workers: int, iterations: int) -> Iterator[str]:
-    names = list(PREDICTORS)
-    yield "| traces | " + " | ".join(names) + " | oracle | BarrierHead / GatedNARX | BarrierHead / Auto |"
-    yield "| --- |" + " --- |" * (len(names) + 3)
+    names = [*PREDICTORS, CHOSEN]
+    yield "| traces | " + " | ".join(names) + f" | oracle | {CHOSEN} / Auto |"
+    yield "| --- |" + " --- |" * (len(names) + 2)
     for name, traces, known in sets(workers, iterations):
-        truth_TW = side_by_side([trace.speed[len(trace) // 2 :] for trace in traces], traces)
-        found = {
-            n: overhead(side_by_side([forecasts(m(), t) for t in traces], traces), truth_TW)
-            for n, m in PREDICTORS.items()
-        }
-        oracle = f"{overhead(side_by_side(known, traces), truth_TW):.1%}" if known else "-"
+        truth_TW = side_by_side([trace.speed for trace in traces], traces)
+        late = slice(len(truth_TW) // 2, None)
+        found = {}
+        for n, make in PREDICTORS.items():
+            speed, spread = zip(*[forecasts(make(), trace) for trace in traces], strict=True)
+            speed_TW, spread_TW = side_by_side(list(speed), traces), np.hstack([s[: len(truth_TW)] for s in spread])
+            found[n] = overhead(speed_TW[late], truth_TW[late])
+            if n == "Auto":
+                found[CHOSEN] = overhead(spared(speed_TW, spread_TW, truth_TW)[late], truth_TW[late])
+        oracle = f"{overhead(side_by_side(known, traces), truth_TW[late]):.1%}" if known else "-"
         cells = " | ".join(f"{found[n]:.1%}" for n in names)
-        ratios = " | ".join(f"{found['BarrierHead'] / found[n]:.3f}" for n in ("GatedNARX", "Auto"))
-        yield f"| {name} | {cells} | {oracle} | {ratios} |"
+        yield f"| {name} | {cells} | {oracle} | {found[CHOSEN] / found['Auto']:.3f} |"
         print(name, found, flush=True)
 
 
@@ -112,7 +128,7 @@ Machine: {machine()}, one thread used; other work ran on it. {time.perf_counter(
 Batches of a group of {GROUP} workers are sized by the forecasts; the overhead is how much longer the iteration then
 takes than with the best split for the true speeds: `max(p / v) * sum(v) / sum(p) - 1`, mean over {GROUPS} random groups
 in each iteration of the second half. Nothing was fitted to these traces: every predictor serves them from the first
-iteration on, the networks as they ship. Synthetic fleets are {WORKERS} workers x {ITERATIONS} iterations of a seed that
+iteration on. Synthetic fleets are {WORKERS} workers x {ITERATIONS} iterations of a seed that
 the networks never saw; the oracle knows their hidden state, but not their noise and spikes. The held-out recorded jobs
 have four workers each and are placed side by side, each worker in units of its median speed. Lower is better. The
 oracle's remaining overhead comes from noise and spikes of single iterations: no forecast can remove it.

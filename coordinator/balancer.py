@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator import why
+from paceline.coordinator.chosen_risk import ChosenRisk
 from paceline.coordinator.decision import Situation, decide
 from paceline.coordinator.limits import Limits, require_drivers, require_fleet
 from paceline.coordinator.plan import Plan
@@ -98,6 +99,7 @@ class LoadBalancer:
         self._curious = predictor if isinstance(predictor, WantsExcitation) else None
         self._iterations = 0
         self._trust = Trust()
+        self._chosen_risk = ChosenRisk()
         now = self._start(limits)
         reason = "Equal batches: no iteration has been reported yet."
         self.plan = self._planned(evaluate(now.curves, self._sizes), now, reason, acted=False)
@@ -127,6 +129,8 @@ class LoadBalancer:
         require_drivers("drivers_now", drivers_now, self.predictor)
         self.observe(report)
         # `self.plan` is still the plan that sized the batches just run.
+        if self.policy.risk == "auto":
+            self._chosen_risk.judge(self.plan.forecast, report.speed)
         self._trust.judge(report, self._limits.equal(), self.plan.forecast.curves)
         self._iterations += 1
         forecast = self._forecast(drivers_now)
@@ -194,6 +198,7 @@ class LoadBalancer:
             "missed": self._missed.copy(),
             "speed_before": self._speed_before.copy(),
             "memory_limits": self._limits.memory.copy(),
+            "cost_of_risks": self._chosen_risk.cost_R.copy(),
             **{f"trust/{name}": value for name, value in self._trust.state_dict().items()},
             **predictor,
         }
@@ -222,6 +227,7 @@ class LoadBalancer:
         # `get` with defaults below: states saved by older versions lack these entries.
         self._limits = limits
         self._trust.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("trust/")})
+        self._chosen_risk.cost_R = np.array(state.get("cost_of_risks", self._chosen_risk.cost_R))
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
         self._direction = np.array(state["direction"])
@@ -305,6 +311,7 @@ class LoadBalancer:
             changed_ago=self._iterations - self._changed_at,
             chance=self._trust.least_gain,
             speed_before=self._speed_before,
+            risk=self._chosen_risk.risk if isinstance(self.policy.risk, str) else self.policy.risk,
         )
 
     def _start(self, limits: Limits) -> Situation:

@@ -40,6 +40,8 @@ class Situation:
         The gain that noise alone may promise.
     speed_before
         Forecast speeds from which the sizes in use were chosen, ``[W]``; NaN where nothing was known.
+    risk
+        How much to spare workers with noisy forecasts: the policy's, or the one chosen.
     """
 
     policy: Policy
@@ -52,6 +54,7 @@ class Situation:
     changed_ago: Sizes
     chance: float = 0.0
     speed_before: Array | None = None
+    risk: float = 0.0
 
     @cached_property
     def curves(self) -> Curves:
@@ -60,9 +63,8 @@ class Situation:
 
     @cached_property
     def cautious_curves(self) -> Curves:
-        """The curves to compare sizes with: stretched for noisy workers if the policy has a risk above 0."""
-        risk = self.policy.risk
-        return cautious(self.curves, self.forecast.spread, risk) if risk else self.curves
+        """The curves to compare sizes with: stretched for noisy workers at a risk above 0."""
+        return cautious(self.curves, self.forecast.spread, self.risk) if self.risk else self.curves
 
     @cached_property
     def bounds(self) -> tuple[Array, Array, bool]:
@@ -80,7 +82,7 @@ class Situation:
 
     def best(self, low: Array, high: Array) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``."""
-        return self.limits.split(self.curves, low, high, self.forecast.spread, self.policy.risk)
+        return self.limits.split(self.curves, low, high, self.forecast.spread, self.risk)
 
     @cached_property
     def kept(self) -> Split:
@@ -128,7 +130,7 @@ def _weighed(now: Situation, low: Array, high: Array) -> tuple[Split, str]:
         return now.kept, (
             f"Kept the sizes: the best split would gain {why.percent(gain)}, but a first step would gain nothing"
         )
-    expected = why.expected(made, kept, now.horizon, now.policy.risk)
+    expected = why.expected(made, kept, now.horizon, now.risk)
     return chosen, f"{_moved(now, chosen.sizes)}: {expected}{cut or _rounding(now, made)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -46,7 +47,8 @@ class Policy:
         Fewest and most samples: one number for all workers, or a mapping by name. A worker that is not named has a
         lower bound of 1 and no upper bound. Memory limits that a predictor learns come with its forecast.
     risk
-        How much to spare workers with noisy forecasts, 0 to 2: see :func:`paceline.solver.caution`.
+        How much to spare workers with noisy forecasts, 0 to 2: see :func:`paceline.solver.caution`. With ``"auto"`` it
+        is chosen online, from what each choice would lately have cost.
 
     Raises
     ------
@@ -73,7 +75,7 @@ class Policy:
     quantum: int = 1
     lower: int | Mapping[str, int] = 1
     upper: int | Mapping[str, int] | None = None
-    risk: float = 0.0
+    risk: float | Literal["auto"] = 0.0
 
     def __post_init__(self) -> None:
         for name in ("warmup", "cooldown", "reversal_memory", "seed"):
@@ -83,7 +85,8 @@ class Policy:
         _require("urgent", self.urgent, 0 <= self.urgent <= 1, "lie in [0, 1]")
         _require("largest_change", self.largest_change, self.largest_change > 0, "be above 0")
         _require("quantum", self.quantum, self.quantum >= 1, "be at least 1 sample")
-        _require("risk", self.risk, 0 <= self.risk <= 2, "lie in [0, 2]")
+        known = self.risk == "auto" if isinstance(self.risk, str) else 0 <= self.risk <= 2
+        _require("risk", self.risk, known, "lie in [0, 2], or be 'auto'")
         for name in ("lower", "upper"):
             bounds = getattr(self, name)
             each = bounds.values() if isinstance(bounds, Mapping) else () if bounds is None else (bounds,)

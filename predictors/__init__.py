@@ -8,12 +8,12 @@ from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Forecast
+from paceline.predictors.linear.rls import RLS
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.named import name_of, named, register
 from paceline.predictors.networks import GRU, LSTM, NARX, BarrierHead, GatedNARX, SimpleRNN, Training
 from paceline.predictors.protocol import OptsOut, Predictor, WantsExcitation
 from paceline.predictors.report import Report
-from paceline.predictors.rls import RLS
 from paceline.predictors.trees import Boosting
 
 KINDS: tuple[type[FleetPredictor], ...] = (

@@ -1,35 +1,45 @@
-"""Auto: the predictor to take when nothing is known about the fleet yet. It needs no fitting."""
+"""Auto: the predictor to take when nothing is known about the fleet yet. It needs no fitting. Axis: W workers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from paceline._arrays import Array
+import numpy as np
+
+from paceline._arrays import Array, Mask
+from paceline.predictors.averages.seasonal import Seasonal
+from paceline.predictors.averages.smoothed import Averages
 from paceline.predictors.calibrated import Calibrated
+from paceline.predictors.linear.pooled import Pooled
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.networks.gated import GatedNARX
-from paceline.predictors.rls import RLS
 
-SIMPLE = ("last-value", "ewma:smoothing=0.5", "ewma:smoothing=0.25", "ewma:smoothing=0.1", "ewma:smoothing=0.03")
-"""Its simple experts. Huber's EWMA and the running median made it slower and hardly better, so they are left out."""
+SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
+"""Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
 
 HEAD_START = 18.0
-"""Regret that the network begins with: about three quarters of the trust, until other experts earn more."""
+"""Regret that the uncorrected network begins with: about 70 % of the trust, until other experts earn more."""
+
+WARM_UP, FASTER = 5, np.log(1.2)
+"""Reports after which a worker has warmed up, times it may start afresh before, and the rise in log speed for that."""
 
 
 class Auto(Calibrated):
-    """The library's default: a mixture of simple predictors, RLS and the shipped GatedNARX, with calibrated quantiles.
+    """The library's default: averages, periods, and the shipped GatedNARX with a correction that the fleet teaches.
 
-    It serves any fleet from the first report on, without fitting: RLS learns each worker while it serves, and the
-    network was fitted to other jobs. For each worker, the experts that forecast it best gain the trust, and quantiles
-    are corrected online. Fitting is optional: it trains the network further on your traces (which needs torch), and
-    gives RLS its starting weights for new workers.
+    It serves any fleet from the first report on, without fitting: the network was fitted to other jobs, and a linear
+    correction of it is learnt from all workers together while it serves. For each worker, the experts that forecast it
+    best gain the trust, and quantiles are corrected online. A worker's first iterations are often slow for reasons that
+    do not return, such as loading and compiling: one that turns out more than 20 % faster than forecast within five
+    reports starts afresh, up to five times. Fitting is optional: it trains the network further on your traces (which
+    needs torch).
 
     Parameters
     ----------
     drivers
-        Names of the drivers (driving factors, such as the CPU share) that RLS learns to use; they may mean anything.
-        The network also reads those that it was fitted with.
+        Names of the drivers (driving factors, such as the CPU share) that the correction learns to use; they may mean
+        anything. Network and correction also read those that the network was fitted with.
 
     Examples
     --------
@@ -45,13 +55,36 @@ class Auto(Calibrated):
     (True, True)
     """
 
+    opts_out: ClassVar[Mapping[str, str]] = {
+        "a_silent_worker_leaves_others_alone": "its correction of the network is learnt from all workers together"
+    }
+
     def __init__(self, drivers: Sequence[str] = ()) -> None:
         self.drivers = tuple(drivers)
-        experts = (*SIMPLE, RLS(drivers=self.drivers), GatedNARX(pretrained=True))
-        super().__init__(_HeadStart(experts))
+        network = Pooled(GatedNARX(pretrained=True), self.drivers)
+        super().__init__(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return super()._fresh(count) | {"forgotten": np.zeros(count)}
+
+    def _compare(self, forecast_W: Array, speed_W: Array) -> None:
+        """Forget what was seen of workers that still warmed up, before this report is learnt; track the quantiles."""
+        rows = self._rows
+        if rows["compared"].min() < WARM_UP:
+            young_W = (rows["compared"] < WARM_UP) & (rows["forgotten"] < WARM_UP)
+            warming_W = young_W & (np.log(speed_W / forecast_W) > FASTER)  # False for a first report: no forecast yet
+            if warming_W.any():
+                self._forget(warming_W)
+                forecast_W = np.where(warming_W, np.nan, forecast_W)
+        super()._compare(forecast_W, speed_W)
+
+    def _forget(self, forgotten_W: Mask) -> None:
+        count_W = self._rows["forgotten"] + forgotten_W
+        super()._forget(forgotten_W)
+        self._rows["forgotten"] = count_W
 
 
-class _HeadStart(Mixture):
+class HeadStart(Mixture):
     """A mixture that trusts its last expert from the start, because that one was fitted to other fleets."""
 
     def _fresh(self, count: int) -> dict[str, Array]:

@@ -22,11 +22,20 @@ LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 LEVELS_L = np.array(LEVELS)
 SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 
-STEP, FIRST_STEPS = 0.3, 3.0
-"""How far a quantile moves in one iteration, in running scales: STEP, or 1 / (FIRST_STEPS + iterations) if larger."""
+STEP = 0.3
+"""How far a quantile moves in one iteration, in running scales."""
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
+
+FRESH = 20
+"""Errors until which quantiles are those of normal errors: too few to count how often they hold."""
+
+NORMAL_SCALE = 1.25
+"""Deviation of normal errors over their mean size, sqrt(pi / 2)."""
+
+EARLY_FADING = 2.0
+"""Early errors fade as in a mean with weights that grow linearly: the first ones after a warm-up are the largest."""
 
 FARTHEST = 2.5
 """Farthest a quantile may lie, in root mean squares of recent errors, so that it soon recovers from a first spike."""
@@ -109,22 +118,34 @@ class Calibrated(NestedPredictor):
         rows, error_W = self._rows, np.log(speed_W / forecast_W)
         seen_W = np.isfinite(error_W)
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-        first_W = seen_W & (rows["compared"] == 0)
-        bounded_W = np.minimum(size_W, LARGEST_JUMP * rows["scale"])
-        rate_W = np.maximum(SCALE_SMOOTHING, 1.0 / (1.0 + rows["compared"]))
-        scale_W = np.where(first_W, size_W, rows["scale"] + rate_W * (bounded_W - rows["scale"]))
-        start_WL = rows["quantiles"]
-        if first_W.any():
-            start_WL[first_W] = size_W[first_W, None] * SCORES_L
-        step_W = np.maximum(STEP, 1.0 / (FIRST_STEPS + rows["compared"])) * scale_W
-        missed_WL = error_W[:, None] <= start_WL
-        moved_WL = start_WL + step_W[:, None] * (LEVELS_L - missed_WL)
+        settled = bool(seen_W.all() and rows["compared"].min() >= FRESH)  # without new workers there is a shorter way
+        rate = SCALE_SMOOTHING if settled else self._early_rate()
+        scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
+        if not settled:
+            scale_W = np.where(rows["compared"] == 0, size_W, scale_W)
+        missed_WL = error_W[:, None] <= rows["quantiles"]
+        moved_WL = rows["quantiles"] + (STEP * scale_W)[:, None] * (LEVELS_L - missed_WL)
+        if not settled:
+            moved_WL = self._early(moved_WL, scale_W)
         super()._compare(forecast_W, speed_W)
         reach_W1 = FARTHEST * np.sqrt(np.maximum(rows["squared_error"], SMALLEST_SCALE**2))[:, None]
         moved_WL = _rising(np.minimum(np.maximum(moved_WL, -reach_W1), reach_W1))
-        rows["quantiles"] = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
-        rows["scale"] = np.where(seen_W, scale_W, rows["scale"])
-        rows["compared"] = rows["compared"] + seen_W
+        if not settled:
+            moved_WL = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
+            scale_W = np.where(seen_W, scale_W, rows["scale"])
+        rows["quantiles"], rows["scale"], rows["compared"] = moved_WL, scale_W, rows["compared"] + seen_W
+
+    def _early_rate(self) -> Array:
+        return np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + self._rows["compared"]))
+
+    def _early(self, moved_WL: Array, scale_W: Array) -> Array:
+        """Return the quantiles, of workers with few errors those of a normal error of this scale, and wider.
+
+        The factor 1 + 1 / n is about that of the quantiles of Student's t: the scale of n errors is uncertain itself.
+        """
+        count_W = self._rows["compared"] + 1.0
+        wide_W = NORMAL_SCALE * scale_W * (1.0 + 1.0 / count_W)
+        return np.where((count_W < FRESH)[:, None], wide_W[:, None] * SCORES_L, moved_WL)
 
 
 def _rising(quantiles_WL: Array) -> Array:

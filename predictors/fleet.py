@@ -44,8 +44,12 @@ class FleetPredictor:
 
     workers: tuple[str, ...] = ()
 
+    columns: ClassVar[int] = 1
+    """Forecasts that it makes of each worker: above 1 only for experts that a mixture asks."""
+
     def __init__(self) -> None:
         self._rows: dict[str, Array] = {}
+        self._fleet: dict[str, Array] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={v!r}' for name, v in self.configuration().items())})"
@@ -59,6 +63,10 @@ class FleetPredictor:
     def _fresh(self, count: int) -> dict[str, Array]:
         """Return the state of ``count`` workers that have not reported: arrays with one row per worker."""
         raise TypeError(f"{type(self).__name__} must define _fresh")
+
+    def _fresh_fleet(self) -> dict[str, Array]:
+        """Return the state that all workers of a fleet share, before the first report; most predictors have none."""
+        return {}
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
         """Learn one iteration; speeds and drivers are NaN where there was no report."""
@@ -101,6 +109,7 @@ class FleetPredictor:
             raise ValueError(f"workers must not repeat a name, got {list(names)}")
         self.workers = names
         self._rows = self._fresh_rows(len(names))
+        self._fleet = self._fresh_fleet()
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
@@ -155,6 +164,7 @@ class FleetPredictor:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, as arrays."""
         rows = {f"rows/{name}": rows.copy() for name, rows in self._rows.items()}
+        rows |= {f"fleet/{name}": values.copy() for name, values in self._fleet.items()}
         learnt = {f"learnt/{name}": value.copy() for name, value in self._learnt().items()}
         return {"workers": np.array(self.workers, dtype=np.str_), **rows, **learnt}
 
@@ -164,14 +174,18 @@ class FleetPredictor:
         self._load_learnt({name[7:]: value for name, value in state.items() if name.startswith("learnt/")})
         self.reset([str(worker) for worker in state.get("workers", ())])
         self._require_rows({name[5:] for name in state if name.startswith("rows/")})
-        for name, rows in self._rows.items():
-            saved = np.asarray(state.get(f"rows/{name}", rows))
-            if saved.shape != rows.shape:
-                raise ValueError(
-                    f"state {name!r} must have the shape {rows.shape}, got {saved.shape}: it was saved by "
-                    f"{type(self).__name__} with another configuration"
-                )
-            self._rows[name] = saved.astype(rows.dtype, order="F", copy=True)
+        self._rows = {name: self._loaded(state, f"rows/{name}", rows) for name, rows in self._rows.items()}
+        self._fleet = {name: self._loaded(state, f"fleet/{name}", values) for name, values in self._fleet.items()}
+
+    def _loaded(self, state: Mapping[str, NDArray[Any]], name: str, fresh: Array) -> Array:
+        """Return a copy of one saved array, or the fresh one if there is none: a model file holds no fleet."""
+        saved = np.asarray(state.get(name, fresh))
+        if saved.shape != fresh.shape:
+            raise ValueError(
+                f"state {name!r} must have the shape {fresh.shape}, got {saved.shape}: it was saved by "
+                f"{type(self).__name__} with another configuration"
+            )
+        return saved.astype(fresh.dtype, order="F", copy=True)
 
     # -- what predictors that learn from traces override ---------------------------------------------------------
 
@@ -187,6 +201,14 @@ class FleetPredictor:
     def _compare(self, forecast_W: Array, speed_W: Array) -> None:
         """Update the running squared error of each worker's forecast."""
         self._rows["squared_error"] = _updated_error(self._rows["squared_error"], forecast_W, speed_W)
+
+    def _forget(self, forgotten_W: Mask) -> None:
+        """Let these workers start afresh, as if they had never reported; the others keep their state."""
+        fresh = self._fresh_rows(int(forgotten_W.sum()))
+        for name, rows in self._rows.items():
+            # A new array, not a change in place: caches recognise the state that they belong to by its arrays.
+            self._rows[name] = rows.copy(order="F")
+            self._rows[name][forgotten_W] = fresh[name]
 
     def _doubted(self, forecast_W: Array, speed_W: Array) -> Mask:
         """Return whose speeds are not believed yet: those far above the forecast for the first time.
@@ -278,7 +300,10 @@ def _updated_error(error_W: Array, forecast_W: Array, speed_W: Array) -> Array:
     """Smooth the squared error of the log speed: half as fast counts the same as twice as fast."""
     with np.errstate(divide="ignore", invalid="ignore"):
         newest = np.square(np.log(speed_W / forecast_W))
-    smoothed = np.where(np.isfinite(error_W), error_W + ERROR_SMOOTHING * (newest - error_W), newest)
+    smoothed = error_W + ERROR_SMOOTHING * (newest - error_W)
+    if np.isfinite(smoothed).all():
+        return np.asarray(smoothed)
+    smoothed = np.where(np.isfinite(error_W), smoothed, newest)
     return np.where(np.isfinite(newest), smoothed, error_W)
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Mask
 from paceline.predictors.adopted import adopted
 from paceline.predictors.averages.smoothed import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
@@ -94,6 +94,7 @@ class Mixture(NestedPredictor):
         self._inner = _averages_together([adopted(expert) for expert in self.experts])
         # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
         self._asked_once = all(type(inner)._speed_of is FleetPredictor._speed_of for inner in self._inner)
+        self._columns = sum(inner.columns for inner in self._inner)
         self._answer: _Answer | None = None
 
     @property
@@ -101,7 +102,7 @@ class Mixture(NestedPredictor):
         """How far each expert is trusted, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
         self._require_fleet()
         regret_WE, square_WE = self._rows["regret"], self._rows["square"]
-        count = len(self.experts)
+        count = self._columns
         rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(np.log(count + 1.0) / np.maximum(square_WE, 1e-12)))
         merit_WE = rate_WE * (regret_WE - rate_WE * square_WE) + np.log(rate_WE)
         trust_WE = np.exp(merit_WE - merit_WE.max(axis=1, keepdims=True))
@@ -109,12 +110,18 @@ class Mixture(NestedPredictor):
         return np.asarray((1.0 - SHARE) * trust_WE + SHARE / count)
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        experts = len(self.experts)
         return {
-            "regret": np.zeros((count, experts)),
-            "square": np.zeros((count, experts)),
+            "regret": np.zeros((count, self._columns)),
+            "square": np.zeros((count, self._columns)),
             "scale": np.full(count, np.nan),
         }
+
+    def _forget(self, forgotten_W: Mask) -> None:
+        """Let workers start afresh; what was expected of them is judged no more."""
+        super()._forget(forgotten_W)
+        if self._answer is not None:
+            self._answer.expected_WE[forgotten_W] = np.nan
+            self._answer.mean_W[forgotten_W] = np.nan
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
@@ -141,13 +148,11 @@ class Mixture(NestedPredictor):
 
     def _expected(self, drivers_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
         """Return the log speed that each expert expects."""
-        speed_WE = np.empty((len(drivers_WD), len(self.experts)), order="F")
+        speed_WE = np.empty((len(drivers_WD), self._columns), order="F")
         first = 0
         for inner, mine_WD in self._with_drivers(drivers_WD):
-            asked = ask(inner, mine_WD)
-            last = first + (asked.shape[1] if asked.ndim > 1 else 1)
-            speed_WE.T[first:last] = asked.T
-            first = last
+            speed_WE.T[first : first + inner.columns] = ask(inner, mine_WD).T
+            first += inner.columns
         return np.log(speed_WE, out=speed_WE)
 
     def _mean(self, expected_WE: Array) -> Array:
@@ -173,16 +178,21 @@ class Mixture(NestedPredictor):
     def _learn_weights(self, log_speed_W: Array, expected_WE: Array, mean_W: Array) -> None:
         rows, error_W = self._rows, log_speed_W - mean_W
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-        smoothed_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
-        scale_W = np.where(np.isnan(rows["scale"]), size_W, smoothed_W)
+        scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
+        whole = bool(np.isfinite(scale_W).all())  # everybody reported, and not for the first time
+        if not whole:
+            scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
         better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
         gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
-        gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
-        seen_W = np.isfinite(error_W)
-        kept_W1 = np.where(seen_W, DISCOUNT, 1.0)[:, None]
-        rows["regret"] = kept_W1 * rows["regret"] + gain_WE
-        rows["square"] = kept_W1 * rows["square"] + np.square(gain_WE)
-        rows["scale"] = np.where(seen_W, scale_W, rows["scale"])
+        kept: Array | float = DISCOUNT
+        if not whole:
+            gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
+            seen_W = np.isfinite(error_W)
+            kept = np.where(seen_W, DISCOUNT, 1.0)[:, None]
+            scale_W = np.where(seen_W, scale_W, rows["scale"])
+        rows["regret"] = kept * rows["regret"] + gain_WE
+        rows["square"] = kept * rows["square"] + np.square(gain_WE)
+        rows["scale"] = scale_W
 
 
 @dataclass(frozen=True, eq=False)

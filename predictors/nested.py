@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Mask
 from paceline.predictors.fitting import Fitting, fit_with
 from paceline.predictors.fleet import FleetPredictor
 
@@ -76,6 +76,11 @@ class NestedPredictor(FleetPredictor):
         for inner in self._inner:
             inner.rename(old, new)
 
+    def _forget(self, forgotten_W: Mask) -> None:
+        super()._forget(forgotten_W)
+        for inner in self._inner:
+            inner._forget(forgotten_W)
+
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, by the inner predictors too, as arrays."""
         state = super().state_dict()
@@ -96,5 +101,9 @@ class NestedPredictor(FleetPredictor):
     def _with_drivers(self, drivers_WD: Array) -> Iterator[tuple[FleetPredictor, Array]]:
         """Yield each inner predictor with the drivers that it reads, in its order."""
         for inner, places in zip(self._inner, self._reading()[1], strict=True):
-            # Take from the transpose, where a driver's column is contiguous.
-            yield inner, drivers_WD.T.take(places, axis=0).T if len(places) else drivers_WD[:, :0]
+            if not len(places):
+                yield inner, drivers_WD[:, :0]
+            elif inner.driver_names == self.driver_names:
+                yield inner, drivers_WD
+            else:  # take from the transpose, where a driver's column is contiguous
+                yield inner, drivers_WD.T.take(places, axis=0).T

@@ -272,3 +272,18 @@ def test_complex_roots_of_a_moving_average_are_recovered():
     fit, loss = fit_css(value_TN, np.zeros((4000, 1, 0)), (0, 0, 2))
     assert fit.ma == pytest.approx([0.4, 0.5], abs=0.04)
     assert loss == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_driver_that_hardly_moved_while_fitted_does_no_harm_when_it_spikes():
+    rng = np.random.default_rng(15)
+    driver_TW = rng.normal(0.0, [1.0, 1e-3], (400, 2))
+    log_TW = rng.normal(0.0, 0.05, (400, 2)) + driver_TW * [0.1, 300.0]
+    trace = Trace(
+        np.ones_like(log_TW), np.exp(-log_TW), workers=["a", "b"], drivers=driver_TW[:, :, None], driver_names=("load",)
+    )
+    model = ARIMA().fit([trace])
+    model.reset(trace.workers)
+    for k in range(300):
+        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=trace.drivers[k]))
+    spiked = model.predict([[8.0], [8.0]]).speed
+    assert spiked[1] < 2.0 * np.exp(log_TW[:, 1].max())

@@ -31,6 +31,11 @@ def rms(errors):
     return float(np.sqrt(np.nanmean(np.square(errors))))
 
 
+def network_of(model):
+    mixture = model._inner[0]
+    return mixture._inner[-1]._inner[0]
+
+
 @pytest.fixture(scope="module")
 def unseen():
     return synthetic_fleet("mixed", workers=20, iterations=600, seed=9)
@@ -73,9 +78,7 @@ def test_fitting_goes_on_from_the_shipped_network():
     rng = np.random.default_rng(2)
     beat_TW = np.resize([0.0, 0.0, 0.0, 0.0, 0.6], (500, 1)) + rng.normal(0.0, 0.05, (500, 8))
     trace = Trace(np.ones_like(beat_TW), np.exp(beat_TW))
-    model = Auto().fit([trace.select(slice(0, 250))])
-    rls, network = model._inner[0]._inner[-2:]
-    assert np.any(rls.prior_weights_ != 0.0)
+    network = network_of(Auto().fit([trace.select(slice(0, 250))]))
     shipped = GatedNARX(pretrained=True)
     assert rms(served(network, trace)[0][250:]) < 0.8 * rms(served(shipped, trace)[0][250:])
 
@@ -88,7 +91,7 @@ def test_a_new_worker_trusts_the_network_first():
 
 def test_what_was_fitted_survives_a_model_file(tmp_path, unseen):
     model = Auto(drivers=("cpu_share",))
-    model._inner[0]._inner[-1].weights_["b2"] += 0.1
+    network_of(model).weights_["b2"] += 0.1
     loaded = load_model(save_model(model, tmp_path / "auto.safetensors"))
     short = unseen.select(slice(0, 30))
     assert np.array_equal(served(loaded, short)[0], served(model, short)[0])
@@ -107,3 +110,43 @@ print([name for name in ("torch", "pandas", "pyarrow", "scipy", "statsmodels", "
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_slow_first_iteration_is_forgotten():
+    rng = np.random.default_rng(3)
+    seconds = np.exp(rng.normal(0.0, 0.02, (60, 6)))
+    seconds[0] *= 15.0
+    trace = Trace(np.ones_like(seconds), seconds)
+    steady = Trace(np.ones_like(seconds[1:]), seconds[1:])
+    late, never = rms(served(Auto(), trace)[0][6:]), rms(served(Auto(), steady)[0][5:])
+    assert late == pytest.approx(never, rel=1e-6)
+
+
+def test_a_worker_is_not_forgotten_for_ever():
+    model = Auto()
+    model.reset(["a"])
+    for k in range(40):
+        model.observe(Report(samples=[1.3**k], seconds=[1.0]))
+    assert model._rows["compared"][0] >= 30
+
+
+def test_early_intervals_hold_about_as_often_as_they_say():
+    rng = np.random.default_rng(4)
+    noise = Trace(np.ones((51, 60)), np.exp(rng.normal(0.0, 0.1, (51, 60))))
+    assert 0.86 < served(Auto(), noise)[1][5:].mean() < 0.94
+
+
+def test_a_slow_iteration_that_returns_every_twentieth_is_foreseen():
+    rng = np.random.default_rng(5)
+    log_TW = rng.normal(0.0, 0.03, (400, 4)) + 0.7 * (np.arange(400) % 20 == 0)[:, None]
+    trace = Trace(np.ones_like(log_TW), np.exp(log_TW))
+    errors = served(Auto(), trace)[0]
+    assert rms(errors[200::20]) < 0.3
+
+
+def test_the_state_of_an_earlier_version_is_refused_with_a_sentence():
+    model = Auto()
+    model.reset(["a"])
+    old = {name: value for name, value in model.state_dict().items() if "deviations" not in name}
+    with pytest.raises(ValueError, match="saved by another predictor"):
+        Auto().load_state_dict(old)

@@ -175,5 +175,5 @@ def test_a_network_further_fitted_survives_a_model_file(trace, fitted, tmp_path)
 def test_the_shipped_networks_are_small():
     folder = Path(predictors.__file__).parent / "networks" / "fitted"
     sizes = {path.stem: path.stat().st_size for path in folder.glob("*.safetensors")}
-    assert set(sizes) == {"gated-narx", "barrier-head"}
+    assert set(sizes) == {"gated-narx"}
     assert max(sizes.values()) < 100_000

@@ -6,7 +6,7 @@ import pytest
 from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.predictors import LastValue, Report
-from paceline.predictors.rls import RLS
+from paceline.predictors.linear.rls import RLS
 
 
 def errors(model, trace, skip):

@@ -1,6 +1,6 @@
-"""Make the networks that come with the library: ``python -m paceline.training.shipped``.
+"""Make the network that comes with the library: ``python -m paceline.training.shipped``.
 
-They are fitted to the recorded jobs whose split is ``"fit"`` and to synthetic fleets, many of them varied: other
+It is fitted to the recorded jobs whose split is ``"fit"`` and to synthetic fleets, many of them varied: other
 amplitudes of noise, only every few iterations, measurements repeated for a while. Seeds begin at 1000; benchmarks and
 tests use smaller ones. The command takes about three minutes on one core. Axes: T iterations, W workers.
 """
@@ -15,7 +15,6 @@ import numpy as np
 
 from paceline.datasets import Trace, recorded
 from paceline.datasets.synthetic import KINDS, synthetic_fleet
-from paceline.predictors import BarrierHead
 from paceline.predictors.networks.gated import DEFAULT, GatedNARX
 from paceline.training.models import save_model
 
@@ -26,13 +25,10 @@ NEW_WORKERS, FIRST_ITERATIONS = 400, 60
 """Short fleets, so that the first iterations of a worker are learnt too."""
 
 DRIVERS = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
-"""The drivers (driving factors) that the shipped networks know, by their names in :mod:`paceline.datasets`."""
+"""The drivers (driving factors) that the shipped network knows, by their names in :mod:`paceline.datasets`."""
 
 HIDDEN = 32
-"""Units of their tanh layers."""
-
-TUNING_EPOCHS, MORE_MEASURED = 12, 6
-"""Passes of the barrier head, which starts from the other network, and how often it also sees the recorded jobs."""
+"""Units of its tanh layer."""
 
 TRAINING = replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
 
@@ -42,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 def traces() -> list[Trace]:
-    """Return the traces that the shipped networks are fitted to.
+    """Return the traces that the shipped network is fitted to.
 
     >>> any(trace.name == "digits-cnn-bursty" for trace in traces())  # held out
     False
@@ -78,16 +74,12 @@ def varied(trace: Trace, rng: np.random.Generator) -> Trace:
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Fit the networks and write their files."""
+    """Fit the network and write its file."""
     folder.mkdir(exist_ok=True)
     about = f"recorded jobs to fit and synthetic fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
     chosen = traces()
     mean = GatedNARX(hidden=HIDDEN, drivers=DRIVERS, training=TRAINING).fit(chosen)
     save_model(mean, folder / "gated-narx.safetensors", fitted_on=about)
-    head = BarrierHead(hidden=HIDDEN, drivers=DRIVERS, training=replace(TRAINING, epochs=TUNING_EPOCHS))
-    head.load_state_dict(mean.state_dict())
-    head.tune(chosen + MORE_MEASURED * recorded.load_split("fit"))
-    save_model(head, folder / "barrier-head.safetensors", fitted_on=about)
 
 
 if __name__ == "__main__":

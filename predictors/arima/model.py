@@ -122,6 +122,7 @@ class ARIMA(FleetPredictor):
         unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([UNFITTED_MOVING_AVERAGE]))
         self.coefficients_: dict[str, Coefficients] = {POOLED: unfitted}
         self.constants_: dict[str, float] = {POOLED: 0.0}
+        self.ranges_: dict[str, Array] = {POOLED: _widest(count)}
         self._served: tuple[tuple[str, ...], _Served] | None = None
 
     @property
@@ -135,6 +136,7 @@ class ARIMA(FleetPredictor):
         # Coefficients are stored by name, so the new name needs its own entry.
         known = old if old in self.coefficients_ else POOLED
         self.coefficients_[new], self.constants_[new] = self.coefficients_[known], self.constants_[known]
+        self.ranges_[new] = self.ranges_[known]
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -150,7 +152,7 @@ class ARIMA(FleetPredictor):
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
         served, rows = self._served_fleet(), self._rows
-        standard_WD = self._standard(drivers_WD)
+        standard_WD = self._standard(drivers_WD, served.range_2WD)
         value_W = np.log(speed_W) if self.log_speed else speed_W
         error_W = value_W - _explained(standard_WD, served.drivers_WD)
         seen_W = np.isfinite(error_W)
@@ -165,14 +167,18 @@ class ARIMA(FleetPredictor):
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         served = self._served_fleet()
-        regular_W = self._constant(served) + _explained(self._standard(drivers_WD), served.drivers_WD)
+        regular_W = self._constant(served) + _explained(self._standard(drivers_WD, served.range_2WD), served.drivers_WD)
         value_W = regular_W + served.space.ahead(self._rows["state"], horizon)
         speed_W = speed_of_log(value_W) if self.log_speed else value_W
         return np.where(self._rows["seen"] > 0, speed_W, np.nan)
 
-    def _standard(self, drivers_WD: Array) -> Array:
-        """Return the drivers in standard deviations; a missing one keeps its last value, or its mean if it has none."""
-        standard_WD = np.clip((drivers_WD - self.driver_mean_) / self.driver_scale_, -FAREST_DRIVER, FAREST_DRIVER)
+    def _standard(self, drivers_WD: Array, range_2WD: Array) -> Array:
+        """Return the drivers in standard deviations, within what the worker showed when it was fitted.
+
+        A coefficient of a driver that hardly moved then means nothing far outside. A missing driver keeps its last
+        value, or its mean if it has none.
+        """
+        standard_WD = np.clip((drivers_WD - self.driver_mean_) / self.driver_scale_, *range_2WD)
         last_WD = np.nan_to_num(self._rows["drivers"], nan=0.0)
         return np.where(np.isfinite(standard_WD), standard_WD, last_WD)
 
@@ -188,6 +194,7 @@ class ARIMA(FleetPredictor):
                 state_space(np.stack([f.ar for f in fits]), np.stack([f.ma for f in fits]), self.order_[1]),
                 np.stack([fit.drivers for fit in fits]),
                 np.array([self.constants_[name] for name in names]),
+                np.stack([self.ranges_[name] for name in names], axis=1),
             )
             self._served = (self.workers, served)
         return self._served[1]
@@ -219,6 +226,7 @@ class ARIMA(FleetPredictor):
         pooled, _ = fit_css(*_centred(value_TN, drivers_TND, differences), self.order_)
         self.coefficients_ = {POOLED: pooled}
         self.constants_ = {POOLED: 0.0 if differences else np.nan}
+        self.ranges_ = {POOLED: _range(drivers_TND)}
         speeds_N, least = np.isfinite(value_TN).sum(axis=0), SPEEDS_PER_COEFFICIENT * (len(pooled.vector) + 1)
         owned = {name: [n for n, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
         owned = {name: own for name, own in owned.items() if speeds_N[own].sum() >= least}
@@ -246,6 +254,7 @@ class ARIMA(FleetPredictor):
         for name, fit in zip(owned, fits, strict=True):
             self.coefficients_[name] = Coefficients(fit.drivers[:count], fit.ar, fit.ma)
             self.constants_[name] = float(fit.drivers[count:].sum())
+            self.ranges_[name] = _range(drivers_TND[:, owned[name], :count])
 
     def _panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
         """Return the workers, values and standardised drivers of all traces side by side; short ones end in gaps."""
@@ -267,8 +276,9 @@ class ARIMA(FleetPredictor):
         served = ARIMA(drivers=self.driver_names_, log_speed=self.log_speed)
         served.driver_mean_, served.driver_scale_ = self.driver_mean_, self.driver_scale_
         served.reset(trace.workers)
+        widest_2D = _widest(len(self.driver_names_))
         for drivers_WD in () if panel_TWD is None else panel_TWD:
-            served._rows["drivers"] = served._standard(served._driver_rows(drivers_WD))
+            served._rows["drivers"] = served._standard(served._driver_rows(drivers_WD), widest_2D[:, None])
             yield served._rows["drivers"]
 
     # -- saving --------------------------------------------------------------------------------------------------
@@ -285,6 +295,7 @@ class ARIMA(FleetPredictor):
             "drivers": np.stack([fit.drivers for fit in fits]),
             "ar": np.stack([fit.ar for fit in fits]),
             "ma": np.stack([fit.ma for fit in fits]),
+            "ranges": np.stack(list(self.ranges_.values())),
         }
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
@@ -297,6 +308,7 @@ class ARIMA(FleetPredictor):
         names = list(map(str, learnt["fitted"]))
         self.coefficients_ = {n: Coefficients(*map(np.array, fit)) for n, fit in zip(names, fits, strict=True)}
         self.constants_ = dict(zip(names, map(float, learnt["constant"]), strict=True))
+        self.ranges_ = dict(zip(names, map(np.array, learnt["ranges"]), strict=True))
         self._served = None
 
 
@@ -314,6 +326,17 @@ class _Served:
     space: StateSpace
     drivers_WD: Array
     constant_W: Array
+    range_2WD: Array
+    """Least and greatest driver, in deviations, that each worker showed when it was fitted."""
+
+
+def _widest(drivers: int) -> Array:
+    return np.array([[-FAREST_DRIVER], [FAREST_DRIVER]]) * np.ones(drivers)
+
+
+def _range(drivers_TND: Array) -> Array:
+    """Return the least and the greatest of each driver, ``[2, D]``."""
+    return np.stack([drivers_TND.min(axis=(0, 1)), drivers_TND.max(axis=(0, 1))])
 
 
 def _explained(standard_WD: Array, coefficients_WD: Array) -> Array:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
+LOG_SLOWEST, LOG_FASTEST = float(np.log(SLOWEST)), float(np.log(FASTEST))
+
 UNFITTED_SMOOTHING = 0.2
 """Smoothing of an EWMA that learns its smoothing, until it is fitted."""
 
@@ -145,17 +147,37 @@ class EWMA(FleetPredictor):
 
 
 class Averages(FleetPredictor):
-    """Several EWMAs at once, each one column of the forecast: a mixture merges its plain averages into this."""
+    """Several EWMAs at once, each one column of the forecast: a mixture merges its plain averages into this.
 
-    def __init__(self, smoothings: Sequence[float]) -> None:
+    Parameters
+    ----------
+    smoothings
+        Weight of the newest speed in each.
+    fading
+        The weight of the newest speed is at least ``fading / (fading + earlier reports)``: above 0 an average is not
+        held back by a worker's first speeds. At 2 its weights first grow linearly with time.
+    """
+
+    def __init__(self, smoothings: Sequence[float], fading: float = 0.0) -> None:
         super().__init__()
         self.smoothings = tuple(smoothings)
+        self.fading = fading
+
+    @property
+    def columns(self) -> int:  # type: ignore[override]  # as many as there are smoothings
+        """Forecasts that it makes of each worker."""
+        return len(self.smoothings)
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        return {"level": np.full((count, len(self.smoothings)), np.nan)}
+        return {"level": np.full((count, len(self.smoothings)), np.nan), "seen": np.zeros(count)}
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        self._rows["level"] = smoothed(self._rows["level"], speed_W[:, None], np.array(self.smoothings))
+        seen_W, weight = self._rows["seen"], np.array(self.smoothings)
+        if self.fading and seen_W.min() < self.fading / weight.min():
+            weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
+        self._rows["level"] = smoothed(self._rows["level"], speed_W[:, None], weight)
+        if self.fading:
+            self._rows["seen"] = seen_W + np.isfinite(speed_W)
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         return self._rows["level"]
@@ -286,7 +308,7 @@ class Holt(FleetPredictor):
 
 def speed_of_log(log_speed_W: Array) -> Array:
     """Return the speed of a log speed, clipped to the range of possible speeds, as a long trend would overflow."""
-    return np.exp(np.clip(log_speed_W, np.log(SLOWEST), np.log(FASTEST)))
+    return np.exp(np.minimum(np.maximum(log_speed_W, LOG_SLOWEST), LOG_FASTEST))
 
 
 def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:

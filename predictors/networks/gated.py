@@ -114,6 +114,7 @@ class GatedNARX(Network):
         self.online = online
         self.training = training
         self._answer: tuple[Array, bytes, Array] | None = None
+        self._scaled: tuple[Array, bytes, tuple[Array, Array]] | None = None
         if pretrained:
             self._load_learnt(_shipped(self.shipped_as))
 
@@ -157,6 +158,13 @@ class GatedNARX(Network):
         """Return the drivers in deviations, the last value (or 0) where one is missing, and which were ever known."""
         if not self.driver_names_:
             return drivers_WD, drivers_WD
+        past_WQ, asked = rows["past_drivers"], drivers_WD.tobytes()
+        # The forecast asked for the same, and learning asks again.
+        if self._scaled is None or self._scaled[0] is not past_WQ or self._scaled[1] != asked:
+            self._scaled = (past_WQ, asked, self._newly_scaled(rows, drivers_WD))
+        return self._scaled[2]
+
+    def _newly_scaled(self, rows: Rows, drivers_WD: Array) -> tuple[Array, Array]:
         standard_WD = (drivers_WD - self.driver_mean_) / self.driver_scale_
         standard_WD = np.minimum(np.maximum(standard_WD, -FARTHEST), FARTHEST)
         missing_WD = np.isnan(standard_WD)
@@ -226,7 +234,7 @@ class GatedNARX(Network):
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         super()._load_learnt(learnt)
-        self._answer = None
+        self._answer = self._scaled = None
 
 
 def _own_correction(own_WH: Array, hidden_WH: Array) -> Array:

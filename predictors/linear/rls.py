@@ -13,28 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.averages.smoothed import smoothed
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.linear import inputs
+from paceline.predictors.linear.inputs import REFERENCES, bounded, doubt_of, inputs_of, scale_of, target_of
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
-
-LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
-"""Number of past log speeds, and smoothings of the averages of log speed, that serve as inputs."""
-
-REFERENCES = LAGS - 1 + len(SMOOTHINGS)
-"""Inputs made of these: all but the last log speed, from which the others are measured."""
-
-FARTHEST_DRIVER = 4.0
-"""A driver counts as at most this many deviations from its mean, or from its last value."""
-
-SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
-"""Weight of the newest change in a worker's running scale, and the least scale in log speed."""
-
-HUBER = 2.0
-"""Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
 
 BLOCK = 256
 """Workers processed at a time, so that their covariances stay in the processor's cache."""
@@ -153,74 +139,42 @@ class RLS(FleetPredictor):
     # -- serving -------------------------------------------------------------------------------------------------
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        drivers = len(self.driver_names_)
-        return {
-            "log_speed": np.full((count, LAGS), np.nan),
-            "averages": np.full((count, len(SMOOTHINGS)), np.nan),
-            "scale": np.full(count, np.nan),
+        return inputs.fresh(count, len(self.driver_names_)) | {
             "weights": np.tile(self.prior_weights_, (count, 1)),
             "covariance": np.tile(np.diag(self.prior_variance_), (count, 1, 1)),
-            "last_drivers": np.full((count, drivers), np.nan),
-            "driver_mean": np.full((count, drivers), np.nan),
-            "driver_spread": np.zeros((count, drivers)),
         }
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         rows = self._rows
         inputs_WF = self._inputs(drivers_WD)
-        # No step far beyond what the worker has shown lately: weights that have gone astray do bounded harm.
-        reach_W = np.abs(inputs_WF[:, :REFERENCES]).max(axis=1) + HUBER
-        step_W = (inputs_WF * rows["weights"]).sum(axis=1)
-        step_W = np.minimum(np.maximum(step_W, -reach_W), reach_W)
-        return np.asarray(np.exp(rows["log_speed"][:, 0] + _scale(rows) * step_W))
+        step_W = bounded((inputs_WF * rows["weights"]).sum(axis=1), inputs_WF)
+        return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_of(rows) * step_W))
 
     def _inputs(self, drivers_WD: Array) -> Array:
         """Return the inputs, cached from the forecast until its iteration is learnt."""
         memory_WR, asked = self._rows["log_speed"], drivers_WD.tobytes()
         if self._asked is None or self._asked[0] is not memory_WR or self._asked[1] != asked:
-            self._asked = (memory_WR, asked, self._new_inputs(drivers_WD))
+            self._asked = (memory_WR, asked, inputs_of(self._rows, drivers_WD))
         return self._asked[2]
-
-    def _new_inputs(self, drivers_WD: Array) -> Array:
-        """Return how far references are from the last speed, then drivers from their mean and last value, in scales."""
-        rows = self._rows
-        drivers, last_W1 = len(self.driver_names_), rows["log_speed"][:, :1]
-        inputs_WF = np.empty((len(last_W1), REFERENCES + 2 * drivers), order="F")
-        np.subtract(rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
-        np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : REFERENCES])
-        inputs_WF[:, :REFERENCES] /= _scale(rows)[:, None]
-        if drivers:
-            spread_WD = np.sqrt(rows["driver_spread"]) + 1e-6
-            driven_WF = inputs_WF[:, REFERENCES:]
-            np.divide(drivers_WD - rows["driver_mean"], spread_WD, out=driven_WF[:, :drivers])
-            np.divide(drivers_WD - rows["last_drivers"], spread_WD, out=driven_WF[:, drivers:])
-            np.minimum(np.maximum(driven_WF, -FARTHEST_DRIVER), FARTHEST_DRIVER, out=driven_WF)
-        inputs_WF[np.isnan(inputs_WF)] = 0.0  # an unknown input adds nothing to the forecast
-        return inputs_WF
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
         log_speed_W = np.log(speed_W)
-        target_W = (log_speed_W - self._rows["log_speed"][:, 0]) / _scale(self._rows)
-        target_W[np.isnan(self._rows["scale"])] = np.nan  # a single speed has no change to scale by
-        inputs_WF = self._inputs(drivers_WD)
+        target_W, inputs_WF = target_of(self._rows, log_speed_W), self._inputs(drivers_WD)
         for first in range(0, len(speed_W), BLOCK):
             block = slice(first, first + BLOCK)
             self._learn_weights(block, target_W[block], inputs_WF[block])
         self._asked = None
-        self._move(log_speed_W)
-        self._move_drivers(drivers_WD)
+        inputs.move(self._rows, log_speed_W, drivers_WD)
 
     def _learn_weights(self, block: slice, target_W: Array, inputs_WF: Array) -> None:
         """Take one step of weighted recursive least squares in place; without a target (NaN) nothing is learnt."""
         weights_WF, covariance_WFF = self._rows["weights"][block], self._rows["covariance"][block]
         seen_W = np.isfinite(target_W)
         error_W = np.where(seen_W, target_W - (inputs_WF * weights_WF).sum(axis=1), 0.0)
-        leverage_W = np.sqrt(np.square(inputs_WF).sum(axis=1) / inputs_WF.shape[1])
-        doubt_W = np.maximum(np.abs(error_W) / HUBER, 1.0) * np.square(np.maximum(leverage_W / HUBER, 1.0))
         moved_WF = np.einsum("wfg,wg->wf", covariance_WFF, inputs_WF)
-        total_W = self.forgetting * doubt_W + (inputs_WF * moved_WF).sum(axis=1)
+        total_W = self.forgetting * doubt_of(error_W, inputs_WF) + (inputs_WF * moved_WF).sum(axis=1)
         weights_WF += moved_WF * (error_W / total_W)[:, None]
         learnt_WF = moved_WF * (seen_W / np.sqrt(total_W))[:, None]
         covariance_WFF -= learnt_WF[:, :, None] * learnt_WF[:, None, :]
@@ -228,25 +182,3 @@ class RLS(FleetPredictor):
         trace_W = np.einsum("wff->w", covariance_WFF)
         bound_W = np.minimum(1.0 / self.forgetting, self.prior_variance_.sum() / np.maximum(trace_W, 1e-300))
         covariance_WFF *= np.where(seen_W, bound_W, 1.0)[:, None, None]
-
-    def _move(self, log_speed_W: Array) -> None:
-        """Move the delay line, the averages and the scale; a worker that did not report keeps its own."""
-        rows, seen_W = self._rows, np.isfinite(log_speed_W)
-        change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
-        bounded_W = np.fmin(change_W, 5.0 * np.maximum(rows["scale"], SMALLEST_SCALE))
-        scale_W = np.where(np.isnan(rows["scale"]), change_W, smoothed(rows["scale"], bounded_W, SCALE_SMOOTHING))
-        rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
-        moved_WR = np.concatenate([log_speed_W[:, None], rows["log_speed"][:, :-1]], axis=1)
-        rows["log_speed"] = np.where(seen_W[:, None], moved_WR, rows["log_speed"])
-        rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
-
-    def _move_drivers(self, drivers_WD: Array) -> None:
-        rows = self._rows
-        off_WD = np.square(drivers_WD - rows["driver_mean"])
-        rows["driver_spread"] = smoothed(rows["driver_spread"], off_WD, 0.02)
-        rows["driver_mean"] = smoothed(rows["driver_mean"], drivers_WD, 0.02)
-        rows["last_drivers"] = np.where(np.isnan(drivers_WD), rows["last_drivers"], drivers_WD)
-
-
-def _scale(rows: Mapping[str, Array]) -> Array:
-    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))

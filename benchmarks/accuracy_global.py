@@ -1,0 +1,163 @@
+"""Peers with one model over all series of a set: LightGBM on differences, and neuralforecast's MLP.
+
+Axes: T iterations, W workers, D drivers, F inputs, N examples.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+import numpy as np
+from accuracy_prepared import drivers_of, log_speed, speeds, squared, tuning
+from accuracy_sets import Set, half
+from numpy.typing import NDArray
+
+from paceline.datasets import Trace
+
+Array = NDArray[np.float64]
+
+LAGS, DRIVER_LAGS, WIDTHS = 8, 4, (4, 16)
+"""Past changes, past boundaries of drivers, and widths of the moving means of changes that LightGBM sees."""
+
+MOST_EXAMPLES = 60_000
+"""Examples to choose the configuration on: more are thinned evenly. The final fit takes all."""
+
+LEAST_SCALE = 1e-3
+"""Series that hardly change are scaled by this, in log speed."""
+
+
+def lightgbm(data: Set) -> list[Array]:
+    """One model over all series on scaled differences of log speed and drivers, as mlforecast's users are advised."""
+    from lightgbm import LGBMRegressor
+
+    names = _common_drivers(data.traces)
+    tables = {drivers: [_table(trace, names if drivers else []) for trace in data.traces] for drivers in (False, True)}
+    starts = [half(trace) for trace in data.traces]
+
+    def fitted(drivers: bool, ends: list[int], most: int | None, **options: Any) -> Any:
+        inputs, change = _examples(tables[drivers], [0] * len(ends), ends)
+        every = 1 if most is None else -(-len(change) // most)
+        model = LGBMRegressor(n_estimators=300, learning_rate=0.05, num_threads=1, verbose=-1, seed=0, **options)
+        return model.fit(inputs[::every], change[::every])
+
+    def loss(choice: tuple[bool, dict[str, Any]]) -> float:
+        drivers, options = choice
+        firsts = [tuning(start) for start in starts]
+        inputs, change = _examples(tables[drivers], firsts, starts)
+        return squared(fitted(drivers, firsts, MOST_EXAMPLES, **options).predict(inputs), change)
+
+    grid = [{"objective": objective, "num_leaves": leaves} for objective in ("l2", "huber") for leaves in (8, 31)]
+    drivers, options = min(itertools.product((False, True) if names else (False,), grid), key=loss)
+    model = fitted(drivers, starts, None, **options)
+    found = []
+    for (inputs, _, scale_W), trace, start in zip(tables[drivers], data.traces, starts, strict=True):
+        later = inputs[start:]
+        change_TW = model.predict(later.reshape(-1, later.shape[-1])).reshape(later.shape[:2])
+        found.append(speeds(log_speed(trace)[start - 1 : -1] + scale_W * change_TW, trace))
+    return found
+
+
+def _table(trace: Trace, names: list[str]) -> tuple[Array, Array, Array]:
+    """Return inputs ``[T, W, F]``, the change to come ``[T, W]`` and each series' scale of changes ``[W]``."""
+    log_TW, start = log_speed(trace), half(trace)
+    change_TW = np.diff(log_TW, axis=0, prepend=np.nan)
+    scale_W = np.maximum(np.nan_to_num(np.nanstd(change_TW[: tuning(start)], axis=0)), LEAST_SCALE)
+    change_TW = change_TW / scale_W
+    columns = [trace.driver_names.index(name) for name in names]
+    drivers_TWD = drivers_of(trace)[:, :, columns]
+    past = [_later(change_TW, lag)[:, :, None] for lag in range(1, LAGS + 1)]
+    driven = [_later(drivers_TWD, lag) for lag in range(DRIVER_LAGS + 1)] if names else []
+    means = [_later(_rolling(change_TW, width), 1)[:, :, None] for width in WIDTHS]
+    known_TW = np.where(np.isfinite(trace.speed), change_TW, np.nan)
+    return np.concatenate([*past, *means, *driven], axis=2), known_TW, scale_W
+
+
+def _examples(tables: list[tuple[Array, Array, Array]], firsts: list[int], ends: list[int]) -> tuple[Array, Array]:
+    parts = [(i[a:b], c[a:b]) for (i, c, _), a, b in zip(tables, firsts, ends, strict=True)]
+    inputs = np.concatenate([i.reshape(-1, i.shape[-1]) for i, _ in parts])
+    change = np.concatenate([c.ravel() for _, c in parts])
+    return inputs[np.isfinite(change)], change[np.isfinite(change)]
+
+
+def _later(values_T: Array, lag: int) -> Array:
+    moved_T = np.full_like(values_T, np.nan)
+    moved_T[lag:] = values_T[: len(values_T) - lag]
+    return moved_T
+
+
+def _rolling(values_TW: Array, width: int) -> Array:
+    total_TW = np.nancumsum(values_TW, axis=0)
+    return (total_TW - np.nan_to_num(_later(total_TW, width))) / width
+
+
+def neural_mlp(data: Set) -> list[Array]:
+    """Neuralforecast's MLP on past log speeds and drivers, a fit for all series of one length; never fitted again."""
+    import pandas as pd
+
+    lengths = sorted({len(trace) for trace in data.traces})
+    found: dict[int, Array] = {}
+    for length in lengths:
+        places = [i for i, trace in enumerate(data.traces) if len(trace) == length]
+        names = _common_drivers([data.traces[i] for i in places])
+        table = pd.concat([_long(data.traces[i], names) for i in places], ignore_index=True)
+        if length // 2 <= MLP_LAGS + 1:  # too short for a single window
+            found |= {
+                i: speeds(np.full((length - length // 2, len(data.traces[i].workers)), np.nan), data.traces[i])
+                for i in places
+            }
+            continue
+        wide = _forecast(table, names, length - length // 2)
+        for i in places:
+            found[i] = speeds(wide[list(data.traces[i].workers)].to_numpy(), data.traces[i])
+    return [found[i] for i in range(len(data.traces))]
+
+
+MLP_LAGS = 24
+
+
+def _forecast(table: Any, names: list[str], tested: int) -> Any:
+    """Return one-step forecasts of the last iterations, a column per series."""
+    from neuralforecast import NeuralForecast
+    from neuralforecast.models import MLP
+
+    for name in ("pytorch_lightning", "lightning", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    model = MLP(
+        h=1,
+        input_size=MLP_LAGS,
+        max_steps=500,
+        hidden_size=64,
+        windows_batch_size=256,
+        inference_windows_batch_size=4096,
+        scaler_type="standard",
+        futr_exog_list=names or None,
+        random_seed=0,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    forecaster = NeuralForecast(models=[model], freq=1)
+    found = forecaster.cross_validation(df=table, n_windows=None, val_size=0, test_size=tested, step_size=1)
+    return found.pivot(index="ds", columns="unique_id", values="MLP")
+
+
+def _common_drivers(traces: list[Trace]) -> list[str]:
+    return [name for name in traces[0].driver_names if all(name in trace.driver_names for trace in traces)]
+
+
+def _long(trace: Trace, names: list[str]) -> Any:
+    """Return the table that neuralforecast takes."""
+    import pandas as pd
+
+    log_TW, drivers_TWD = log_speed(trace), drivers_of(trace)
+    parts = []
+    for w, worker in enumerate(trace.workers):
+        table = pd.DataFrame({"unique_id": worker, "ds": np.arange(len(trace)), "y": log_TW[:, w]})
+        for name in names:
+            table[name] = drivers_TWD[:, w, trace.driver_names.index(name)]
+        parts.append(table)
+    return pd.concat(parts, ignore_index=True)

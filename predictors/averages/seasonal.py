@@ -1,0 +1,113 @@
+"""Seasonal: speeds that repeat every few iterations, such as those slowed down by an evaluation or a checkpoint.
+
+Axes: W workers, D drivers, P lags, L remembered deviations, newest first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.predictors.averages.smoothed import speed_of_log
+from paceline.predictors.fleet import FleetPredictor
+
+SHORTEST, LONGEST = 2, 63
+"""Periods that are looked for, in iterations."""
+
+CYCLES = 2
+"""Number of past cycles whose deviations are averaged: one is as noisy as the last value, more lag behind changes."""
+
+LEVEL_SMOOTHING = 0.1
+"""Weight of the newest log speed in the level that deviations are measured from."""
+
+ECHO_SMOOTHING = 0.02
+"""Weight of the newest iteration in the running correlations: they remember about 50."""
+
+SMALLEST_SCALE = 1e-3
+"""Least deviation of the log speed from its level that counts as usual."""
+
+LARGEST = 10.0
+"""Deviations count as at most this many root mean squares. An event every k iterations is at most sqrt(k) of them, so
+that none is cut, but a single stall is."""
+
+SURE = 2.0
+"""Standard errors by which the correlation at the best lag must exceed 0, in as many iterations as were seen."""
+
+
+class Seasonal(FleetPredictor):
+    """Level of the log speed, plus the deviations one and two periods ago where a period shows.
+
+    The period is the lag at which deviations from the level correlate most with earlier ones; it is updated in every
+    iteration, and each worker has its own. The correction is their mean, shrunk by that correlation. Without a period
+    it is an EWMA of the log speed. Iterations without a report do not count.
+
+    Examples
+    --------
+    Every seventh iteration takes three times as long, and the next one will:
+
+    >>> from paceline.predictors import Report
+    >>> from paceline.predictors.averages.seasonal import Seasonal
+    >>> model = Seasonal()
+    >>> model.reset(["a"])
+    >>> for k in range(140):
+    ...     model.observe(Report(samples=[60], seconds=[3.0 if k % 7 == 0 else 1.0]))
+    >>> bool(model.predict().speed[0] < 35), bool(model.predict(horizon=2).speed[0] > 45)
+    (True, True)
+    """
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        return {
+            "level": np.full(count, np.nan),
+            "variance": np.zeros(count),
+            "deviations": np.zeros((count, CYCLES * LONGEST)),
+            "echoes": np.zeros((count, LONGEST - SHORTEST + 1)),
+            "power": np.zeros(count),
+            "seen": np.zeros(count),
+        }
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        rows, workers = self._rows, np.arange(len(self.workers))
+        best_W = rows["echoes"].argmax(axis=1)
+        # After a jump all deviations have one sign, and neighbouring lags correlate as well: a period stands out.
+        beside_W = rows["echoes"][workers, np.maximum(best_W - 1, 0)] * (best_W > 0)
+        beside_W += rows["echoes"][workers, np.minimum(best_W + 1, LONGEST - SHORTEST)] * (best_W < LONGEST - SHORTEST)
+        stands_out_W = rows["echoes"][workers, best_W] - np.maximum(beside_W / 2.0, 0.0)
+        share_W = stands_out_W / np.maximum(rows["power"], 1e-9)
+        share_W *= share_W * np.sqrt(rows["seen"]) > SURE
+        if not share_W.any():
+            return np.exp(rows["level"])
+        period_W = SHORTEST + best_W
+        ahead_W = period_W - 1 - (horizon - 1) % period_W  # place of the deviation one period before that iteration
+        past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
+        return speed_of_log(rows["level"] + share_W * (past_W / CYCLES) * self._scale())
+
+    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+        rows, log_speed_W = self._rows, np.log(speed_W)
+        off_W = log_speed_W - rows["level"]  # NaN without a report, and for the first
+        known_W = np.isfinite(off_W)
+        if not known_W.all():
+            rows["level"] = np.where(np.isnan(rows["level"]), log_speed_W, rows["level"])
+            off_W = np.where(known_W, off_W, 0.0)
+        rate_W = known_W * np.maximum(ECHO_SMOOTHING, 1.0 / (rows["seen"] + 1.0))
+        size_W = np.minimum(np.abs(off_W), LARGEST * self._scale())
+        rows["variance"] = rows["variance"] + rate_W * (np.square(size_W) - rows["variance"])
+        rows["level"] = rows["level"] + LEVEL_SMOOTHING * off_W
+        newest_W = np.minimum(np.maximum(off_W / self._scale(), -LARGEST), LARGEST)
+        past_WL = rows["deviations"]
+        # Two products and a sum in place: these arrays are the largest that the predictor has.
+        moved_WP = past_WL[:, SHORTEST - 1 : LONGEST] * (rate_W * newest_W)[:, None]
+        moved_WP += rows["echoes"] * (1.0 - rate_W)[:, None]
+        rows["echoes"] = moved_WP
+        rows["power"] = rows["power"] + rate_W * (np.square(newest_W) - rows["power"])
+        rows["deviations"] = _shifted(past_WL, newest_W, known_W)
+        rows["seen"] = rows["seen"] + known_W
+
+    def _scale(self) -> Array:
+        return np.sqrt(np.maximum(self._rows["variance"], SMALLEST_SCALE**2))
+
+
+def _shifted(past_WL: Array, newest_W: Array, known_W: Array) -> Array:
+    """Return the deviations with the newest in front; workers without one keep theirs."""
+    shifted_WL = np.empty_like(past_WL)
+    shifted_WL[:, 0], shifted_WL[:, 1:] = newest_W, past_WL[:, :-1]
+    return shifted_WL if known_W.all() else np.where(known_W[:, None], shifted_WL, past_WL)

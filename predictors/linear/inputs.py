@@ -1,0 +1,114 @@
+"""Inputs of linear models of the next change in log speed: past speeds, averages and drivers, in each worker's scales.
+
+Axes: W workers, D drivers, R remembered log speeds, F inputs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.predictors.averages.smoothed import smoothed
+
+Rows = dict[str, Array]
+
+LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
+"""Number of past log speeds, and smoothings of the averages of log speed, that serve as inputs."""
+
+REFERENCES = LAGS - 1 + len(SMOOTHINGS)
+"""Inputs made of these: all but the last log speed, from which the others are measured."""
+
+FARTHEST_DRIVER = 4.0
+"""A driver counts as at most this many deviations from its mean, or from its last value."""
+
+SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
+"""Weight of the newest change in a worker's running scale, and the least scale in log speed."""
+
+DRIVER_SMOOTHING = 0.02
+"""Weight of the newest sample in a driver's running mean and variance; at first they are plain means."""
+
+HUBER = 2.0
+"""Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
+
+
+def fresh(count: int, drivers: int) -> Rows:
+    """Return the memory of ``count`` workers that have not reported."""
+    return {
+        "log_speed": np.full((count, LAGS), np.nan),
+        "averages": np.full((count, len(SMOOTHINGS)), np.nan),
+        "scale": np.full(count, np.nan),
+        "seen": np.zeros(count),
+        "last_drivers": np.full((count, drivers), np.nan),
+        "driver_mean": np.full((count, drivers), np.nan),
+        "driver_spread": np.zeros((count, drivers)),
+    }
+
+
+def inputs_of(rows: Rows, drivers_WD: Array, more: int = 0) -> Array:
+    """Return how far references are from the last speed, then drivers from their mean and last value, in scales.
+
+    ``more`` columns at the end are left for the caller to fill.
+    """
+    drivers, last_W1 = drivers_WD.shape[1], rows["log_speed"][:, :1]
+    inputs_WF = np.empty((len(last_W1), REFERENCES + 2 * drivers + more), order="F")
+    if more:
+        inputs_WF[:, -more:] = 0.0
+    np.subtract(rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
+    np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : REFERENCES])
+    inputs_WF[:, :REFERENCES] /= scale_of(rows)[:, None]
+    if drivers:
+        spread_WD = np.sqrt(rows["driver_spread"]) + 1e-6
+        driven_WF = inputs_WF[:, REFERENCES : REFERENCES + 2 * drivers]
+        np.divide(drivers_WD - rows["driver_mean"], spread_WD, out=driven_WF[:, :drivers])
+        np.divide(drivers_WD - rows["last_drivers"], spread_WD, out=driven_WF[:, drivers:])
+        np.minimum(np.maximum(driven_WF, -FARTHEST_DRIVER), FARTHEST_DRIVER, out=driven_WF)
+    inputs_WF[np.isnan(inputs_WF)] = 0.0  # an unknown input adds nothing to the forecast
+    return inputs_WF
+
+
+def target_of(rows: Rows, log_speed_W: Array) -> Array:
+    """Return the change to this log speed in scales, NaN for a worker without any change before to scale by."""
+    target_W = (log_speed_W - rows["log_speed"][:, 0]) / scale_of(rows)
+    target_W[np.isnan(rows["scale"])] = np.nan
+    return np.asarray(target_W)
+
+
+def bounded(step_W: Array, inputs_WF: Array) -> Array:
+    """Return steps no farther than the worker has moved lately: weights that have gone astray do bounded harm."""
+    reach_W = np.abs(inputs_WF[:, :REFERENCES]).max(axis=1) + HUBER
+    return np.asarray(np.minimum(np.maximum(step_W, -reach_W), reach_W))
+
+
+def doubt_of(error_W: Array, inputs_WF: Array) -> Array:
+    """Return by how much an example counts less, 1 for a usual one: Huber's weights, and less for far inputs."""
+    leverage_W = np.sqrt(np.einsum("wf,wf->w", inputs_WF, inputs_WF) / inputs_WF.shape[1])
+    return np.asarray(np.maximum(np.abs(error_W) / HUBER, 1.0) * np.square(np.maximum(leverage_W / HUBER, 1.0)))
+
+
+def move(rows: Rows, log_speed_W: Array, drivers_WD: Array) -> None:
+    """Move the delay line, averages, scale and drivers on; a worker that did not report keeps its own."""
+    change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
+    moved_WR = np.empty_like(rows["log_speed"])
+    moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, rows["log_speed"][:, :-1]
+    bounded_W = np.minimum(change_W, 5.0 * scale_of(rows))
+    if np.isfinite(bounded_W).all() and np.isfinite(rows["scale"]).all():  # without gaps there is a shorter way
+        rows["log_speed"] = moved_WR
+        rows["scale"] = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
+        rows["averages"] = rows["averages"] + SMOOTHINGS * (log_speed_W[:, None] - rows["averages"])
+    else:
+        scale_W = np.where(np.isnan(rows["scale"]), change_W, smoothed(rows["scale"], bounded_W, SCALE_SMOOTHING))
+        rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
+        rows["log_speed"] = np.where(np.isfinite(log_speed_W)[:, None], moved_WR, rows["log_speed"])
+        rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
+    if not np.isnan(drivers_WD).all():
+        off_WD = np.square(drivers_WD - rows["driver_mean"])
+        rate_W1 = np.maximum(DRIVER_SMOOTHING, 1.0 / (rows["seen"] + 1.0))[:, None]
+        rows["driver_spread"] = smoothed(rows["driver_spread"], off_WD, rate_W1)
+        rows["driver_mean"] = smoothed(rows["driver_mean"], drivers_WD, rate_W1)
+        rows["last_drivers"] = np.where(np.isnan(drivers_WD), rows["last_drivers"], drivers_WD)
+    rows["seen"] = rows["seen"] + np.isfinite(log_speed_W)
+
+
+def scale_of(rows: Rows) -> Array:
+    """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
+    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))

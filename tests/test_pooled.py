@@ -1,0 +1,63 @@
+"""Pooled: a correction of a predictor that the whole fleet teaches."""
+
+import numpy as np
+import pytest
+
+from paceline.predictors import Report
+from paceline.predictors.linear.pooled import Pooled
+
+
+def hot(iterations, workers, seed=6):
+    """Log speeds that a driver explains, and the driver, ``[T, W]`` each."""
+    rng = np.random.default_rng(seed)
+    heat_TW = rng.normal(0.0, 1.0, (iterations, workers))
+    return -0.3 * heat_TW + rng.normal(0.0, 0.02, heat_TW.shape), heat_TW
+
+
+def served(model, log_TW, heat_TW):
+    """Errors of the corrected forecast of a new fleet, ``[T, W]``."""
+    model.reset([str(w) for w in range(log_TW.shape[1])])
+    return going_on(model, log_TW, heat_TW)
+
+
+def going_on(model, log_TW, heat_TW):
+    errors = []
+    for log_W, heat_W in zip(log_TW, heat_TW, strict=True):
+        errors.append(log_W - np.log(model._next_speed(heat_W[:, None], 1)[:, 0]))
+        report = Report(np.ones_like(log_W), np.exp(-log_W))
+        model._learn_report(report, report.speed, heat_W[:, None])
+    return np.array(errors)
+
+
+def rms(errors):
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_worker_that_joins_starts_with_what_the_fleet_has_learnt():
+    log_TW, heat_TW = hot(80, 9)
+    fleet, alone = Pooled("last-value", ["heat"]), Pooled("last-value", ["heat"])
+    served(fleet, log_TW[:60, :8], heat_TW[:60, :8])
+    fleet.join("new")
+    joined = going_on(fleet, log_TW[60:72], heat_TW[60:72])[3:, -1]
+    new = served(alone, log_TW[60:72, 8:], heat_TW[60:72, 8:])[3:]
+    assert rms(joined) < 0.6 * rms(new)
+
+
+def test_without_reports_it_forecasts_as_the_predictor_that_it_corrects():
+    model = Pooled("last-value")
+    model.reset(["a"])
+    model._learn_report(Report([2.0], [1.0]), np.array([2.0]), np.zeros((1, 0)))
+    assert model._next_speed(np.zeros((1, 0)), 1) == pytest.approx(np.array([[2.0, 2.0]]))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_what_the_fleet_has_learnt_is_saved_and_resumed():
+    log_TW, heat_TW = hot(40, 4)
+    model, other = Pooled("last-value", ["heat"]), Pooled("last-value", ["heat"])
+    served(model, log_TW, heat_TW)
+    other.load_state_dict(model.state_dict())
+    now = np.full((4, 1), 2.0)
+    assert np.array_equal(model._next_speed(now, 1), other._next_speed(now, 1))
+    other.reset(other.workers)
+    assert not other._fleet["weights"].any()

@@ -1,0 +1,51 @@
+"""Seasonal: it finds periods, and does no harm where there is none."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.predictors import Report, checks
+from paceline.predictors.averages.seasonal import LONGEST, SHORTEST, Seasonal
+
+
+def served(seconds_T):
+    model = Seasonal()
+    model.reset(["a"])
+    found = []
+    for seconds in seconds_T:
+        found.append(model.predict().speed[0])
+        model.observe(Report([1.0], [seconds]))
+    return np.array(found)
+
+
+@settings(derandomize=True, max_examples=15, deadline=None)
+@given(st.integers(SHORTEST, LONGEST), st.floats(1.5, 5.0), st.integers(0, 60))
+def test_an_event_of_any_period_is_foreseen_after_a_few_cycles(period, cost, phase):
+    iterations = np.arange(8 * period + 60)
+    slow_T = (iterations + phase) % period == 0
+    found = served(np.where(slow_T, cost, 1.0))
+    late = slice(-period, None)
+    assert found[late][slow_T[late]].max() < 1.0 / cost + 0.7 * (1.0 - 1.0 / cost)
+    assert found[late][~slow_T[late]].min() > 0.6
+
+
+def test_noise_without_a_period_is_forecast_nearly_as_by_its_level():
+    rng = np.random.default_rng(0)
+    log_T = rng.normal(0.0, 0.1, 1500)
+    error = np.std(np.log(served(np.exp(log_T)))[200:] + log_T[200:])
+    assert error < 1.12 * 0.1
+
+
+def test_it_keeps_the_promises_of_every_predictor():
+    assert "survives_gaps" in checks.run(Seasonal)
+
+
+def test_a_state_with_gaps_resumes():
+    model, other = Seasonal(), Seasonal()
+    model.reset(["a", "b"])
+    for k in range(90):
+        model.observe(Report([1.0, 1.0], [1.0 + (k % 4 == 0), np.nan if k % 3 else 1.0]))
+    other.load_state_dict(model.state_dict())
+    assert np.array_equal(model.predict().speed, other.predict().speed)
+    assert model.predict(horizon=3).speed == pytest.approx(other.predict(horizon=3).speed)
