@@ -230,6 +230,9 @@ def _groups_that_fit(path: Path, rows: Coded, step: float, drivers: int) -> Iter
 
 def _length(path: Path, rows: Coded, step: float) -> int:
     first, last = rows.time.min(), rows.time.max()
+    # Beyond what float64 can tell apart, rounding alone would make a panel of millions of empty iterations.
+    if np.spacing(max(abs(first), abs(last))) > step / 1000:
+        raise ValueError(f"{path}: a time of {max(first, last, key=abs):g} s is wrong, or its unit is")
     length = 1 + (last - first) / step
     if length > max(LONGEST, LONGEST_TO_ROWS * len(rows.time)):
         raise ValueError(

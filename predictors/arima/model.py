@@ -308,7 +308,9 @@ class ARIMA(FleetPredictor):
         names = list(map(str, learnt["fitted"]))
         self.coefficients_ = {n: Coefficients(*map(np.array, fit)) for n, fit in zip(names, fits, strict=True)}
         self.constants_ = dict(zip(names, map(float, learnt["constant"]), strict=True))
-        self.ranges_ = dict(zip(names, map(np.array, learnt["ranges"]), strict=True))
+        # Files from before ranges were kept: drivers are not clipped, as they were not then.
+        ranges = learnt.get("ranges", [_widest(len(self.driver_names_))] * len(names))
+        self.ranges_ = dict(zip(names, map(np.array, ranges), strict=True))
         self._served = None
 
 
