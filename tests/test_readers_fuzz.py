@@ -184,5 +184,5 @@ def test_nothing_is_lost_without_being_counted(tmp_path_factory, rows):
 def test_a_time_beyond_the_resolution_of_floating_point_is_refused_and_takes_no_memory(tmp_path):
     path = tmp_path / "x.csv"  # found by benchmarks/fuzz.py: this line took 3 GB
     path.write_bytes(b"c,,888808888889888888888888,,,,8,,,,")
-    with pytest.raises(ValueError, match=r"x\.csv: a time of 8\.888\d*e\+23 s is wrong, or its unit is"):
+    with pytest.raises(ValueError, match=r"x\.csv: a time or its unit is wrong: 8\.888\d*e\+23 s"):
         read_traces(path, "alibaba_container_usage")

@@ -1,14 +1,25 @@
 """A process does not close its interpreter while a thread of torch holds a callback of ours."""
 
+import os
 import threading
 import time
 
+import pytest
 import torch
 
 from paceline.recording.torch import callbacks
 
 
-def test_the_exit_waits_until_a_thread_has_let_go():
+def forks():
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("waits", [callbacks.let_go, forks])
+def test_the_exit_and_a_fork_wait_until_a_thread_has_let_go(waits):
     future = torch.futures.Future()
     callbacks.then(future, lambda arrived: arrived.value() + 1)
     dropped = []
@@ -20,7 +31,7 @@ def test_the_exit_waits_until_a_thread_has_let_go():
 
     thread = threading.Thread(target=sum_up)
     thread.start()
-    callbacks.let_go()
+    waits()
     assert dropped
     thread.join()
 

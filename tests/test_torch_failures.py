@@ -283,7 +283,7 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
     assert first[:7] == [
         "model must be in DistributedDataParallel, got Linear: wrap it, or use "
         'attach(..., weigh="loss") and balance.scale(loss)',
-        'weigh must be "gradients", "loss" or "none", got \'both\'',
+        'weigh must be "gradients", "loss", "none" or "sum", got \'both\'',
         "timeout must be above 0 seconds, got 0",
         "the loader deals samples to 1 ranks, but 2 ranks train together: give the loader their rank and world_size",
         "workers must be 2 different names, one for each rank, got ['a', 'a']",

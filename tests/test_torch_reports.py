@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.coordinator.torch.reports import COLUMNS, RankReports, ReportTally
+from paceline.coordinator.torch.reporting.reports import COLUMNS, RankReports, ReportTally
 
 
 def taken(*exchanges):

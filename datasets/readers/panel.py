@@ -232,7 +232,7 @@ def _length(path: Path, rows: Coded, step: float) -> int:
     first, last = rows.time.min(), rows.time.max()
     # Beyond what float64 can tell apart, rounding alone would make a panel of millions of empty iterations.
     if np.spacing(max(abs(first), abs(last))) > step / 1000:
-        raise ValueError(f"{path}: a time of {max(first, last, key=abs):g} s is wrong, or its unit is")
+        raise ValueError(f"{path}: a time or its unit is wrong: {max(first, last, key=abs):g} s")
     length = 1 + (last - first) / step
     if length > max(LONGEST, LONGEST_TO_ROWS * len(rows.time)):
         raise ValueError(

@@ -9,6 +9,7 @@ the same with any Python communication hook: 2 of 12 short jobs on a busy machin
 from __future__ import annotations
 
 import atexit
+import os
 import time
 import weakref
 from collections.abc import Callable
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     import torch
 
 LONGEST_SECONDS = 2.0
-"""A thread lets go within microseconds; one that waits for a lost rank may never do so, and must not hold the exit."""
+"""A thread lets go within microseconds; one that waits for a lost rank may never do so, and must not hold the exit, or
+a fork."""
 
 _held: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
@@ -39,3 +41,5 @@ def let_go() -> None:
 
 
 atexit.register(let_go)  # runs before the interpreter begins to close
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(before=let_go)
