@@ -118,7 +118,8 @@ Machine: {machine}
 
 Two ranks of `DistributedDataParallel` on gloo, one thread and one core each, train a small convolutional network on
 scikit-learn's digits. Every scheme trains a model of its own from the same start, on the same samples in the same
-order. Turns of a scheme and of equal batches (plain `DistributedDataParallel`, nothing attached) alternate in one run.
+order. Turns of a scheme and of equal batches (plain `DistributedDataParallel`, nothing attached) alternate in one run,
+every other round in the opposite order.
 
 - *speed-up*: iterations per second in a turn over those in the two turns of equal batches beside it; geometric mean
   over rounds, with the half-width of the 95 % confidence interval.

@@ -75,6 +75,7 @@ class Setting:
         order: list[tuple[str, int]] = []
         for seed in range(self.rounds):
             order.append((EQUAL, seed))
-            for scheme in self.schemes:
+            # Every other round runs backwards: what comes after what must not favour a scheme.
+            for scheme in self.schemes[:: -1 if seed % 2 else 1]:
                 order += [(scheme, seed), (EQUAL, seed)]
         return order
