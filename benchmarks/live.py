@@ -99,15 +99,15 @@ NOTES = """## What stands in the way
   0.8125 / 0.625 = 1.3x. Every burst begins and ends with iterations sized for what was before. The clairvoyant's column
   counts iterations, not seconds: in a replay of the balanced iterations equal batches would have spent far longer in
   the bursts than they do in turns of equal length.
-- `none`: the target of .99 is missed by a percent or two, as is one change in 100 iterations. The two cores are not
-  equally fast: for seconds at a time one takes a fifth longer for the same batch, and forecasts follow that only
-  partly. The hook that weighs gradients runs in Python and takes about 1 % of an iteration this short (torch's own
-  `allreduce_hook` as much); rank, network and planner share one core.
-- Own time is 0.6 to 0.9 ms with `auto`, where 0.3 are wanted: an exchange of reports takes that, with caches that the
+- `none`: speed is that of looking alone (`control`), which costs a percent or two: the hook that weighs gradients runs in
+  Python and takes about 1 % of an iteration this short (torch's own `allreduce_hook` as much); rank, network and planner
+  share one core. One change in 100 iterations is missed: the two cores are not equally fast, for seconds at a time one
+  takes a fifth longer for the same batch, and forecasts follow that.
+- Own time is 0.5 to 1.3 ms with `auto`, where 0.3 are wanted: an exchange of reports takes that, with caches that the
   model has just filled, and it is made in every iteration of a model this small while a rank waits for the other.
-- `quota`: `auto` is behind `ewma`: it takes three times its own time and waits more. Which of its parts is to blame was
-  not found.
-- `bursty-hogs`: nothing is gained, and why was not looked into.
+- `between`: `auto` is behind `ewma` in these four rounds although it waits less; in an earlier run it was ahead. Turns
+  differ more than the two do.
+- `bursty-hogs`: little is gained. A burst is over before the ranks wait less than they did.
 """
 
 PAGE = """# What balancing gains in a real training
