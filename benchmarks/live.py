@@ -99,10 +99,10 @@ NOTES = """## What stands in the way
   0.8125 / 0.625 = 1.3x. Every burst begins and ends with iterations sized for what was before. The clairvoyant's column
   counts iterations, not seconds: in a replay of the balanced iterations equal batches would have spent far longer in
   the bursts than they do in turns of equal length.
-- `none`: speed is that of looking alone (`control`), which costs a percent or two: the hook that weighs gradients runs in
-  Python and takes about 1 % of an iteration this short (torch's own `allreduce_hook` as much); rank, network and planner
-  share one core. One change in 100 iterations is missed: the two cores are not equally fast, for seconds at a time one
-  takes a fifth longer for the same batch, and forecasts follow that.
+- `none`: speed is that of looking alone (`control`), which costs a percent or two: the hook that weighs gradients runs
+  in Python and takes about 1 % of an iteration this short (torch's own `allreduce_hook` as much); rank, network and
+  planner share one core. One change in 100 iterations is missed: the two cores are not equally fast, for seconds at a
+  time one takes a fifth longer for the same batch, and forecasts follow that.
 - Own time is 0.5 to 1.3 ms with `auto`, where 0.3 are wanted: an exchange of reports takes that, with caches that the
   model has just filled, and it is made in every iteration of a model this small while a rank waits for the other.
 - `between`: `auto` is behind `ewma` in these four rounds although it waits less; in an earlier run it was ahead. Turns

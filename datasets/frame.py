@@ -94,9 +94,9 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
         elif span:
             found[name] = column.dt.total_seconds()
         elif name in DURATIONS and unit != "s":
-            found[name] = _numbers(found, name) * seconds_of(unit)
+            found[name] = _numbers(found, str(name)) * seconds_of(unit)
         elif name == "start" and start_unit != "s":
-            found[name] = _numbers(found, name) * seconds_of(start_unit)
+            found[name] = _numbers(found, str(name)) * seconds_of(start_unit)
     if "start" in found.columns and (late := _numbers(found, "start") > LATEST).any():
         raise ValueError(
             f"column 'start' must hold seconds since 1970, but row {_first(late)} holds "
@@ -113,11 +113,11 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
         by_number = np.argsort(workers.astype(int), kind="stable")
         workers, column = workers[by_number], np.argsort(by_number)[column]
     iteration = frame["iteration"].to_numpy(dtype=np.int64)
-    if whole := _is_whole(iteration, column, len(workers)):
-        place_W = np.argsort(column[: len(workers)])
-    else:
-        row = iteration - iteration.min()  # a number that is absent for all workers is a gap, not a neighbour
-        iterations = int(row.max()) + 1
+    row = iteration - iteration.min()  # a number that is absent for all workers is a gap, not a neighbour
+    iterations = int(row.max()) + 1
+    place_W = np.argsort(column[: len(workers)])
+    whole = _is_whole(iteration, column, len(workers))
+    if not whole:
         _check_dense(len(frame), iterations, len(workers))  # before pairs are numbered: a far row would overflow
         _check_unique(frame, row, column, len(workers))
     absent = 0 if whole else iterations - len(np.unique(row))

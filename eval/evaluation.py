@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def evaluation(
     )
 
 
-def _score(row: dict[object, object]) -> Score:
+def _score(row: Mapping[Any, Any]) -> Score:
     columns = {str(key): value for key, value in row.items()}
     numbers = {name: float(str(columns[name])) for name in ("rmse", "mae", "coverage", "overhead")}
     return Score(str(columns["predictor"]), **numbers)

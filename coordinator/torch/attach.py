@@ -158,42 +158,43 @@ def attach(
         others = (predictor, policy, timeout, workers, drivers, every)
         return terms_of(model, loader, None if items == "said" else items, weigh, accumulate, others)
     _require_loader(loader)
+    balanced: Loader = loader
     _require_weigh(model, weigh)
-    _require_items(loader, items, weigh, accumulate)
-    if isinstance(loader, KnowsWork) and loader.micro_batch and ddp_of(model) is None:
+    _require_items(balanced, items, weigh, accumulate)
+    if isinstance(balanced, KnowsWork) and balanced.micro_batch and ddp_of(model) is None:
         raise TypeError(
             f'accumulate="balance" needs DistributedDataParallel, got {type(model).__name__}: layers that gather their '
             "parameters (FSDP, HSDP) make every rank wait in every forward pass, so all need as many micro-batches"
         )
     refuse_mixing_layers(model, weigh)
-    if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
+    if balanced in _balances and (known := _balances[balanced]()) is not None and not known.closed:
         return _joined(known, model, (predictor, policy, timeout, workers, drivers, every), weigh)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = predictor or Auto()
-    policy = _policy_for(model, loader, policy)
-    if isinstance(loader, KnowsWork) and not isinstance(policy.lower, Mapping):
-        loader.least_samples = max(int(policy.lower), 1)
+    policy = _policy_for(model, balanced, policy)
+    if isinstance(balanced, KnowsWork) and not isinstance(policy.lower, Mapping):
+        balanced.least_samples = max(int(policy.lower), 1)
     sampled = drivers_for(predictor, drivers)
     ddp = ddp_of(model)
     group: dist.ProcessGroup = dist.group.WORLD if ddp is None else ddp.process_group  # type: ignore[assignment]
     exchange = Exchange(group, timeout)
     way = weigh if items is None else f"{weigh}, by terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
-    names = agree(exchange, loader, facts_of(loader, predictor, policy, way, timeout, every), workers)
+    names = agree(exchange, balanced, facts_of(balanced, predictor, policy, way, timeout, every), workers)
     clock = Clock(marks_of(model))
     # A CUDA clock reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(
-        predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
+        predictor, workers=names, global_batch=balanced.global_batch, policy=policy, horizon=1 + clock.delay
     )
     pace = Pace(every)
     how: dict[str, Any] = {"weigh": weigh, "pace": pace, "count": items}
-    balance = Balance(balancer, loader, exchange, clock, workers=names, drivers=sampled, **how)
+    balance = Balance(balancer, balanced, exchange, clock, workers=names, drivers=sampled, **how)
     balance.add(model)
     if timeout is not None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
-    _listen(loader, balance)
-    _balances[loader] = ref(balance)
+    _listen(balanced, balance)
+    _balances[balanced] = ref(balance)
     return balance
 
 

@@ -56,7 +56,8 @@ class Terms:
         self._count = count
         self._next: float | None = None
         self._warned: set[str] = set()
-        group: dist.ProcessGroup = ddp.process_group
+        group = ddp.process_group
+        assert isinstance(group, dist.ProcessGroup), "a wrapped model has one"
         self._exchange = Exchange(group)
         self._weighting = Weighting(model, self, self._exchange)
 

@@ -180,8 +180,8 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         assert self._feed is not None
         refuse_items(weigh, self._costs)
         self._attached_to = (self.model_wrapped, self._feed.loader)
-        self.balance = attach(*self._attached_to, **{**self._balancing, "weigh": weigh})
-        self.balance.on_iteration.extend(self._sinks)
+        self.balance = balance = attach(*self._attached_to, **{**self._balancing, "weigh": weigh})
+        balance.on_iteration.extend(self._sinks)
 
     @property
     def _is_attached(self) -> bool:

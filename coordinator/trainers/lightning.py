@@ -62,10 +62,10 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
             if trainer.world_size == 1:
                 return
             model, loader = _model_of(trainer), _loader_of(trainer)
-            self.balance = attach(model, loader, **{"weigh": "loss", **options})
-            self.balance.on_iteration.extend(sinks(*targets))
+            self.balance = balance = attach(model, loader, **{"weigh": "loss", **options})
+            balance.on_iteration.extend(sinks(*targets))
             if self.saved is not None:
-                self.balance.load_state_dict(self.saved)
+                balance.load_state_dict(self.saved)
 
         def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
             """Use Lightning's epoch number, which continues when a module is fitted a second time."""

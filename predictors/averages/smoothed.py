@@ -117,8 +117,8 @@ class EWMA(FleetPredictor):
         if not sum(count for _, count in parts):
             raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")
         earlier = [self.errors_G_] if fitting.warm and self.errors_G_ is not None else []
-        self.errors_G_ = np.sum([*earlier, *(error_G for error_G, _ in parts)], axis=0)
-        self.smoothing_ = float(SMOOTHING_GRID[np.argmin(self.errors_G_)])
+        self.errors_G_ = errors_G = np.sum([*earlier, *(error_G for error_G, _ in parts)], axis=0)
+        self.smoothing_ = float(SMOOTHING_GRID[np.argmin(errors_G)])
         return self
 
     def _fresh(self, count: int) -> dict[str, Array]:

@@ -126,7 +126,7 @@ class Pooled(NestedPredictor):
 def _ridge(products_FF: Array, together_F: Array) -> Array:
     penalised_FF = products_FF.copy()
     penalised_FF.flat[:: len(together_F) + 1] += RIDGE
-    return np.asarray(np.linalg.solve(penalised_FF, together_F))
+    return np.asarray(np.linalg.solve(penalised_FF, together_F), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)

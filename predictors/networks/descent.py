@@ -194,7 +194,7 @@ class _Run:
         for column in batch[1:]:
             odd_N |= torch.isinf(column).reshape(len(source_N), -1).any(dim=1).numpy()
         from_where = source_N[odd_N] if odd_N.any() else source_N
-        names = [self.windows.names[source] for source in np.unique(from_where)]
+        names = [str(self.windows.names[int(source)]) for source in np.unique(from_where)]
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         if odd_N.any():
             return f"the loss is not finite in {at}: {int(odd_N.sum())} of its windows are not, from {listed}"

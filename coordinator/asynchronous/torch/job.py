@@ -46,7 +46,7 @@ class Samples(Protocol):
         """Return the number of samples."""
         ...
 
-    def __getitem__(self, row: int) -> Any:
+    def __getitem__(self, row: int, /) -> Any:
         """Return a sample."""
         ...
 

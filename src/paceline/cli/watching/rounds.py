@@ -92,8 +92,8 @@ def _workers(run: AsyncRun) -> Table:
         table.add_row(
             Text(printable(worker), style="bold red" if worker in names else ""),
             samples(rows["sizes"][-1, w]) if there else "gone",
-            _versions(stale_W[w]),
-            _versions(rows["expected"][-1, w]),
+            _versions(float(stale_W[w])),
+            _versions(float(rows["expected"][-1, w])),
             samples(last(rows["done"][:, w])),
             samples(last(rows["in_vain"][:, w])),
             time(last(rows["waited"][:, w])),
