@@ -233,6 +233,10 @@ def table(cell: Cell, found: list[Row]) -> str:
     return "\n".join([*lines, f"\nThe bound of SaPS here is {bound} versions.{seeds}\n"])
 
 
+def taking(value: float) -> str:
+    return "never reaches it" if math.isinf(value) else f"takes {value:.0f} s"
+
+
 def seconds(value: float) -> str:
     return "never" if math.isinf(value) else f"{value:.0f}"
 
@@ -243,10 +247,10 @@ def misses(cell: Cell, found: list[Row]) -> Iterator[str]:
     saps = by_name["saps"]
     for name in BEATEN:
         if saps.median >= by_name[name].median:
-            yield f"{cell.name}: SaPS takes {seconds(saps.median)} s, {name} {seconds(by_name[name].median)} s."
+            yield f"{cell.name}: SaPS {taking(saps.median)}, {name} {taking(by_name[name].median)}."
     if saps.median > by_name["saps-measured"].median:
-        measured = seconds(by_name["saps-measured"].median)
-        yield f"{cell.name}: with forecasts SaPS takes {seconds(saps.median)} s, without {measured} s."
+        measured = taking(by_name["saps-measured"].median)
+        yield f"{cell.name}: with forecasts SaPS {taking(saps.median)}, without {measured}."
     if saps.final < by_name["bsp"].final - 0.005:
         yield f"{cell.name}: SaPS ends at {saps.final:.1%}, BSP at {by_name['bsp'].final:.1%}."
     if saps.staleness > (scheme("saps", cell.workers).bound or 0):
