@@ -4,6 +4,7 @@
 """
 
 import os
+import signal
 from importlib.util import find_spec
 
 import pytest
@@ -11,6 +12,11 @@ from hypothesis import settings
 
 settings.register_profile("paceline", deadline=None, derandomize="EXPLORE" not in os.environ)
 settings.load_profile("paceline")
+
+
+# A shell that starts the tests in the background lets them ignore interrupts, and so all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

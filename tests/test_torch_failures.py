@@ -294,5 +294,7 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
     assert first[7].startswith("the ranks must agree on the policy, got Policy(warmup=0")
     assert first[8] == "the ranks must agree on the version of paceline, got 1.0 on rank 0, 1.1 on rank 1"
     assert first[9] == "the ranks must agree on the names of the workers, got None on rank 0, ['a', 'b'] on rank 1"
-    assert first[10].startswith("loader must be a BalancedLoader, got a DataLoader, whose batches are fixed, by its batch_sampler")
+    assert first[10].startswith(
+        "loader must be a BalancedLoader, got a DataLoader, whose batches are fixed, by its batch_sampler"
+    )
     assert first[11] == 'the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")'
