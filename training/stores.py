@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
+NATIVE = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
+"""Protocols of pyarrow's own file systems. Others are asked of fsspec, and these are not: a mistake in such an address
+would end in the question for a library that does not help."""
+
+
 def addresses(address: str) -> list[str]:
     """Return the address of every file below one; of a file, its own.
 
@@ -58,18 +63,28 @@ def read(address: str) -> Iterator[Trace]:
 def _system(address: str) -> tuple[FileSystem, str]:
     """Return the file system of an address, and the path in it: pyarrow's own, or one of fsspec's."""
     import pyarrow as pa
-    from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+    from pyarrow.fs import FileSystem
 
+    if address.partition("://")[0] not in NATIVE:
+        return _fsspec(address)
     try:
         system, path = FileSystem.from_uri(address)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        require("fsspec", needed_by=f"reading {address}", extra="remote")
-        import fsspec
-
-        other: Any
-        other, path = fsspec.core.url_to_fs(address)
-        return PyFileSystem(FSSpecHandler(other)), path
+    except pa.ArrowNotImplementedError:  # this build of pyarrow lacks it
+        return _fsspec(address)
+    except pa.ArrowInvalid as error:  # as for an option that the store does not have
+        raise ValueError(f"{address}: {error}") from error
     return system, path
+
+
+def _fsspec(address: str) -> tuple[FileSystem, str]:
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+    require("fsspec", needed_by=f"reading {address}", extra="remote")
+    import fsspec
+
+    other: Any
+    other, path = fsspec.core.url_to_fs(address)
+    return PyFileSystem(FSSpecHandler(other)), path
 
 
 def _hidden(path: str, below: str) -> bool:

@@ -6,14 +6,13 @@ Axes: R rounds, W workers.
 from __future__ import annotations
 
 import base64
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paceline._require import require
-from paceline.eval.pages.figures import GREY, plain
+from paceline.eval.pages.figures import GREY, plain, png
 from paceline.eval.pages.run_report import COLOURS, LISTED, mean, number, percent, table, write_page
 
 if TYPE_CHECKING:
@@ -93,10 +92,7 @@ def async_figure(run: AsyncRun) -> bytes:
     vain.set_xlabel("seconds")
     for axes in figure.axes:
         axes.set_ylim(bottom=0)
-        axes.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    return picture.getvalue()
+    return png(figure)
 
 
 def _overview(run: AsyncRun) -> list[tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from paceline.eval.replay import CLAIRVOYANT, EQUAL, Replay
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 BLACK, GREY, BLUE, GREEN, VERMILION = "#000000", "#767676", "#0072B2", "#009E73", "#D55E00"
@@ -104,6 +106,15 @@ def _interval(leaderboard: Leaderboard, predictor: str) -> tuple[float, float]:
 def plain(name: str) -> str:
     """Return a name escaped for matplotlib: ``$`` would start a formula."""
     return printable(name).replace("$", r"\$")
+
+
+def png(figure: Figure) -> bytes:
+    """Return a report's picture, without the lines above and to the right of its panels."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=110)
+    return picture.getvalue()
 
 
 def _draw_speeds(axes: Axes, trace: Trace) -> None:

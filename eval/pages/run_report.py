@@ -6,7 +6,6 @@ Axes: T iterations, W workers.
 from __future__ import annotations
 
 import base64
-import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from paceline._arrays import Array
 from paceline._printable import printable
 from paceline._require import require
 from paceline._whole import written_whole
-from paceline.eval.pages.figures import BLACK, BLUE, GREEN, GREY, VERMILION, plain
+from paceline.eval.pages.figures import BLACK, BLUE, GREEN, GREY, VERMILION, plain, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,11 +128,7 @@ def run_figure(run: Run) -> bytes:
     waits.set_xlabel("iteration")
     for axes in (times, waits):
         axes.set_ylim(bottom=0)
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    return picture.getvalue()
+    return png(figure)
 
 
 def _draw_times(axes: Axes, run: Run) -> None:

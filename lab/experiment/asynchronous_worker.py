@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +18,7 @@ from paceline.coordinator.asynchronous.verdict import Verdict
 from paceline.lab.contention.disturbance import DISTURBANCES, Bursts
 from paceline.lab.experiment.asynchronous import AsyncSetting, AsyncTurn, write_turns
 from paceline.lab.experiment.tasks import live_task
-from paceline.lab.experiment.worker import disturbed, work_for
-from paceline.lab.processes.orphan import die_with_parent
-from paceline.recording.place import Place
+from paceline.lab.experiment.worker import disturbed, joined, work_for
 
 ENDLESS = 2**30
 """Epochs of a turn, which its seconds end."""
@@ -126,18 +122,9 @@ def _loss(job: AsyncJob, row: torch.Tensor, dataset: TensorDataset, loss: Callab
 
 
 def main() -> None:
-    """Run one rank: the first line of the standard input tells what to do."""
-    told = json.loads(sys.stdin.readline())
-    die_with_parent()
+    """Run one rank of asynchronous training."""
+    told = joined()
     rank, folder, setting = told["rank"], Path(told["folder"]), AsyncSetting(**told["setting"])
-    os.sched_setaffinity(0, told["cores"])
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=told["ranks"]
-    )
-    if told["place"]:
-        Place(**told["place"]).enter()
     between = DISTURBANCES[setting.contention].between if told["disturbed"] else 0.0
     bursts = disturbed(told, setting)
     turns = [take_turn(setting, scheme, seed, between, bursts) for scheme, seed in setting.turns]

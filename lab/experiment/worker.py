@@ -115,19 +115,25 @@ def busy_seconds() -> float:
     return float((user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"))
 
 
-def main() -> None:
-    """Run one rank: the first line of the standard input tells what to do."""
-    told = json.loads(sys.stdin.readline())
+def joined() -> dict[str, Any]:
+    """Read what to do from the first line of the standard input, and join the other ranks in this rank's place."""
+    told: dict[str, Any] = json.loads(sys.stdin.readline())
     die_with_parent()
-    rank, folder, setting = told["rank"], Path(told["folder"]), Setting(**told["setting"])
     os.sched_setaffinity(0, told["cores"])
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=told["ranks"]
+        "gloo", init_method=f"file://{told['folder']}/rendezvous", rank=told["rank"], world_size=told["ranks"]
     )
     if told["place"]:
         Place(**told["place"]).enter()
+    return told
+
+
+def main() -> None:
+    """Run one rank of synchronous training."""
+    told = joined()
+    rank, folder, setting = told["rank"], Path(told["folder"]), Setting(**told["setting"])
     result = run(setting, rank, Finish(folder / "finish"), disturbed(told, setting), told["disturbed"])
     result.write(folder / f"result{rank}.json")
     distributed.destroy_process_group()

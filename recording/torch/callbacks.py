@@ -4,6 +4,9 @@ A thread of gloo runs the callback and then lets go of it, for which it needs Py
 ended just now may be closing its interpreter by then. Python ends such a thread where it stands, and C++ ends the
 process: "terminate called without an active exception", with the work done and the exit status of a crash. Torch does
 the same with any Python communication hook: 2 of 12 short jobs on a busy machine, without a line of ours.
+
+A process that forks in that moment, to start a loading process, is no better off: the thread may hold the lock of
+CPython's list of threads, which nobody releases in the child. A test run hung there once.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ _held: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 def then(
     future: torch.futures.Future[Any], callback: Callable[[torch.futures.Future[Any]], torch.Tensor]
 ) -> torch.futures.Future[torch.Tensor]:
-    """Return ``future.then(callback)``, and let the process wait at its end until torch has dropped the callback."""
+    """Return ``future.then(callback)``; the process waits for torch to drop the callback before it ends or forks."""
     _held.add(callback)
     return future.then(callback)
 
