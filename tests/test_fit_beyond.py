@@ -12,6 +12,7 @@ from fit_cases import folder_of, learnt, networks, wavy
 from paceline.eval import leaderboard
 from paceline.predictors import ARIMA, EWMA, RLS
 from paceline.training import Source, fit, load_model
+from paceline.training.stores import addresses
 
 TORCHRUN_JOB = """
 import sys
@@ -172,3 +173,8 @@ def test_traces_are_read_over_the_protocol_of_s3(tmp_path):
         assert [trace.name for trace in Source(address)] == ["job0", "job1"]
     finally:
         server.stop()
+
+
+def test_a_mistake_in_an_address_is_told_and_no_library_is_asked_for():
+    with pytest.raises(ValueError, match=r"s3://bucket/x\?bogus=1: Unexpected query parameter"):
+        addresses("s3://bucket/x?bogus=1")

@@ -15,7 +15,7 @@ from paceline.coordinator.torch.planning import Planning
 from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.reporting.reports import COLUMNS, RankReports
 from paceline.coordinator.work import RAREST, WorkStatus
-from paceline.predictors import EWMA
+from paceline.predictors import EWMA, LastValue
 
 
 @pytest.fixture
@@ -164,3 +164,20 @@ def test_a_plan_that_took_long_once_hardly_delays_the_next(monkeypatch):
     seen = []
     planned(3, tell=lambda planning: seen.append(planning.plan_seconds))
     assert seen == pytest.approx([0.0907, 0.002, 0.0914], abs=1e-3)
+
+
+@pytest.mark.parametrize(("samples", "learnt"), [(90, [40, 40]), (100, [40, 40, 20])])
+def test_nothing_is_learnt_from_a_last_batch_of_less_than_half_the_usual_size(alone, samples, learnt):
+    class Remembers(LastValue):
+        def observe(self, report):
+            seen.extend(report.samples.tolist())
+            super().observe(report)
+
+    seen = []
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    loader = BalancedLoader(torch.zeros(samples, 2), 40)
+    balance = attach(model, loader, predictor=Remembers(), every=1)
+    for inputs in loader:
+        model(inputs).mean().backward()
+    balance.state_dict()  # takes in the last report
+    assert [size for size in seen if np.isfinite(size)] == learnt
