@@ -31,7 +31,8 @@ class Iteration:
         Samples that each worker processed, ``[W]``. With gradient accumulation an iteration is an optimiser step, so
         these are the samples of all its micro-batches.
     seconds
-        Own compute time of each worker for them, ``[W]``, in seconds; NaN where there was no report.
+        Own compute time of each worker for them, ``[W]``, in seconds; NaN where there was no report. Under a CPU quota
+        it is what they take if the quota lasts (:func:`paceline.recording.allowance.lasting`).
     forecast_seconds
         Time that the plan in use expected each worker to take for these sizes, ``[W]``, in seconds.
     comm_seconds

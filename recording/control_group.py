@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.recording.kernel_files import File
+from paceline.recording.kernel_files import File, field, number
 
 LOOKED_UP_EVERY = 0.1
 """Seconds between two lookups of the process's group: a lookup takes 4 us, about as long as two drivers."""
@@ -130,6 +130,15 @@ def cores_granted(text: bytes) -> float | None:
     """
     quota, period = text.split()[:2]
     return None if quota in (b"max", b"-1") else int(quota) / int(period)
+
+
+def used_seconds(text: bytes) -> float:
+    """Return the CPU seconds that a group has used, from ``cpu.stat`` (version 2) or ``cpuacct.usage``.
+
+    >>> used_seconds(b"usage_usec 2500000"), used_seconds(b"2500000000")
+    (2.5, 2.5)
+    """
+    return field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else number(text) * 1e-9
 
 
 def _cores(folder: Path) -> float | None:

@@ -45,8 +45,46 @@ def test_plans_that_change_nothing_become_rarer_up_to_a_limit():
             pace.planned(acted=False)
             gaps.append(gap)
             gap = 0
-    assert gaps[:5] == [10, 20, 40, 80, 160]
-    assert set(gaps[4:]) == {int(WORTH * MOST_PATIENT)}
+    assert gaps[:3] == [10, 20, 40]
+    assert set(gaps[2:]) == {int(WORTH * MOST_PATIENT)}
+
+
+def test_a_plan_that_changes_sizes_after_others_did_not_is_followed_by_some_patience():
+    pace, gaps, gap = settled(), [], 0
+    while len(gaps) < 6:
+        gap += 1
+        if pace.wants_plan(np.array([0.125, 0.125 + 2**-9]), ONE, plan_seconds=2**-10):
+            pace.planned(acted=len(gaps) >= 2)
+            gaps.append(gap)
+            gap = 0
+    assert gaps == [10, 20, 40, 20, 10, 10]
+
+
+def test_exchanges_take_at_most_a_hundredth_of_the_time_whatever_one_costs():
+    for cost in (0.0005, 0.001, 0.004):
+        pace = Pace()
+        for _ in range(WARM_UP + 1):
+            pace.wants_plan(np.array([0.01, 0.02]), ONE, plan_seconds=1.0, exchange_seconds=cost)
+        assert cost / (pace.every * 0.02) <= 0.01 < cost / ((pace.every - 1) * 0.02)
+
+
+def test_exchanges_are_never_further_apart_than_half_a_second_or_an_iteration():
+    for seconds, every in ((0.05, 10), (0.4, 1), (3.0, 1)):
+        pace = Pace()
+        for _ in range(WARM_UP + 1):
+            pace.wants_plan(np.array([seconds, seconds]), ONE, plan_seconds=1.0, exchange_seconds=0.1)
+        assert pace.every == every
+
+
+def test_a_little_more_waiting_than_usual_does_not_end_the_quiet():
+    pace = settled()
+    for _ in range(30):
+        pace.wants_plan(np.array([0.04, 0.0464]), ONE, plan_seconds=10.0)
+    quiet = pace.every
+    pace.wants_plan(np.array([0.04, 0.05]), ONE, plan_seconds=10.0)
+    assert pace.every == quiet > 1
+    pace.wants_plan(np.array([0.04, 0.08]), ONE, plan_seconds=10.0)
+    assert pace.every == 1
 
 
 def test_a_rank_that_turns_slow_is_answered_at_once_whatever_plans_did_not_help_before():
@@ -69,7 +107,7 @@ def test_ranks_that_hardly_wait_report_less_often_until_one_turns_slow():
     pace.wants_plan(np.array([0.04, 0.041]), ONE, plan_seconds=1.0)
     quiet = pace.every
     pace.wants_plan(np.array([0.04, 0.08]), ONE, plan_seconds=1.0)
-    assert (quiet, pace.every) == (2, 1)
+    assert (quiet, pace.every) == (3, 1)
 
 
 @pytest.mark.parametrize("seconds", [np.nan, 0.0, -1.0, np.inf])

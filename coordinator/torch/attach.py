@@ -24,8 +24,9 @@ from paceline.coordinator.torch.sampled import drivers_for
 from paceline.coordinator.torch.terms import Items, Terms, terms_of
 from paceline.coordinator.torch.weighting import Weigh, ddp_of
 from paceline.predictors import Auto, Predictor
+from paceline.recording.allowance import Allowance
 from paceline.recording.drivers import Driver
-from paceline.recording.torch.marks import marks_of
+from paceline.recording.torch.marks import CPUMarks, marks_of
 
 STEPS = 30
 """The default quantum divides a rank's share of the batch into at least this many steps."""
@@ -182,7 +183,10 @@ def attach(
     way = weigh if items is None else f"{weigh}, by terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
     names = agree(exchange, balanced, facts_of(balanced, predictor, policy, way, timeout, every), workers)
-    clock = Clock(marks_of(model))
+    marks = marks_of(model)
+    # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
+    allowance = Allowance() if isinstance(marks, CPUMarks) else None
+    clock = Clock(marks, allowance, torch.get_num_threads())
     # A CUDA clock reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(
         predictor, workers=names, global_batch=balanced.global_batch, policy=policy, horizon=1 + clock.delay

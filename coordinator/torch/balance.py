@@ -26,7 +26,7 @@ from paceline.coordinator.torch.passes import Passes
 from paceline.coordinator.torch.planning import Planning
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.exchange import Exchange
-from paceline.coordinator.torch.reporting.pace import Pace
+from paceline.coordinator.torch.reporting.pace import EXCHANGE_SECONDS, Pace, usual
 from paceline.coordinator.torch.reporting.reports import RankReports
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.torch.terms import Items
@@ -77,6 +77,7 @@ class Balance(Passes):
         self._thread = threading.get_ident()
         self._mixes = False
         self._sums = self._exchanges = 0
+        self._exchange_seconds, self._sent_seconds = EXCHANGE_SECONDS, 0.0
         self._started = self._wall_seconds = math.nan
         self._out_of_memory = False
         self._looked = False
@@ -222,17 +223,19 @@ class Balance(Passes):
             self._send()
 
     def _send(self) -> None:
+        began = time.perf_counter()
         position = self._loader.position
         drivers = [driver.sample() if self._pace.alert else math.nan for driver in self._drivers]
         computed = self._handed.sizes
         total = 0 if computed is None else int(computed.sum())
-        own = [self._planning.plan_seconds, self._log_norm, total, self._foreign]
+        own = [self._planning.plan_seconds, self._exchange_seconds, self._log_norm, total, self._foreign]
         measure = self._clock.report()
         if self._micro_batch:  # plans are about steps, whose micro-batches differ in number
             measure = measure.by_steps()
         features = (self._clock.features or [math.nan] * self._planning.features) if self._planning.features else []
         row = [*measure, self._out_of_memory, self._planning.checksum, *position, *own, *drivers, *features]
         self._exchange.send(row)
+        self._sent_seconds = time.perf_counter() - began
         self._out_of_memory, self._foreign, self._log_norm = False, False, math.nan
 
     def _receive(self) -> None:
@@ -243,6 +246,8 @@ class Balance(Passes):
         self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
         report_WF = self._exchange.receive()
         self._clock.wait_ends()
+        took = self._sent_seconds + time.perf_counter() - began
+        self._exchange_seconds = usual(self._exchange_seconds, took)
         rows, used = self._planning.in_order(report_WF), self.plan
         agreed = rows.together or self._planning.settle(rows, self._index)
         self._trust(rows)

@@ -13,6 +13,7 @@ from functools import reduce
 from statistics import median
 from typing import Any, NamedTuple
 
+from paceline.recording.allowance import Allowance, Spent, lasting
 from paceline.recording.torch.marks import CPUMarks, Marks
 
 NAN = float("nan")
@@ -25,11 +26,15 @@ LATEST = 16
 """Laps that a device may lag behind; beyond this the oldest are dropped."""
 
 
+NOTHING = Spent()
+
+
 class Measure(NamedTuple):
     """Measurements since the last report.
 
     They are samples, their micro-batches, steps, own seconds for all of them, and the communication seconds of the
-    previous step: from the last gradient being ready to the sum over all ranks.
+    previous step: from the last gradient being ready to the sum over all ranks. Under a CPU quota own seconds are those
+    that the work takes if the quota lasts.
     """
 
     samples: float = NAN
@@ -41,6 +46,13 @@ class Measure(NamedTuple):
     def by_steps(self) -> Measure:
         """Return the same with a step's micro-batches taken as one."""
         return self._replace(micro_batches=self.steps)
+
+
+class _Span(NamedTuple):
+    """What a part of a lap took: seconds without waits, and what was spent of a CPU quota."""
+
+    seconds: float
+    spent: Spent
 
 
 @dataclass(eq=False)
@@ -65,6 +77,10 @@ class _Lap:
     micro_batches: int = 0
     counts: bool = True
     features: tuple[float, ...] = ()
+    # What was spent of a CPU quota until the three moments above.
+    spent_begin: Spent = NOTHING
+    spent_forward: Spent = NOTHING
+    spent_end: Spent = NOTHING
 
     @property
     def waits(self) -> list[_Wait]:
@@ -81,6 +97,10 @@ class Clock:
     ----------
     marks
         How moments are marked: by the CPU's clock, or by CUDA events.
+    allowance
+        The CPU quota of the process; only for work on a CPU.
+    threads
+        Threads that compute.
 
     Attributes
     ----------
@@ -104,12 +124,13 @@ class Clock:
     0.03
     """
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: Marks, allowance: Allowance | None = None, threads: int = 1) -> None:
         self.delay = 0 if isinstance(marks, CPUMarks) else 1
         self._marks = marks
+        self._allowance, self._threads = allowance, threads
         self._lap = _Lap(begin=None)  # the time before the first step is setup, not part of a step
         self._over: deque[_Lap] = deque(maxlen=LATEST)
-        self._between: deque[float] = deque(maxlen=REMEMBERED)
+        self._between: deque[_Span] = deque(maxlen=REMEMBERED)
         self._open: _Wait | None = None
         self._exchange: _Wait | None = None
         self._given: list[float] = []
@@ -121,7 +142,7 @@ class Clock:
         A step that does not count, such as an epoch's short last one, is left out of the reports.
         """
         if self._lap.forward is None:
-            self._lap.forward = self._marks.mark()
+            self._lap.forward, self._lap.spent_forward = self._marks.mark(), self._spent()
         self._lap.samples += samples
         self._lap.micro_batches += 1
         self._lap.counts &= counts
@@ -146,9 +167,9 @@ class Clock:
         ready, lap = self._marks.mark(), self._lap
         wait = _Wait(ready)
         if lap.forward is not None:
-            lap.end, lap.exchange = ready, wait
+            lap.end, lap.exchange, lap.spent_end = ready, wait, self._spent()
             self._over.append(lap)
-            self._lap = _Lap(begin=ready)
+            self._lap = _Lap(begin=ready, spent_begin=lap.spent_end)
         self._lap.waits.append(wait)
         return wait
 
@@ -167,9 +188,12 @@ class Clock:
         self.features = reduce(added, (lap.features for lap in counted), ())
         if not counted:
             return Measure(comm_seconds=self._comm_seconds(laps))
+        if self._allowance is not None:
+            self._allowance.look()
+        own = [self._lasting(self._in_step(lap)) for lap in counted]
         # The time between steps comes from a median, because it is the part that evaluations and checkpoints disturb.
-        own = [self._own_seconds(lap) for lap in counted]
-        seconds = sum(own) + len(own) * (median(self._between) if self._between else 0.0)
+        between = median(map(self._lasting, self._between)) if self._between else 0.0
+        seconds = sum(own) + len(own) * between
         if self._given:
             seconds = sum(self._given) / len(self._given) * len(counted)
             self._given.clear()
@@ -188,14 +212,24 @@ class Clock:
             laps.append(self._over.popleft())
         return laps
 
-    def _own_seconds(self, lap: _Lap) -> float:
-        """Return the time from forward to ready, and remember the time between the steps before it."""
+    def _in_step(self, lap: _Lap) -> _Span:
+        """Return what a lap took from forward to ready, and remember what it took before, between steps."""
         if self._given:
-            return 0.0
+            return _Span(0.0, NOTHING)
         if lap.begin is not None:
             between = self._marks.seconds(lap.begin, lap.forward) - self._waited(lap.waits_between)
-            self._between.append(max(between, 0.0))
-        return self._marks.seconds(lap.forward, lap.end) - self._waited(lap.waits_in_step)
+            self._between.append(_Span(max(between, 0.0), difference(lap.spent_begin, lap.spent_forward)))
+        in_step = self._marks.seconds(lap.forward, lap.end) - self._waited(lap.waits_in_step)
+        return _Span(in_step, difference(lap.spent_forward, lap.spent_end))
+
+    def _lasting(self, span: _Span) -> float:
+        """Return what a span takes under the quota that holds now: it may have begun with an unspent budget."""
+        if self._allowance is None:
+            return span.seconds
+        return lasting(span.seconds, span.spent, self._allowance.cores, self._threads)
+
+    def _spent(self) -> Spent:
+        return NOTHING if self._allowance is None else self._allowance.spent()
 
     def _waited(self, waits: list[_Wait]) -> float:
         return sum(self._marks.seconds(wait.begin, wait.end) for wait in waits if self._is_known(wait))
@@ -209,6 +243,15 @@ class Clock:
 
     def _is_known(self, wait: _Wait) -> bool:
         return wait.end is not None and self._marks.passed(wait.end)
+
+
+def difference(start: Spent, stop: Spent) -> Spent:
+    """Return what was spent between two moments.
+
+    >>> difference(Spent(1.0, 0.5), Spent(1.5, 0.5))
+    Spent(cpu=0.5, throttled=0.0)
+    """
+    return Spent(stop.cpu - start.cpu, stop.throttled - start.throttled)
 
 
 def added(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:

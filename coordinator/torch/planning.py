@@ -15,17 +15,13 @@ from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reporting.exchange import Exchange
-from paceline.coordinator.torch.reporting.pace import Pace
+from paceline.coordinator.torch.reporting.pace import Pace, usual
 from paceline.coordinator.torch.reporting.reports import PLACE, RankReports, ReportTally, at_shares
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.work import WorkModel
 from paceline.predictors import Report
 
 logger = logging.getLogger(__name__)
-
-PLAN_SMOOTHING = 0.3
-"""Weight of the newest plan in what a plan costs, where it took longer: one that met a busy machine, or work that is
-done once, says little about the next."""
 
 RETOLD = 16
 """Iterations that are told to the predictor anew when costs have changed: most predictors remember fewer."""
@@ -168,7 +164,9 @@ class Planning:
 
     def learn(self, rows: RankReports) -> None:
         """Take the reports to account, and plan if waiting has cost enough since the plan before."""
-        wants = self._pace.wants_plan(rows["seconds"], rows["steps"], float(rows["plan_seconds"].max()))
+        # A rank that arrives early waits for the others within the exchange: the last one's time is what it costs.
+        costs = float(rows["plan_seconds"].max()), float(rows["exchange_seconds"].min())
+        wants = self._pace.wants_plan(rows["seconds"], rows["steps"], *costs)
         if not (wants or self._retell):
             self._tally.add(rows)
             return
@@ -184,8 +182,7 @@ class Planning:
         self._drivers_before = rows.drivers_WD
         self._take_sizes()
         self._pace.planned(acted=self.plan.acted)
-        took = time.perf_counter() - began
-        self.plan_seconds = min(took, self.plan_seconds + PLAN_SMOOTHING * (took - self.plan_seconds))
+        self.plan_seconds = usual(self.plan_seconds, time.perf_counter() - began)
 
     def _take_sizes(self) -> None:
         """Hand the plan to the loader."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.recording.control_group import ControlGroup, Whereabouts
+from paceline.recording.control_group import ControlGroup, Whereabouts, used_seconds
 from paceline.recording.drivers.driver import Driver
 from paceline.recording.drivers.followed import Followed
 from paceline.recording.drivers.quota import CPUQuota, Throttled
@@ -100,7 +100,7 @@ class CPUBusy:
             idle = (4, 5)  # the fourth and fifth counters of a core: idle, and idle while waiting for a disk
             ticks = [int(core[i]) for core in cores for i in range(1, 9) if i not in idle]
             return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else NAN
-        return field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else number(text) * 1e-9
+        return used_seconds(text)
 
 
 class RunDelay:

@@ -15,31 +15,46 @@ from paceline.recording.kernel_files import NAN, File, Growth, field
 ROOT = Path("/")
 
 
-class Throttled:
-    """Time in which the control group, or a parent, had used up its quota: their ``cpu.stat``, summed over cores.
+class ThrottledTime:
+    """Counts the time in which a control group, or a parent, had used up its quota: their ``cpu.stat``.
 
-    It is 0 without a quota. A quota may be set at any time, so a group without one is read as well. Parents are read
-    because a quota is often set on one of them, and the worker's own counter then stands still.
+    A quota may be set at any time, so a group without one is read as well. Parents are read because a quota is often
+    set on one of them, and the worker's own counter then stands still.
+    """
+
+    def __init__(self, group: ControlGroup | None) -> None:
+        files = [File(folder / "cpu.stat") for folder in group.lineage] if group else []
+        self._own = files[0] if files else None
+        self._above = [file for file in files[1:] if _throttled_seconds(file.text()) is not None]  # the root has none
+
+    def seconds(self) -> float:
+        """Return the seconds so far, summed over cores; 0 without a group, NaN if it was removed."""
+        if self._own is None:
+            return 0.0
+        own = self._own.text()
+        if not own:  # the group was removed
+            return NAN
+        # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
+        texts = [own, *(file.text() for file in self._above)]
+        return sum(_throttled_seconds(text) or 0.0 for text in texts)
+
+
+class Throttled:
+    """Share of the time in which the control group, or a parent, had used up its quota, summed over cores.
+
+    It is 0 without a quota.
     """
 
     name, unit = "throttled", "s per s of wall time"
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
-        files = [File(folder / "cpu.stat") for folder in group.lineage] if group else []
-        self._own = files[0] if files else None
-        self._above = [file for file in files[1:] if _throttled_seconds(file.text()) is not None]  # the root has none
+        self._time = ThrottledTime(group)
+        self._none = group is None
         self._grown = Growth()
 
     def sample(self) -> float:
         """Return throttled seconds per second since the last boundary."""
-        if self._own is None:
-            return 0.0
-        own = self._own.text()
-        if not own:  # the group was removed
-            return self._grown.by(NAN)
-        # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
-        texts = [own, *(file.text() for file in self._above)]
-        return self._grown.by(sum(_throttled_seconds(text) or 0.0 for text in texts))
+        return 0.0 if self._none else self._grown.by(self._time.seconds())
 
 
 def _throttled_seconds(text: bytes) -> float | None:

@@ -6,10 +6,16 @@ import math
 
 from paceline._arrays import Array
 
-EXCHANGE_SECONDS, QUIET_SECONDS = 0.05, 0.2
-"""Seconds between exchanges of reports while ranks wait for each other, and while they hardly do; longer iterations
-exchange once each. An exchange costs every rank about half a millisecond: one per cent of the time while there is
-something to gain, a quarter of that otherwise."""
+EXCHANGE_SHARE, QUIET_SHARE = 0.01, 0.0025
+"""Shares of the time that exchanges of reports may take, while ranks wait for each other and while they hardly do. On a
+busy machine an exchange costs several times as much as on an idle one, and is made as much less often."""
+
+EXCHANGE_SECONDS = 0.0005
+"""About what an exchange costs every rank, until the first have shown it."""
+
+RAREST = 0.5
+"""Most seconds between two exchanges, except that every iteration longer than this has one: what turns slow is not to
+stay unseen for longer, whatever an exchange costs."""
 
 QUIET = 0.1
 """Ranks hardly wait if they spend less than this share of the time waiting: noise alone causes a few per cent."""
@@ -20,19 +26,23 @@ more patience because a plan does not remove all waiting: planning costs at most
 straggler pays for its plans with the time it lacks; a rank that turns slow is still answered within an iteration or
 two, as it costs the others tens of milliseconds in each."""
 
-MOST_PATIENT = 16.0
+MOST_PATIENT = 4.0
 """Upper bound of the patience. A plan that changed nothing shows that planning does not help against this waiting, so
-the patience with it doubles. Exchanges become rarer by the same factor, so that a machine's own noise does not cause
-one per iteration."""
+the patience with it doubles, and halves with a plan that did change sizes. At most planning then costs a fortieth of
+the waiting, which is little enough: a higher bound let a disturbance's last tenth of waiting stand for seconds."""
 
 NEWS = 2.0
-"""Waiting counts in full, whatever the patience, from this many times the share at which plans changed nothing."""
+"""From this many times the usual share, waiting is news: it ends the quiet, and counts in full whatever the patience
+with the share at which plans changed nothing. Noise alone often doubles what is below a few per cent, but no more."""
 
 ALERT = 0.5
 """Share of that cost from which a plan counts as near, and its other inputs (the drivers) are worth sampling."""
 
 WARM_UP = 6
 """Number of first reports that are each followed by a plan: the first ones teach the most."""
+
+SLOWER = 0.3
+"""Weight of the newest cost of a plan, or of an exchange, in the usual one, where it took longer."""
 
 SMOOTHING = 0.1
 """Weight of the newest iteration in the running length of an iteration and share of waiting."""
@@ -80,7 +90,9 @@ class Pace:
         self._patience, self._futile = 1.0, 0.0
         self.alert = True
 
-    def wants_plan(self, seconds_W: Array, steps_W: Array, plan_seconds: float) -> bool:
+    def wants_plan(
+        self, seconds_W: Array, steps_W: Array, plan_seconds: float, exchange_seconds: float = EXCHANGE_SECONDS
+    ) -> bool:
         """Return whether to plan now.
 
         Parameters
@@ -90,6 +102,8 @@ class Pace:
             known.
         plan_seconds
             Seconds that a plan takes on the rank where it takes longest.
+        exchange_seconds
+            Seconds that an exchange takes on the rank that waits for no other in it.
         """
         if not self._chooses:
             return True
@@ -108,14 +122,16 @@ class Pace:
         self._step_seconds += weight * (slowest - self._step_seconds)
         waited = slowest - sum(known) / len(known)
         share = waited / slowest
+        # Newer than the running share, which noise has shaped: a straggler ends the quiet without delay.
+        news = share > max(QUIET, NEWS * self._waiting)
         self._waiting += SMOOTHING * (share - self._waiting)
         patience = 1.0 if share > NEWS * self._futile else self._patience
         self._lost += waited * max(steps for _, steps in own) / patience
         if self._reports > WARM_UP:
-            # The newest share counts at once if it is high, so that a straggler ends the quiet without delay.
-            quiet = max(self._waiting, share) < QUIET
-            interval = QUIET_SECONDS if quiet else min(EXCHANGE_SECONDS * patience, QUIET_SECONDS)
-            self.every = max(int(interval / self._step_seconds), 1)
+            quiet = self._waiting < QUIET and not news
+            interval = exchange_seconds / (QUIET_SHARE if quiet else EXCHANGE_SHARE)
+            most = max(int(RAREST / self._step_seconds), 1)
+            self.every = min(math.ceil(interval / self._step_seconds), most)
             price = WORTH * plan_seconds
             self.alert = self._lost > ALERT * price
             if self._lost < price:
@@ -125,5 +141,19 @@ class Pace:
 
     def planned(self, *, acted: bool) -> None:
         """Note whether the last plan changed anything."""
-        self._patience = 1.0 if acted else min(2 * self._patience, MOST_PATIENT)
-        self._futile = 0.0 if acted else self._waiting
+        if acted:
+            self._patience = max(self._patience / 2, 1.0)
+        else:
+            self._patience = min(2 * self._patience, MOST_PATIENT)
+            self._futile = self._waiting
+
+
+def usual(before: float, newest: float) -> float:
+    """Return what something costs as a rule, after a newest case.
+
+    One that took longer moves it little: it met a busy machine, or work that is done once.
+
+    >>> usual(0.002, 0.001), round(usual(0.001, 0.002), 4)
+    (0.001, 0.0013)
+    """
+    return min(newest, before + SLOWER * (newest - before))

@@ -24,6 +24,7 @@ COLUMNS = (
     "batches",
     "dealt",
     "plan_seconds",
+    "exchange_seconds",
     "log_norm",
     "total",
     "foreign",
@@ -143,7 +144,7 @@ class ReportTally:
 
     >>> tally = ReportTally()
     >>> for seconds in (0.5, 0.7):
-    ...     rest = [0, 0, 1, 0, 1, 1, 0, 0, 96, 0]
+    ...     rest = [0, 0, 1, 0, 1, 1, 0, 0, 0, 96, 0]
     ...     tally.add(RankReports(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, seconds, *rest]])))
     >>> report = tally.take(None)
     >>> report.samples, report.seconds

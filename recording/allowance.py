@@ -1,0 +1,120 @@
+"""What a CPU quota allows a process, and how long work takes if the quota lasts."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from paceline.recording.control_group import Whereabouts, used_seconds
+from paceline.recording.drivers.quota import CPUQuota, ThrottledTime
+from paceline.recording.kernel_files import File
+
+OWN_SHARE = 0.8
+"""A quota counts for a process that uses at least this share of its group's CPU time. Where several workers share one
+quota, what one of them may use depends on the others."""
+
+LOOK = 0.1
+"""Seconds of wall time that decide about this share: the kernel counts a group's CPU time in ticks of some ms."""
+
+
+class Spent(NamedTuple):
+    """Seconds of CPU time of a process, and in which its group had used up its quota, so far."""
+
+    cpu: float = 0.0
+    throttled: float = 0.0
+
+
+class Allowance:
+    """The CPU quota of this process's control group, and what the process has spent of it.
+
+    Attributes
+    ----------
+    cores
+        The quota, in cores; infinite without one. NaN where other processes use a good part of it.
+
+    Examples
+    --------
+    >>> allowance = Allowance(root=Path("/nowhere"))
+    >>> allowance.look()
+    >>> allowance.cores, allowance.spent().throttled
+    (inf, 0.0)
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root, self._where = root, Whereabouts(root)
+        self._told = self.cores = math.inf
+        self._alone = True
+        self._follow()
+
+    def spent(self) -> Spent:
+        """Return what was spent so far; only differences mean something."""
+        return Spent(time.process_time(), self._throttled.seconds())
+
+    def look(self) -> None:
+        """Read the quota that holds now."""
+        if self._where.group() is not self._group:
+            self._follow()
+        told = self._quota.sample()
+        told = math.inf if not told < self._every else told  # also without groups, where it is NaN
+        if told != self._told:  # another group's quota may bind from now on
+            self._told = told
+            self._where = Whereabouts(self._root)
+            self._follow()
+        self.cores = math.nan if math.isfinite(told) and not self._is_alone() else told
+
+    def _follow(self) -> None:
+        self._group = group = self._where.group()
+        self._quota, self._every = CPUQuota(group, self._root), float(os.cpu_count() or 1)
+        self._throttled = ThrottledTime(group)
+        self._usage = File(group.usage) if group else None
+        self._looked, self._own, self._whole = -math.inf, 0.0, 0.0
+
+    def _is_alone(self) -> bool:
+        """Whether the quota is this process's own, by what it and its group have used since the last look."""
+        now = time.monotonic()
+        if self._usage is not None and now - self._looked >= LOOK:
+            own, whole = time.process_time(), used_seconds(self._usage.text())
+            if math.isfinite(self._looked):
+                # False too if the group's time is not counted, as is possible in version 1.
+                self._alone = own - self._own >= OWN_SHARE * (whole - self._whole)
+            self._looked, self._own, self._whole = now, own, whole
+        return self._alone
+
+
+def lasting(seconds: float, spent: Spent, cores: float, threads: int = 1) -> float:
+    """Return how long work takes under a quota that lasts.
+
+    A quota grants a budget per period, of 100 ms as a rule. Work that follows a wait finds an unspent budget and runs
+    at full speed; longer work is stopped until the next period. So what one step took says little about the next: at a
+    quarter of a core the same 11 ms of computing take 11 ms, or 86. In the long run they take 11 / 0.25 = 44 ms.
+
+    Parameters
+    ----------
+    seconds
+        What the work took, waiting for other workers left out.
+    spent
+        CPU seconds of the work, and seconds in which it was throttled.
+    cores
+        The quota that holds from now on; infinite for none, NaN if it is not known.
+    threads
+        Threads that compute. Throttled seconds are counted on every core that they use.
+
+    Examples
+    --------
+    >>> lasting(0.011, Spent(cpu=0.011), cores=0.25), lasting(0.086, Spent(0.011, 0.075), cores=0.25)
+    (0.044, 0.044)
+
+    The quota was taken away meanwhile:
+
+    >>> round(lasting(0.086, Spent(0.011, 0.075), cores=math.inf), 3)
+    0.011
+    """
+    if math.isnan(cores):
+        return seconds
+    running = seconds
+    if spent.throttled > 0:  # a CPU second takes at least this long, whatever was counted as throttled
+        running = min(seconds, max(seconds - spent.throttled / threads, spent.cpu / threads))
+    return max(running, spent.cpu / cores)

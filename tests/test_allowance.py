@@ -1,0 +1,152 @@
+"""A CPU quota makes single steps lie: what counts is how long work takes if the quota lasts."""
+
+import math
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_drivers import NESTED_1, NESTED_2, made
+
+from paceline.coordinator.torch.clock import Clock
+from paceline.recording import allowance as module
+from paceline.recording.allowance import Allowance, Spent, lasting
+from paceline.recording.torch.marks import CPUMarks
+
+positive = st.floats(1e-6, 1e3)
+PERIOD = 0.1
+
+
+def throttled_run(cpu, cores, spent_before):
+    """Return wall and throttled seconds of computing on one core, beginning at a period's start."""
+    wall = throttled = 0.0
+    left = max(cores * PERIOD - spent_before, 0.0)
+    while cpu > left:
+        wall += PERIOD - (wall % PERIOD)
+        throttled = wall
+        cpu, left = cpu - left, cores * PERIOD
+    return wall + cpu, throttled
+
+
+@given(positive, positive, positive, st.integers(1, 64))
+def test_without_a_quota_time_is_what_was_measured(seconds, cpu, cores, threads):
+    assert lasting(seconds, Spent(cpu), math.inf, threads) == seconds
+    assert lasting(seconds, Spent(cpu, 1.0), math.nan, threads) == seconds
+
+
+@given(positive, positive, st.floats(0, 1e3), st.floats(0.01, 64), st.floats(1, 8), st.integers(1, 64))
+def test_a_smaller_quota_never_shortens_work_and_no_work_takes_less_than_its_cpu_time_there(
+    seconds, cpu, throttled, cores, more, threads
+):
+    spent = Spent(cpu, throttled)
+    assert lasting(seconds, spent, cores, threads) >= lasting(seconds, spent, cores * more, threads)
+    assert lasting(seconds, spent, cores, threads) >= cpu / cores
+
+
+@settings(derandomize=True)
+@given(st.floats(0.001, 0.02), st.floats(0.05, 0.9), st.floats(0, 1))
+def test_the_same_work_takes_as_long_wherever_in_a_period_it_began(cpu, cores, spent_before):
+    wall, throttled = throttled_run(cpu, cores, spent_before * cores * PERIOD)
+    assert lasting(wall, Spent(cpu, throttled), cores) == pytest.approx(cpu / cores)
+
+
+def test_what_competitors_take_is_not_taken_for_the_quotas():
+    assert lasting(0.1, Spent(cpu=0.02, throttled=0.02), cores=0.5) == pytest.approx(0.08)
+
+
+@pytest.fixture
+def looking_always(monkeypatch):
+    monkeypatch.setattr(module, "LOOK", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("files", "quota", "values"),
+    [
+        pytest.param(NESTED_1, "groups/cpu/pod/cpu.cfs_quota_us", ("2500\n", "-1\n"), id="version 1"),
+        pytest.param(NESTED_2, "groups/pod/cpu.max", ("2500 10000\n", "max 10000\n"), id="version 2"),
+    ],
+)
+def test_a_quota_that_is_set_changed_or_removed_is_seen(tmp_path, files, quota, values):
+    allowance = Allowance(made(tmp_path, files))
+    told = []
+    for value in (None, *values):
+        if value:
+            (tmp_path / quota).write_text(value)
+        allowance.look()
+        told.append(allowance.cores)
+    assert told == [0.4, 0.25, math.inf]
+
+
+def test_throttled_time_is_the_groups(tmp_path):
+    allowance = Allowance(made(tmp_path, NESTED_2))
+    assert allowance.spent().throttled == 1.0
+
+
+def burn(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+@pytest.mark.parametrize(("others", "cores"), [(0.1, 0.4), (3.0, math.nan)])
+def test_a_quota_counts_for_the_worker_that_uses_it_alone(tmp_path, looking_always, others, cores):
+    allowance = Allowance(made(tmp_path, NESTED_2))
+    before = time.process_time()
+    usage = tmp_path / "groups/pod/cpu.stat"
+    usage.write_text("usage_usec 1000000\nthrottled_usec 0\n")
+    allowance.look()
+    burn(0.02)
+    used = (time.process_time() - before) * (1 + others)
+    usage.write_text(f"usage_usec {1_000_000 + round(1e6 * used)}\nthrottled_usec 0\n")
+    allowance.look()
+    assert allowance.cores == pytest.approx(cores, nan_ok=True)
+
+
+class Ticking(CPUMarks):
+    time = 0.0
+
+    def mark(self):
+        return self.time
+
+
+class Granted:
+    """An allowance that the test sets."""
+
+    cores = 0.25
+    cpu = throttled = 0.0
+
+    def look(self):
+        pass
+
+    def spent(self):
+        return Spent(self.cpu, self.throttled)
+
+
+def test_a_rank_reports_what_its_work_takes_if_the_quota_lasts_in_and_between_steps():
+    cpu, granted = Ticking(), Granted()
+    clock = Clock(cpu, granted)
+
+    def step(wall, used, throttled, between):
+        cpu.time, granted.cpu = cpu.time + between, granted.cpu + between
+        clock.forward(8)
+        cpu.time, granted.cpu, granted.throttled = cpu.time + wall, granted.cpu + used, granted.throttled + throttled
+        clock.summed(clock.ready())
+        return clock.report().seconds
+
+    walls = [(0.011, 0.0), (0.086, 0.075), (0.011, 0.0)]
+    seconds = [step(wall, 0.011, throttled, between=0.002) for wall, throttled in walls]
+    assert seconds == pytest.approx([0.044, 0.052, 0.052])
+    granted.cores = math.inf
+    assert step(0.086, 0.011, 0.075, between=0.002) == pytest.approx(0.013), "the quota has just been removed"
+
+
+def test_waiting_in_a_collective_is_no_work_under_a_quota_either():
+    cpu, granted = Ticking(), Granted()
+    clock = Clock(cpu, granted)
+    clock.forward(8)
+    clock.wait_begins()
+    cpu.time = 1.0
+    clock.wait_ends()
+    cpu.time, granted.cpu = 1.01, 0.01
+    clock.ready()
+    assert clock.report().seconds == pytest.approx(0.04)
