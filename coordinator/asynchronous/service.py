@@ -265,7 +265,7 @@ class Service:
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
-        """Let the server do what may end in an update; whoever waits looks again, and finds the failure if it failed."""
+        """Do what may end in an update; whoever waits looks again, and finds the failure if there is one."""
         try:
             yield
         except Exception as error:
