@@ -184,7 +184,7 @@ def test_a_late_push_that_lies_about_its_samples_says_nothing_of_speeds(lie):
         push_all(server, "abcabc")
         return server.sizes.tolist(), server.expected_staleness.tolist()
 
-    assert speeds_after(lie, seconds=1.0) == speeds_after(BATCH, seconds=math.nan) != speeds_after(BATCH, seconds=0.1)
+    assert speeds_after(lie, seconds=0.1) == speeds_after(1, seconds=math.nan) != speeds_after(1, seconds=0.1 / BATCH)
 
 
 def push_all(server, workers):
