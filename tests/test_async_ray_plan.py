@@ -1,10 +1,13 @@
-"""What a job on Ray trains: a plan with a mistake is refused where it is made, in a sentence."""
+"""A job on Ray without Ray: a plan with a mistake is refused where it is made, and the dead do not join."""
+
+from contextlib import suppress
+from threading import Thread
 
 import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SGD
-from paceline.coordinator.asynchronous.ray import RayPlan
+from paceline.coordinator.asynchronous.ray import RayPlan, RayServer
 from paceline.coordinator.metrics import read_async_run
 
 
@@ -49,3 +52,20 @@ def test_metrics_may_be_one_name_or_several(tmp_path, several):
 def test_a_mistake_in_a_plan_is_refused_where_the_plan_is_made(mistake, said):
     with pytest.raises(ValueError, match=said):
         plan(**mistake)
+
+
+def test_a_pull_that_is_answered_while_its_worker_is_found_dead_leaves_no_member_for_whom_all_would_wait():
+    pytest.importorskip("ray")
+    server = RayServer(plan(scheme="bsp"))
+    join, leaving = server.service.join, Thread(target=server.leave, args=("a", 0))
+
+    def joined_late(worker):
+        leaving.start()
+        leaving.join(0.2)  # it may come first only where nothing keeps it waiting
+        join(worker)
+
+    server.service.join = joined_late
+    with suppress(ValueError):  # it may have left again
+        server.pull("a", 0)
+    leaving.join()
+    assert "a" not in server.service.server.workers
