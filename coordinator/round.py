@@ -37,6 +37,9 @@ class Round:
         Seconds that each has waited for others so far, ``[W]``.
     dropped, abandoned, refused
         Samples of all workers that came to such an end so far; all of them went back to be dealt again.
+    wasted_share
+        Share of the samples computed since the server started that was for nothing; ``applied`` may be more than that,
+        of a run that was resumed.
     forecast, actual, covered
         Means of the staleness forecast and seen so far, and the share of pushes within the forecast's limit; NaN where
         none was forecast.
@@ -45,7 +48,7 @@ class Round:
     stragglers
         Who is one, by what was seen or by the forecast.
     acted
-        Whether sizes or stragglers changed, or a step came to nothing.
+        Whether workers, sizes or stragglers changed, or a step came to nothing.
     why
         What happened and why, in a sentence or a few.
     """
@@ -68,6 +71,7 @@ class Round:
     dropped: int
     abandoned: int
     refused: int
+    wasted_share: float
     forecast: float
     actual: float
     covered: float
@@ -75,9 +79,3 @@ class Round:
     stragglers: tuple[str, ...]
     acted: bool
     why: str
-
-    @property
-    def wasted_share(self) -> float:
-        """Share of the samples computed that was for nothing."""
-        wasted = self.dropped + self.abandoned + self.refused
-        return wasted / (wasted + self.applied) if wasted else 0.0

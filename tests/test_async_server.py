@@ -174,6 +174,24 @@ def test_a_push_of_more_samples_than_were_dealt_is_refused():
     assert "mean of 9 samples, and 8 were dealt" in verdict.why
 
 
+@pytest.mark.parametrize("lie", [-5, 0, 10**15])
+def test_a_late_push_that_lies_about_its_samples_says_nothing_of_speeds(lie):
+    def speeds_after(samples, seconds):
+        server = Watched("saps", bound=1, predictor=LastValue()).server
+        late = server.pull("d")
+        push_all(server, "abc" * 6)
+        assert "its step was given up" in server.push("d", late.stamp, np.zeros(2), samples, seconds=seconds).reason
+        push_all(server, "abcabc")
+        return server.sizes.tolist(), server.expected_staleness.tolist()
+
+    assert speeds_after(lie, seconds=0.1) == speeds_after(1, seconds=math.nan) != speeds_after(1, seconds=0.1 / BATCH)
+
+
+def push_all(server, workers):
+    for worker in workers:
+        server.push(worker, server.pull(worker).stamp, np.zeros(2), seconds=0.1)
+
+
 def test_the_parameters_pulled_cannot_be_written_to():
     with pytest.raises(ValueError, match="read-only"):
         Watched("asp").server.pull("a").parameters[0] = 1.0

@@ -1,22 +1,22 @@
 """The asynchronous server under a lock: waiting, checkpoints, and what a failure of the user's own code does."""
 
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from paceline.coordinator.asynchronous import SGD, Deck, Outcome, Server, scheme
+from paceline.coordinator.asynchronous import SCHEMES, SGD, Deck, Outcome, Server, scheme
 from paceline.coordinator.asynchronous.service import Service
 
 SAMPLES, BATCH = 40, 5
 
 
-def service_of(name="asp", workers="ab", rate=0.1, epochs=1, **options):
-    server = Server(
-        np.zeros(2), SGD(rate), scheme(name, len(workers)), Deck(SAMPLES, epochs=epochs), batch=BATCH, workers=workers
-    )
-    return Service(server, **options)
+def service_of(name="asp", workers="ab", rate=0.1, epochs=1, bound=None, **options):
+    rules = scheme(name, len(workers)) if bound is None else SCHEMES[name](len(workers), bound=bound)
+    deck = Deck(SAMPLES, epochs=epochs)
+    return Service(Server(np.zeros(2), SGD(rate), rules, deck, batch=BATCH, workers=workers), **options)
 
 
 def step(service, worker):
@@ -89,6 +89,44 @@ def test_an_update_that_fails_ends_the_job_for_everybody_in_a_sentence():
         service.push("a", work.stamp, np.ones(2))
     with pytest.raises(RuntimeError, match="the server has failed: ZeroDivisionError"):
         service.pull("b")
+
+
+@pytest.mark.parametrize("act", ["leaves", "begins anew", "is given up"])
+def test_an_update_that_fails_because_a_straggler_is_gone_ends_the_job_for_everybody(act):
+    patience = 0.05 if act == "is given up" else 30.0
+    service = service_of("saps", "abc", rate=lambda applied: 1 / 0 if applied else 0.1, bound=1, patience=patience)
+    service.pull("c")
+    # The second push waits for c, which is at the bound: it is applied when c is gone.
+    assert [step(service, "a").outcome for _ in range(2)] == [Outcome.APPLIED, Outcome.GATHERED]
+    service.server.deck.deal(SAMPLES)  # nothing is left to do
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(service.pull, worker) for worker in "ab"]
+        time.sleep(0.02)
+        if act != "is given up":
+            with pytest.raises(ZeroDivisionError):
+                (service.leave if act == "leaves" else service.join)("c")
+        said = [repr(one.exception(timeout=10)) for one in waiting]
+    assert sum("ZeroDivisionError" in one for one in said) == 2
+    assert sum("the server has failed" in one for one in said) == (1 if act == "is given up" else 2)
+    service.leave("b")  # it changes nothing any more, and a second failure would hide the first
+    with pytest.raises(RuntimeError, match="the server has failed"):
+        service.join("d")
+
+
+def test_steps_that_take_longer_than_the_patience_end_all_the_same():
+    service = service_of("asp", "abc", patience=0.02)
+
+    def train(worker):
+        for _ in range(30):
+            work = service.pull(worker)
+            if work.ended:
+                return True
+            time.sleep(0.1)
+            service.push(worker, work.stamp, np.ones(2))
+        return False
+
+    with ThreadPoolExecutor() as pool:
+        assert all(pool.map(train, "abc")), "each gives the other's last step up, for ever"
 
 
 @pytest.mark.parametrize("name", ["k-sync", "backup", "k-async"])

@@ -21,6 +21,8 @@ import pytest
 from test_metrics import iterations
 
 from paceline._lines import Lines
+from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
+from paceline.coordinator.asynchronous.service import Service
 from paceline.coordinator.metrics import JsonLines, read_run
 from paceline.recording import Recorder, merge
 
@@ -117,6 +119,17 @@ def test_no_iteration_is_written_without_the_header_of_its_fleet(tmp_path, room)
     run = read_run(path)
     assert (len(run), run.skipped, run.lost) == (5, 0, 1)
     assert np.isfinite(run.sizes[2:]).all()
+
+
+def test_a_checkpoint_that_does_not_fit_is_written_by_a_later_push_and_the_training_goes_on(tmp_path, room, caplog):
+    path = tmp_path / "run.safetensors"
+    server = Server(np.zeros(2), SGD(0.1), scheme("asp", 1), Deck(8, epochs=1), batch=4, workers="a")
+    service = Service(server, checkpoint=path, every=4)
+    for size in (64, None):
+        room(size)
+        service.push("a", service.pull("a").stamp, np.ones(2))
+        assert path.is_file() == (size is None)
+    assert caplog.text.count("no checkpoint could be written") == 1
 
 
 class Stubborn:

@@ -32,6 +32,10 @@ class Step:
     expected: float = math.nan
     """Staleness forecast when it was pulled, NaN without a forecast."""
 
+    def count(self, samples: int | None) -> int:
+        """Return of how many samples a push says to be the mean: of all that were dealt, if it says nothing."""
+        return len(self.hand) if samples is None else samples
+
 
 @dataclass(eq=False)
 class Member:
@@ -72,6 +76,10 @@ class Member:
         self.staleness = self.staleness + SMOOTHING * (staleness - self.staleness) if known else float(staleness)
         self.clock += 1
         self.pushed = (*self.pushed[-1:], now)
+
+    def late(self, stamp: Stamp) -> Step | None:
+        """Return the step that was given up while the worker was at it, if this is its stamp."""
+        return self.abandoned if self.abandoned is not None and self.abandoned.stamp == stamp else None
 
 
 @dataclass(eq=False)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from paceline.coordinator import why
 from paceline.coordinator.asynchronous.ledger import IN_VAIN, Account, Outcome
+from paceline.coordinator.asynchronous.listeners import tell
+from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.service import Service
 from paceline.coordinator.asynchronous.verdict import Verdict
 from paceline.coordinator.round import Round
@@ -20,7 +23,36 @@ LEAST_SECONDS = 0.1
 """Shorter rounds are recorded together, as short iterations are on the synchronous side."""
 
 NAMED = 3
-"""Most sentences of one kind in a round's reason; the others are counted."""
+"""Most sentences of one kind in a round's reason, and most names in one; the others are counted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """What of a round is compared with the round before: each worker's next size, who is a straggler, and the losses.
+
+    Parameters
+    ----------
+    sizes
+        Samples of the next step, by worker.
+    stragglers
+        For each, why it is one.
+    in_vain
+        Samples of all workers that came to such an end so far.
+    """
+
+    sizes: dict[str, int]
+    stragglers: dict[str, str]
+    in_vain: dict[Outcome, int]
+
+    @classmethod
+    def of(cls, server: Server) -> Standing:
+        """Return that of now."""
+        seen, accounts = server.watch(), server.ledger.accounts.values()
+        return cls(
+            sizes={one.worker: one.size for one in seen},
+            stragglers={one.worker: one.why for one in seen if one.is_straggler},
+            in_vain={outcome: sum(one.samples.get(outcome, 0) for one in accounts) for outcome in IN_VAIN},
+        )
 
 
 class Rounds:
@@ -31,7 +63,7 @@ class Rounds:
     service
         Its verdicts are listened to from now on; records are made under its lock.
     on_round
-        Called with each record.
+        Called with each record. One that raises is logged, and not called again.
     least_seconds
         Time that a round lasts at least.
 
@@ -55,7 +87,7 @@ class Rounds:
         self._index = 0
         self._began = time.monotonic()
         self._verdicts: list[Verdict] = []
-        self._before = self._state()
+        self._before = Standing.of(service.server)
         service.on_verdict.append(self)
 
     def __call__(self, verdict: Verdict) -> None:
@@ -67,16 +99,14 @@ class Rounds:
             return
         record = self._record()
         self._verdicts, self._began, self._index = [], now, self._index + 1
-        for sink in self.on_round:
-            sink(record)
+        tell(self.on_round, record, "on_round")
 
     def _record(self) -> Round:
         server, ledger, seen = self.service.server, self.service.server.ledger, self.service.server.calibration
         workers = server.workers
         accounts = [ledger.accounts.get(worker, Account()) for worker in workers]
-        lost = {outcome: sum(one.samples.get(outcome, 0) for one in ledger.accounts.values()) for outcome in IN_VAIN}
-        before, self._before = self._before, self._state()
-        reason = self._why(*before)
+        before, self._before = self._before, Standing.of(server)
+        reason = _why(before, self._before, self._verdicts)
         return Round(
             index=self._index,
             time=time.time(),
@@ -93,14 +123,15 @@ class Rounds:
             done=np.array([account.applied for account in accounts]),
             in_vain=np.array([account.in_vain for account in accounts]),
             waited=np.array([self.service.waited.get(worker, 0.0) for worker in workers]),
-            dropped=lost[Outcome.DROPPED],
-            abandoned=lost[Outcome.ABANDONED],
-            refused=lost[Outcome.REFUSED],
+            dropped=self._before.in_vain[Outcome.DROPPED],
+            abandoned=self._before.in_vain[Outcome.ABANDONED],
+            refused=self._before.in_vain[Outcome.REFUSED],
+            wasted_share=ledger.wasted_share,
             forecast=seen.forecast if seen.pushes else float("nan"),
             actual=seen.actual if seen.pushes else float("nan"),
             covered=seen.covered if seen.pushes else float("nan"),
             largest=ledger.largest_staleness,
-            stragglers=self._before[1],
+            stragglers=tuple(self._before.stragglers),
             acted=bool(reason),
             why=reason or f"Nothing changed; of {why.count(len(self._verdicts), 'step')} none was in vain.",
         )
@@ -109,28 +140,31 @@ class Rounds:
         seen = [one.staleness for one in self._verdicts if one.worker == worker and one.staleness >= 0]
         return sum(seen) / len(seen) if seen else float("nan")
 
-    def _state(self) -> tuple[dict[str, int], tuple[str, ...]]:
-        """Return what is compared with the round before: the sizes, and who is a straggler."""
-        seen = self.service.server.watch()
-        return {one.worker: one.size for one in seen}, tuple(one.worker for one in seen if one.is_straggler)
 
-    def _why(self, sizes: dict[str, int], stragglers: tuple[str, ...]) -> str:
-        """Return what happened in the round and why; an empty text if nothing did."""
-        vain = [one.why for one in self._verdicts if one.outcome in IN_VAIN]
-        given_up = [worker for one in self._verdicts for worker in one.given_up]
-        told = [one.why for one in self.service.server.watch() if one.is_straggler and one.worker not in stragglers]
-        freed = [worker for worker in stragglers if worker in sizes and worker not in self._before[1]]
-        changed = [f"{w} {sizes[w]} to {now}" for w, now in self._before[0].items() if sizes.get(w, now) != now]
-        parts = [*_few(told), *_few(vain)]
-        if given_up:
-            parts.append(f"Steps given up at the bound: {why.listed(given_up[:NAMED], max(len(given_up) - NAMED, 0))}")
-        if freed:
-            parts.append(f"No straggler any more: {why.listed(freed[:NAMED], max(len(freed) - NAMED, 0))}")
-        if changed:
-            parts.append(f"Samples: {why.listed(changed[:NAMED], max(len(changed) - NAMED, 0))}")
-        return ". ".join(parts) + "." if parts else ""
+def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
+    """Return what happened in a round and why; an empty text if nothing did."""
+    returned = now.in_vain[Outcome.ABANDONED] - before.in_vain[Outcome.ABANDONED]
+    given_up = [worker for one in verdicts for worker in one.given_up]
+    freed = [worker for worker in before.stragglers if worker in now.sizes and worker not in now.stragglers]
+    kept = [worker for worker in now.sizes if worker in before.sizes]
+    changed = [f"{w} {before.sizes[w]} to {now.sizes[w]}" for w in kept if before.sizes[w] != now.sizes[w]]
+    parts = [
+        *_named("Joined", [worker for worker in now.sizes if worker not in before.sizes]),
+        *_named("Left", [worker for worker in before.sizes if worker not in now.sizes]),
+        *_few([reason for worker, reason in now.stragglers.items() if worker not in before.stragglers]),
+        *_few([one.why for one in verdicts if one.outcome in IN_VAIN]),
+        *_named("Steps given up at the bound", given_up),
+        *([f"{why.count(returned, 'sample')} of steps that were given up went back"] if returned else []),
+        *_named("No straggler any more", freed),
+        *_named("Samples", changed),
+    ]
+    return ". ".join(parts) + "." if parts else ""
 
 
-def _few(sentences: list[str]) -> list[str]:
+def _named(what: str, names: Sequence[str]) -> list[str]:
+    return [f"{what}: {why.listed(names[:NAMED], max(len(names) - NAMED, 0))}"] if names else []
+
+
+def _few(sentences: Sequence[str]) -> list[str]:
     more = len(sentences) - NAMED
-    return sentences[:NAMED] + ([f"The same of {more} more"] if more > 0 else [])
+    return [*sentences[:NAMED], *([f"The same of {more} more"] if more > 0 else [])]

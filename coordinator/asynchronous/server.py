@@ -195,10 +195,13 @@ class Server:
         """
         member = self.fleet.members.get(worker)
         if member is None or member.step is None or member.step.stamp != stamp:
-            return self._without_step(worker, member, stamp, (samples, seconds, comm_seconds))
-        count = len(member.step.hand) if samples is None else samples
-        dealt = len(member.step.hand)
-        if wrong := miscounted(count, dealt) or self.store.flaw(worker, stamp.ticket, gradient):
+            late = member.late(stamp) if member is not None else None
+            if late is not None and not miscounted(count := late.count(samples), len(late.hand)):
+                # Its time is worth knowing all the same: nobody needs the forecast more than who is given up.
+                self.report(worker, count, seconds, comm_seconds)
+            return self._updates.stray(worker, stamp, issued=self._tickets)
+        count = member.step.count(samples)
+        if wrong := miscounted(count, len(member.step.hand)) or self.store.flaw(worker, stamp.ticket, gradient):
             return self._updates.in_vain(member, Outcome.REFUSED, wrong)
         staleness = self.fleet.lag(member)
         self._learn(member, staleness, now)
@@ -275,9 +278,7 @@ class Server:
 
         Workers join again after a restart, and forecasts are learnt anew within a few rounds.
         """
-        held = [member.step.hand for member in self.fleet if member.step is not None]
-        held += [push.hand for push in self._updates.gathered.pushes]
-        deck = {f"deck/{name}": value for name, value in self.deck.state_dict(held).items()}
+        deck = {f"deck/{name}": value for name, value in self.deck.state_dict(self._updates.held).items()}
         return {**self.store.state_dict(), **deck, "place": np.array([self.version, self._tickets])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -290,19 +291,16 @@ class Server:
             then.
         """
         deck = part(state, "deck")
-        if missing := sorted(
-            {"parameters", "place", *(f"deck/{name}" for name in self.deck.state_dict())} - set(state)
-        ):
+        wanted = {"parameters", "place", *(f"deck/{name}" for name in self.deck.state_dict())}
+        if missing := sorted(wanted - set(state)):
             raise ValueError(f"the state lacks {missing}: it is not that of an asynchronous server")
         self.deck.require_fit(deck)  # before anything is changed
         self.store.load_state_dict(state)
         self.deck.load_state_dict(deck)
-        self.fleet.version, tickets = (int(value) for value in state["place"])
+        version, tickets = (int(value) for value in state["place"])
+        self._updates.restart(version)
         # Beyond all tickets that were handed out after the state was taken: none of those is to fit a step to come.
         self._tickets = tickets + TICKETS_OF_A_LIFE
-        self._updates.gathered.pushes = []
-        for member in self.fleet:
-            member.step, member.abandoned, member.worked_on = None, None, -1
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -315,25 +313,6 @@ class Server:
             self.calibration.note(expected, staleness)
         member.note(staleness, now)
         self.scheme.gate.pushed(member, self.fleet)
-
-    def _without_step(
-        self, worker: str, member: Member | None, stamp: Stamp, took: tuple[int | None, float, float]
-    ) -> Verdict:
-        """Say what is wrong with a push that belongs to no step under way. It changes no parameters."""
-        outcome = Outcome.REFUSED
-        if member is None:
-            reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
-        elif member.abandoned is not None and stamp == member.abandoned.stamp:
-            outcome, reason = Outcome.DROPPED, "its step was given up before it came"
-            samples, seconds, comm_seconds = took
-            # Its time is worth knowing all the same: nobody needs the forecast more than who is given up.
-            self.report(worker, len(member.abandoned.hand) if samples is None else samples, seconds, comm_seconds)
-            member.abandoned = None
-        elif stamp.version > self.version or stamp.ticket >= self._tickets:
-            reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.version}"
-        else:
-            reason = f"its stamp {tuple(stamp)} is not that of a step under way; did it push twice?"
-        return Verdict(worker=worker, outcome=outcome, version=self.version, reason=reason)
 
     def _member(self, worker: str) -> Member:
         if worker not in self.fleet.members:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Condition, Lock
@@ -19,6 +20,7 @@ from paceline.coordinator.asynchronous.deck import Hand
 from paceline.coordinator.asynchronous.fleet import Stamp
 from paceline.coordinator.asynchronous.foresight.staleness import Sighting
 from paceline.coordinator.asynchronous.ledger import IN_VAIN, Outcome
+from paceline.coordinator.asynchronous.listeners import tell
 from paceline.coordinator.asynchronous.optimiser import Vector
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.verdict import Verdict
@@ -70,7 +72,8 @@ class Service:
     server
         Touched by nobody else from now on.
     patience
-        Seconds after which a worker that holds the last samples is given up, when others have nothing to do.
+        Seconds after which a worker that holds the last samples is given up, when others have nothing to do; twice as
+        many each time that this has happened.
     checkpoint, every
         File to write the state to, and after how many applied samples; it is also written when the training has ended.
         A crash loses no update beyond that interval, and those that are applied while a file is being written.
@@ -80,8 +83,8 @@ class Service:
     Raises
     ------
     RuntimeError
-        From every call, once an update has failed, as where a schedule of the user's raises: parameters and books may
-        no longer agree then, and nobody is to wait for more.
+        From ``join``, ``pull`` and ``push``, once an update has failed, as where a schedule of the user's raises:
+        parameters and books may no longer agree then, and nobody is to wait for more.
     """
 
     server: Server
@@ -103,22 +106,27 @@ class Service:
         self._writing = Lock()
         self._failure: Exception | None = None
         self._saved = self._asked = self.server.deck.applied
+        self._patience = self.patience
+        self._events = 0
 
     def join(self, worker: str) -> None:
         """Let a worker take part, or begin anew."""
         with self._changed:
-            self.server.join(worker)
-            self._changed.notify_all()
+            self._require_sound()
+            with self._updating():  # what it held goes back, and an update may have waited for that
+                self.server.join(worker)
 
     def leave(self, worker: str) -> None:
         """Let a worker go, if it is there; what it held goes to others."""
         with self._changed:
-            if worker in self.server.workers:
+            # After a failure it would be the last that a dying thread does: nothing is to hide the first error.
+            if self._failure is not None or worker not in self.server.workers:
+                return
+            with self._updating():
                 self.server.leave(worker)
-                if not self.server.finished:
-                    others = len(self.server.fleet)
-                    logger.warning("%s has left; what it held goes to others, of whom there are %d", worker, others)
-            self._changed.notify_all()
+            if not self.server.finished:
+                others = len(self.server.fleet)
+                logger.warning("%s has left; what it held goes to others, of whom there are %d", worker, others)
 
     def pull(self, worker: str, into: Vector | None = None) -> Work:
         """Return the next step of a worker, after waiting where its scheme says so.
@@ -149,16 +157,11 @@ class Service:
         """Take a gradient; see :meth:`paceline.coordinator.asynchronous.Server.push`."""
         with self._changed:
             self._require_sound()
-            try:
+            with self._updating():
                 verdict = self.server.push(
                     worker, stamp, gradient, samples, seconds=seconds, comm_seconds=comm_seconds, now=time.monotonic()
                 )
-            except Exception as error:
-                self._failure = error
-                raise
-            finally:
-                self._changed.notify_all()
-            self._tell(verdict)
+            tell(self.on_verdict, verdict, "on_verdict")
         if verdict.outcome in IN_VAIN:
             level = logging.WARNING if verdict.outcome is Outcome.REFUSED else logging.INFO
             logger.log(level, "%s", verdict.why)
@@ -189,9 +192,12 @@ class Service:
         ------
         ValueError
             If no file was given.
+        OSError
+            If it cannot be written, as on a full disk.
         """
         if self.checkpoint is None:
             raise ValueError("no checkpoint can be written: give checkpoint= the path of a file")
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
         with self._writing:  # one after the other: an older state must not replace a newer one
@@ -199,19 +205,23 @@ class Service:
                 state, applied = self.server.state_dict(), self.server.deck.applied
             # Written without the server's lock, so that only who pushed waits for the disk.
             with written_whole(self.checkpoint) as temporary:
-                save_file(state, temporary)
+                try:
+                    save_file(state, temporary)
+                except SafetensorError as error:  # what it says of a full disk is no OSError
+                    raise OSError(str(error)) from error
             self._saved = applied
 
     def resume(self) -> bool:
         """Go on from the checkpoint, if there is one; return whether there was."""
         if self.checkpoint is None or not self.checkpoint.is_file():
             return False
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
         with self._changed:
             try:
                 self.server.load_state_dict(load_file(self.checkpoint))
-            except ValueError as error:
+            except (ValueError, SafetensorError) as error:
                 raise ValueError(f"{self.checkpoint} cannot be resumed: {error}") from error
             self._saved = self._asked = self.server.deck.applied
         return True
@@ -226,11 +236,13 @@ class Service:
                 if pulled is not None:
                     waited = time.monotonic() - began if asked else 0.0
                     self.waited[worker] = self.waited.get(worker, 0.0) + waited
+                    self._events += 1
                     return Work(pulled.stamp, _copied(pulled.parameters, into), pulled.hand, waited)
                 if self.server.finished:
                     return nothing_to_do(_copied(self.server.parameters, into), time.monotonic() - began)
-                asked = True
-                if not self._changed.wait(self.patience):
+                asked, events = True, self._events
+                # Whoever began a step meanwhile, perhaps with what another thread has just taken back, gets its time.
+                if not self._changed.wait(self._patience) and events == self._events:
                     self._give_up_last()
 
     def _is_due(self) -> bool:
@@ -251,13 +263,17 @@ class Service:
                 self._asked = self._saved  # the next push tries again
             logger.error("no checkpoint could be written to %s, the next push tries again: %s", self.checkpoint, error)
 
-    def _tell(self, verdict: Verdict) -> None:
-        for listener in list(self.on_verdict):
-            try:
-                listener(verdict)
-            except Exception:
-                self.on_verdict.remove(listener)
-                logger.exception("a listener of on_verdict raised, and is not called again")
+    @contextmanager
+    def _updating(self) -> Iterator[None]:
+        """Do what may end in an update; whoever waits looks again, and finds the failure if there is one."""
+        try:
+            yield
+        except Exception as error:
+            self._failure = error
+            raise
+        finally:
+            self._events += 1
+            self._changed.notify_all()
 
     def _require_sound(self) -> None:
         if self._failure is not None:
@@ -267,11 +283,12 @@ class Service:
         """Give up the steps of those at work, if all that is left to do is in their hands."""
         if not self.server.deck.empty:
             return
-        for member in list(self.server.fleet):
-            if member.step is not None:
-                logger.warning("%s was given up: the last samples have been with it for too long", member.name)
+        for member in [one for one in self.server.fleet if one.step is not None]:
+            logger.warning("%s was given up: the last samples have been with it for too long", member.name)
+            with self._updating():
                 self.server.abandon(member.name)
-        self._changed.notify_all()
+        # Where steps simply take longer, each worker would otherwise give up the others' for ever.
+        self._patience *= 2
 
 
 def _copied(row: Vector, into: Vector | None) -> Vector:

@@ -52,6 +52,10 @@ class Shard:
         """Keep this part of a step's gradient until the lead says what becomes of it."""
         self._held[worker] = ticket, gradient
 
+    def parameters(self) -> Vector:
+        """Return this part, ``[P]``, as it is now: a copy."""
+        return self._store.parameters
+
     def flaw(self, worker: str, ticket: int) -> str:
         """Return what is wrong with a gradient that is held."""
         held, gradient = self._held.get(worker, (-1, np.empty(0)))
@@ -141,7 +145,7 @@ class ShardedStore:
     @property
     def parameters(self) -> Vector:
         """The newest parameters, ``[P]``, fetched from all shards."""
-        return np.concatenate([state["parameters"] for state in self._everywhere("state_dict")])
+        return np.concatenate(self._everywhere("parameters"))
 
     def lend(self, worker: str, ticket: int) -> Vector:
         """Return nothing, ``[0]``: workers read from the shards."""

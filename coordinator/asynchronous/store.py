@@ -123,19 +123,24 @@ class LocalStore:
 
     def take(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
         """Gather a gradient, compensated where the scheme says so."""
+        # One in half precision would overflow in a sum, and vanish beside a small learning rate.
+        gradient = gradient.astype(np.result_type(gradient, self._parameters_P), copy=False)
         if self._compensator is not None:
             if ticket not in self._lent:
                 return NEVER_PULLED
-            gradient = self._compensator.compensated(worker, gradient, self._parameters_P, self._lent[ticket])
+            with np.errstate(over="ignore", invalid="ignore"):  # refused in a sentence, not warned about
+                gradient = self._compensator.compensated(worker, gradient, self._parameters_P, self._lent[ticket])
             if not is_finite(gradient):
+                self._compensator.undo()
                 return OVERFLOWS
         self.forget(ticket)
         self._gathered.add(gradient, weight)
         return ""
 
     def undo(self) -> None:
-        """Leave out the gradient taken last, which is neither kept nor applied yet."""
-        self._gathered.undo()
+        """Leave out the gradient taken last, which is neither kept nor applied yet, if there is one."""
+        if self._gathered.undo() and self._compensator is not None:
+            self._compensator.undo()
 
     def keep(self) -> None:
         """Copy the gradient taken last."""
@@ -196,9 +201,10 @@ class WeightedMean:
         """Add a gradient, which stays the caller's until :meth:`keep` or :meth:`mean`."""
         self._new = gradient, weight
 
-    def undo(self) -> None:
-        """Leave the new gradient out."""
-        self._new = None
+    def undo(self) -> bool:
+        """Leave the new gradient out; return whether there was one."""
+        was_new, self._new = self._new is not None, None
+        return was_new
 
     def keep(self) -> None:
         """Add the new gradient to the sum, so that the caller may have it back."""

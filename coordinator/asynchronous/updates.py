@@ -1,9 +1,9 @@
-"""How steps end: gathered, applied in an update, or in vain."""
+"""How steps end: gathered, applied in an update, or in vain; and what is said of pushes that end none."""
 
 from __future__ import annotations
 
-from paceline.coordinator.asynchronous.deck import Deck
-from paceline.coordinator.asynchronous.fleet import Fleet, Member
+from paceline.coordinator.asynchronous.deck import Deck, Hand
+from paceline.coordinator.asynchronous.fleet import Fleet, Member, Stamp
 from paceline.coordinator.asynchronous.gathered import Gathered, Push
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
@@ -64,6 +64,40 @@ class Updates:
             reason=reason,
             given_up=given_up,
         )
+
+    def stray(self, worker: str, stamp: Stamp, *, issued: int) -> Verdict:
+        """Say what is wrong with a push that belongs to no step under way. It changes no parameters.
+
+        Parameters
+        ----------
+        worker, stamp
+            Whose, and of which step.
+        issued
+            How many steps were begun so far.
+        """
+        member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
+        if member is None:
+            reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
+        elif member.late(stamp) is not None:
+            outcome, reason = Outcome.DROPPED, "its step was given up before it came"
+            member.abandoned = None
+        elif stamp.version > self.fleet.version or stamp.ticket >= issued:
+            reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.fleet.version}"
+        else:
+            reason = f"its stamp {tuple(stamp)} is not that of a step under way; did it push twice?"
+        return Verdict(worker=worker, outcome=outcome, version=self.fleet.version, reason=reason)
+
+    @property
+    def held(self) -> list[Hand]:
+        """What workers hold, and what is gathered: samples that are neither in the deck nor applied."""
+        at_work = [member.step.hand for member in self.fleet if member.step is not None]
+        return at_work + [push.hand for push in self.gathered.pushes]
+
+    def restart(self, version: int) -> None:
+        """Go on from another version: whoever is at a step has lost it, and so are pushes that wait for others."""
+        self.fleet.version, self.gathered.pushes = version, []
+        for member in self.fleet:
+            member.step, member.abandoned, member.worked_on = None, None, -1
 
     def close(self, member: Member, outcome: Outcome, staleness: int = 0) -> int:
         """End a step in vain, if there is one; return how many samples go back."""

@@ -73,11 +73,8 @@ class AsyncRun:
 
     @property
     def wasted_share(self) -> Array:
-        """Share of the samples computed that was for nothing, up to each round, ``[R]``."""
-        fleet = self.of_fleet
-        wasted_R: Array = fleet["dropped"] + fleet["abandoned"] + fleet["refused"]
-        share_R: Array = np.divide(wasted_R, np.maximum(wasted_R + fleet["applied"], 1.0))
-        return share_R
+        """Share of the samples computed since the server started that was for nothing, up to each round, ``[R]``."""
+        return self.of_fleet["wasted_share"]
 
     @property
     def seconds(self) -> Array:
@@ -86,11 +83,10 @@ class AsyncRun:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples applied a second, from the first round's end to the last one's; NaN for one round."""
-        if len(self) < 2 or not self.seconds[-1] > 0:
-            return float("nan")
-        applied = self.of_fleet["applied"]
-        return float((applied[-1] - applied[0]) / self.seconds[-1])
+        """Samples applied a second, from round to round; NaN for one round."""
+        applied_R, seconds_R = np.diff(self.of_fleet["applied"]), np.diff(self.of_fleet["time"])
+        forward_R = (applied_R >= 0) & (seconds_R > 0)  # a restart goes back to the last checkpoint
+        return float(applied_R[forward_R].sum() / seconds_R[forward_R].sum()) if forward_R.any() else float("nan")
 
 
 class AsyncRunReader(GrowingFile[RoundLine]):

@@ -20,6 +20,7 @@ OF_FLEET = (
     "dropped",
     "abandoned",
     "refused",
+    "wasted_share",
     "forecast",
     "actual",
     "covered",
@@ -41,7 +42,7 @@ def header_of_rounds(record: Round) -> dict[str, Any]:
             "waited": "seconds",
             "staleness, expected, forecast, actual, largest, bound": "versions",
             "sizes, done, in_vain, applied, dropped, abandoned, refused, batch": "samples",
-            "covered": "share",
+            "wasted_share, covered": "share",
         },
     }
 

@@ -32,21 +32,9 @@ WORKER_COLUMNS = (
 
 
 def async_report(run: AsyncRun, path: str | Path) -> Path:
-    """Write the report of an asynchronous run as one self-contained HTML file, and return its path.
+    """Write the report of a run read with :func:`paceline.coordinator.metrics.read_async_run`, as ``run_report`` does.
 
-    Parameters
-    ----------
-    run
-        A run read with :func:`paceline.coordinator.metrics.read_async_run`.
-    path
-        The file to write.
-
-    Raises
-    ------
-    ImportError
-        If matplotlib is missing.
-    FileNotFoundError
-        If the folder does not exist.
+    It takes, returns and raises the same as :func:`paceline.eval.pages.run_report.run_report`.
     """
     picture = base64.b64encode(async_figure(run)).decode()
     happened = [r for r in range(len(run)) if run.acted[r]][-LISTED:]
@@ -62,13 +50,7 @@ def async_report(run: AsyncRun, path: str | Path) -> Path:
 
 
 def async_figure(run: AsyncRun) -> bytes:
-    """Draw staleness, sizes and what was in vain over the run, and return the picture as PNG.
-
-    Raises
-    ------
-    ImportError
-        If matplotlib is missing.
-    """
+    """Draw staleness, sizes and what was in vain over the run; return the picture as ``run_figure`` does."""
     require("matplotlib", needed_by="async_figure", extra="plot")
     from matplotlib.figure import Figure
 

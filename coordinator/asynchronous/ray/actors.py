@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ class RayServer:
         store = ShardedStore(over_ray(self._shards), sizes) if self._shards else None
         self.service = plan.service(store)
         self._gone: dict[str, int] = {}
+        self._coming_and_going = Lock()
 
     def pull(self, worker: str, life: int) -> Work:
         """Return a worker's next step; one that is not known joins.
@@ -68,12 +70,12 @@ class RayServer:
             How often it had been started before. A call of a worker that is dead by now may come after its death: it
             must not join, as everybody would wait for it behind a barrier.
         """
-        if life <= self._gone.get(worker, -1):
-            return nothing_to_do(self.service.parameters)
-        if worker not in self.service.server.workers:
-            self.service.join(worker)
         with self._whole():
-            return self.service.pull(worker)
+            with self._coming_and_going:  # a worker that is found dead in between would join for ever
+                gone = life <= self._gone.get(worker, -1)
+                if not gone and worker not in self.service.server.workers:
+                    self.service.join(worker)
+            return nothing_to_do(self.service.parameters) if gone else self.service.pull(worker)
 
     def push(self, worker: str, work: Work, gradient: Vector, seconds: float, comm_seconds: float) -> Outcome:
         """Take a gradient."""
@@ -84,8 +86,8 @@ class RayServer:
 
     def leave(self, worker: str, life: int) -> None:
         """Let a worker go, and never join again in this life."""
-        self._gone[worker] = life
-        with self._whole():
+        with self._whole(), self._coming_and_going:
+            self._gone[worker] = life
             self.service.leave(worker)
 
     def parameters(self) -> Vector:

@@ -15,6 +15,7 @@ from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.service import Service
 from paceline.coordinator.asynchronous.store import Store
 from paceline.coordinator.metrics.targets import round_sinks
+from paceline.coordinator.round import Round
 from paceline.predictors import named
 
 Gradient = Callable[[Vector, Sizes], Vector]
@@ -50,9 +51,17 @@ class RayPlan:
         Over how many processes the parameters are split, where one has too little memory or is too slow for them. Rules
         and samples stay with one server, the lead; see :mod:`paceline.coordinator.asynchronous.shards`.
     metrics
-        Names of sinks that the server's host calls with every round, as in :func:`paceline.coordinator.metrics.sinks`.
+        Sinks that the server's host calls with every round: a name as in :func:`paceline.coordinator.metrics.sinks`,
+        such as ``"run.jsonl"``, or several.
     comebacks
         How often a worker that dies is started again.
+
+    Raises
+    ------
+    ValueError
+        If anything is out of range, or there is no scheme, predictor or sink of that name.
+    ImportError
+        If the library of a sink is missing.
     """
 
     parameters: Vector
@@ -68,7 +77,7 @@ class RayPlan:
     checkpoint: str | None = None
     every: int = 0
     servers: int = 1
-    metrics: tuple[str, ...] = ()
+    metrics: str | tuple[str, ...] = ()
     comebacks: int = 3
 
     def __post_init__(self) -> None:
@@ -78,7 +87,10 @@ class RayPlan:
             raise ValueError(
                 f"servers must be from 1 to the number of parameters, {len(self.parameters)}, got {self.servers}"
             )
-        scheme(self.scheme, self.workers)  # here, not in the actor: says which schemes there are
+        # Here, not in the actor: what is wrong there ends a process of which the user sees only that it died. With one
+        # sample instead of all, as a deck shuffles those that it has.
+        self._started(Deck(min(self.samples, 1), epochs=self.epochs), copy=False)
+        self._sinks()
 
     def service(self, store: Store | None = None) -> Service:
         """Return the server that the plan tells of, resumed if there is a checkpoint.
@@ -88,18 +100,19 @@ class RayPlan:
         store
             What holds the parameters, if they are split.
         """
+        service = self._started(Deck(self.samples, seed=self.seed, epochs=self.epochs), store=store)
+        service.resume()
+        if targets := self._sinks():
+            Rounds(service, targets)
+        return service
+
+    def _started(self, deck: Deck, *, store: Store | None = None, copy: bool = True) -> Service:
+        rules, forecast = scheme(self.scheme, self.workers), named(self.predictor)
         server = Server(
-            self.parameters,
-            self.optimiser,
-            scheme(self.scheme, self.workers),
-            Deck(self.samples, seed=self.seed, epochs=self.epochs),
-            batch=self.batch,
-            predictor=named(self.predictor),
-            store=store,
+            self.parameters, self.optimiser, rules, deck, batch=self.batch, predictor=forecast, copy=copy, store=store
         )
         path = None if self.checkpoint is None else Path(self.checkpoint)
-        service = Service(server, checkpoint=path, every=self.every)
-        service.resume()
-        if self.metrics:
-            Rounds(service, round_sinks(*self.metrics))
-        return service
+        return Service(server, checkpoint=path, every=self.every)
+
+    def _sinks(self) -> list[Callable[[Round], None]]:
+        return round_sinks(*([self.metrics] if isinstance(self.metrics, str) else self.metrics))

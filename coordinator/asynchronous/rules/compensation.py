@@ -25,6 +25,10 @@ class Compensator(Protocol):
         """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled``."""
         ...
 
+    def undo(self) -> None:
+        """Forget the last gradient: it comes to nothing."""
+        ...
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -51,6 +55,9 @@ class Constant:
         """Return the gradient to apply, ``[P]``."""
         change_P: Vector = self.strength * gradient * gradient * (parameters - pulled)
         return gradient + change_P
+
+    def undo(self) -> None:
+        """Do nothing: it remembers nothing."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +98,24 @@ class AdaptiveCompensator:
 
     rule: Adaptive
     squares: dict[str, Vector] = field(default_factory=dict)
+    _before: tuple[str, Vector | None] = field(default=("", None), init=False)
+    """Whose square was changed last, and what it was."""
 
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
         """Return the gradient to apply, ``[P]``."""
         square_P: Vector = gradient * gradient
-        before_P = self.squares.get(worker, np.zeros_like(square_P))
-        mean_P: Vector = self.rule.memory * before_P + (1 - self.rule.memory) * square_P
-        self.squares[worker] = mean_P
+        before_P = self.squares.get(worker)
+        mean_P: Vector = (1 - self.rule.memory) * square_P
+        if before_P is not None:
+            mean_P += self.rule.memory * before_P
+        self._before, self.squares[worker] = (worker, before_P), mean_P
         change_P: Vector = self.rule.strength / np.sqrt(mean_P + 1e-10) * square_P * (parameters - pulled)
         return gradient + change_P
+
+    def undo(self) -> None:
+        """Forget the last gradient: it comes to nothing."""
+        worker, before_P = self._before
+        if before_P is None:
+            self.squares.pop(worker, None)
+        else:
+            self.squares[worker] = before_P

@@ -81,12 +81,9 @@ def sent(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
         dist.send(tensor, peer, group=group)
 
 
-def received(
-    numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGroup, into: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Receive a tensor of this many numbers, into one that has the room and the type if it is given."""
-    fits = into is not None and into.numel() == numbers and into.dtype == dtype
-    tensor = into if into is not None and fits else torch.empty(numbers, dtype=dtype)
+def received(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGroup) -> torch.Tensor:
+    """Receive a tensor of this many numbers."""
+    tensor = torch.empty(numbers, dtype=dtype)
     if numbers:
         dist.recv(tensor, peer, group=group)
     return tensor

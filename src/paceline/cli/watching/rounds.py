@@ -5,7 +5,6 @@ Axes: R rounds, W workers.
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,16 +16,11 @@ from rich.text import Text
 from paceline._arrays import Array
 from paceline._printable import printable
 from paceline.cli.watching.numbers import mean, percent, samples, speed, time
+from paceline.cli.watching.view import CHANGES, RECENT, SHOWN, is_long, title
 from paceline.coordinator import why
 
 if TYPE_CHECKING:
     from paceline.coordinator.metrics import AsyncRun
-
-RECENT, SHOWN, CHANGES = 20, 12, 5
-"""Rounds whose mean a worker's row shows; most workers with a row, the stalest; last rounds with a reason."""
-
-SILENT_TIMES, SILENT_SECONDS = 5.0, 3.0
-"""Silence is reported after this many usual intervals, and at least this many seconds."""
 
 
 def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
@@ -44,7 +38,7 @@ def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
     alarms = _alarms(run, silent)
     return Panel(
         Group(*alarms, _headline(run), Text(), _workers(run), Text(), _changes(run)),
-        title=Text(printable("/".join(PurePath(run.name).parts[-2:]))),
+        title=Text(title(run.name)),
         title_align="left",
         subtitle=Text(f"{why.count(done, 'round')} recorded"),
         subtitle_align="right",
@@ -53,9 +47,8 @@ def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
 
 
 def _alarms(run: AsyncRun, silent: float) -> list[Text]:
-    alarms, between = [], np.diff(run.seconds[-RECENT:])
-    usual = float(np.median(between)) if len(between) else 0.0
-    if silent > max(SILENT_SECONDS, SILENT_TIMES * usual):
+    alarms, between = [], np.diff(run.seconds[-RECENT - 1 :])
+    if is_long(silent, usual=float(np.median(between)) if len(between) else 0.0):
         alarms.append(f"No round has been reported for {time(silent)}.")
     if run.of_fleet["refused"][-1]:
         alarms.append(f"{why.count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")

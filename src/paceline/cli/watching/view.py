@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 RECENT = 20
-"""Number of iterations whose median a worker's row shows."""
+"""Number of iterations, or rounds, that a worker's row sums up."""
 
 HALVED = 5
 """Iterations after which having been waited for counts half as much in the order of the rows."""
@@ -73,7 +73,7 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
     count = f"{why.count(done, 'iteration')} recorded"
     return Panel(
         Group(*parts),
-        title=Text(_title(run.name)),
+        title=Text(title(run.name)),
         title_align="left",
         subtitle=Text(count),
         subtitle_align="right",
@@ -81,10 +81,10 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
     )
 
 
-def _title(name: str) -> str:
+def title(name: str) -> str:
     """Return the file with its folder, if both fit: a long path would lose its end, which says most.
 
-    >>> _title("/home/me/experiments/monday/run.jsonl"), _title("/home/" + 80 * "a" + "/run.jsonl")
+    >>> title("/home/me/experiments/monday/run.jsonl"), title("/home/" + 80 * "a" + "/run.jsonl")
     ('monday/run.jsonl', 'run.jsonl')
     """
     parts = PurePath(name).parts
@@ -117,7 +117,15 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
 
 def is_silent(run: Run, silent: float) -> bool:
     """Return whether a run has been silent for far longer than an iteration usually takes."""
-    usual = usual_seconds(run)
+    return is_long(silent, usual_seconds(run))
+
+
+def is_long(silent: float, usual: float) -> bool:
+    """Return whether a silence is far longer than the usual time between two reports, in seconds; NaN if unknown.
+
+    >>> is_long(4.0, usual=0.5), is_long(4.0, usual=1.0), is_long(4.0, usual=float("nan"))
+    (True, False, True)
+    """
     return silent > max(SILENT_SECONDS, SILENT_TIMES * usual if np.isfinite(usual) else 0.0)
 
 

@@ -1,0 +1,71 @@
+"""A job on Ray without Ray: a plan with a mistake is refused where it is made, and the dead do not join."""
+
+from contextlib import suppress
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from paceline.coordinator.asynchronous import SGD
+from paceline.coordinator.asynchronous.ray import RayPlan, RayServer
+from paceline.coordinator.metrics import read_async_run
+
+
+def least_squares():
+    return lambda parameters, rows: parameters
+
+
+def plan(**options):
+    start = {"parameters": np.zeros(3), "optimiser": SGD(0.05), "gradient": least_squares, "samples": 64, "batch": 8}
+    return RayPlan(**(start | options))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_metrics_may_be_one_name_or_several(tmp_path, several):
+    path = str(tmp_path / "run.jsonl")
+    service = plan(metrics=(path,) if several else path, workers=1).service()
+    service.join("a")
+    while not (work := service.pull("a")).ended:
+        service.push("a", work.stamp, work.parameters)
+    service.on_verdict[0].on_round[0].close()
+    assert read_async_run(path).of_fleet["applied"][-1] == 64
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ({"metrics": "run.csv"}, "metrics must be"),
+        ({"metrics": ("run.jsonl", "loud")}, "metrics must be"),
+        ({"parameters": np.array([1.0, np.nan])}, "parameters must be one row of finite"),
+        ({"parameters": np.array([1.0, np.nan]), "servers": 2}, "parameters must be one row of finite"),
+        ({"parameters": np.zeros(3, dtype=int)}, "parameters must be one row of finite"),
+        ({"scheme": "fast"}, "scheme must be one of"),
+        ({"predictor": "oracle"}, "oracle"),
+        ({"samples": 0}, "samples must be at least 1, got 0"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"servers": 4}, "servers must be from 1 to"),
+        ({"every": 100}, "needs a file"),
+    ],
+)
+def test_a_mistake_in_a_plan_is_refused_where_the_plan_is_made(mistake, said):
+    with pytest.raises(ValueError, match=said):
+        plan(**mistake)
+
+
+def test_a_pull_that_is_answered_while_its_worker_is_found_dead_leaves_no_member_for_whom_all_would_wait():
+    pytest.importorskip("ray")
+    server = RayServer(plan(scheme="bsp"))
+    join, leaving = server.service.join, Thread(target=server.leave, args=("a", 0))
+
+    def joined_late(worker):
+        leaving.start()
+        leaving.join(0.2)  # it may come first only where nothing keeps it waiting
+        join(worker)
+
+    server.service.join = joined_late
+    with suppress(ValueError):  # it may have left again
+        server.pull("a", 0)
+    leaving.join()
+    assert "a" not in server.service.server.workers
