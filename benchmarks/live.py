@@ -1,6 +1,6 @@
 """What balancing gains in a real training on this machine, and what it costs where there is nothing to gain.
 
-python benchmarks/live.py            # about 13 minutes on a machine that does nothing else; writes live.md, live.png
+python benchmarks/live.py            # about 20 minutes on a machine that does nothing else; writes live.md, live.png
 python benchmarks/live.py --quick    # a minute; prints only
 """
 
@@ -22,12 +22,13 @@ SETTINGS = [
     Setting(contention="none", schemes=("control", "auto"), rounds=10, seconds=2.0),
     Setting(contention="quota", schemes=BOTH, rounds=8, seconds=2.0),
     Setting(contention="hogs", schemes=BOTH, rounds=8, seconds=2.0),
-    Setting(contention="bursty", schemes=BOTH, rounds=8, seconds=3.0),
-    Setting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=3.0),
-    Setting(contention="between", schemes=BOTH, rounds=4, seconds=2.0),
-    Setting(contention="quota", model="digits-batch-norm", schemes=BOTH, rounds=4, seconds=2.0),
-    Setting(contention="quota", model="digits-sync-batch-norm", schemes=BOTH, rounds=4, seconds=2.0),
-    Setting(contention="quota", model="digits-contrastive", schemes=BOTH, rounds=4, seconds=2.0),
+    # A turn holds several bursts: with one or two, what a round happens to hold decides more than the scheme does.
+    Setting(contention="bursty", schemes=BOTH, rounds=8, seconds=6.0),
+    Setting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=6.0),
+    Setting(contention="between", schemes=BOTH, rounds=8, seconds=2.0),
+    Setting(contention="quota", model="digits-batch-norm", schemes=BOTH, rounds=8, seconds=2.0),
+    Setting(contention="quota", model="digits-sync-batch-norm", schemes=BOTH, rounds=8, seconds=2.0),
+    Setting(contention="quota", model="digits-contrastive", schemes=BOTH, rounds=8, seconds=2.0),
 ]
 SHOWN = SETTINGS[1]
 
@@ -124,7 +125,7 @@ every other round in the opposite order.
 - *speed-up*: iterations per second in a turn over those in the two turns of equal batches beside it; geometric mean
   over rounds, with the half-width of the 95 % confidence interval.
 - *clairvoyant*: the speed-up that the exact solver reaches over equal batches in a replay of the same iterations if it
-  knows the speeds to come; *reached*: the clairvoyant's time over the scheme's.
+  knows the speeds to come, under a quota those that last; *reached*: the clairvoyant's time over the scheme's.
 - *waiting*: share of the ranks' time, up to the end of the slowest, that was spent waiting for it.
 - *own time*: median time that balancing takes on the critical path of an iteration.
 - *loss gap*: largest difference of the loss from that of equal batches after as many samples, relative to the first

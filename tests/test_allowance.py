@@ -1,13 +1,20 @@
 """A CPU quota makes single steps lie: what counts is how long work takes if the quota lasts."""
 
+import importlib
 import math
 import time
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import run_ranks
 from test_drivers import NESTED_1, NESTED_2, made
+from torch.nn.parallel import DistributedDataParallel
 
+from paceline.coordinator import Policy
+from paceline.coordinator.torch import BalancedLoader, attach
 from paceline.coordinator.torch.clock import Clock
 from paceline.recording import allowance as module
 from paceline.recording.allowance import Allowance, Spent, lasting
@@ -150,3 +157,30 @@ def test_waiting_in_a_collective_is_no_work_under_a_quota_either():
     cpu.time, granted.cpu = 1.01, 0.01
     clock.ready()
     assert clock.report().seconds == pytest.approx(0.04)
+
+
+def own_seconds_with_a_quota_on_the_second_rank(rank):
+    torch.manual_seed(0)
+    attaching = importlib.import_module("paceline.coordinator.torch.attach")
+    if rank == 1:
+        attaching.Allowance = Tiny
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    loader = BalancedLoader(torch.utils.data.TensorDataset(torch.randn(640, 64)), 64)
+    balance = attach(model, loader, policy=Policy(warmup=1000), timeout=60, every=1)
+    own = []
+    balance.on_iteration.append(lambda one: own.append(one.seconds))
+    for (inputs,) in loader:
+        model(inputs).square().mean().backward()
+    return np.median(own, axis=0)
+
+
+class Tiny(Allowance):
+    """A thousandth of a core."""
+
+    def look(self):
+        self.cores = 0.001
+
+
+def test_attach_reports_by_the_quota_of_the_rank():
+    own, _ = run_ranks(2, own_seconds_with_a_quota_on_the_second_rank)
+    assert own[1] > 20 * own[0], "no machine is so busy that a step takes twenty times its CPU time"

@@ -79,11 +79,11 @@ def test_exchanges_are_never_further_apart_than_half_a_second_or_an_iteration():
 def test_a_little_more_waiting_than_usual_does_not_end_the_quiet():
     pace = settled()
     for _ in range(30):
-        pace.wants_plan(np.array([0.04, 0.0464]), ONE, plan_seconds=10.0)
+        pace.wants_plan(np.array([0.05, 0.058]), ONE, plan_seconds=10.0)
     quiet = pace.every
-    pace.wants_plan(np.array([0.04, 0.05]), ONE, plan_seconds=10.0)
+    pace.wants_plan(np.array([0.05, 0.0625]), ONE, plan_seconds=10.0)
     assert pace.every == quiet > 1
-    pace.wants_plan(np.array([0.04, 0.08]), ONE, plan_seconds=10.0)
+    pace.wants_plan(np.array([0.05, 0.1]), ONE, plan_seconds=10.0)
     assert pace.every == 1
 
 
@@ -107,7 +107,7 @@ def test_ranks_that_hardly_wait_report_less_often_until_one_turns_slow():
     pace.wants_plan(np.array([0.04, 0.041]), ONE, plan_seconds=1.0)
     quiet = pace.every
     pace.wants_plan(np.array([0.04, 0.08]), ONE, plan_seconds=1.0)
-    assert (quiet, pace.every) == (3, 1)
+    assert (quiet, pace.every) == (2, 1)
 
 
 @pytest.mark.parametrize("seconds", [np.nan, 0.0, -1.0, np.inf])

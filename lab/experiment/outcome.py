@@ -35,7 +35,7 @@ class Row:
         Share of the ranks' time, up to the slowest's end, that was spent waiting.
     clairvoyant
         Speed-up over equal batches that the same solver reaches in a replay of the same iterations, if it knows their
-        speeds.
+        speeds; under a quota those that last, as one step's depends on the budget that it happens to find.
     reached
         Time of the clairvoyant over that of the scheme.
     overhead

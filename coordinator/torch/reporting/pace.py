@@ -6,7 +6,7 @@ import math
 
 from paceline._arrays import Array
 
-EXCHANGE_SHARE, QUIET_SHARE = 0.01, 0.0025
+EXCHANGE_SHARE, QUIET_SHARE = 0.01, 0.005
 """Shares of the time that exchanges of reports may take, while ranks wait for each other and while they hardly do. On a
 busy machine an exchange costs several times as much as on an idle one, and is made as much less often."""
 
