@@ -31,8 +31,8 @@ class Policy:
     urgent
         Expected gain from which a change does not wait for the cool-down; 1 means it always waits.
     largest_change
-        How much a size may grow in one step, relative to itself; it may shrink by the same ratio. 1 means double or
-        half; infinite means no limit. One quantum is always allowed.
+        How much a size may grow in one step, relative to itself; it may shrink by the same ratio. 3 means four times or
+        a quarter, 1 double or half; infinite means no limit. One quantum is always allowed.
     reversal_memory
         A worker whose size reverses direction within this many iterations of its last change takes half the step; 0
         switches the rule off, 3 suits a fleet whose sizes oscillate.
@@ -68,7 +68,7 @@ class Policy:
     dead_band: float = 0.04
     cooldown: int = 1
     urgent: float = 0.08
-    largest_change: float = 1.0
+    largest_change: float = 3.0
     reversal_memory: int = 0
     excitation: float = 0.05
     seed: int = 0
