@@ -129,6 +129,7 @@ def fit(
             tell=tell,
         )
         fit_with(fitted, source, replace(fitting, identity=_identity(fitted, source, fitting)))
+        _refer(fitted, survey)
     if warn:
         _say_left_out(source)
     logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _since(began))
@@ -163,6 +164,16 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
         told = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
         raise ValueError(f"start must have the predictor's own arguments, but it has {told}")
     fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learnt/")})
+
+
+def _refer(fitted: Predictor, survey: Survey) -> None:
+    """Keep what it was fitted on, with what yesterday's model was fitted on before."""
+    if not isinstance(fitted, FleetPredictor) or not fitted.learns_from_traces:
+        return
+    before, now = fitted.reference_, survey.reference(fitted.driver_names)
+    # A model that takes up further drivers has seen all that it reads only today.
+    kept = before if before is not None and len(before.drivers) == len(now.drivers) else None
+    fitted.reference_ = now if kept is None else kept + now
 
 
 def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:
