@@ -78,7 +78,8 @@ class Drift:
     def news(self) -> str:
         """Return a remark if drift has begun since the last call; empty otherwise."""
         told, self._is_news = self._is_news, False
-        return why.left_fitted(*self._shares.tolist(), least=MANY) if told else ""
+        of_changes, of_drivers = map(float, self._shares)
+        return why.left_fitted(of_changes, of_drivers, least=MANY) if told else ""
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return all that was followed."""
