@@ -385,7 +385,7 @@ def page_reading(sizes: Sizes, found: dict[str, Any]) -> tuple[list[str], list[s
             ("panel", "pandas, as a panel"),
         ):
             rows.append(f"| {kind} | {who} | {taken(turns[name], 'read')} | {turns[name][0]['peak'] / 1e6:,.0f} MB |")
-        if (times := ratio(turns["ours"], turns["columns"], "read")) > 1.0:
+        if (times := ratio(turns["ours"], turns["columns"], "read")) > 1.05:  # turns of one reader differ by as much
             missed.append(f"reading {kind} takes {times:.1f} times as long as with pandas alone")
     lines = [
         "## Reading plain columns",
@@ -400,36 +400,48 @@ def page_reading(sizes: Sizes, found: dict[str, Any]) -> tuple[list[str], list[s
     return lines, missed
 
 
-def measure_serving(sizes: Sizes) -> dict[str, Any]:
-    """Backtest the default mixture, and compare predictors on two processes."""
-    found: dict[str, Any] = {"backtest": [], "1": [], "2": []}
-    with made(sizes.workers, sizes.steps, files=1) as one, made(sizes.workers, sizes.steps, files=8) as many:
+def measure_backtest(sizes: Sizes) -> dict[str, Any]:
+    """Backtest the default mixture."""
+    with made(sizes.workers, sizes.steps, files=1) as folder:
+        return {"turns": [measured(BACKTEST, folder=folder) for _ in range(sizes.turns)]}
+
+
+def page_backtest(sizes: Sizes, found: dict[str, Any]) -> tuple[list[str], list[str]]:
+    turns = found["turns"]
+    seconds = median(one["backtest"][1] for one in turns)
+    missed = [] if seconds < 10 else [f"the backtest of `auto` takes {seconds:.1f} s of the processor, not under 10 s"]
+    lines = [
+        "## Backtests",
+        "",
+        f"`auto` over {sizes.workers:,} workers x {sizes.steps:,} iterations, the median of {len(turns)} turns: "
+        f"{taken(turns, 'backtest').replace(' |', ', processor')}.",
+    ]
+    return lines, missed
+
+
+def measure_processes(sizes: Sizes) -> dict[str, Any]:
+    """Compare predictors in one process and in two, in turns."""
+    found: dict[str, Any] = {"1": [], "2": []}
+    with made(sizes.workers, sizes.steps, files=8) as folder:
         for _ in range(sizes.turns):
-            found["backtest"].append(measured(BACKTEST, folder=one))
             for jobs in (1, 2):
-                found[str(jobs)].append(measured(BOARD, folder=many, jobs=jobs))
+                found[str(jobs)].append(measured(BOARD, folder=folder, jobs=jobs))
     return found
 
 
-def page_serving(sizes: Sizes, found: dict[str, Any]) -> tuple[list[str], list[str]]:
-    times, seconds = (
-        1 / ratio(found["2"], found["1"], "board", 0),
-        median(one["backtest"][1] for one in found["backtest"]),
-    )
-    missed = [] if seconds < 10 else [f"the backtest of `auto` takes {seconds:.1f} s of the processor, not under 10 s"]
-    if times < 1.7:
-        missed.append(f"two processes are {times:.2f} times as fast as one, not 1.7 times")
+def page_processes(sizes: Sizes, found: dict[str, Any]) -> tuple[list[str], list[str]]:
+    times = 1 / ratio(found["2"], found["1"], "board", 0)
+    missed = [] if times >= 1.7 else [f"two processes are {times:.2f} times as fast as one, not 1.7 times"]
     lines = [
-        "## Backtests, and two processes",
+        "## Two processes",
         "",
-        f"{sizes.workers:,} workers x {sizes.steps:,} iterations; the leaderboard (EWMA, RLS, an unfitted NARX) has",
-        f"them in 8 jobs. Medians of {sizes.turns} turns.",
+        f"The leaderboard of EWMA, RLS and an unfitted NARX over {sizes.workers:,} workers x {sizes.steps:,} iterations",
+        f"in 8 jobs. Medians of {len(found['1'])} turns.",
         "",
         "| | time | processor, this process |",
         "| --- | --- | --- |",
-        f"| backtest of `auto` | {taken(found['backtest'], 'backtest')} |",
-        f"| leaderboard, one process | {taken(found['1'], 'board')} |",
-        f"| the same through joblib, two processes | {taken(found['2'], 'board')} |",
+        f"| one process | {taken(found['1'], 'board')} |",
+        f"| through joblib, two processes | {taken(found['2'], 'board')} |",
         "",
         f"Two processes are {times:.2f} times as fast as one.",
     ]
@@ -508,7 +520,8 @@ PARTS: dict[str, Part] = {
     "fit": (measure_fit, page_fit),
     "memory": (measure_memory, page_memory),
     "reading": (measure_reading, page_reading),
-    "serving": (measure_serving, page_serving),
+    "backtest": (measure_backtest, page_backtest),
+    "processes": (measure_processes, page_processes),
     "growth": (measure_growth, page_growth),
     "full": (measure_full, page_full),
 }
