@@ -530,13 +530,13 @@ def page_of(results: Path, sizes: Sizes) -> str:
     for name, (_, page) in PARTS.items():
         if (kept := results / f"{name}.json").exists():
             lines, lacking = page(sizes, json.loads(kept.read_text()))
-            body += ["", *lines]
+            body += ["", *lines, "", f"`{(results / name).with_suffix('.command').read_text()}`"]
             missed += lacking
         else:
             missed.append(f"the part `{name}` was not measured")
     first = ["Targets that are missed:", "", *(f"- {one}" for one in missed)] if missed else ["Every target is met."]
     about = [
-        f"`{COMMAND}` on {machine('torch')}.",
+        f"{machine('torch')}. The command of a part stands below it.",
         "Other work ran on the machine; *processor* is what a step itself took.",
     ]
     return "\n".join(["# Fitting to traces of any size", "", *about, "", *first, *body, ""])
@@ -552,6 +552,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=Sizes.largest, help="Workers of the largest fleet.")
     parser.add_argument("--megabytes", type=int, nargs="+", default=Sizes.megabytes)
     parser.add_argument("--full", type=int, default=Sizes.full, help="Megabytes of the usage trace.")
+    parser.add_argument("--page", action="store_true", help="Measure nothing; write the page of what is there.")
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
     sizes = (
@@ -568,9 +569,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         results = asked.results or Path(temporary)
         results.mkdir(exist_ok=True, parents=True)
-        for name in asked.parts or PARTS:
+        for name in () if asked.page else asked.parts or PARTS:
             found = PARTS[name][0](sizes)
             (results / f"{name}.json").write_text(json.dumps(found))
+            chosen = [one for one in sys.argv[1:] if one not in (*PARTS, "--results", str(asked.results))]
+            (results / f"{name}.command").write_text(" ".join([COMMAND, name, *chosen]))
             print(name, json.dumps(found), flush=True)
         page = page_of(results, sizes)
     print(page)
