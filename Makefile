@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One thread a process: the tests measure and compare, and many of them start processes of their own.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-.PHONY: help demo test test-flower soak mutants check format pins loops wheel-test clean
+.PHONY: help demo test test-flower test-s3 soak mutants check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -21,6 +21,10 @@ test: .venv/installed  ## Everything that must pass: two files at a time, then t
 test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.
 	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/test_federated.py tests/test_flower.py \
 	    tests/test_flower_live.py src/paceline/coordinator/federated
+
+# moto pins versions that others here cannot share too: only its server runs there, the tests run in .venv.
+test-s3: .venv/installed .venv-s3/installed  ## Reading traces over S3's protocol, from a local server in an environment of its own.
+	@PACELINE_S3_SERVER=$(CURDIR)/.venv-s3/bin/moto_server $(PYTEST) -m soak tests/test_s3.py
 
 soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
 	@$(PYTEST) -m soak tests
@@ -68,5 +72,10 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	    --editable ".[flower,torch,boosting]" pytest pytest-timeout hypothesis
 	@touch $@
 
+.venv-s3/installed: Makefile
+	@$(PYTHON) -m venv .venv-s3
+	@.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check "moto[server]==5.2.5"
+	@touch $@
+
 clean:  ## Remove what was built, installed and cached.
-	rm -rf .venv .venv-flower demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-flower .venv-s3 demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

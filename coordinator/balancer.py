@@ -15,6 +15,7 @@ from paceline._arrays import Array, Sizes
 from paceline.coordinator import why
 from paceline.coordinator.chosen_risk import ChosenRisk
 from paceline.coordinator.decision import Situation, decide
+from paceline.coordinator.drift import Drift
 from paceline.coordinator.limits import Limits, require_drivers, require_fleet
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy, excited, gain_of
@@ -100,6 +101,7 @@ class LoadBalancer:
         self._iterations = 0
         self._trust = Trust()
         self._chosen_risk = ChosenRisk()
+        self._drift = Drift(predictor)
         now = self._start(limits)
         reason = "Equal batches: no iteration has been reported yet."
         self.plan = self._planned(evaluate(now.curves, self._sizes), now, reason, acted=False)
@@ -150,6 +152,7 @@ class LoadBalancer:
         require_fleet(report, len(self.workers))
         require_drivers("the report's drivers", report.drivers, self.predictor)
         self.predictor.observe(report)
+        self._drift.follow(report)
         self._missed = np.where(np.isfinite(report.speed), 0, self._missed + 1)
 
     def join(self, worker: object) -> Plan:
@@ -200,6 +203,7 @@ class LoadBalancer:
             "memory_limits": self._limits.memory.copy(),
             "cost_of_risks": self._chosen_risk.cost_R.copy(),
             **{f"trust/{name}": value for name, value in self._trust.state_dict().items()},
+            **{f"drift/{name}": value for name, value in self._drift.state_dict().items()},
             **predictor,
         }
 
@@ -227,6 +231,8 @@ class LoadBalancer:
         # `get` with defaults below: states saved by older versions lack these entries.
         self._limits = limits
         self._trust.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("trust/")})
+        self._drift = Drift(self.predictor)  # what it was fitted on came with its state
+        self._drift.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("drift/")})
         self._chosen_risk.cost_R = np.array(state.get("cost_of_risks", self._chosen_risk.cost_R))
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
@@ -260,9 +266,10 @@ class LoadBalancer:
         reason = why.with_excitation(reason, before, why.moved_samples(self._sizes, tried))
         if not now.bounds[2]:
             reason += "; the memory limits leave no room for the global batch and are ignored"
-        reason += why.silent(self.workers, self._missed)
+        drift = self._drift.news()
+        reason += why.silent(self.workers, self._missed) + drift
         acted = not np.array_equal(tried, self.plan.sizes)
-        return self._planned(chosen, now, f"{reason}.", acted=acted, gain=gain)
+        return self._planned(chosen, now, f"{reason}.", acted=acted, gain=gain, drifts=bool(drift))
 
     def _given_up(self, now: Situation) -> tuple[Split, str]:
         """Return equal sizes, because they would have been faster lately."""
@@ -318,6 +325,7 @@ class LoadBalancer:
         """Start with equal sizes and no memory of any change."""
         self._limits = limits
         self._trust.begin_anew()
+        self._drift.start()
         self._sizes = limits.equal()
         self._direction = np.zeros(len(self._sizes), dtype=np.int64)
         self._changed_at = np.full(len(self._sizes), NEVER)
@@ -336,8 +344,11 @@ class LoadBalancer:
         self.plan = self._planned(evaluate(now.curves, self._sizes), now, f"{reason}.", acted=True)
         return self.plan
 
-    def _planned(self, split: Split, now: Situation, reason: str, *, acted: bool, gain: float = 0.0) -> Plan:
-        return Plan(self.workers, split, now.forecast, gain, acted, reason, self._iterations)
+    def _planned(
+        self, split: Split, now: Situation, reason: str, *, acted: bool, gain: float = 0.0, drifts: bool = False
+    ) -> Plan:
+        drift = self._drift.share
+        return Plan(self.workers, split, now.forecast, gain, acted, reason, self._iterations, drift, drifts)
 
 
 def _known_speed(forecast: Forecast) -> Array:

@@ -36,6 +36,11 @@ class Plan:
         What was done and why, in a sentence.
     iteration
         Number of iterations reported when the plan was made.
+    drift
+        Share of the latest changes of speed, or of the latest drivers, that is far from what the predictor was fitted
+        on; NaN if it does not know that.
+    drift_began
+        Whether that share rose above 5 % since the plan before.
 
     Examples
     --------
@@ -55,6 +60,8 @@ class Plan:
     acted: bool
     why: str
     iteration: int = 0
+    drift: float = float("nan")
+    drift_began: bool = False
 
     @property
     def sizes(self) -> Sizes:

@@ -233,6 +233,23 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
     return f"; {_those(workers, quiet)} {were} missing from {least}the last {lasted} reports, so {theirs}"
 
 
+def left_fitted(changes: float, drivers: float, least: float) -> str:
+    """Return which share of the latest speeds or drivers is unlike what the model was fitted on.
+
+    >>> left_fitted(0.061, 0.0, least=0.05)
+    '; speeds have left what the model was fitted on: of late 6.1 % of their changes are far from those it knows'
+    """
+    said = []
+    if changes > least:
+        said.append(
+            f"speeds have left what the model was fitted on: of late {percent(changes)} of their changes are far from "
+            "those it knows"
+        )
+    if drivers > least:
+        said.append(f"{percent(drivers)} of the latest drivers are far from those that the model was fitted on")
+    return "".join(f"; {one}" for one in said)
+
+
 def _those(workers: Sequence[str], chosen: Mask) -> str:
     rows = np.flatnonzero(chosen)
     return listed([workers[int(i)] for i in rows[:SHOWN]], max(len(rows) - SHOWN, 0))

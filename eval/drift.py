@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval.backtest import backtest
 from paceline.predictors import FleetPredictor, LastValue
+from paceline.predictors.reference import MANY, changes
 from paceline.training.fit import fit
 
 FITTED_SHARE = 0.6
@@ -20,9 +20,6 @@ FITTED_SHARE = 0.6
 
 LEAST_GAIN = 0.02
 """Relative fall of the error for which a refit is recommended: less is within what two halves of a job differ by."""
-
-FAR = 3.0
-"""Deviations from the fitted mean beyond which a driver counts as unknown to the model."""
 
 FEWEST = 40
 """Iterations below which nothing is measured."""
@@ -42,9 +39,11 @@ class Drift:
     refitted
         The same on the rest, after a trial refit to the first part that starts from the model; NaN if the model learns
         nothing from traces.
+    unknown_changes
+        Share of the speeds' changes that are farther than 5 deviations from what the model was fitted on; NaN if it
+        does not know that: it learns nothing from traces, or its file was written before models kept it.
     unknown_drivers
-        Share of drivers' samples that are farther than 3 deviations from what the model was fitted on; NaN if it
-        reads none.
+        The same of drivers' samples; NaN also if it reads none.
     sentence
         What this means.
     """
@@ -53,6 +52,7 @@ class Drift:
     early: float
     late: float
     refitted: float
+    unknown_changes: float
     unknown_drivers: float
     sentence: str
 
@@ -77,10 +77,10 @@ def check_drift(model: FleetPredictor, trace: Trace) -> Drift:
     early = _error(model, trace, 10, middle)
     late = _error(model, trace, middle, len(trace))
     refitted = float("nan")
-    if any(name.startswith("learnt/") for name in model.state_dict()):
+    if model.learns_from_traces:
         refitted = _error(fit(model, [trace.select(slice(middle))], start=model), trace, middle, len(trace))
-    unknown = _unknown_drivers(model, trace)
-    return Drift(trace.name, early, late, refitted, unknown, _sentence(late, refitted, unknown))
+    left = _unknown_changes(model, trace), _unknown_drivers(model, trace)
+    return Drift(trace.name, early, late, refitted, *left, _sentence(late, refitted, *left))
 
 
 def _error(model: FleetPredictor, trace: Trace, begin: int, end: int) -> float:
@@ -93,22 +93,29 @@ def _error(model: FleetPredictor, trace: Trace, begin: int, end: int) -> float:
     return float(np.exp(np.mean(np.log(mine[told] / last[told]))))
 
 
+def _unknown_changes(model: FleetPredictor, trace: Trace) -> float:
+    if model.reference_ is None:
+        return float("nan")
+    change_TW = changes(trace.speed)
+    known = np.isfinite(change_TW)
+    return float(model.reference_.unknown_changes(change_TW)[known].mean()) if known.any() else float("nan")
+
+
 def _unknown_drivers(model: FleetPredictor, trace: Trace) -> float:
-    learnt = model.state_dict()
-    if "learnt/driver_mean" not in learnt or not model.driver_names:
+    if model.reference_ is None or not model.driver_names:
         return float("nan")
     drivers_TWD = trace.drivers_named(model.driver_names)
     assert drivers_TWD is not None, "the model reads drivers"
-    deviations: Array = np.abs(drivers_TWD - learnt["learnt/driver_mean"]) / learnt["learnt/driver_scale"]
-    known = np.isfinite(deviations)
-    return float((deviations[known] > FAR).mean()) if known.any() else float("nan")
+    known = np.isfinite(drivers_TWD)
+    return float(model.reference_.unknown_drivers(drivers_TWD)[known].mean()) if known.any() else float("nan")
 
 
-def _sentence(late: float, refitted: float, unknown: float) -> str:
+def _sentence(late: float, refitted: float, changed: float, drivers: float) -> str:
     standing = "is worse than" if late > 1.0 else "still beats"
     said = f"the model {standing} the last value"
-    if unknown > 0.05:
-        said += f", and {unknown:.0%} of the drivers' samples are far from those it was fitted on"
+    for what, unknown in (("changes of speed", changed), ("drivers' samples", drivers)):
+        if unknown > MANY:
+            said += f", and {unknown:.0%} of the {what} are far from those it was fitted on"
     if np.isnan(refitted):
         advice = "take another one" if late > 1.0 else "keep it"
         return f"{said}; it learns nothing from traces, so {advice}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import re
 import warnings
@@ -41,6 +43,9 @@ REAL: Mapping[str, tuple[float, float]] = {
 
 FIRST_SCORED = 20
 """Iterations of each trace that no trial is scored on: every predictor is still learning there."""
+
+MOST_FAILED = 5
+"""Trials that may fail at the beginning; then it is not the arguments that are wrong."""
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +112,8 @@ def tune(
     ImportError
         If Optuna is not installed.
     ValueError
-        If the predictor has no argument to try, or nobody is left to compare on.
+        If the predictor has no argument to try, nobody is left to compare on, every trial failed, or ``storage`` holds
+        trials on other traces or with other options, whose scores cannot be compared.
 
     Examples
     --------
@@ -125,18 +131,39 @@ def tune(
     tried = [argument for argument in _arguments(named(name)) if argument not in given]
     if not tried:
         raise ValueError(f"{name} has no argument that is tried; tried are {[*WHOLE, *REAL]}")
-    study = _study(storage, name, seed)
+    study = _study(storage, name, seed, _identity(source, hold_out, training))
     while (missing := trials - len(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]))) > 0:
         proposed = [study.ask() for _ in range(min(at_once, missing))]
         asked = [{argument: _suggested(trial, argument) for argument in tried} for trial in proposed]
         calls = [(named(name), arguments, training, source, hold_out, seed) for arguments in asked]
-        for trial, score in zip(proposed, spread(_score, calls), strict=True):
-            study.tell(trial, score)
+        for trial, (score, why) in zip(proposed, spread(_tried, calls), strict=True):
+            if why:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                _note_failure(study, trial.params, why)
+            else:
+                study.tell(trial, score)
             tell(trial.number, score)
     done = sorted(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]), key=lambda trial: trial.value)
     table = pd.DataFrame([{**trial.params, "score": trial.value} for trial in done])
     best = _with(named(name), done[0].params, training)
-    return Tuned(best, float(done[0].value), table, _mattered(study, len(done), tried))
+    return Tuned(best, float(done[0].value), table, _mattered(study, done, tried))
+
+
+def _identity(source: Source, hold_out: float | Collection[str], training: Training | None) -> str:
+    """Return a digest of everything that makes the scores of two trials comparable."""
+    for _ in source:  # the first pass finds out what there is
+        pass
+    held = hold_out if isinstance(hold_out, int | float) else sorted(hold_out)
+    traces = [fact.digest for fact in source.facts]
+    return hashlib.sha256(json.dumps([traces, held, repr(training)]).encode()).hexdigest()[:16]
+
+
+def _note_failure(study: Any, arguments: Mapping[str, Any], why: str) -> None:
+    """Log a trial that failed, as where there are fewer iterations than lags; stop if none succeeds."""
+    logger.warning("a trial with %s failed: %s", arguments, why)
+    states = [trial.state.name for trial in study.trials]
+    if "COMPLETE" not in states and states.count("FAIL") >= MOST_FAILED:
+        raise ValueError(f"all {states.count('FAIL')} trials failed, the last with {arguments}: {why}")
 
 
 def _arguments(predictor: FleetPredictor) -> list[str]:
@@ -160,6 +187,14 @@ def _with(predictor: FleetPredictor, arguments: Mapping[str, Any], training: Tra
         inside = {name: value for name, value in arguments.items() if name not in mine}
         own["training"] = replace(training or mine["training"] or Training(), **inside)
     return type(predictor)(**{**mine, **own})
+
+
+def _tried(*call: Any) -> tuple[float, str]:
+    """Return a trial's score, or why it has none."""
+    try:
+        return _score(*call), ""
+    except ValueError as error:
+        return float("nan"), str(error)
 
 
 def _score(
@@ -186,7 +221,7 @@ def _score(
     return float(np.exp(np.mean(np.log(np.maximum(ratios, 1e-12)))))
 
 
-def _study(storage: str | Path | None, name: str, seed: int) -> Any:
+def _study(storage: str | Path | None, name: str, seed: int, identity: str) -> Any:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -197,17 +232,23 @@ def _study(storage: str | Path | None, name: str, seed: int) -> Any:
 
         place = JournalStorage(JournalFileBackend(str(storage)))
     study = optuna.create_study(storage=place, study_name=name, load_if_exists=True)
+    if (known := study.user_attrs.get("of", identity)) != identity:
+        raise ValueError(
+            f"{storage}: holds trials on other traces, held-out workers or options, whose scores cannot be compared "
+            f"(they are of {known}, these of {identity}): take another file"
+        )
+    study.set_user_attr("of", identity)
     # A search that goes on must not draw the numbers again that it began with.
     study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))
     return study
 
 
-def _mattered(study: Any, trials: int, tried: list[str]) -> pd.DataFrame:
+def _mattered(study: Any, done: list[Any], tried: list[str]) -> pd.DataFrame:
     import optuna
     import pandas as pd
 
     shares = dict.fromkeys(tried, float("nan"))
-    if trials >= 4 and len({trial.value for trial in study.trials}) > 1:  # fewer say nothing
+    if len(done) >= 4 and len({trial.value for trial in done}) > 1:  # fewer say nothing
         shares |= optuna.importance.get_param_importances(study)
     rows = sorted(shares.items(), key=lambda item: -item[1])
     return pd.DataFrame(rows, columns=["argument", "share"])

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask
 from paceline.predictors.forecast import Forecast
+from paceline.predictors.reference import Reference
 from paceline.predictors.report import FASTEST, SLOWEST, Report
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ PRIOR_SPEED = 1.0
 
 ERROR_SMOOTHING = 0.05
 """Weight of the newest squared error in the spread: it remembers about the last 20 iterations."""
+
+REFERENCE = "learnt/reference"
+"""Where a state holds what the predictor was fitted on."""
 
 DOUBTED = 100.0
 """A speed that is so many times the forecast is believed only if the next report says the same."""
@@ -46,6 +50,9 @@ class FleetPredictor:
 
     columns: ClassVar[int] = 1
     """Forecasts that it makes of each worker: above 1 only for experts that a mixture asks."""
+
+    reference_: Reference | None = None
+    """What it was fitted on, by :func:`paceline.training.fit`; ``None`` if it was not, or its file is older."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Array] = {}
@@ -97,6 +104,11 @@ class FleetPredictor:
     def driver_names(self) -> tuple[str, ...]:
         """The drivers it reads: none, unless a predictor says otherwise."""
         return ()
+
+    @property
+    def learns_from_traces(self) -> bool:
+        """Whether it, or a predictor inside it, holds anything that a fit changes."""
+        return any(name.startswith("learnt/") for name in self.state_dict())
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Do nothing: this predictor learns only from what it observes."""
@@ -166,12 +178,16 @@ class FleetPredictor:
         rows = {f"rows/{name}": rows.copy() for name, rows in self._rows.items()}
         rows |= {f"fleet/{name}": values.copy() for name, values in self._fleet.items()}
         learnt = {f"learnt/{name}": value.copy() for name, value in self._learnt().items()}
+        learnt |= {} if self.reference_ is None else {REFERENCE: self.reference_.array()}
         return {"workers": np.array(self.workers, dtype=np.str_), **rows, **learnt}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
         # Fitted parameters first: the width of the rows that reset makes may depend on them, such as on the drivers.
-        self._load_learnt({name[7:]: value for name, value in state.items() if name.startswith("learnt/")})
+        learnt = {name: value for name, value in state.items() if name.startswith("learnt/")}
+        reference = learnt.pop(REFERENCE, None)
+        self._load_learnt({name[7:]: value for name, value in learnt.items()})
+        self.reference_ = None if reference is None else self._checked(Reference.of_array(reference))
         self.reset([str(worker) for worker in state.get("workers", ())])
         self._require_rows({name[5:] for name in state if name.startswith("rows/")})
         self._rows = {name: self._loaded(state, f"rows/{name}", rows) for name, rows in self._rows.items()}
@@ -186,6 +202,14 @@ class FleetPredictor:
                 f"{type(self).__name__} with another configuration"
             )
         return saved.astype(fresh.dtype, order="F", copy=True)
+
+    def _checked(self, reference: Reference) -> Reference:
+        if len(reference.drivers) != len(self.driver_names):
+            raise ValueError(
+                f"the reference must hold a row for each of the drivers {list(self.driver_names)}, "
+                f"got {len(reference.drivers)}"
+            )
+        return reference
 
     # -- what predictors that learn from traces override ---------------------------------------------------------
 

@@ -56,6 +56,18 @@ def test_what_cannot_be_measured_is_refused():
         check_drift(RLS(), Trace(np.ones((50, 2)), np.ones((50, 2))))
 
 
+def test_a_trace_that_is_too_short_does_not_hide_what_the_others_show(tmp_path):
+    folder = tmp_path / "days"
+    folder.mkdir()
+    for seed, iterations in ((1, 20), (2, 80)):
+        wavy(seed, iterations=iterations).save(folder / f"{seed}.parquet")
+    model = save_model(fit(EWMA(smoothing=None), [wavy(0)]), tmp_path / "m.safetensors")
+    done = CliRunner().invoke(cli.app, ["models", "check", str(model), str(folder)])
+    assert done.exit_code == 0
+    assert "job2: the model" in done.output
+    assert "left out: trace 'job1' must have at least 40 iterations" in done.output
+
+
 def test_the_command_says_it_for_every_trace(tmp_path):
     model = save_model(fit(EWMA(smoothing=None), [wavy(0)]), tmp_path / "m.safetensors")
     for seed in (1, 2):

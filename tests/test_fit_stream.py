@@ -123,6 +123,18 @@ def test_the_same_names_are_held_out_on_every_day():
     assert 120 < len(told[0]) < 190
 
 
+def test_what_was_asked_for_and_changed_nothing_is_warned_about(tmp_path):
+    with pytest.warns(UserWarning, match="checkpoint and precision changed nothing: only networks are trained so"):
+        fit(EWMA(smoothing=None), [wavy(0)], checkpoint=tmp_path / "fit", precision="mixed")
+    with pytest.warns(UserWarning, match=r"hold_out names \['nobody'\], who are in none of the traces"):
+        fit(EWMA(smoothing=None), [wavy(0)], hold_out=["a", "nobody"])
+
+
+def test_a_finished_network_that_is_resumed_warns_of_nothing(tmp_path):
+    for _ in range(2):
+        fit(NARX(lags=2, hidden=2, training=QUICK), [wavy(0)], checkpoint=tmp_path / "fit")
+
+
 def test_holding_out_nobody_is_refused():
     with pytest.raises(ValueError, match=r"holds out 0 of the 3 workers.*name those to hold out"):
         fit(EWMA(), [wavy(0)], hold_out=1e-9)

@@ -1,6 +1,9 @@
 """The registry of models: a folder, cards, an index; stored files of every released format keep loading."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +17,44 @@ from paceline.predictors import EWMA, NARX, Report
 from paceline.training import Source, fit, load_model, save_model
 from paceline.training.registry import Registry
 
+ENVIRON = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 STORED = Path(__file__).parent / "stored_models"
 
 
 @pytest.fixture
 def registry(tmp_path):
     return Registry(tmp_path / "models")
+
+
+ADD = """
+import sys
+from pathlib import Path
+from paceline.predictors import EWMA
+from paceline.training.registry import Registry
+folder, mine = sys.argv[1:]
+sys.stdin.readline()  # all begin at once
+for n in range(20):
+    Registry(Path(folder)).add(f"{mine}-{n}", EWMA(), command="by hand")
+"""
+
+
+def test_processes_that_add_at_once_lose_no_model(registry):
+    everyone = [
+        subprocess.Popen([sys.executable, "-c", ADD, registry.folder, f"p{n}"], stdin=subprocess.PIPE, env=ENVIRON)
+        for n in range(3)
+    ]
+    for process in everyone:
+        process.stdin.write(b"go\n")
+        process.stdin.close()
+    assert [process.wait() for process in everyone] == [0, 0, 0]
+    assert len(registry.names) == 60
+    assert all(registry.load(name) for name in registry.names)
+
+
+def test_a_folder_that_is_no_registry_is_not_an_empty_list(tmp_path):
+    for command in ("list", "compare"):
+        failed = CliRunner().invoke(cli.app, ["models", command, "-r", str(tmp_path / "nowhere")])
+        assert "is no registry of models" in str(failed.exception)
 
 
 @pytest.fixture(scope="module")

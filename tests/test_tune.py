@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from paceline.cli import main as cli
 from paceline.datasets import Trace
+from paceline.eval import tune as searching
 from paceline.eval.tune import tune
 from paceline.predictors import Training
 
@@ -43,6 +44,33 @@ def test_a_search_goes_on_where_it_ended(tmp_path):
     assert seen == [3, 4]
     assert set(first.trials["smoothing"]) < set(more.trials["smoothing"])
     assert len(set(more.trials["smoothing"])) == 5
+
+
+def test_a_search_is_not_continued_on_other_traces_or_workers(tmp_path):
+    journal = tmp_path / "journal"
+    tune("ewma", [noisy(0)], trials=2, hold_out=["w1"], storage=journal)
+    for seed, held in ((1, ["w1"]), (0, ["w2"])):
+        with pytest.raises(ValueError, match="holds trials on other traces, held-out workers or options"):
+            tune("ewma", [noisy(seed)], trials=3, hold_out=held, storage=journal)
+
+
+def test_arguments_that_cannot_be_fitted_do_not_end_the_search(monkeypatch):
+    score = searching._score
+
+    def failing(predictor, arguments, *others):
+        if arguments["smoothing"] > 0.2:
+            raise ValueError("too few windows for this")
+        return score(predictor, arguments, *others)
+
+    monkeypatch.setattr(searching, "_score", failing)
+    tuned = tune("ewma", [noisy(0)], trials=6, hold_out=["w1"])
+    assert len(tuned.trials) == 6
+    assert tuned.trials["smoothing"].max() <= 0.2
+
+
+def test_a_search_in_which_nothing_can_be_fitted_says_why():
+    with pytest.raises(ValueError, match=r"all 5 trials failed, the last with .*: hold_out=\['nobody'\] holds out 0"):
+        tune("ewma", [noisy(0)], trials=20, hold_out=["nobody"])
 
 
 def test_trials_at_once_score_the_same_in_two_processes():

@@ -112,7 +112,13 @@ def fit(
     source = traces if isinstance(traces, Source) else Source(traces, strict=strict)
     began = time.perf_counter()
     with ExitStack() as stack:
-        tell = stack.enter_context(Bar()) if progress is True else progress or _silent
+        show = stack.enter_context(Bar()) if progress is True else progress or _silent
+        stages: set[str] = set()
+
+        def tell(moment: Moment) -> None:
+            stages.add(moment.stage)
+            show(moment)
+
         is_held = held_out_by(hold_out, seed)
         survey = Survey.of(_told(source, tell), held_out=is_held)
         held_out = frozenset(filter(is_held, survey.workers))
@@ -129,6 +135,8 @@ def fit(
             tell=tell,
         )
         fit_with(fitted, source, replace(fitting, identity=_identity(fitted, source, fitting)))
+        _refer(fitted, survey)
+        _say_ignored(fitting, survey, hold_out, trained="training" in stages)
     if warn:
         _say_left_out(source)
     logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _since(began))
@@ -163,6 +171,16 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
         told = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
         raise ValueError(f"start must have the predictor's own arguments, but it has {told}")
     fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learnt/")})
+
+
+def _refer(fitted: Predictor, survey: Survey) -> None:
+    """Keep what it was fitted on, with what yesterday's model was fitted on before."""
+    if not isinstance(fitted, FleetPredictor) or not fitted.learns_from_traces:
+        return
+    before, now = fitted.reference_, survey.reference(fitted.driver_names)
+    # A model that takes up further drivers has seen all that it reads only today.
+    kept = before if before is not None and len(before.drivers) == len(now.drivers) else None
+    fitted.reference_ = now if kept is None else kept + now
 
 
 def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:
@@ -212,6 +230,18 @@ def _told(source: Source, tell: Callable[[Moment], None]) -> Iterator[Trace]:
     for done, trace in enumerate(source):
         yield trace
         tell(Moment("read", done + 1, max(len(source), done + 1), (done + 1) / _since(began)))
+
+
+def _say_ignored(fitting: Fitting, survey: Survey, hold_out: float | Collection[str], trained: bool) -> None:
+    """Warn of what was asked for and changed nothing."""
+    # A finished fit that is resumed trains no more, but left its checkpoint.
+    trained = trained or (fitting.folder is not None and any(fitting.folder.rglob("*")))
+    asked = {"checkpoint": fitting.folder, "precision": fitting.mixed, "device": fitting.device != "cpu"}
+    if not trained and (ignored := [name for name, given in asked.items() if given]):
+        warnings.warn(f"{' and '.join(ignored)} changed nothing: only networks are trained so", stacklevel=3)
+    unknown = [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(survey.workers))
+    if unknown:
+        warnings.warn(f"hold_out names {unknown[:5]}, who are in none of the traces", stacklevel=3)
 
 
 def _say_left_out(source: Source) -> None:

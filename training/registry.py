@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,7 @@ from paceline.training.entry import Entry, Evaluation
 from paceline.training.models import describe_model, load_model, save_model
 from paceline.training.sources import Fact
 
-INDEX, MODEL, CARD = "index.json", "model.safetensors", "CARD.md"
+INDEX, MODEL, CARD, LOCK = "index.json", "model.safetensors", "CARD.md", ".lock"
 
 INDEX_VERSION = 1
 
@@ -130,6 +131,18 @@ class Registry:
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"a model's name must be letters, digits, '.', '_' and '-', got {name!r}")
+        with self._locked():
+            return self._added(name, predictor, command, data, start, evaluation)
+
+    def _added(
+        self,
+        name: str,
+        predictor: FleetPredictor,
+        command: str,
+        data: Sequence[Fact],
+        start: str,
+        evaluation: Evaluation | None,
+    ) -> Entry:
         index = self._index()
         if name in index["models"]:
             raise ValueError(f"there is a model {name!r} in {self.folder} already: take another name")
@@ -157,7 +170,8 @@ class Registry:
     def use(self, name: str) -> None:
         """Make this the model that is loaded without a name."""
         self.entry(name)
-        self._write({**self._index(), "used": name})
+        with self._locked():
+            self._write({**self._index(), "used": name})
 
     def load(self, name: str = "", *, kinds: Sequence[type[FleetPredictor]] = KINDS) -> FleetPredictor:
         """Read a model, by default the one in use.
@@ -180,6 +194,16 @@ class Registry:
         about = describe_model(file)
         data = [Fact(about["fitted_on"], "", 0, 0, "")] if about["fitted_on"] else []
         return self.add(name, load_model(file), command=command, data=data, evaluation=evaluation)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one process at a time change the index: of two that read it at once, one would undo the other."""
+        import fcntl
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / LOCK).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # closing the file, however the process ends, gives it back
+            yield
 
     def _index(self) -> dict[str, Any]:
         file = self.folder / INDEX

@@ -167,7 +167,7 @@ class Source:
 
     def _files(self, name: str | Path) -> list[tuple[str, Load]]:
         if "://" in str(name):
-            return [(address, partial(stores.read, address)) for address in stores.addresses(str(name))]
+            return [(file.address, partial(stores.read, file)) for file in stores.files(str(name))]
         path = Path(name)
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {path}")

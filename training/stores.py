@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +22,32 @@ NATIVE = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 would end in the question for a library that does not help."""
 
 
-def addresses(address: str) -> list[str]:
-    """Return the address of every file below one; of a file, its own.
+@dataclass(frozen=True)
+class Stored:
+    """A file in a store.
+
+    Parameters
+    ----------
+    address
+        What messages call it: without the key and the secret that an address may hold.
+    system, path
+        Where it is read: a path may hold characters that an address may not.
+    """
+
+    address: str
+    system: FileSystem
+    path: str
+
+
+def files(address: str) -> list[Stored]:
+    """Return every file below an address; of a file, itself.
 
     Raises
     ------
     FileNotFoundError
         If there is nothing.
+    ValueError
+        If it is no address, or has an option that the store does not know.
     ImportError
         If the protocol is one of fsspec's and a library is missing.
     """
@@ -35,29 +56,36 @@ def addresses(address: str) -> list[str]:
     system, path = _system(address)
     (about,) = system.get_file_info([path])
     if about.type == FileType.NotFound:
-        raise FileNotFoundError(f"there is nothing at {address}")
+        raise FileNotFoundError(f"there is nothing at {without_secret(address)}")
     if about.type == FileType.File:
-        return [address]
-    protocol, _, rest = address.partition("://")
-    options = f"?{rest.partition('?')[2]}" if "?" in rest else ""
+        return [Stored(without_secret(address), system, path)]
     below = system.get_file_info(FileSelector(path, recursive=True))
-    files = sorted(f.path for f in below if f.type == FileType.File and not _hidden(f.path, path))
-    return [f"{protocol}://{file.lstrip('/')}{options}" for file in files]
+    names = sorted(f.path for f in below if f.type == FileType.File and not _hidden(f.path, path))
+    protocol = address.partition("://")[0]
+    return [Stored(f"{protocol}://{name.lstrip('/')}", system, name) for name in names]
 
 
-def read(address: str) -> Iterator[Trace]:
+def read(file: Stored) -> Iterator[Trace]:
     """Yield the traces of one file in a store, through a copy that is removed when they have been read."""
-    system, path = _system(address)
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         # Under its own name, by which some formats are recognised.
-        copy = Path(folder) / PurePosixPath(path).name
-        with system.open_input_stream(path) as store, copy.open("wb") as local:
+        copy = Path(folder) / PurePosixPath(file.path).name
+        with file.system.open_input_stream(file.path) as store, copy.open("wb") as local:
             while block := store.read(1 << 20):
                 local.write(block)
         try:
             yield from iter_traces(copy)
         except ValueError as error:
-            raise ValueError(str(error).replace(str(copy), address)) from error
+            raise ValueError(str(error).replace(str(copy), file.address)) from error
+
+
+def without_secret(address: str) -> str:
+    """Return an address without the key and the secret that it may begin with.
+
+    >>> without_secret("s3://key:secret@bucket/jobs"), without_secret("s3://bucket/jobs")
+    ('s3://***@bucket/jobs', 's3://bucket/jobs')
+    """
+    return re.sub(r"://[^/@]*:[^/@]*@", "://***@", address)
 
 
 def _system(address: str) -> tuple[FileSystem, str]:
@@ -72,14 +100,15 @@ def _system(address: str) -> tuple[FileSystem, str]:
     except pa.ArrowNotImplementedError:  # this build of pyarrow lacks it
         return _fsspec(address)
     except pa.ArrowInvalid as error:  # as for an option that the store does not have
-        raise ValueError(f"{address}: {error}") from error
+        shown = without_secret(address)
+        raise ValueError(f"{shown}: {str(error).replace(address, shown)}") from None  # the cause holds the secret
     return system, path
 
 
 def _fsspec(address: str) -> tuple[FileSystem, str]:
     from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-    require("fsspec", needed_by=f"reading {address}", extra="remote")
+    require("fsspec", needed_by=f"reading {without_secret(address)}", extra="remote")
     import fsspec
 
     other: Any

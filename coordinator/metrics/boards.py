@@ -32,9 +32,11 @@ class Logging(Sink):
         self._next = 0
 
     def write(self, iteration: Iteration) -> None:
-        """Log the iteration: a warning if the workers had used different plans."""
+        """Log the iteration: a warning if the workers had used different plans, or drift begins."""
         if not iteration.agreed:
             logger.warning("iteration %d: the workers had different plans; the first's is used", iteration.index)
+        if iteration.plan.drift_began:
+            logger.warning("iteration %d: %s", iteration.index, printable(iteration.plan.why))
         if iteration.plan.acted or iteration.index >= self._next:  # >= because numbers of short iterations may skip
             self._next = (iteration.index // self.every + 1) * self.every
             numbers = summary(iteration)
@@ -85,9 +87,9 @@ class TensorBoard(Sink):
         self._writer: Any = None
 
     def write(self, iteration: Iteration) -> None:
-        """Write the scalars, and the reason as text where sizes changed."""
+        """Write the scalars, and the reason as text where sizes changed or drift begins."""
         self._write(iteration.index, iteration.time, summary(iteration), iteration.workers, of_workers(iteration))
-        if iteration.plan.acted:
+        if iteration.plan.acted or iteration.plan.drift_began:
             self._writer.add_text("paceline/why", iteration.plan.why, iteration.index, walltime=iteration.time)
 
     def write_round(self, record: Round) -> None:

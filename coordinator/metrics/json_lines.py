@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,7 @@ def _about(iteration: Iteration) -> dict[str, Any]:
         "overhead_seconds": known(numbers["overhead_seconds"]),
         "agreed": bool(iteration.agreed),
         **({} if iteration.work is None else {"work": all_known(iteration.work)}),
+        **({} if math.isnan(plan.drift) else {"drift": known(plan.drift)}),
         "planned": plan.sizes.tolist(),
         "gain": known(plan.gain),
         "acted": bool(plan.acted),

@@ -65,6 +65,7 @@ class Prometheus(Sink):
         metrics.counters["samples"].inc(iteration.global_batch)
         metrics.counters["changes"].inc(iteration.plan.acted)
         metrics.counters["disagreements"].inc(not iteration.agreed)
+        metrics.counters["drifts"].inc(iteration.plan.drift_began)
 
     def write_round(self, record: Round) -> None:
         """Set the gauges and count the round."""
@@ -157,6 +158,7 @@ FLEET = {
     "forecast_error": "Relative error of the forecast, the mean over the workers.",
     "wall_seconds": "Time from one iteration's start to the next one's.",
     "overhead_seconds": "Time that balancing took on the critical path.",
+    "drift": "Share of the latest speeds or drivers unlike what the model was fitted on; NaN if it does not know that.",
 }
 WORKER = {
     "samples": "Samples processed in the last iteration.",
@@ -170,6 +172,7 @@ COUNTED = {
     "samples": "Samples processed.",
     "changes": "Times the sizes were changed.",
     "disagreements": "Times the workers had different plans.",
+    "drifts": "Times that speeds or drivers left what the model was fitted on.",
 }
 SYNCHRONOUS = Family("paceline", FLEET, WORKER, COUNTED)
 

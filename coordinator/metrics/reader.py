@@ -9,7 +9,7 @@ from typing import Any
 from paceline._printable import printable
 from paceline.coordinator.metrics.growing import GrowingFile, is_number
 from paceline.coordinator.metrics.json_lines import SCHEMA
-from paceline.coordinator.metrics.run import OF_FLEET, OF_WORKERS, TRUTHS, WORK, Line, Run
+from paceline.coordinator.metrics.run import DRIFT, OF_FLEET, OF_WORKERS, TRUTHS, WORK, Line, Run
 
 ALWAYS_KNOWN = ("index", "time")
 
@@ -69,7 +69,7 @@ def _is_iteration(line: dict[str, Any], workers: int) -> bool:
     rows = [line[key] for key in (*OF_WORKERS, WORK) if key in OF_WORKERS or line.get(key) is not None]
     return (
         all(isinstance(row, list) and len(row) == workers and all(map(is_number, row)) for row in rows)
-        and all(is_number(line[key]) for key in OF_FLEET)
+        and all(is_number(line.get(key)) for key in (*OF_FLEET, DRIFT))
         and all(line[key] is not None and math.isfinite(line[key]) for key in ALWAYS_KNOWN)
         and all(isinstance(line[key], bool) for key in TRUTHS)
         and isinstance(line["why"], str)

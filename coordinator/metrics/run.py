@@ -20,6 +20,9 @@ OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
 WORK = "work"
 """Known of workers too where samples have costs; lines of other jobs, and of earlier versions, lack it."""
 
+DRIFT = "drift"
+"""Known of the fleet too where the served model knows what it was fitted on."""
+
 OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
 TRUTHS = ("agreed", "acted")
 
@@ -39,7 +42,7 @@ class Line:
 
     def __init__(self, fleet: tuple[str, ...], fields: Mapping[str, Any]) -> None:
         self.fleet = fleet
-        values = [fields[key] for key in OF_FLEET]
+        values = [*(fields[key] for key in OF_FLEET), fields.get(DRIFT)]
         for key in OF_WORKERS:
             values += fields[key]
         values += fields.get(WORK) or [math.nan] * len(fleet)
@@ -61,7 +64,7 @@ class Run:
     of_workers
         Arrays ``[T, W]`` under the names in ``OF_WORKERS``, and ``work``.
     of_fleet
-        Arrays ``[T]`` under the names in ``OF_FLEET``.
+        Arrays ``[T]`` under the names in ``OF_FLEET``, and ``drift``.
     agreed, acted
         Whether all workers had the same plan, and whether the next sizes differ, ``[T]`` of bool.
     why
@@ -86,16 +89,16 @@ class Run:
     def of_lines(cls, name: str, lines: Sequence[Line], skipped: int = 0, lost: int = 0) -> Self:
         """Make a run from its iterations."""
         place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
-        names = (*OF_WORKERS, WORK)
+        names, fleet = (*OF_WORKERS, WORK), (*OF_FLEET, DRIFT)
         of_workers = {key: np.full((len(lines), len(place)), np.nan) for key in names}
-        of_fleet = np.empty((len(OF_FLEET), len(lines)))
+        of_fleet = np.empty((len(fleet), len(lines)))
         for t, line in enumerate(lines):
-            of_fleet[:, t] = line.values[: len(OF_FLEET)]
-            columns, rows = [place[worker] for worker in line.fleet], line.values[len(OF_FLEET) :]
+            of_fleet[:, t] = line.values[: len(fleet)]
+            columns, rows = [place[worker] for worker in line.fleet], line.values[len(fleet) :]
             for key, row in zip(names, rows.reshape(len(names), -1), strict=True):
                 of_workers[key][t, columns] = row
         agreed, acted = (np.array([line.truths[k] for line in lines], dtype=bool) for k in range(len(TRUTHS)))
-        named: dict[str, Array] = dict(zip(OF_FLEET, of_fleet, strict=True))
+        named: dict[str, Array] = dict(zip(fleet, of_fleet, strict=True))
         why = tuple(line.why for line in lines)
         return cls(name, tuple(place), of_workers, named, agreed, acted, why, skipped, lost)
 

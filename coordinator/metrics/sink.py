@@ -59,7 +59,8 @@ def summary(iteration: Iteration) -> dict[str, float]:
         ``seconds``, those of the slowest worker; ``forecast_seconds``, their forecast; ``equal_seconds``, an estimate
         of them with equal batches; ``gain``, the share of the time saved over that; ``waiting_share``;
         ``waiting_from_workers`` and ``waiting_from_work``, its parts as :mod:`paceline.datasets.waiting` defines them;
-        ``forecast_error``, the mean relative error over the workers; ``wall_seconds``; ``overhead_seconds``.
+        ``forecast_error``, the mean relative error over the workers; ``wall_seconds``; ``overhead_seconds``;
+        ``drift``, the share of the latest speeds or drivers that is unlike what the predictor was fitted on.
 
     Examples
     --------
@@ -91,6 +92,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
         "forecast_error": float(error_W[known_W].mean()) if known_W.any() else float("nan"),
         "wall_seconds": float(iteration.wall_seconds),
         "overhead_seconds": float(iteration.overhead_seconds),
+        "drift": iteration.plan.drift,
     }
 
 

@@ -202,6 +202,7 @@ def _overview(run: Run) -> list[tuple[Any, ...]]:
         ("forecast off by, median", percent(_median(np.abs(run.forecast_error)))),
         ("time that balancing took, per iteration", _ms(mean(fleet["overhead_seconds"]))),
         ("changes of sizes", int(run.acted.sum())),
+        ("speeds or drivers far from what the model was fitted on, the most at a time", percent(_most(fleet["drift"]))),
         ("times the workers had different plans", int((~run.agreed).sum())),
         ("lines of the file that could not be read", run.skipped),
         ("iterations that could not be written to the file", run.lost),
@@ -282,6 +283,11 @@ def mean(values: Array) -> float:
     """Return the mean of the known values; NaN if there is none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
+
+
+def _most(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.max()) if len(known) else float("nan")
 
 
 def _median(values: Array) -> float:

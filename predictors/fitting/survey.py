@@ -12,44 +12,10 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from paceline._arrays import Array
+from paceline.predictors.reference import Reference, Spread, changes
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Count, mean and sum of squared deviations of some numbers; two add up to that of all numbers.
-
-    Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
-    """
-
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-
-    @classmethod
-    def of(cls, values: Array) -> Self:
-        """Return the spread of the finite ones of these values."""
-        known = values[np.isfinite(values)]
-        if not known.size:
-            return cls()
-        mean = float(known.mean())
-        return cls(known.size, mean, float(np.square(known - mean).sum()))
-
-    def __add__(self, other: Spread) -> Spread:
-        count = self.count + other.count
-        if not self.count or not other.count:
-            return self if self.count else other
-        apart = other.mean - self.mean
-        mean = self.mean + apart * other.count / count
-        return Spread(count, mean, self.squares + other.squares + apart**2 * self.count * other.count / count)
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation; 1 if no value is known, or none differs."""
-        deviation = (self.squares / max(self.count, 1)) ** 0.5
-        return deviation if deviation > 1e-12 else 1.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +32,8 @@ class Survey:
         The different names of workers, in order of appearance.
     drivers
         Every driver of any trace with its spread over the workers that are fitted.
+    change
+        Spread of their changes of log speed from one iteration to the next.
     shared
         The drivers that all traces have.
     """
@@ -74,6 +42,7 @@ class Survey:
     speeds: int
     workers: tuple[str, ...]
     drivers: dict[str, Spread]
+    change: Spread
     shared: tuple[str, ...]
 
     @classmethod
@@ -92,19 +61,21 @@ class Survey:
         workers: dict[str, None] = {}
         drivers: dict[str, Spread] = {}
         shared: list[str] | None = None
-        speeds = 0
+        speeds, change = 0, Spread()
         for trace in traces:
             lengths.append(len(trace))
             workers |= dict.fromkeys(trace.workers)
-            speeds += int(np.isfinite(trace.speed).sum())
+            speed_TW = trace.speed
+            speeds += int(np.isfinite(speed_TW).sum())
             shared = [n for n in (trace.driver_names if shared is None else shared) if n in trace.driver_names]
             fitted_W = np.array([not held_out(worker) for worker in trace.workers])
+            change += Spread.of(changes(speed_TW[:, fitted_W]))
             for d, name in enumerate(trace.driver_names):
                 assert trace.drivers is not None, "a trace with names of drivers has drivers"
                 drivers[name] = drivers.get(name, Spread()) + Spread.of(trace.drivers[:, fitted_W, d])
         if not lengths:
             raise ValueError("traces must hold at least one trace to fit, got none")
-        return cls(tuple(lengths), speeds, tuple(workers), drivers, tuple(shared or ()))
+        return cls(tuple(lengths), speeds, tuple(workers), drivers, change, tuple(shared or ()))
 
     def shared_drivers(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return the wanted drivers, or all that the traces share if ``wanted`` is None.
@@ -133,6 +104,10 @@ class Survey:
                 f"drivers {missing} are in none of the traces to fit; those that are: {list(self.drivers)}"
             )
         return tuple(self.drivers) if wanted is None else wanted
+
+    def reference(self, names: tuple[str, ...]) -> Reference:
+        """Return what a predictor that reads these drivers is fitted on."""
+        return Reference(self.change, tuple(self.drivers.get(name, Spread()) for name in names))
 
     def mean_and_scale(self, names: tuple[str, ...]) -> tuple[Array, Array]:
         """Return mean and deviation of each driver, ``[D]``; deviation 1 if it is never known or never changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -113,10 +114,12 @@ def _add(
     from paceline.cli import sources
     from paceline.eval.evaluation import evaluation
     from paceline.training.registry import Registry
+    from paceline.training.stores import without_secret
 
     with err.status("evaluating ..."):
         measured = evaluation(fitted, sources.traces(evaluate_on, "held-out"), fitted_on=source.facts)
-    command = " ".join(["paceline", *sys.argv[1:]])
+    # On the model's card: as it can be typed again, without the secret of a store.
+    command = shlex.join(["paceline", *map(without_secret, sys.argv[1:])])
     Registry(registry).add(name, fitted, command=command, data=source.facts, start=start, evaluation=measured)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markdown import Markdown
 from rich.markup import escape
 
-from paceline.cli.show import out, print_rows
+from paceline._printable import printable
+from paceline.cli.show import err, out, print_rows
+
+if TYPE_CHECKING:
+    from paceline.training.registry import Registry
 
 models_app = typer.Typer(help="List, describe, choose, compare, check and export models.", no_args_is_help=True)
 
@@ -24,7 +28,7 @@ def models_list(registry: In = HERE, as_json: AsJson = False) -> None:
     """List the models; ``>`` marks the one in use."""
     from paceline.training.registry import Registry
 
-    models = Registry(registry)
+    models = _existing(Registry(registry))
     print_rows("models", [_row(models, name) for name in models.names], as_json)
 
 
@@ -55,13 +59,24 @@ def models_compare(
     """Compare models by the evaluations on their cards; those on other traces are not comparable, and say so."""
     from paceline.training.registry import Registry
 
-    models = Registry(registry)
+    models = _existing(Registry(registry))
     rows = [_row(models, name) for name in names or models.names]
     entries = [models.entry(name) for name in names or models.names]
     measured = {tuple(f.digest for f in e.evaluation.data) for e in entries if e.evaluation is not None}
     print_rows("models", sorted(rows, key=lambda row: row["rmse"]), as_json)
     if len(measured) > 1:
         out.print("These models were measured on different traces: compare them with paceline evaluate instead.")
+
+
+def _existing(models: Registry) -> Registry:
+    """Refuse a folder that is no registry: an empty table would hide a mistake in its name."""
+    from paceline.training.registry import is_registry
+
+    if not is_registry(models.folder):
+        raise ValueError(
+            f"{models.folder} is no registry of models; paceline fit ... --registry {models.folder} makes one"
+        )
+    return models
 
 
 def _row(models: Any, name: str) -> dict[str, Any]:
@@ -114,7 +129,14 @@ def models_check(
     from paceline.cli import sources
     from paceline.eval.drift import check_drift
 
-    found = [check_drift(sources.predictor(model), trace) for name in traces for trace in sources.find_traces(name)]
+    found = []
+    for trace in (trace for name in traces for trace in sources.find_traces(name)):
+        try:
+            found.append(check_drift(sources.predictor(model), trace))
+        except ValueError as error:  # too short, or without any change: the others are still measured
+            err.print(f"left out: {escape(printable(str(error)))}", soft_wrap=True, highlight=False)
+    if not found:
+        raise ValueError("none of the traces could be measured")
     print_rows("drift", [{k: v for k, v in asdict(one).items() if k != "sentence"} for one in found], as_json)
     if not as_json:
         for one in found:

@@ -20,6 +20,7 @@ from paceline._printable import printable
 from paceline.cli.watching.bars import ABOVE, BARS, bars, bars_top
 from paceline.cli.watching.numbers import mean, median, percent, samples, speed, time
 from paceline.coordinator import why
+from paceline.predictors.reference import MANY
 
 if TYPE_CHECKING:
     from paceline.coordinator.metrics import Run
@@ -106,6 +107,9 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
     if not run.agreed.all():
         times = why.count(int(np.sum(~run.agreed)), "time")
         yield Text(f"The workers had different plans {times}.", style="bold red")
+    if (drift := run.of_fleet["drift"][-1]) > MANY:
+        told = f"{percent(drift)} of the latest speeds or drivers are far from what the model was fitted on."
+        yield Text(told, style="yellow")
     if run.skipped:
         were = "was" if run.skipped == 1 else "were"
         skipped = why.count(run.skipped, "line")
