@@ -3,7 +3,8 @@
 Run as ``python benchmarks/fuzz.py``: an hour of computing over all parsers. It keeps the counts in fuzz.json and writes
 fuzz.md beside this file. ``--only NAME`` runs one parser again for its share of the hour and renews its row;
 ``--minutes 1`` takes a look, which prints only. It needs ``pip install atheris``. Each parser runs in a process of its
-own, to which the kernel gives at most 2 GB; inputs that fail are kept in the folder that is printed.
+own, to which the kernel gives at most 2 GB, and 20 s of computing for an input; inputs that fail are kept in the folder
+that is printed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,9 @@ MEMORY = 2 << 30
 
 LONGEST = 1 << 14
 """Bytes of the longest input."""
+
+SECONDS = 20
+"""Seconds of computing that one input may take; by the process's own time, as a busy machine stretches a clock's."""
 
 EVERY = 64
 """Inputs between two looks at the time that was used."""
@@ -67,14 +72,15 @@ def fuzz(name: str, seconds: float, folder: Path) -> None:
         if count % EVERY == 0 and time.process_time() - began > seconds:
             (folder / "inputs").write_text(str(count))
             os._exit(0)
-        path.write_bytes(data)
+        path.write_bytes(data)  # where it remains if the kernel ends the process
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
             target.read(path)
         except ValueError as error:
             if str(path) not in str(error):
                 raise AssertionError(f"the sentence does not name the file: {error}") from error
 
-    options = [f"-artifact_prefix={folder}/failed-", f"-max_len={LONGEST}", "-timeout=120", "-verbosity=0"]
+    options = [f"-artifact_prefix={folder}/failed-", f"-max_len={LONGEST}", "-timeout=0", "-verbosity=0"]
     atheris.Setup([sys.argv[0], str(corpus), *options], one)
     atheris.Fuzz()
 
@@ -145,6 +151,7 @@ def page(counts: dict[str, Met], missing: list[str]) -> str:
         missing=f" Not run yet: {', '.join(missing)}." if missing else "",
         rows=rows,
         memory=MEMORY >> 30,
+        seconds=SECONDS,
     )
 
 
@@ -152,7 +159,7 @@ PAGE = """# Every parser under damaged files
 
 `python benchmarks/fuzz.py`, on {machine}. {minutes:.0f} minutes of computing over {parsers} parsers, guided by what
 code an input reaches (atheris). Each starts from a file that it reads. An input must be read, or refused by an error
-that names the file, within {memory} GB of memory, which the kernel enforces.
+that names the file, within {memory} GB of memory and {seconds} s of computing, which the kernel enforces.
 
 **{total:,} inputs; {failed} of {parsers} parsers failed.**{missing}
 
