@@ -1,7 +1,7 @@
 """Which small mistakes the tests would not notice: mutants of a file, sampled, and the tests run against each.
 
-Run as ``python benchmarks/mutants.py solver/share.py``, or ``make mutants FILE=solver/share.py``: the tests of this file
-and the survivors that were judged to be equivalent, each with its reason, stand in mutants.toml. The counts are kept in
+Run as ``python benchmarks/mutants.py solver/share.py``, or ``make mutants FILE=solver/share.py``. The file's tests, and
+survivors that were judged to be equivalent, each with its reason, stand in mutants.toml. The counts are kept in
 mutants.json, and mutants.md is written beside this file. With ``--survivors`` only those of the last time run again,
 after tests were added. With tests named behind the file it takes a look, and prints only. It works on a copy.
 """

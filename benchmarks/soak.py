@@ -193,9 +193,9 @@ PAGE = """# Soak
 
 `python benchmarks/soak.py --steps {steps} --cycles {cycles}` trains two ranks on loopback with metrics, each of which
 is slowed in turns. Then the same processes attach and detach a balance again and again, and then they do the same with
-torch alone: a model, a group of its own, three steps. Each cell says what the process held after {share:.0%} of the run,
-and at its end. Flat means at most {allowed:g} MB more, and no descriptor or thread more; the rows of torch alone are
-there to compare with.
+torch alone: a model, a group of its own, three steps. Each cell says what the process held after {share:.0%} of the
+run, and at its end. Flat means at most {allowed:g} MB more, and no descriptor or thread more; the rows of torch alone
+are there to compare with.
 
 | run | memory, MB | descriptors | threads | took | flat |
 | --- | --- | --- | --- | --- | --- |
