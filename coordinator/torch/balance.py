@@ -73,6 +73,7 @@ class Balance(Passes):
         self._workers = tuple(workers)
         self._drivers = tuple(drivers)
         self._pace = pace or Pace()
+        self._models: list[torch.nn.Module] = []
         self._weightings: list[Weighting] = []
         self._thread = threading.get_ident()
         self._mixes = False
@@ -111,7 +112,7 @@ class Balance(Passes):
     @property
     def models(self) -> tuple[torch.nn.Module, ...]:
         """The models that are balanced."""
-        return tuple(weighting.model for weighting in self._weightings)
+        return tuple(self._models)
 
     @property
     def closed(self) -> bool:
@@ -120,6 +121,7 @@ class Balance(Passes):
 
     def add(self, model: torch.nn.Module) -> None:
         """Balance a further model that trains on the same batches; :func:`attach` calls it."""
+        self._models.append(model)
         self._weightings.append(Weighting(model, self, self._exchange))
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -170,6 +172,7 @@ class Balance(Passes):
             return
         for weighting in self._weightings:
             weighting.close()
+        self._weightings.clear()  # they listen for this object: a cycle, in which the model would wait for the collector
         self._loader.before_batch = self._loader.after_batch = self._loader.on_start = None
         self._end()
         self._drivers = ()  # each keeps a kernel file open, and this object may wait long for the garbage collector
