@@ -1,5 +1,6 @@
 """Calibrated intervals hold as often as they say."""
 
+from dataclasses import FrozenInstanceError
 from statistics import NormalDist
 
 import numpy as np
@@ -112,6 +113,8 @@ def test_forecasts_are_compared_as_objects_since_arrays_have_no_single_truth():
     one, other = (Forecast(np.array([1.0, 2.0]), np.zeros(2)) for _ in range(2))
     assert one == one
     assert one != other
+    with pytest.raises(FrozenInstanceError):
+        one.speed = other.speed  # a forecast is shared: by the plan, the records and the sinks
 
 
 def test_where_nothing_is_known_the_quantile_is_nothing_below_the_median_and_anything_above():
@@ -126,3 +129,16 @@ def test_where_nothing_is_tracked_the_error_is_log_normal_with_the_spread():
     for q in (0.1, 0.5, 0.9):
         assert forecast.quantile(q)[0] == pytest.approx(np.quantile(samples, q), rel=0.01)
         assert forecast.quantile(q)[0] * forecast.quantile(1 - q)[0] == pytest.approx(100.0**2)
+
+
+def test_intervals_of_workers_with_few_errors_are_wide_enough_and_not_far_too_wide():
+    rng = np.random.default_rng(0)
+    model, inside = Calibrated("ewma:smoothing=0.001"), []
+    model.reset([str(w) for w in range(400)])
+    for k in range(20):
+        speed_W = 100.0 * np.exp(rng.normal(0.0, 0.1, 400)) if k else np.full(400, 100.0)
+        if k > 4:
+            forecast = model.predict()
+            inside.append((forecast.quantile(0.05) <= speed_W) & (speed_W <= forecast.quantile(0.95)))
+        model.observe(Report(speed_W, np.ones(400)))
+    assert 0.87 < np.mean(inside) < 0.97
