@@ -34,7 +34,7 @@ SETTLED = 0.2
 TURN, SLOWED = 500, 1e-4
 """Steps for which one rank is the slow one, and the seconds that each sample then takes longer."""
 
-ALLOWED_MB, ALLOWED_DESCRIPTORS, ALLOWED_THREADS = 20.0, 0, 0
+ALLOWED_MB, ALLOWED_DESCRIPTORS, ALLOWED_THREADS = 5.0, 0, 0
 """How much more at the end than once settled counts as flat. The allocator alone moves a few megabytes."""
 
 

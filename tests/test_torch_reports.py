@@ -67,9 +67,11 @@ def test_data_from_elsewhere_shows_by_its_mark_or_by_another_total():
 def test_at_its_share_of_work_a_worker_takes_its_fixed_time_and_the_rest_in_proportion():
     measured = RankReports(rows(samples=(20, 20), micro_batches=2, seconds=(2.2, 1.2)))
     told = measured.at_shares(np.array([20.0, 0.0]), np.array([15.0, 5.0]), fixed=0.1)
+    little = measured.at_shares(np.array([0.5, 0.5]), np.array([0.5, 0.25]), fixed=0.1)
     assert told["seconds"][0] == pytest.approx(0.2 + 2.0 * 30 / 20)
     assert told["samples"][0] == 30
     assert np.isnan(told["samples"][1]), "of no work nothing is known"
+    assert little["samples"].tolist() == [1.0, 0.5], "work is counted in average samples, and may be less than one"
     assert measured["seconds"][0] == 2.2, "the rows themselves stay"
 
 
@@ -86,3 +88,10 @@ def test_a_rank_that_ran_out_of_memory_once_says_so_and_no_other_does():
     assert len(tally) == 3
     assert tally.take(None).out_of_memory.tolist() == [False, True]
     assert len(tally) == 0, "the next report begins anew"
+
+
+def test_a_job_of_one_rank_is_always_together():
+    alone = RankReports(rows(total=96)[:1])
+    assert alone.together
+    assert alone.agreed
+    assert not alone.any_foreign
