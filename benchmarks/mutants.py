@@ -177,14 +177,13 @@ def main() -> None:
     parser.add_argument("--survivors", action="store_true")
     asked = parser.parse_args()
     judged: dict[str, Judged] = tomllib.loads((HERE / "mutants.toml").read_text())
-    counts: dict[str, Met] = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
     if not asked.tests and asked.file not in judged:
         raise SystemExit(f"name the tests of {asked.file}, here or in mutants.toml")
     found = list(mutants((PROJECT / asked.file).read_text()))
     sample = random.Random(asked.seed).sample(found, min(asked.count, len(found)))
     tried = len(sample)
     if asked.survivors:
-        before = counts[asked.file]
+        before = known_counts()[asked.file]
         tried, sample = before["tried"], [one for one in found if one.name in before["survivors"]]
     left = []
     for one in survivors(Path(asked.file), sample, asked.tests or judged[asked.file]["tests"]):
@@ -193,10 +192,16 @@ def main() -> None:
         print(f"{asked.file}:{one.line}: {one.name}{'  (equivalent)' if one.name in known else ''}", flush=True)
     print(f"{asked.file}: {tried - len(left)} of {tried} mutants of {len(found)} were killed", flush=True)
     if not asked.tests:
-        counts[asked.file] = Met(found=len(found), tried=tried, survivors=left)
+        counts = known_counts() | {asked.file: Met(found=len(found), tried=tried, survivors=left)}
         counts = {file: counts[file] for file in judged if file in counts}
         COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
         (HERE / "mutants.md").write_text(page(counts, judged))
+
+
+def known_counts() -> dict[str, Met]:
+    """Return what earlier runs found, by file."""
+    counts: dict[str, Met] = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
+    return counts
 
 
 def page(counts: dict[str, Met], judged: dict[str, Judged]) -> str:
