@@ -172,7 +172,7 @@ class Balance(Passes):
             return
         for weighting in self._weightings:
             weighting.close()
-        self._weightings.clear()  # they listen for this object: a cycle, in which the model would wait for the collector
+        self._weightings.clear()  # a cycle with this object, in which the model would wait for the garbage collector
         self._loader.before_batch = self._loader.after_batch = self._loader.on_start = None
         self._end()
         self._drivers = ()  # each keeps a kernel file open, and this object may wait long for the garbage collector
