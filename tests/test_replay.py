@@ -195,3 +195,8 @@ def test_rows_of_the_tables_are_numbered_in_their_order():
     result = replay_all({"last": Balanced(LastValue())}, traces, warmup=0)
     for table in (result.replays["slow2"].table, result.per_trace, result.overall):
         assert table.index.tolist() == list(range(len(table)))
+
+
+def test_one_sample_for_each_worker_is_enough_to_replay():
+    (iteration,) = replay({}, checks.example_trace(1), global_batch=3, warmup=0).iterations["equal batches"]
+    assert iteration.sizes.tolist() == [1, 1, 1]
