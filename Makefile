@@ -29,7 +29,7 @@ test-s3: .venv/installed .venv-s3/installed  ## Reading traces over S3's protoco
 soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
 	@$(PYTEST) -m soak tests
 
-mutants: .venv/installed  ## Sample small mistakes in FILE that TESTS would not notice, outside CI.
+mutants: .venv/installed  ## Sample small mistakes in FILE that its tests would not notice, outside CI.
 	@$(BIN)/python benchmarks/mutants.py $(FILE) $(TESTS)
 
 check: .venv/installed  ## Formatting, lint and types: what CI and pre-commit run.

@@ -30,6 +30,15 @@ INHERITING = {"self", "cls", "served"}
 MOST_FILES = 16
 """Most modules in a folder: more are hard to survey."""
 
+PICKLING = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+PICKLES_ITS_OWN = "paceline.predictors.checks"
+"""The promise checks pickle a predictor and read it back."""
+
+SAFE_WITH = {"np.load": "allow_pickle=False", "torch.load": "weights_only=True"}
+OBJECTS_SENT = {"all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"}
+OBJECTS_SENT |= {"send_object_list", "recv_object_list"}
+"""Calls of torch.distributed that pickle what they send, and unpickle what comes."""
+
 
 @dataclass(frozen=True)
 class Module:
@@ -119,6 +128,22 @@ class House:
                     inherited = isinstance(node.value, ast.Name) and node.value.id in INHERITING
                     if node.attr in elsewhere - defined[module.name] and not inherited:
                         yield f"{module.name}:{node.lineno} uses {ast.unparse(node)}"
+
+    def unpickles(self):
+        """Yield every call that would run code from a file or from another process: pickles, and what hides them."""
+        for module in (one for one in self.modules.values() if one.name != PICKLES_ITS_OWN):
+            for node in ast.walk(module.tree):
+                if isinstance(node, (ast.Import, ast.ImportFrom)):
+                    names = [getattr(node, "module", None), *(alias.name for alias in node.names)]
+                    hidden = PICKLING & {str(name).split(".")[0] for name in names}
+                    if hidden:
+                        yield f"{module.name}:{node.lineno} imports {hidden}"
+                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    called = ast.unparse(node.func)
+                    safe = {f"{word.arg}={ast.unparse(word.value)}" for word in node.keywords}
+                    unsafe = called in SAFE_WITH and SAFE_WITH[called] not in safe
+                    if unsafe or node.func.attr in OBJECTS_SENT:
+                        yield f"{module.name}:{node.lineno} calls {called}"
 
     def crowded(self):
         """Yield every folder with more modules than one takes in at a glance."""

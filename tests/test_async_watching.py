@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
+from test_watching_a_run import run_file
 
 from paceline.cli import main
 from paceline.cli.watching.rounds import async_view
+from paceline.cli.watching.watch import Watched
 from paceline.coordinator.asynchronous import SGD, Deck, Server, saps, scheme
 from paceline.coordinator.asynchronous.rounds import Rounds
 from paceline.coordinator.asynchronous.service import Service
@@ -189,6 +191,33 @@ def test_lines_that_cannot_be_read_are_counted_and_others_are_kept(tmp_path):
     run = read_async_run(path)
     assert run.skipped == 2
     assert len(run) == len(lines) - 2
+
+
+@pytest.mark.parametrize("before", ["", '{"paceline_as', "a synchronous run"])
+def test_the_kind_of_run_is_known_once_its_first_line_is_there(tmp_path, before):
+    path, other = tmp_path / "run.jsonl", tmp_path / "other.jsonl"
+    trained(round_sinks(str(other)))
+    path.write_text(run_file(tmp_path / "long.jsonl", count=200).read_text() if "run" in before else before)
+    watched = Watched(path)
+    watched.picture()
+    path.write_bytes(other.read_bytes())
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(watched.picture())
+    assert "ASP, version" in console.export_text()
+
+
+@pytest.mark.parametrize("wrong", ["NaN", "Infinity", "1e999", "null"])
+def test_a_round_without_a_time_is_skipped(tmp_path, wrong):
+    path = tmp_path / "run.jsonl"
+    trained(round_sinks(str(path)))
+    header, first, *others = path.read_text().splitlines()
+    spoilt = re.sub(r'"time": [\d.e]+', f'"time": {wrong}', first)
+    assert spoilt != first
+    path.write_text("\n".join([header, spoilt, *others]) + "\n")
+    run = read_async_run(path)
+    assert (len(run), run.skipped) == (len(others), 1)
+    assert np.isfinite(run.seconds).all()
+    assert np.isfinite(run.samples_per_second)
 
 
 def test_prometheus_tensorboard_and_the_log_take_rounds_too(tmp_path, caplog):

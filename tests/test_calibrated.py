@@ -100,3 +100,36 @@ def test_beyond_the_tracked_quantiles_the_line_through_the_last_two_goes_on_at_b
     score = NormalDist().inv_cdf(0.99) / NormalDist().inv_cdf(0.9)
     assert low == pytest.approx(100 * 0.5**score)
     assert high == pytest.approx(100 * 4.0**score)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.1, np.nan])
+def test_a_quantile_of_a_certainty_is_refused(q):
+    with pytest.raises(ValueError, match="q must lie strictly between 0 and 1"):
+        Forecast(np.array([100.0]), np.array([0.1])).quantile(q)
+
+
+def test_where_nothing_is_known_the_quantile_is_nothing_below_the_median_and_anything_above():
+    unknown = Forecast(np.array([100.0]), np.array([np.inf]))
+    assert [unknown.quantile(q)[0] for q in (0.01, 0.5, 0.99)] == [0.0, 100.0, np.inf]
+
+
+def test_where_nothing_is_tracked_the_error_is_log_normal_with_the_spread():
+    forecast = Forecast(np.array([100.0]), np.array([0.3]))
+    samples = 100.0 * np.exp(np.sqrt(np.log(1 + 0.3**2)) * np.random.default_rng(0).normal(size=200_000))
+    assert samples.std() / np.exp(np.log(samples).mean() + np.log(samples).var() / 2) == pytest.approx(0.3, rel=0.02)
+    for q in (0.1, 0.5, 0.9):
+        assert forecast.quantile(q)[0] == pytest.approx(np.quantile(samples, q), rel=0.01)
+        assert forecast.quantile(q)[0] * forecast.quantile(1 - q)[0] == pytest.approx(100.0**2)
+
+
+def test_intervals_of_workers_with_few_errors_are_wide_enough_and_not_far_too_wide():
+    rng = np.random.default_rng(0)
+    model, inside = Calibrated("ewma:smoothing=0.001"), []
+    model.reset([str(w) for w in range(400)])
+    for k in range(20):
+        speed_W = 100.0 * np.exp(rng.normal(0.0, 0.1, 400)) if k else np.full(400, 100.0)
+        if k > 4:
+            forecast = model.predict()
+            inside.append((forecast.quantile(0.05) <= speed_W) & (speed_W <= forecast.quantile(0.95)))
+        model.observe(Report(speed_W, np.ones(400)))
+    assert 0.87 < np.mean(inside) < 0.92

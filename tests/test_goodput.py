@@ -71,6 +71,19 @@ def test_the_batch_keeps_bounds_and_memory_limits():
     assert chosen.split.sizes.tolist() == [24, 48]
 
 
+@pytest.mark.parametrize(("noise_scale", "batch"), [(0.0, 12), (1e9, 20)])
+def test_the_smallest_and_the_largest_batch_are_those_of_the_bounds_rounded_inward(noise_scale, batch):
+    curves = Curves(np.zeros(2), np.array([0.001, 0.002]), np.full(2, 9.0), np.full(2, np.inf))
+    chosen = best_batch(curves, noise_scale, smallest=1, largest=99, quantum=4, lower=[3, 5], upper=[15, 9])
+    assert chosen.global_batch == batch
+
+
+def test_a_fleet_that_takes_no_time_gets_the_smallest_batch():
+    nothing = np.zeros(2)
+    chosen = best_batch(Curves(nothing, nothing, nothing, np.full(2, np.inf)), 5.0, smallest=8, largest=64)
+    assert (chosen.global_batch, chosen.goodput) == (8, np.inf)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -79,6 +92,7 @@ def test_the_batch_keeps_bounds_and_memory_limits():
         ({"smallest": 0}, "smallest must be at least 1 sample, got 0"),
         ({"smallest": 9, "largest": 15, "quantum": 8}, "a multiple of the quantum 8 from smallest 9 to largest 15"),
         ({"reference": 0}, "reference must be above 0 samples, got 0"),
+        ({"lower": 40}, "lower.* sum to 80, more than the global_batch 64"),
         ({"upper": 2}, "the upper bounds and memory limits sum to 4, less than the global_batch 8"),
     ],
 )

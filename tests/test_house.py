@@ -18,6 +18,7 @@ RULES = {
     "one_way": "imports run down the table, lazy ones too, and nothing imports the face",
     "cycles": "no files import each other in a circle, lazily or not",
     "private_attributes": "no file reaches into another file's private attributes",
+    "unpickles": "nothing is unpickled, whoever wrote it",
     "crowded": f"no folder holds more than {MOST_FILES} modules",
 }
 
@@ -55,6 +56,11 @@ PLANTED = {
             "solver/two.py": "def peek(one):\n    return one._hidden",
         },
     ),
+    "a pickle": ("unpickles", {"solver/broken.py": "def late():\n    import pickle"}),
+    "a part of pickle": ("unpickles", {"solver/broken.py": "from pickle import loads"}),
+    "objects on the wire": ("unpickles", {"solver/broken.py": "dist.all_gather_object(told, own)"}),
+    "arrays that may be objects": ("unpickles", {"solver/broken.py": "np.load(path)"}),
+    "weights that may be objects": ("unpickles", {"solver/broken.py": "torch.load(path, weights_only=False)"}),
     "a crowd": ("crowded", {f"solver/file{number}.py": "" for number in range(MOST_FILES)}),
 }
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets.synthetic import synthetic_fleet
-from paceline.predictors import EWMA, RLS, LastValue, Mixture, Report, checks
+from paceline.predictors import EWMA, RLS, FleetPredictor, LastValue, Mixture, Report, checks
 
 SIMPLE = ("last-value", "ewma:smoothing=0.25", "ewma:smoothing=0.05", "running-median", "rls")
 
@@ -168,3 +168,44 @@ def test_an_expert_that_knows_nothing_of_a_worker_has_no_say_in_its_forecast():
     for seconds in (1.0, 2.0):
         model.observe(Report([64, 64], [seconds, seconds]))
         assert model.predict().speed == pytest.approx([64 / seconds] * 2)
+
+
+class Always(FleetPredictor):
+    """Expects one speed of every worker, whatever it sees."""
+
+    def __init__(self, speed):
+        super().__init__()
+        self.speed = speed
+
+    def _fresh(self, count):
+        return {"speed": np.full(count, self.speed)}
+
+    def _learn(self, speed_W, drivers_WD):
+        pass
+
+    def _next_speed(self, drivers_WD, horizon):
+        return self._rows["speed"]
+
+
+def test_luck_is_no_reason_to_trust_one_of_two_experts():
+    """A fair coin decides which of them is right: the more was at stake, the slower trust may move."""
+    model, coin = Mixture([Always(50.0), Always(200.0)]), np.random.default_rng(0)
+    model.reset([str(w) for w in range(300)])
+    for _ in range(300):
+        model.predict()
+        model.observe(Report(np.where(coin.random(300) < 0.5, 50.0, 200.0), np.ones(300)))
+    assert model.weights.max(axis=1).mean() < 0.6
+
+
+def test_a_worker_that_does_not_report_keeps_its_trust_in_each_expert():
+    model = Mixture(["last-value", "ewma:smoothing=0.03"])
+    model.reset(["a", "b"])
+    for k in range(50):
+        model.predict()
+        model.observe(Report([100, 100], [0.9 if k % 2 else 1.1] * 2))
+    before = model.weights
+    for k in range(50):
+        model.predict()
+        model.observe(Report([np.nan, 100], [np.nan, 1.0 + k]))
+    np.testing.assert_array_equal(model.weights[0], before[0])
+    assert (model.weights[1] != before[1]).all()

@@ -3,6 +3,7 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.eval import Balanced, EqualBatches, iter_replay, replay, replay_all
+from paceline.eval.replay import COARSE, FINE
 from paceline.predictors import EWMA, LastValue, checks
 
 
@@ -180,3 +181,22 @@ def test_a_global_batch_that_cannot_be_divided_is_replaced_and_that_is_said():
     assert "the recorded one of 2 cannot be divided finely among 2 workers" in result.note
     assert result.table.set_index("scheme")["speed-up"]["clairvoyant"] == pytest.approx(2.0)
     assert replay({}, trace, warmup=10, global_batch=4).note == ""
+
+
+@pytest.mark.parametrize(("own", "replaced"), [(COARSE, False), (COARSE - 1, True)])
+def test_a_batch_counts_as_coarse_by_what_a_worker_has_of_it(own, replaced):
+    result = replay({}, Trace(samples=np.full((3, 4), own), seconds=np.ones((3, 4))), warmup=0)
+    assert result.global_batch == (FINE if replaced else own) * 4
+    assert bool(result.note) == replaced
+
+
+def test_rows_of_the_tables_are_numbered_in_their_order():
+    traces = [Trace([[30, 30]] * 3, [[1, slow]] * 3, meta={"job": f"slow{slow}"}) for slow in (2, 3)]
+    result = replay_all({"last": Balanced(LastValue())}, traces, warmup=0)
+    for table in (result.replays["slow2"].table, result.per_trace, result.overall):
+        assert table.index.tolist() == list(range(len(table)))
+
+
+def test_one_sample_for_each_worker_is_enough_to_replay():
+    (iteration,) = replay({}, checks.example_trace(1), global_batch=3, warmup=0).iterations["equal batches"]
+    assert iteration.sizes.tolist() == [1, 1, 1]

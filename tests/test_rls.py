@@ -6,7 +6,7 @@ import pytest
 from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.predictors import LastValue, Report
-from paceline.predictors.linear.rls import RLS
+from paceline.predictors.linear.rls import PRIOR_VARIANCE, RLS
 
 
 def errors(model, trace, skip):
@@ -81,3 +81,41 @@ def test_before_it_has_learnt_anything_it_forecasts_the_last_speed():
     for seconds in (1.0, 2.0):  # one change sets the scale of changes, and teaches no weight
         model.observe(Report([64], [seconds]))
     assert model.predict().speed == pytest.approx([32.0])
+
+
+def test_it_follows_a_worker_that_changes_for_good():
+    before, after = autoregressive((0.2, 0.6), noise=0.1), autoregressive((-0.5, -0.3), noise=0.1)
+    trace = Trace(np.vstack([before.samples, after.samples]), np.vstack([before.seconds, after.seconds]))
+    # Afresh it comes to 1.02 times the noise; of what it learnt before something stays.
+    assert rms(errors(RLS(forgetting=0.99), trace, skip=3000)) < 1.3 * 0.1
+
+
+def test_a_new_worker_starts_from_the_median_and_the_deviations_of_the_fitted_ones():
+    trace = autoregressive((0.2, 0.6), noise=0.1, iterations=200, workers=5)
+    served, fitted = RLS(), RLS().fit([trace])
+    errors(served, trace, skip=0)
+    weights_WF = served._rows["weights"]
+    deviation_F = 1.4826 * np.median(np.abs(weights_WF - np.median(weights_WF, axis=0)), axis=0)
+    fitted.reset(["new"])
+    np.testing.assert_allclose(fitted._rows["weights"][0], np.median(weights_WF, axis=0))
+    inside = (fitted.prior_variance_ > 1.01 * fitted.prior_variance_.min()) & (fitted.prior_variance_ < PRIOR_VARIANCE)
+    assert inside.any()
+    np.testing.assert_allclose(np.sqrt(fitted.prior_variance_[inside]), deviation_F[inside])
+
+
+def test_a_forecast_for_other_drivers_is_not_the_one_before():
+    trace = synthetic_fleet("mixed", workers=3, iterations=200)
+    models = [RLS(drivers=("cpu_share", "memory_pressure")) for _ in range(2)]
+    for model in models:
+        errors(model, trace, skip=0)
+    drivers_WD = trace.drivers_named(models[0].driver_names)[-1]
+    usual = models[0].predict(drivers_WD).speed
+    other = models[0].predict(drivers_WD + 0.2).speed
+    np.testing.assert_array_equal(other, models[1].predict(drivers_WD + 0.2).speed)
+    assert (other != usual).all()
+
+
+@pytest.mark.parametrize("forgetting", [0.9, 1.01, -1.0, np.nan])
+def test_a_forgetting_that_is_no_share_is_refused(forgetting):
+    with pytest.raises(ValueError, match=r"forgetting must lie in \(0.9, 1\]"):
+        RLS(forgetting=forgetting)

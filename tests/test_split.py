@@ -303,3 +303,11 @@ def test_of_workers_that_are_used_evenly_those_that_end_last_give_quanta_back():
     problem = Problem(Curves(floor, slope, intercept, np.full(5, np.inf)), 4, {"lower": np.zeros(5), "quantum": 1})
     assert problem.solve().sizes.sum() == 4
     assert problem.solve().sizes.min() >= 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_many_workers_the_last_ends_with_the_nth_smallest_of_all_end_times(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    speed_W, batch = rng.uniform(10.0, 200.0, 300), int(rng.integers(300, 3000))
+    ends = np.sort((np.arange(1, 101) / speed_W[:, None]).ravel())
+    assert split(Curves.from_speed(speed_W), batch, lower=0).makespan == pytest.approx(ends[batch - 1], rel=1e-12)

@@ -32,3 +32,66 @@ def test_what_one_exchange_lacks_another_gives_and_what_none_has_is_unknown():
 def test_samples_without_seconds_are_no_report():
     report = taken([(8, 1, 1, np.nan, np.nan)], [(8, 1, 1, 0.0, np.nan)])
     assert np.isnan(report.speed).all()
+
+
+def rows(*more, **columns):
+    """Rows of two ranks in step: these columns, zeros elsewhere, and more numbers behind them."""
+    named = np.zeros((2, len(COLUMNS)))
+    for name, values in columns.items():
+        named[:, COLUMNS.index(name)] = values
+    return np.hstack([named, np.array(more, dtype=np.float64).reshape(-1, 2).T])
+
+
+def test_drivers_follow_the_columns_and_features_the_drivers():
+    plain, costly = RankReports(rows((1, 2), (3, 4))), RankReports(rows((1, 2), (3, 4), (5, 6)), features=2)
+    assert plain.drivers_WD.tolist() == [[1, 3], [2, 4]]
+    assert plain.features_WF.shape == (2, 0)
+    assert costly.drivers_WD.tolist() == [[1], [2]]
+    assert costly.features_WF.tolist() == [[3, 5], [4, 6]]
+
+
+@pytest.mark.parametrize("name", ["checksum", "epoch", "batches", "dealt"])
+def test_ranks_are_together_with_the_same_plan_at_the_same_place(name):
+    assert RankReports(rows(**{name: 7})).together
+    assert not RankReports(rows(**{name: (7, 8)})).together
+    assert RankReports(rows(**{name: (7, 8)})).agreed == (name != "checksum")
+    assert RankReports(rows(epoch=(7, 8), dealt=(5, 6))).places(["dealt", "epoch"]).tolist() == [[5, 7], [6, 8]]
+
+
+def test_data_from_elsewhere_shows_by_its_mark_or_by_another_total():
+    assert not RankReports(rows(total=96)).any_foreign
+    assert RankReports(rows(total=96, foreign=(0, 1))).any_foreign
+    assert RankReports(rows(total=(96, 95))).any_foreign
+
+
+def test_at_its_share_of_work_a_worker_takes_its_fixed_time_and_the_rest_in_proportion():
+    measured = RankReports(rows(samples=(20, 20), micro_batches=2, seconds=(2.2, 1.2)))
+    told = measured.at_shares(np.array([20.0, 0.0]), np.array([15.0, 5.0]), fixed=0.1)
+    little = measured.at_shares(np.array([0.5, 0.5]), np.array([0.5, 0.25]), fixed=0.1)
+    assert told["seconds"][0] == pytest.approx(0.2 + 2.0 * 30 / 20)
+    assert told["samples"][0] == 30
+    assert np.isnan(told["samples"][1]), "of no work nothing is known"
+    assert little["samples"].tolist() == [1.0, 0.5], "work is counted in average samples, and may be less than one"
+    assert measured["seconds"][0] == 2.2, "the rows themselves stay"
+
+
+def test_most_of_a_workers_time_may_be_fixed_but_never_all():
+    measured = RankReports(rows(samples=20, micro_batches=1, seconds=1.0))
+    told = measured.at_shares(np.array([20.0, 20.0]), np.array([40.0, 10.0]), fixed=5.0)
+    assert told["seconds"] == pytest.approx([0.95 + 0.05 * 2, 0.95 + 0.05 / 2])
+
+
+def test_a_rank_that_ran_out_of_memory_once_says_so_and_no_other_does():
+    tally = ReportTally()
+    for ran_out in ((0, 0), (0, 1), (0, 0)):
+        tally.add(RankReports(rows(samples=8, micro_batches=1, seconds=0.5, out_of_memory=ran_out)))
+    assert len(tally) == 3
+    assert tally.take(None).out_of_memory.tolist() == [False, True]
+    assert len(tally) == 0, "the next report begins anew"
+
+
+def test_a_job_of_one_rank_is_always_together():
+    alone = RankReports(rows(total=96)[:1])
+    assert alone.together
+    assert alone.agreed
+    assert not alone.any_foreign

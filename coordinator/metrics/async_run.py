@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,7 +168,7 @@ def _is_round(line: dict[str, Any], workers: int) -> bool:
     return (
         all(isinstance(row, list) and len(row) == workers and all(map(is_number, row)) for row in rows)
         and all(is_number(line[name]) for name in OF_FLEET)
-        and all(line[name] is not None for name in ALWAYS_KNOWN)
+        and all(line[name] is not None and math.isfinite(line[name]) for name in ALWAYS_KNOWN)
         and isinstance(names, list)
         and all(isinstance(name, str) for name in names)
         and isinstance(line["acted"], bool)

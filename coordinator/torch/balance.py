@@ -73,6 +73,7 @@ class Balance(Passes):
         self._workers = tuple(workers)
         self._drivers = tuple(drivers)
         self._pace = pace or Pace()
+        self._models: list[torch.nn.Module] = []
         self._weightings: list[Weighting] = []
         self._thread = threading.get_ident()
         self._mixes = False
@@ -112,7 +113,7 @@ class Balance(Passes):
     @property
     def models(self) -> tuple[torch.nn.Module, ...]:
         """The models that are balanced."""
-        return tuple(weighting.model for weighting in self._weightings)
+        return tuple(self._models)
 
     @property
     def closed(self) -> bool:
@@ -121,6 +122,7 @@ class Balance(Passes):
 
     def add(self, model: torch.nn.Module) -> None:
         """Balance a further model that trains on the same batches; :func:`attach` calls it."""
+        self._models.append(model)
         self._weightings.append(Weighting(model, self, self._exchange))
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -171,6 +173,7 @@ class Balance(Passes):
             return
         for weighting in self._weightings:
             weighting.close()
+        self._weightings.clear()  # a cycle with this object, in which the model would wait for the garbage collector
         self._loader.before_batch = self._loader.after_batch = self._loader.on_start = None
         self._end()
         self._drivers = ()  # each keeps a kernel file open, and this object may wait long for the garbage collector

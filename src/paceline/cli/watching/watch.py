@@ -116,8 +116,9 @@ class Watched:
         from paceline.coordinator.metrics import AsyncRunReader, RunReader, is_asynchronous, newest
 
         path = newest(self._source)
-        if self._reader is None or self._reader.path != path:
-            kind = AsyncRunReader if path.is_file() and is_asynchronous(path) else RunReader
+        # Each time anew: the file may have been empty so far, or a run of the other kind was written over it.
+        kind = AsyncRunReader if path.is_file() and is_asynchronous(path) else RunReader
+        if self._reader is None or self._reader.path != path or not isinstance(self._reader, kind):
             self._reader, self._arrived = kind(path, keep=KEPT), None
             self._reader.poll()
         elif self._reader.poll():
