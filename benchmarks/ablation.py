@@ -20,6 +20,7 @@ from accuracy_scores import LAST, cold, score, served
 from accuracy_sets import DEVELOPMENT, Set, sets
 from machine import machine
 
+from paceline._arrays import Array, Mask
 from paceline.predictors import RLS, Auto, Calibrated, GatedNARX, LastValue, Mixture, Predictor, Report
 from paceline.predictors.auto import FADING, SMOOTHINGS, HeadStart
 from paceline.predictors.averages.seasonal import Seasonal
@@ -46,11 +47,20 @@ class Part(Auto):
         self.drivers = ()
 
 
-class KeepsWarmUp(Auto):
-    """Auto that forgets nothing."""
+def nobody(error_W: Array) -> Mask:
+    return np.zeros(len(error_W), dtype=bool)
 
-    def _compare(self, forecast_W, speed_W):  # type: ignore[no-untyped-def]
-        Calibrated._compare(self, forecast_W, speed_W)
+
+class KeepsWarmUp(Auto):
+    """Auto that forgets no warm-up."""
+
+    _warming = staticmethod(nobody)  # type: ignore[assignment]
+
+
+class KeepsOn(Auto):
+    """Auto that does not start afresh after a jump."""
+
+    _jumped = staticmethod(nobody)  # type: ignore[assignment]
 
 
 def averages() -> Averages:
@@ -69,6 +79,7 @@ VARIANTS: dict[str, Callable[[], Predictor]] = {
     "without network and correction": lambda: Part([averages(), Seasonal()], Mixture),
     "with RLS in addition": lambda: Part([averages(), RLS(), Seasonal(), network()]),
     "without forgetting the warm-up": KeepsWarmUp,
+    "without starting afresh after a jump": KeepsOn,
 }
 
 

@@ -39,10 +39,27 @@ class Found:
         return max(self.peers, key=self.over)
 
 
-def page(found: list[Found], command: str, seconds: float) -> str:
+@dataclass(frozen=True)
+class Spent:
+    """Time that the measurements took: on the CPU and elapsed, in seconds, in how many processes, in one run or not."""
+
+    cpu: float
+    elapsed: float
+    processes: int
+    at_once: bool
+
+    def __str__(self) -> str:
+        quiet = self.cpu / self.processes / 60
+        told = f"{self.cpu / 60:.0f} minutes of CPU time, so about {quiet:.0f} minutes in {self.processes} processes"
+        if self.at_once:
+            return f"{told} on a quiet machine; this run took {self.elapsed / 60:.0f}"
+        return f"{told} on a quiet machine; here its parts were measured in several runs, beside other work"
+
+
+def page(found: list[Found], command: str, spent: Spent) -> str:
     parts = [*_against(found), *_cold(found)]
     parts += [line for one in found for line in _table(one)]
-    return _head(command, seconds) + "\n".join([*parts, *_peers()]) + "\n"
+    return _head(command, spent) + "\n".join([*parts, *_peers()]) + "\n"
 
 
 def _against(found: list[Found]) -> Iterator[str]:
@@ -76,7 +93,7 @@ def _overhead(one: Found) -> str:
 
 
 def _cold(found: list[Found]) -> Iterator[str]:
-    found = [one for one in found if one.cold]
+    found = [one for one in found if AUTO in one.cold]
     names = list(dict.fromkeys(name for one in found for name in one.cold if name != "LastValue"))
     if not names:
         return
@@ -125,10 +142,10 @@ def _peers() -> Iterator[str]:
     yield from (f"| {name} | {peer.configuration.replace('|', 'then')} |" for name, peer in PEERS.items())
 
 
-def _head(command: str, seconds: float) -> str:
+def _head(command: str, spent: Spent) -> str:
     return f"""# How good forecasts are, one step ahead
 
-Command: `{command}`, {seconds / 60:.0f} minutes.
+Command: `{command}`: {spent}.
 
 Machine: {machine("torch", "scikit-learn", *installed())}; one thread.
 

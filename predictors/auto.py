@@ -74,17 +74,19 @@ class Auto(Calibrated):
     def _compare(self, forecast_W: Array, speed_W: Array) -> None:
         """Forget, before this report is learnt, what was seen in a warm-up or before a jump; track the quantiles."""
         error_W = np.log(speed_W / forecast_W)
-        if self._rows["compared"].min() < WARM_UP:
-            young_W = (self._rows["compared"] < WARM_UP) & (self._rows["forgotten"] < WARM_UP)
-            warming_W = young_W & (error_W > FASTER)  # False for a first report: no forecast yet
-            if warming_W.any():
-                self._forget(warming_W)
-                forecast_W = np.where(warming_W, np.nan, forecast_W)
-                error_W = np.where(warming_W, np.nan, error_W)
+        warming_W = self._warming(error_W)
+        if warming_W.any():
+            self._forget(warming_W)
+            forecast_W, error_W = (np.where(warming_W, np.nan, values_W) for values_W in (forecast_W, error_W))
         jumped_W = self._jumped(error_W)
         if jumped_W.any():  # averages and trust would follow slowly; intervals follow by themselves
             self._inner[0]._forget(jumped_W)
         super()._compare(forecast_W, speed_W)
+
+    def _warming(self, error_W: Array) -> Mask:
+        """Return who turned out much faster than forecast while it still warmed up."""
+        young_W = (self._rows["compared"] < WARM_UP) & (self._rows["forgotten"] < WARM_UP)
+        return np.asarray(young_W & (error_W > FASTER))  # False for a first report: no forecast yet (NaN)
 
     def _jumped(self, error_W: Array) -> Mask:
         """Return whose speed has jumped; keep who was far off, and to which side. No report (NaN) changes nothing."""
