@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from accuracy_page import AUTO, Found, Spent, page
 from accuracy_peers import COLD, PEERS, from_the_start
 from accuracy_scores import LAST, Scores, Served, cold, score, served
-from accuracy_sets import SYNTHETIC, Set, half, oracle, sets
+from accuracy_sets import SYNTHETIC, Set, common_drivers, half, oracle, sets
 
 from paceline.predictors import EWMA, KINDS, RLS, Auto, HuberEWMA, LastValue, Predictor
 
@@ -83,12 +83,16 @@ def ours() -> dict[str, Callable[[], Predictor]]:
     return found | {AUTO: Auto}
 
 
+def auto(data: Set) -> Auto:
+    """Return Auto, not fitted, but given the names of the set's drivers: peers and fitted predictors see those too."""
+    return Auto(common_drivers(data.traces))
+
+
 def fitted(name: str, data: Set) -> Predictor:
-    model = ours()[name]()
-    if name != AUTO:
-        few = name in SLOW_TO_FIT and data.name in SYNTHETIC
-        model.fit((data.first(FIT_SERIES) if few else data).fitting)
-    return model
+    if name == AUTO:
+        return auto(data)
+    few = name in SLOW_TO_FIT and data.name in SYNTHETIC
+    return ours()[name]().fit((data.first(FIT_SERIES) if few else data).fitting)
 
 
 def parts_of(data: Set, names: list[str], peers: list[str]) -> Iterator[Part]:
@@ -124,7 +128,8 @@ def scored(data: Set, name: str, early: bool) -> Scores:
     if name == ORACLE:
         return score(Served([oracle(data.name, data.traces[0])[half(data.traces[0]) :]]), data)
     if early:
-        return cold(served(FROM_THE_START[name](), data, LAST + 1), data)
+        model = auto(data) if name == AUTO else FROM_THE_START[name]()
+        return cold(served(model, data, LAST + 1), data)
     return score(served(fitted(name, data), data), data)
 
 
