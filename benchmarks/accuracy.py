@@ -1,8 +1,10 @@
 """How good forecasts are: every predictor, and other libraries where they are installed, against the last value.
 
-Run as ``python benchmarks/accuracy.py``; it writes accuracy.md beside this file. ``--quick`` takes small fleets,
-``--sets`` and ``--only`` take parts of it and print them, ``--no-peers`` leaves the other libraries out; ``--write``
-writes such a part as the page, which names the command that made it.
+Run as ``python benchmarks/accuracy.py``; it writes accuracy.md beside this file, within 30 minutes on two cores.
+``--quick`` takes small synthetic fleets, ``--thorough`` every predictor that can be fitted and the slowest peer.
+``--sets`` and ``--only`` take parts and print them, ``--no-peers`` leaves the other libraries out; ``--write`` writes
+such a part as the page, which names the command that made it. ``--store`` keeps what was measured in a folder: a run
+that was stopped goes on from there. Empty the folder after a change.
 
 One step ahead, fitted on the first half of each series, scored on the second, served through both. Peers are in
 accuracy_peers.py, the sets in accuracy_sets.py, the page in accuracy_page.py. Axis: W workers.
@@ -12,20 +14,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 # One thread: set before numpy starts its own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from accuracy_page import AUTO, Found, page
+from accuracy_page import AUTO, Found, Spent, page
 from accuracy_peers import COLD, PEERS, from_the_start
 from accuracy_scores import LAST, Scores, Served, cold, score, served
-from accuracy_sets import SYNTHETIC, Set, half, oracle, sets
+from accuracy_sets import SYNTHETIC, Set, common_drivers, half, oracle, sets
 
 from paceline.predictors import EWMA, KINDS, RLS, Auto, HuberEWMA, LastValue, Predictor
 
@@ -41,6 +46,36 @@ FROM_THE_START: dict[str, Callable[[], Predictor]] = {
 }
 """Predictors that serve from a job's first iteration on, without any fit."""
 
+USUAL = (*FROM_THE_START, "ChangePoint")
+"""Our predictors on the page that fits into 30 minutes."""
+
+SLOWEST_PEER = "neuralforecast MLP"
+"""Left out of that page: it takes longer than all others together."""
+
+ORACLE = "oracle"
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One thing to measure: a predictor or peer on one set, scored late or from the first iteration on."""
+
+    data: Set
+    name: str
+    early: bool = False
+
+    @property
+    def label(self) -> str:
+        """Set, name and which iterations."""
+        return f"{self.data.name}, {self.name}{', cold start' if self.early else ''}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The scores of a part, none where it is not possible, and the CPU time that it took."""
+
+    scores: Scores | None
+    seconds: float
+
 
 def ours() -> dict[str, Callable[[], Predictor]]:
     """Return the predictors to fit, by name; the one that ends in 'as shipped' is not fitted."""
@@ -48,70 +83,124 @@ def ours() -> dict[str, Callable[[], Predictor]]:
     return found | {AUTO: Auto}
 
 
+def auto(data: Set) -> Auto:
+    """Return Auto, not fitted, but given the names of the set's drivers: peers and fitted predictors see those too."""
+    return Auto(common_drivers(data.traces))
+
+
 def fitted(name: str, data: Set) -> Predictor:
-    model = ours()[name]()
-    if name != AUTO:
-        few = name in SLOW_TO_FIT and data.name in SYNTHETIC
-        model.fit((data.first(FIT_SERIES) if few else data).fitting)
-    return model
+    if name == AUTO:
+        return auto(data)
+    few = name in SLOW_TO_FIT and data.name in SYNTHETIC
+    return ours()[name]().fit((data.first(FIT_SERIES) if few else data).fitting)
 
 
-def measured(data: Set, chosen: list[str], peers: list[str]) -> Found:
-    """Return the scores of all predictors and peers on one set."""
-    found = Found(data)
-    for name in chosen:
-        began = time.perf_counter()
-        try:
-            found.ours[name] = score(served(fitted(name, data), data), data)
-        except ValueError as refusal:  # a trace that is too short to fit
-            print(f"{data.name}: {name} left out, {refusal}", flush=True)
-            continue
-        print(f"{data.name}: {name} {time.perf_counter() - began:.1f} s {found.ours[name].mean:.4f}", flush=True)
+def parts_of(data: Set, names: list[str], peers: list[str]) -> Iterator[Part]:
+    """Yield what to measure on one set, peers first: they take longest."""
+    yield from (Part(data, name) for name in [*peers, *names])
+    yield from (Part(data, name, early=True) for name in [*FROM_THE_START, *COLD] if name in [*peers, *names])
     if data.name in SYNTHETIC:
-        truth = Served([oracle(data.name, data.traces[0])[half(data.traces[0]) :]])
-        found.oracle = score(truth, data)
-    for name in peers:
-        began, few = time.perf_counter(), data.few() if PEERS[name].slow else data
-        try:
-            found.peers[name] = (score(Served(PEERS[name].forecasts(few)), few), data.places(few))
-        except ImportError as missing:
-            print(f"{data.name}: {name} left out, {missing}", flush=True)
-            continue
-        print(f"{data.name}: {name} {time.perf_counter() - began:.1f} s {found.peers[name][0].mean:.4f}", flush=True)
-    found.cold = {name: cold(served(make(), data, LAST + 1), data) for name, make in FROM_THE_START.items()}
-    found.cold |= {name: scores for name in peers if name in COLD and (scores := cold_peer(name, data))}
+        yield Part(data, ORACLE)
+
+
+def measured(part: Part) -> Measured:
+    """Measure one part in this process."""
+    warnings.simplefilter("ignore")  # those of peers
+    began = time.process_time()
+    try:
+        scores = scored(part.data, part.name, part.early)
+    except (ImportError, ValueError) as refusal:  # not installed, or a trace that is too short to fit
+        print(f"{part.label}: left out, {refusal}", flush=True)
+        scores = None
+    seconds = time.process_time() - began
+    if scores is not None:
+        print(f"{part.label}: {seconds:.1f} s {scores.mean:.4f}", flush=True)
+    return Measured(scores, seconds)
+
+
+def scored(data: Set, name: str, early: bool) -> Scores:
+    few = data.few()
+    if name in PEERS:
+        if early:
+            return cold(Served(from_the_start(name, few, LAST + 1)), few)
+        data = few if PEERS[name].slow else data
+        return score(Served(PEERS[name].forecasts(data)), data)
+    if name == ORACLE:
+        return score(Served([oracle(data.name, data.traces[0])[half(data.traces[0]) :]]), data)
+    if early:
+        model = auto(data) if name == AUTO else FROM_THE_START[name]()
+        return cold(served(model, data, LAST + 1), data)
+    return score(served(fitted(name, data), data), data)
+
+
+def stored(part: Part, folder: Path | None) -> Measured:
+    """Return what the folder holds of this part, or measure and keep it."""
+    file = None if folder is None else folder / f"{part.label}.pickle"
+    if file is not None and file.exists():
+        return pickle.loads(file.read_bytes())  # type: ignore[no-any-return]  # written below, by this program
+    found = measured(part)
+    if file is not None:
+        file.write_bytes(pickle.dumps(found))
     return found
 
 
-def cold_peer(name: str, data: Set) -> Scores | None:
-    few = data.few()
-    try:
-        return cold(Served(from_the_start(name, few, LAST + 1)), few)
-    except ImportError:
-        return None
+def together(data: Set, results: dict[Part, Measured]) -> Found:
+    """Return what was found on one set, in the order of the page."""
+    found = Found(data)
+    for part, result in results.items():
+        if part.data is not data or result.scores is None:
+            continue
+        if part.early:
+            found.cold[part.name] = result.scores
+        elif part.name == ORACLE:
+            found.oracle = result.scores
+        elif part.name in PEERS:
+            served_on = data.few() if PEERS[part.name].slow else data
+            found.peers[part.name] = (result.scores, data.places(served_on))
+        else:
+            found.ours[part.name] = result.scores
+    return found
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small synthetic fleets; the page is printed, not written")
+    parser.add_argument("--thorough", action="store_true", help="every predictor, and the slowest peer")
+    parser.add_argument("--no-peers", action="store_true", help="leave other libraries out")
+    parser.add_argument("--sets", nargs="*", help="names of sets; the page is printed, not written")
+    parser.add_argument("--only", nargs="*", help="names of predictors and peers; the page is printed, not written")
+    parser.add_argument("--write", action="store_true", help="write the page in any case")
+    parser.add_argument("--processes", type=int, default=2, help="parts that are measured at once")
+    parser.add_argument("--store", type=Path, help="folder of parts that were measured before")
+    return parser.parse_args()
+
+
+def command() -> str:
+    """Return the command as it was given, without the store: a folder of this machine says nothing to a reader."""
+    given = iter(sys.argv[1:])
+    kept = [word for word in given if word != "--store" or next(given) is None]
+    return shlex.join(["python", "benchmarks/accuracy.py", *kept])
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--quick", action="store_true", help="small synthetic fleets")
-    options.add_argument("--no-peers", action="store_true", help="leave other libraries out")
-    options.add_argument("--sets", nargs="*", help="names of sets; the page is printed, not written")
-    options.add_argument("--only", nargs="*", help="names of predictors and peers; the page is printed, not written")
-    options.add_argument("--write", action="store_true", help="write the page in any case")
-    chosen = options.parse_args()
-    warnings.simplefilter("ignore")  # those of peers
-    began = time.perf_counter()
-    names = [name for name in ours() if not chosen.only or name in chosen.only]
-    peer_names = [name for name in PEERS if not chosen.no_peers and (not chosen.only or name in chosen.only)]
+    chosen, began = options(), time.perf_counter()
+    peers = [n for n in PEERS if not chosen.no_peers and (chosen.thorough or chosen.only or n != SLOWEST_PEER)]
+    names = [n for n in ours() if chosen.thorough or chosen.only or n in USUAL]
+    if chosen.only:
+        names, peers = ([n for n in found if n in chosen.only] for found in (names, peers))
     wanted = [data for data in sets(chosen.quick) if not chosen.sets or data.name in chosen.sets]
-    whole = not (chosen.quick or chosen.no_peers or chosen.sets or chosen.only)
-    found: list[Found] = []
-    for data in wanted:
-        found.append(measured(data, names, peer_names))
-        text = page(found, shlex.join(["python", "benchmarks/accuracy.py", *sys.argv[1:]]), time.perf_counter() - began)
-        if whole or chosen.write:  # after each set: a run that is stopped leaves a page
-            Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
-    if not whole:
+    if chosen.store is not None:
+        chosen.store.mkdir(parents=True, exist_ok=True)
+    parts = [part for data in wanted for part in parts_of(data, names, peers)]
+    with ProcessPoolExecutor(chosen.processes) as pool:
+        results = dict(zip(parts, pool.map(stored, parts, [chosen.store] * len(parts)), strict=True))
+    found = [together(data, results) for data in wanted]
+    cpu = sum(result.seconds for result in results.values())
+    spent = Spent(cpu, time.perf_counter() - began, chosen.processes, chosen.store is None)
+    text = page(found, command(), spent)
+    if chosen.write or not (chosen.quick or chosen.no_peers or chosen.sets or chosen.only):
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+    else:
         print(text)
 
 

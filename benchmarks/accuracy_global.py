@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from accuracy_prepared import drivers_of, log_speed, speeds, squared, tuning
-from accuracy_sets import Set, half
+from accuracy_sets import Set, common_drivers, half
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace
@@ -32,7 +32,7 @@ def lightgbm(data: Set) -> list[Array]:
     """One model over all series on scaled differences of log speed and drivers, as mlforecast's users are advised."""
     from lightgbm import LGBMRegressor
 
-    names = _common_drivers(data.traces)
+    names = common_drivers(data.traces)
     tables = {drivers: [_table(trace, names if drivers else []) for trace in data.traces] for drivers in (False, True)}
     starts = [half(trace) for trace in data.traces]
 
@@ -100,7 +100,7 @@ def neural_mlp(data: Set) -> list[Array]:
     found: dict[int, Array] = {}
     for length in lengths:
         places = [i for i, trace in enumerate(data.traces) if len(trace) == length]
-        names = _common_drivers([data.traces[i] for i in places])
+        names = common_drivers([data.traces[i] for i in places])
         table = pd.concat([_long(data.traces[i], names) for i in places], ignore_index=True)
         if length // 2 <= MLP_LAGS + 1:  # too short for a single window
             found |= {
@@ -143,10 +143,6 @@ def _forecast(table: Any, names: list[str], tested: int) -> Any:
     forecaster = NeuralForecast(models=[model], freq=1)
     found = forecaster.cross_validation(df=table, n_windows=None, val_size=0, test_size=tested, step_size=1)
     return found.pivot(index="ds", columns="unique_id", values="MLP")
-
-
-def _common_drivers(traces: list[Trace]) -> list[str]:
-    return [name for name in traces[0].driver_names if all(name in trace.driver_names for trace in traces)]
 
 
 def _long(trace: Trace, names: list[str]) -> Any:

@@ -18,11 +18,15 @@ from paceline.predictors.networks.gated import GatedNARX
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
 
-HEAD_START = 18.0
-"""Regret that the uncorrected network begins with: about 70 % of the trust, until other experts earn more."""
+HEAD_START = 9.0
+"""Regret that the uncorrected network begins with: about 40 % of the trust, until other experts earn more."""
 
 WARM_UP, FASTER = 5, np.log(1.2)
 """Reports after which a worker has warmed up, times it may start afresh before, and the rise in log speed for that."""
+
+JUMP, USUAL_ERRORS = np.log(1.5), 6.0
+"""A jump is two errors in a row to the same side, each beyond this in log speed and so many times the usual error. A
+single one may be a stall."""
 
 
 class Auto(Calibrated):
@@ -32,8 +36,8 @@ class Auto(Calibrated):
     correction of it is learnt from all workers together while it serves. For each worker, the experts that forecast it
     best gain the trust, and quantiles are corrected online. A worker's first iterations are often slow for reasons that
     do not return, such as loading and compiling: one that turns out more than 20 % faster than forecast within five
-    reports starts afresh, up to five times. Fitting is optional: it trains the network further on your traces (which
-    needs torch).
+    reports starts afresh, up to five times. A worker whose speed jumps later, and stays there, also starts afresh,
+    but keeps its intervals. Fitting is optional: it trains the network further on your traces (which needs torch).
 
     Parameters
     ----------
@@ -65,18 +69,34 @@ class Auto(Calibrated):
         super().__init__(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        return super()._fresh(count) | {"forgotten": np.zeros(count)}
+        return super()._fresh(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}
 
     def _compare(self, forecast_W: Array, speed_W: Array) -> None:
-        """Forget what was seen of workers that still warmed up, before this report is learnt; track the quantiles."""
-        rows = self._rows
-        if rows["compared"].min() < WARM_UP:
-            young_W = (rows["compared"] < WARM_UP) & (rows["forgotten"] < WARM_UP)
-            warming_W = young_W & (np.log(speed_W / forecast_W) > FASTER)  # False for a first report: no forecast yet
-            if warming_W.any():
-                self._forget(warming_W)
-                forecast_W = np.where(warming_W, np.nan, forecast_W)
+        """Forget, before this report is learnt, what was seen in a warm-up or before a jump; track the quantiles."""
+        error_W = np.log(speed_W / forecast_W)
+        warming_W = self._warming(error_W)
+        if warming_W.any():
+            self._forget(warming_W)
+            forecast_W, error_W = (np.where(warming_W, np.nan, values_W) for values_W in (forecast_W, error_W))
+        jumped_W = self._jumped(error_W)
+        if jumped_W.any():  # averages and trust would follow slowly; intervals follow by themselves
+            self._inner[0]._forget(jumped_W)
         super()._compare(forecast_W, speed_W)
+
+    def _warming(self, error_W: Array) -> Mask:
+        """Return who turned out much faster than forecast while it still warmed up."""
+        young_W = (self._rows["compared"] < WARM_UP) & (self._rows["forgotten"] < WARM_UP)
+        return np.asarray(young_W & (error_W > FASTER))  # False for a first report: no forecast yet (NaN)
+
+    def _jumped(self, error_W: Array) -> Mask:
+        """Return whose speed has jumped; keep who was far off, and to which side. No report (NaN) changes nothing."""
+        before_W = self._rows["far"]
+        # A worker without errors to compare with (NaN) has not jumped.
+        far_W = np.sign(error_W) * (np.abs(error_W) > np.maximum(JUMP, USUAL_ERRORS * self._rows["scale"]))
+        jumped_W = np.asarray((far_W != 0) & (far_W == before_W))
+        if far_W.any() or before_W.any():
+            self._rows["far"] = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
+        return jumped_W
 
     def _forget(self, forgotten_W: Mask) -> None:
         count_W = self._rows["forgotten"] + forgotten_W

@@ -34,8 +34,9 @@ FRESH = 20
 NORMAL_SCALE = 1.25
 """Deviation of normal errors over their mean size, sqrt(pi / 2)."""
 
-EARLY_FADING = 2.0
-"""Early errors fade as in a mean with weights that grow linearly: the first ones after a warm-up are the largest."""
+EARLY_FADING = 4.0
+"""Early errors fade as in a mean with weights that grow with the cube of time: the first ones, of a warm-up, are the
+largest."""
 
 FARTHEST = 2.5
 """Farthest a quantile may lie, in root mean squares of recent errors, so that it soon recovers from a first spike."""
@@ -141,10 +142,11 @@ class Calibrated(NestedPredictor):
     def _early(self, moved_WL: Array, scale_W: Array) -> Array:
         """Return the quantiles, of workers with few errors those of a normal error of this scale, and wider.
 
-        The factor 1 + 1 / n is about that of the quantiles of Student's t: the scale of n errors is uncertain itself.
+        The factor 1 + 2 / n is about that of the quantiles of Student's t: the scale of n errors is uncertain itself,
+        and early errors count for few.
         """
         count_W = self._rows["compared"] + 1.0
-        wide_W = NORMAL_SCALE * scale_W * (1.0 + 1.0 / count_W)
+        wide_W = NORMAL_SCALE * scale_W * (1.0 + 2.0 / count_W)
         return np.where((count_W < FRESH)[:, None], wide_W[:, None] * SCORES_L, moved_WL)
 
 

@@ -17,8 +17,8 @@ SHORTEST, LONGEST = 2, 63
 CYCLES = 2
 """Number of past cycles whose deviations are averaged: one is as noisy as the last value, more lag behind changes."""
 
-LEVEL_SMOOTHING = 0.1
-"""Weight of the newest log speed in the level that deviations are measured from."""
+LEVEL_SMOOTHING, FADING = 0.1, 2.0
+"""Weight of the newest log speed in the level that deviations are measured from, at first larger: see `Averages`."""
 
 ECHO_SMOOTHING = 0.02
 """Weight of the newest iteration in the running correlations: they remember about 50."""
@@ -91,7 +91,9 @@ class Seasonal(FleetPredictor):
         rate_W = known_W * np.maximum(ECHO_SMOOTHING, 1.0 / (rows["seen"] + 1.0))
         size_W = np.minimum(np.abs(off_W), LARGEST * self._scale())
         rows["variance"] = rows["variance"] + rate_W * (np.square(size_W) - rows["variance"])
-        rows["level"] = rows["level"] + LEVEL_SMOOTHING * off_W
+        # Otherwise a slow warm-up would hold the level down for dozens of iterations.
+        fading_W = np.maximum(LEVEL_SMOOTHING, FADING / (FADING + 1.0 + rows["seen"]))
+        rows["level"] = rows["level"] + fading_W * off_W
         newest_W = np.minimum(np.maximum(off_W / self._scale(), -LARGEST), LARGEST)
         past_WL = rows["deviations"]
         # Two products and a sum in place: these arrays are the largest that the predictor has.
