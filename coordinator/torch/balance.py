@@ -48,7 +48,7 @@ class Balance(Passes):
         Called with an :class:`paceline.coordinator.iteration.Iteration` after each exchange of reports, on every rank.
     overhead_seconds
         Time that balancing took of the training loop, per iteration since the exchange before: measuring, exchanging
-        reports and planning; observers left out.
+        reports and planning; observers left out. Measuring is counted in CPU time, as other threads run meanwhile.
     weigh
         What carries the weights: see :func:`attach`.
     """
@@ -239,6 +239,7 @@ class Balance(Passes):
         row = [*measure, self._out_of_memory, self._planning.checksum, *position, *own, *drivers, *features]
         self._exchange.send(row)
         self._sent_seconds = time.perf_counter() - began
+        self._spent += self._sent_seconds
         self._out_of_memory, self._foreign, self._log_norm = False, False, math.nan
 
     def _receive(self) -> None:

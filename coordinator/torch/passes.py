@@ -62,6 +62,7 @@ class Passes(ABC):
         self._looks = False
         self._unscaled = False
         self._batch_turn: Turn | None = None
+        # The thread's own time: by the clock, what the network does for the gradients meanwhile would count as ours.
         self._spent = 0.0
         self._log_norm = math.nan
         self._warned: set[str] = set()
@@ -102,7 +103,7 @@ class Passes(ABC):
 
         ``sight`` is how this model's batches can be seen, found out at its first.
         """
-        began = time.perf_counter()
+        began = time.thread_time()
         rows, second = lengths(args, kwargs)
         waiting = self._handed.in_flight
         turn = self._handed.given(rows, second, sight)
@@ -125,7 +126,7 @@ class Passes(ABC):
             if turn.fresh:  # in a form in which it cannot be seen: it is the next in order, which is warned about
                 self._batch_turn = replace(turn, share=self._handed.weight)
         self._say_what_is_unseen(turn, rows, waiting)
-        self._spent += time.perf_counter() - began
+        self._spent += time.thread_time() - began
         return turn
 
     def work_of(self, turn: Turn) -> float:
@@ -146,23 +147,21 @@ class Passes(ABC):
         """Stop the clock: this rank's last gradients are ready."""
         if self._micro_batch and self._batch_turn is not None and not self._batch_turn.last:
             raise RuntimeError(audit.SUMMED_TOO_EARLY)
-        began = time.perf_counter()
+        began = time.thread_time()
         waiting = self._clock.ready()
         if gradients is not None and self._wants_look():  # a model that returns its loss shows no rows
             self._log_norm = math.log(max(float(gradients.norm()), TINY))
-        self._spent += time.perf_counter() - began
+        self._spent += time.thread_time() - began
         return waiting
 
     def sent(self) -> None:
         """Note that gradients were handed to the network, and count the step if it had a new batch."""
-        began = time.perf_counter()
         if self._fresh:
             self._require_scaled()
             self._fresh, self._micro_batches = False, 0
             self._index += 1
             self._unreported += 1
         self._after_sum()
-        self._spent += time.perf_counter() - began
 
     def summed(self, waiting: Any) -> None:
         """Start the clock again: the gradients of all ranks are summed."""

@@ -6,9 +6,14 @@ import math
 
 from paceline._arrays import Array
 
-EXCHANGE_SHARE, QUIET_SHARE = 0.01, 0.005
-"""Shares of the time that exchanges of reports may take, while ranks wait for each other and while they hardly do. On a
-busy machine an exchange costs several times as much as on an idle one, and is made as much less often."""
+EXCHANGE_SHARE = 0.01
+"""Share of the time that exchanges of reports may take. On a busy machine an exchange costs several times as much as on
+an idle one, and is made as much less often."""
+
+GAIN = 0.3
+"""About what a plan gains when ranks begin to wait. Exchanges T seconds apart cost ``cost / T`` of the time, and let a
+change that comes every ``quiet`` seconds stand for T / 2: ``T = sqrt(2 cost quiet / gain)`` costs the least. The quiet
+has lasted for as long as it may be expected to last."""
 
 EXCHANGE_SECONDS = 0.0005
 """About what an exchange costs every rank, until the first have shown it."""
@@ -86,7 +91,7 @@ class Pace:
         self._chooses = every is None
         self._reports = 0
         self._step_seconds = 0.0
-        self._waiting = self._lost = 0.0
+        self._waiting = self._lost = self._quiet_seconds = 0.0
         self._patience, self._futile = 1.0, 0.0
         self.alert = True
 
@@ -126,10 +131,13 @@ class Pace:
         news = share > max(QUIET, NEWS * self._waiting)
         self._waiting += SMOOTHING * (share - self._waiting)
         patience = 1.0 if share > NEWS * self._futile else self._patience
-        self._lost += waited * max(steps for _, steps in own) / patience
+        passed = max(steps for _, steps in own)
+        self._lost += waited * passed / patience
         if self._reports > WARM_UP:
             quiet = self._waiting < QUIET and not news
-            interval = exchange_seconds / (QUIET_SHARE if quiet else EXCHANGE_SHARE)
+            self._quiet_seconds = self._quiet_seconds + slowest * passed if quiet else 0.0
+            rarer = math.sqrt(2 * exchange_seconds * self._quiet_seconds / GAIN)
+            interval = max(exchange_seconds / EXCHANGE_SHARE, rarer)
             most = max(int(RAREST / self._step_seconds), 1)
             self.every = min(math.ceil(interval / self._step_seconds), most)
             price = WORTH * plan_seconds
