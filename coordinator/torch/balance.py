@@ -250,17 +250,17 @@ class Balance(Passes):
         self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
         report_WF = self._exchange.receive()
         self._clock.wait_ends()
-        took = self._sent_seconds + time.perf_counter() - began
-        self._exchange_seconds = usual(self._exchange_seconds, took)
         rows, used = self._planning.in_order(report_WF), self.plan
         agreed = rows.together or self._planning.settle(rows, self._index)
         self._trust(rows)
         self._look_at_losses(rows)
-        self._planning.learn(self._planning.in_work(rows))
+        planned = self._planning.learn(self._planning.in_work(rows))
         self._look_at_process()
         if not agreed:
             self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
-        self.overhead_seconds = (self._spent + time.perf_counter() - began) / max(self._unreported, 1)
+        took = time.perf_counter() - began
+        self._exchange_seconds = usual(self._exchange_seconds, self._sent_seconds + took - planned)
+        self.overhead_seconds = (self._spent + took) / max(self._unreported, 1)
         self._spent, self._unreported = 0.0, 0
         if self.on_iteration:
             self._tell(rows, used, agreed)

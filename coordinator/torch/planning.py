@@ -162,14 +162,17 @@ class Planning:
                 self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))
         return rows.at_shares(self.work.work(rows.features_WF), shares_W, fixed)
 
-    def learn(self, rows: RankReports) -> None:
-        """Take the reports to account, and plan if waiting has cost enough since the plan before."""
+    def learn(self, rows: RankReports) -> float:
+        """Take the reports to account, and plan if waiting has cost enough since the plan before.
+
+        Return the seconds that a plan took, 0 without one.
+        """
         # A rank that arrives early waits for the others within the exchange: the last one's time is what it costs.
         costs = float(rows["plan_seconds"].max()), float(rows["exchange_seconds"].min())
         wants = self._pace.wants_plan(rows["seconds"], rows["steps"], *costs)
         if not (wants or self._retell):
             self._tally.add(rows)
-            return
+            return 0.0
         self._retell = False
         began = time.perf_counter()
         before_WD, now_WD = (self._drivers_before, rows.drivers_WD) if self._drivers_before.size else (None, None)
@@ -182,7 +185,9 @@ class Planning:
         self._drivers_before = rows.drivers_WD
         self._take_sizes()
         self._pace.planned(acted=self.plan.acted)
-        self.plan_seconds = usual(self.plan_seconds, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        self.plan_seconds = usual(self.plan_seconds, took)
+        return took
 
     def _take_sizes(self) -> None:
         """Hand the plan to the loader."""

@@ -6,24 +6,17 @@ import math
 
 from paceline._arrays import Array
 
-EXCHANGE_SHARE = 0.01
-"""Share of the time that exchanges of reports may take. On a busy machine an exchange costs several times as much as on
-an idle one, and is made as much less often."""
-
 GAIN = 0.3
 """About what a plan gains when ranks begin to wait. Exchanges T seconds apart cost ``cost / T`` of the time, and let a
-change that comes every ``quiet`` seconds stand for T / 2: ``T = sqrt(2 cost quiet / gain)`` costs the least. The quiet
-has lasted for as long as it may be expected to last."""
+change that comes every ``quiet`` seconds stand for T / 2: ``T = sqrt(2 cost quiet / gain)`` costs the least. The next
+change is expected as far ahead as the last one is behind: right after one, every iteration has an exchange."""
 
 EXCHANGE_SECONDS = 0.0005
 """About what an exchange costs every rank, until the first have shown it."""
 
 RAREST = 0.5
-"""Most seconds between two exchanges, except that every iteration longer than this has one: what turns slow is not to
-stay unseen for longer, whatever an exchange costs."""
-
-QUIET = 0.1
-"""Ranks hardly wait if they spend less than this share of the time waiting: noise alone causes a few per cent."""
+"""Most seconds between two exchanges, except that every iteration longer than this has one: what turns slow does not
+stay unseen for longer."""
 
 WORTH = 10.0
 """Plan once waiting since the last plan has cost this many times what a plan costs. It is the ski-rental rule, with
@@ -37,8 +30,7 @@ the patience with it doubles, and halves with a plan that did change sizes. At m
 the waiting, which is little enough: a higher bound let a disturbance's last tenth of waiting stand for seconds."""
 
 NEWS = 2.0
-"""From this many times the usual share, waiting is news: it ends the quiet, and counts in full whatever the patience
-with the share at which plans changed nothing. Noise alone often doubles what is below a few per cent, but no more."""
+"""Waiting counts in full, whatever the patience, from this many times the share at which plans changed nothing."""
 
 ALERT = 0.5
 """Share of that cost from which a plan counts as near, and its other inputs (the drivers) are worth sampling."""
@@ -46,8 +38,8 @@ ALERT = 0.5
 WARM_UP = 6
 """Number of first reports that are each followed by a plan: the first ones teach the most."""
 
-SLOWER = 0.3
-"""Weight of the newest cost of a plan, or of an exchange, in the usual one, where it took longer."""
+FACTOR = 1.1
+"""By which every plan or exchange moves what one costs as a rule, up or down."""
 
 SMOOTHING = 0.1
 """Weight of the newest iteration in the running length of an iteration and share of waiting."""
@@ -108,7 +100,7 @@ class Pace:
         plan_seconds
             Seconds that a plan takes on the rank where it takes longest.
         exchange_seconds
-            Seconds that an exchange takes on the rank that waits for no other in it.
+            Seconds that an exchange takes on the rank that waits for no other in it, plans left out.
         """
         if not self._chooses:
             return True
@@ -127,19 +119,15 @@ class Pace:
         self._step_seconds += weight * (slowest - self._step_seconds)
         waited = slowest - sum(known) / len(known)
         share = waited / slowest
-        # Newer than the running share, which noise has shaped: a straggler ends the quiet without delay.
-        news = share > max(QUIET, NEWS * self._waiting)
         self._waiting += SMOOTHING * (share - self._waiting)
         patience = 1.0 if share > NEWS * self._futile else self._patience
         passed = max(steps for _, steps in own)
         self._lost += waited * passed / patience
         if self._reports > WARM_UP:
-            quiet = self._waiting < QUIET and not news
-            self._quiet_seconds = self._quiet_seconds + slowest * passed if quiet else 0.0
-            rarer = math.sqrt(2 * exchange_seconds * self._quiet_seconds / GAIN)
-            interval = max(exchange_seconds / EXCHANGE_SHARE, rarer)
+            self._quiet_seconds += slowest * passed
+            interval = math.sqrt(2 * exchange_seconds * self._quiet_seconds / GAIN)
             most = max(int(RAREST / self._step_seconds), 1)
-            self.every = min(math.ceil(interval / self._step_seconds), most)
+            self.every = min(max(round(interval / self._step_seconds), 1), most)
             price = WORTH * plan_seconds
             self.alert = self._lost > ALERT * price
             if self._lost < price:
@@ -150,18 +138,18 @@ class Pace:
     def planned(self, *, acted: bool) -> None:
         """Note whether the last plan changed anything."""
         if acted:
-            self._patience = max(self._patience / 2, 1.0)
+            self._patience, self._quiet_seconds = max(self._patience / 2, 1.0), 0.0
         else:
             self._patience = min(2 * self._patience, MOST_PATIENT)
             self._futile = self._waiting
 
 
 def usual(before: float, newest: float) -> float:
-    """Return what something costs as a rule, after a newest case.
+    """Return what something costs as a rule, after a newest case: a running median.
 
-    One that took longer moves it little: it met a busy machine, or work that is done once.
+    One that met a busy machine, or work that is done once, moves it no further than any other.
 
-    >>> usual(0.002, 0.001), round(usual(0.001, 0.002), 4)
-    (0.001, 0.0013)
+    >>> round(usual(0.001, 0.5), 4), round(usual(0.001, 0.0001), 5)
+    (0.0011, 0.00091)
     """
-    return min(newest, before + SLOWER * (newest - before))
+    return before * FACTOR if newest > before else before / FACTOR
