@@ -200,6 +200,7 @@ def _async_run(path: Path) -> None:
         rows |= {"staleness": shares, "expected": shares, "waited": shares}
         fleet = {"scheme": "SaPS", "bound": 2, "batch": 8, "workers": ("a", "b"), "stragglers": ("b",)}
         seen = {"forecast": 0.5, "actual": 0.75, "covered": 1.0, "acted": True, "why": "b is a straggler"}
+        seen |= {"wasted_share": 0.1}
         sink.write_round(Round(index=index, time=1.7e9 + index, **counts, **rows, **fleet, **seen))  # type: ignore[arg-type]
     sink.close()
 

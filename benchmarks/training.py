@@ -171,8 +171,10 @@ told["peak"] = peak()
 
 BOARD = """
 import joblib
+from dataclasses import replace
 from paceline.eval import leaderboard
 traces = list(Source({folder!r} + "/whole"))
+traces = [replace(trace, meta=dict(trace.meta, job=f"part {{n}}")) for n, trace in enumerate(traces)]
 with joblib.parallel_config(n_jobs={jobs}):
     joblib.Parallel()(joblib.delayed(leaderboard)(dict(ewma=EWMA()), traces[:1]) for n in range({jobs}))  # imports
     clock = Clock()
