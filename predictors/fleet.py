@@ -184,10 +184,9 @@ class FleetPredictor:
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
         # Fitted parameters first: the width of the rows that reset makes may depend on them, such as on the drivers.
-        learnt = {name: value for name, value in state.items() if name.startswith("learnt/")}
-        reference = learnt.pop(REFERENCE, None)
-        self._load_learnt({name[7:]: value for name, value in learnt.items()})
-        self.reference_ = None if reference is None else self._checked(Reference.of_array(reference))
+        learnt = {name[7:]: value for name, value in state.items() if name.startswith("learnt/") and name != REFERENCE}
+        self._load_learnt(learnt)
+        self._load_reference(state)
         self.reset([str(worker) for worker in state.get("workers", ())])
         self._require_rows({name[5:] for name in state if name.startswith("rows/")})
         self._rows = {name: self._loaded(state, f"rows/{name}", rows) for name, rows in self._rows.items()}
@@ -203,13 +202,15 @@ class FleetPredictor:
             )
         return saved.astype(fresh.dtype, order="F", copy=True)
 
-    def _checked(self, reference: Reference) -> Reference:
-        if len(reference.drivers) != len(self.driver_names):
+    def _load_reference(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume what it was fitted on; called once the drivers that it reads are known."""
+        reference = Reference.of_array(state[REFERENCE]) if REFERENCE in state else None
+        if reference is not None and len(reference.drivers) != len(self.driver_names):
             raise ValueError(
                 f"the reference must hold a row for each of the drivers {list(self.driver_names)}, "
                 f"got {len(reference.drivers)}"
             )
-        return reference
+        self.reference_ = reference
 
     # -- what predictors that learn from traces override ---------------------------------------------------------
 

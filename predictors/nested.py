@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask
 from paceline.predictors.fitting import Fitting, fit_with
-from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.fleet import REFERENCE, FleetPredictor
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -91,12 +91,14 @@ class NestedPredictor(FleetPredictor):
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
-        super().load_state_dict({name: value for name, value in state.items() if "/inner" not in name})
+        own = {name: value for name, value in state.items() if "/inner" not in name and name != REFERENCE}
+        super().load_state_dict(own)
         workers = {"workers": np.array(self.workers, dtype=np.str_)}
         for i, inner in enumerate(self._inner):
             mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [f"inner{i}"]}
             inner.load_state_dict(workers | {n.replace(f"/inner{i}/", "/", 1): value for n, value in mine.items()})
         self._read = None
+        self._load_reference(state)  # the inner ones know only now which drivers they read
 
     def _with_drivers(self, drivers_WD: Array) -> Iterator[tuple[FleetPredictor, Array]]:
         """Yield each inner predictor with the drivers that it reads, in its order."""

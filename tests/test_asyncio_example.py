@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -54,10 +55,11 @@ def answering(name, lines):
 
 
 def test_a_worker_of_half_the_speed_ends_with_half_the_samples():
-    plan, _ = asyncio.run(trained([worker("a", 4000.0), worker("b", 2000.0)], fleet=2))[-1]
-    sizes = dict(zip(plan.workers, plan.sizes.tolist(), strict=True))
-    assert sum(sizes.values()) == 60
-    assert 1.4 < sizes["a"] / sizes["b"] < 2.8
+    plans = [plan for plan, _ in asyncio.run(trained([worker("a", 4000.0), worker("b", 2000.0)], fleet=2))]
+    sizes = [dict(zip(plan.workers, plan.sizes.tolist(), strict=True)) for plan in plans]
+    assert all(sum(each.values()) == 60 for each in sizes)
+    # The middle of the last plans: on a busy machine a worker may oversleep, and the next plan follow that.
+    assert 1.4 < median(each["a"] / each["b"] for each in sizes[-7:]) < 2.8
 
 
 def test_a_worker_that_comes_later_gets_its_share():

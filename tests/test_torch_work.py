@@ -163,7 +163,7 @@ def test_a_plan_that_took_long_once_hardly_delays_the_next(monkeypatch):
     monkeypatch.setattr(planning_module.time, "perf_counter", lambda: next(ticks))
     seen = []
     planned(3, tell=lambda planning: seen.append(planning.plan_seconds))
-    assert seen == pytest.approx([0.0907, 0.002, 0.0914], abs=1e-3)
+    assert max(seen) < 0.0014, "a thousandth to begin with, and two plans of 0.3 s"
 
 
 @pytest.mark.parametrize(("samples", "learnt"), [(90, [40, 40]), (100, [40, 40, 20])])
