@@ -63,6 +63,18 @@ def test_the_first_iterations_of_a_turn_do_not_count():
     assert outcome.row("ewma").speed_up == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_machine_so_busy_that_a_turn_has_few_iterations_is_measured_by_those(steps):
+    assert made(0.5, [50, 50], [0.04, 0.04], steps=steps).row("ewma").speed_up == pytest.approx(2.0)
+
+
+def test_a_scheme_of_which_nothing_was_reported_is_refused_in_a_sentence():
+    outcome = made(0.5, [50, 50], [0.04, 0.04], steps=2)
+    outcome.results[0].records["ewma"].clear()
+    with pytest.raises(RuntimeError, match="no iteration of 'ewma' was reported in turns of 3 s.*take longer turns"):
+        outcome.row("ewma")
+
+
 def test_losses_of_ranks_are_weighed_by_their_samples():
     outcome = made(1.0, [80, 20], [0.08, 0.02])
     outcome.results[1].losses["ewma"][0] = 0.0

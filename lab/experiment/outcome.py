@@ -18,7 +18,7 @@ from paceline.predictors import Curves
 from paceline.solver import split
 
 SETTLE = 3
-"""Iterations at the start of a turn that are not counted, whoever's turn it is."""
+"""Iterations at the start of a turn that are not counted, whoever's turn it is, if it has more."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,13 @@ class Outcome:
     def _measured(self, scheme: str) -> tuple[Array, Array, Array]:
         """Return wall seconds ``[K]``, sizes and own seconds ``[K, W]`` of the recorded iterations that count."""
         begun = [(turn.first, turn.seconds) for turn in self.turns if turn.scheme == scheme]
-        walls = {first + k: wall for first, seconds in begun for k, wall in enumerate(seconds) if k >= SETTLE}
+        walls = {first + k: seconds[k] for first, seconds in begun for k in range(settled(seconds), len(seconds))}
         chosen = [record for record in self.results[0].records[scheme] if record.index in walls]
+        if not chosen:
+            raise RuntimeError(
+                f"no iteration of {scheme!r} was reported in turns of {self.setting.seconds:g} s, {len(walls)} "
+                "iterations in all: take longer turns, or a machine that is less busy"
+            )
         walls_K = np.array([walls[record.index] for record in chosen])
         sizes_KW = np.array([record.sizes for record in chosen], dtype=float)
         return walls_K, sizes_KW, np.array([record.seconds for record in chosen], dtype=float)
@@ -157,8 +162,17 @@ def _lines(fixed_W: Array, slope_W: Array) -> Curves:
     return Curves(np.zeros_like(slope_W), slope_W, fixed_W, np.full(len(slope_W), np.inf))
 
 
+def settled(seconds: list[float]) -> int:
+    """Return the first iteration of a turn that counts: at least the last one does, however slow the machine.
+
+    >>> settled([0.1] * 20), settled([1.5, 1.5])
+    (3, 1)
+    """
+    return min(SETTLE, len(seconds) - 1)
+
+
 def _rate(seconds: list[float]) -> float:
-    counted = seconds[SETTLE:]
+    counted = seconds[settled(seconds) :]
     return len(counted) / sum(counted)
 
 
