@@ -71,7 +71,7 @@ def test_a_machine_so_busy_that_a_turn_has_few_iterations_is_measured_by_those(s
 def test_a_scheme_of_which_nothing_was_reported_is_refused_in_a_sentence():
     outcome = made(0.5, [50, 50], [0.04, 0.04], steps=2)
     outcome.results[0].records["ewma"].clear()
-    with pytest.raises(RuntimeError, match="no iteration of 'ewma' was reported in turns of 3 s.*take longer turns"):
+    with pytest.raises(RuntimeError, match=r"no iteration of 'ewma' was reported in turns of 3 s.*take longer turns"):
         outcome.row("ewma")
 
 
