@@ -31,6 +31,9 @@ Rows = Iterable[tuple[object, ...]]
 FLASH_UNITS = {"lstm": (1_000, 1_000), "embedding": (10_000, 1_000), "output": (1_000, 10_000)}
 """Factors by which the file scales down the layer's input and output sizes."""
 
+FAR = 1e15
+"""No size that a profile scales down is as large as this."""
+
 
 def read_profiles(
     path: str | Path,
@@ -120,16 +123,19 @@ def load_profile(path: str | Path) -> pd.DataFrame:
 def _gavel(path: Path) -> Rows:
     """Read steps/s of jobs alone on their GPUs; jobs without a batch size in their name have no curve."""
     for device, jobs in _json(path).items():
+        if not isinstance(jobs, dict):
+            raise ValueError(f"{path}: {device!r} must hold a mapping of jobs to their rates, got {jobs!r:.40}")
         for key, rates in jobs.items():
             try:
                 name, workers = ast.literal_eval(key)
-                rate = float(rates["null"])
-            except (ValueError, SyntaxError, TypeError, KeyError) as error:
+                found, rate = re.fullmatch(r"(.+) \(batch size (\d+)\)", name), float(rates["null"])
+            # literal_eval runs out of memory or stack on a key of a thousand brackets.
+            except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
                 raise ValueError(
-                    f"{path}: entry {key!r} of {device} must be a ('model (batch size b)', workers) pair "
+                    f"{path}: entry {key!r:.80} of {device!r:.40} must be a ('model (batch size b)', workers) pair "
                     'with its steps/s under "null"'
                 ) from error
-            if found := re.fullmatch(r"(.+) \(batch size (\d+)\)", name):
+            if found:
                 seconds = 1.0 / rate if rate > 0 else np.nan
                 yield "gavel", device, found[1], found[2], seconds, np.nan, f"{workers} workers"
 
@@ -164,14 +170,22 @@ def _flash(path: Path) -> Rows:
     if layer not in FLASH_UNITS:
         raise ValueError(f"{path}: a flash file is named <device>_<layer>.json with a layer of {list(FLASH_UNITS)}")
     file = _json(path)
-    if not {"X", "Y"} <= set(file) or len(file["X"]) != len(file["Y"]):
-        raise ValueError(f"{path}: must hold X and Y of the same length")
+    rows, times = file.get("X"), file.get("Y")
+    if not (isinstance(rows, list) and isinstance(times, list) and len(rows) == len(times)):
+        raise ValueError(f"{path}: must hold X and Y, lists of the same length")
     into, out = FLASH_UNITS[layer]
-    for row, (features, time) in enumerate(zip(file["X"], file["Y"], strict=True), start=1):
-        if len(features) != 4 or len(time) != 1:
-            raise ValueError(f"{path}, row {row}: X must hold 4 numbers and Y 1, got {features} and {time}")
+    for row, (features, time) in enumerate(zip(rows, times, strict=True), start=1):
+        if not (_are_numbers(features, 4) and _are_numbers(time, 1)):
+            raise ValueError(f"{path}, row {row}: X must hold 4 numbers and Y 1, got {features!r:.80} and {time!r:.40}")
         held = f"in {features[0] * into:.0f}, out {features[1] * out:.0f}, steps {features[3] * 10:.0f}"
         yield "flash", device, layer, round(features[2] * 50), time[0], np.nan, held
+
+
+def _are_numbers(row: Any, many: int) -> bool:
+    """Whether a row is a list of this many finite numbers."""
+    return (
+        isinstance(row, list) and len(row) == many and all(isinstance(x, int | float) and -FAR < x < FAR for x in row)
+    )
 
 
 # -- checked rows ------------------------------------------------------------------------------------------------
@@ -224,7 +238,7 @@ def _csv(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
 def _json(path: Path) -> dict[str, Any]:
     try:
         file = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers too long to convert, and a thousand brackets
         raise ValueError(f"{path}: not a complete JSON file: {error}") from error
     if not isinstance(file, dict):
         raise ValueError(f"{path}: must hold a JSON object, got a {type(file).__name__}")

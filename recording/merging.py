@@ -103,7 +103,7 @@ def _files(paths: Iterable[str | Path]) -> list[Record]:
     paths = list(paths)
     files = [_read(Path(path)) for path in paths]
     if not any(len(rows) for _, rows in files):
-        raise ValueError(f"none of the {len(files)} files holds an iteration; nothing to merge")
+        raise ValueError(f"nothing to merge: no iteration in {', '.join(map(str, paths)) or 'no files'}")
     columns = files[0][0]["columns"]
     for path, (header, _) in zip(paths, files, strict=True):
         if header["columns"] != columns:
