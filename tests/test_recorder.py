@@ -191,7 +191,7 @@ def test_files_that_cannot_be_merged_are_named(tmp_path):
     plain, driven = record(tmp_path / "a.jsonl", "a"), record(tmp_path / "b.jsonl", "b", drivers=[Counting()])
     with pytest.raises(ValueError, match=r"b\.jsonl has the columns"):
         merge([plain, driven])
-    with pytest.raises(ValueError, match="no iteration in .*jsonl"):
+    with pytest.raises(ValueError, match=r"no iteration in .*jsonl"):
         merge([record(tmp_path / "c.jsonl", iterations=0)])
     with pytest.raises(ValueError, match="worker"):
         merge([plain, plain])
