@@ -72,7 +72,7 @@ def deviation(shape, drawn, lengths, said_R):
 
 def main():
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(200, exit=True)  # says where a rank hangs
+    faulthandler.dump_traceback_later(220, exit=True)  # says where a rank hangs
     dist.init_process_group("gloo")
     out, *only = sys.argv[1:]
     outcomes = {}

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,19 +40,16 @@ def run(ranks, out, names):
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """What became of a shape: all of four ranks run together, and those of two by their files, when first asked for."""
-    folder, known = tmp_path_factory.mktemp("loops"), {}
+    """What became of a shape: all of as many ranks run together when the first is asked for."""
+    folder = tmp_path_factory.mktemp("loops")
 
-    def outcome(shape, ranks):
-        # Few shapes run with four ranks, and to start as many processes takes longer than to run them.
-        group = (shape.run.__module__ if ranks == 2 else "all", ranks)
-        if group not in known:
-            alike = [other.run for other, count in CASES if count == ranks]
-            names = [run.__name__ for run in alike if group[0] in ("all", run.__module__)]
-            known[group] = run(ranks, folder / f"{group[0]}-{ranks}.json", names)
-        return known[group][shape.run.__name__]
+    @cache
+    def of_all(ranks):
+        # To start the processes takes longer than to run a dozen shapes.
+        names = [shape.run.__name__ for shape, count in CASES if count == ranks]
+        return run(ranks, folder / f"{ranks}.json", names)
 
-    return outcome
+    return lambda shape, ranks: of_all(ranks)[shape.run.__name__]
 
 
 @pytest.mark.parametrize(("shape", "ranks"), CASES, ids=lambda value: getattr(value, "name", value))
