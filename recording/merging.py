@@ -43,27 +43,15 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     Raises
     ------
     ValueError
-        If a line other than the last is broken (the message names file and line), the files have different columns, or
-        none holds an iteration.
+        If a line other than the last is broken (the message names file and line), the files have different columns,
+        none holds an iteration, or what they hold is no trace.
     """
+    paths = list(paths)
     files = _files(paths)
-    columns, driver_names = files[0][0]["columns"], files[0][0]["drivers"]
-    iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
-    panel = np.full((len(iterations), len(files), len(columns)), np.nan)
-    for w, (_, rows) in enumerate(files):
-        panel[np.searchsorted(iterations, rows[:, 0]), w] = rows
-    measured = {name: panel[:, :, d] for d, name in enumerate(columns) if name in MEASURED}
-    if all(header.get("wait_in_comm") for header, _ in files):
-        measured |= _without_waiting(measured["comm_seconds"])
-    if WORK in measured and not np.isfinite(measured[WORK]).any():
-        del measured[WORK]  # nobody knew it
-    return Trace(
-        **measured,
-        drivers=panel[:, :, -len(driver_names) :] if driver_names else None,
-        driver_names=driver_names,
-        workers=[header["worker"] for header, _ in files],
-        meta=_facts(files) | _clocks(files) | _lost(files),
-    )
+    try:
+        return _merged(files)
+    except ValueError as error:
+        raise ValueError(f"{', '.join(map(str, paths))}: {error}") from error
 
 
 def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
@@ -109,6 +97,26 @@ def _files(paths: Iterable[str | Path]) -> list[Record]:
         if header["columns"] != columns:
             raise ValueError(f"{path} has the columns {header['columns']}, but {paths[0]} has {columns}")
     return files
+
+
+def _merged(files: Sequence[Record]) -> Trace:
+    columns, driver_names = files[0][0]["columns"], files[0][0]["drivers"]
+    iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
+    panel = np.full((len(iterations), len(files), len(columns)), np.nan)
+    for w, (_, rows) in enumerate(files):
+        panel[np.searchsorted(iterations, rows[:, 0]), w] = rows
+    measured = {name: panel[:, :, d] for d, name in enumerate(columns) if name in MEASURED}
+    if all(header.get("wait_in_comm") for header, _ in files):
+        measured |= _without_waiting(measured["comm_seconds"])
+    if WORK in measured and not np.isfinite(measured[WORK]).any():
+        del measured[WORK]  # nobody knew it
+    return Trace(
+        **measured,
+        drivers=panel[:, :, -len(driver_names) :] if driver_names else None,
+        driver_names=driver_names,
+        workers=[header["worker"] for header, _ in files],
+        meta=_facts(files) | _clocks(files) | _lost(files),
+    )
 
 
 def _without_waiting(exposed_TW: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
@@ -181,7 +189,7 @@ def _are_names(names: Any) -> TypeGuard[list[str]]:
 def _row(path: Path, at: int, line: str, width: int) -> list[float]:
     row = _parse(path, at, line)
     numbers = isinstance(row, list) and all(type(value) in (int, float, type(None)) for value in row)
-    if not numbers or len(row) != width or type(row[0]) is not int:
+    if not numbers or len(row) != width or type(row[0]) is not int or not 0 <= row[0] < 2**53:
         raise ValueError(f"{path}, line {at}: expected a list of {width} numbers, got {line[:80]!r}")
     return list(row)
 
@@ -189,5 +197,5 @@ def _row(path: Path, at: int, line: str, width: int) -> list[float]:
 def _parse(path: Path, at: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise ValueError(f"{path}, line {at}: not a whole line of a record ({error}): {line[:80]!r}") from error

@@ -187,13 +187,31 @@ def test_a_broken_line_in_the_middle_is_an_error_with_file_and_line(tmp_path):
         merge([path])
 
 
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("[3, 64, -1.0, 0, 0, 0, 0]", r"0\.jsonl: seconds must be"),
+        ("[1e3, 64, 1.0, 0, 0, 0, 0]", "expected a list of 7 numbers"),
+        (f"[{10**300}, 64, 1.0, 0, 0, 0, 0]", "expected a list of 7 numbers"),
+        (f"[2, 64, {'9' * 5000}, 0, 0, 0, 0]", r"0\.jsonl, line 5: not a whole line"),
+    ],
+    ids=["negative", "no index", "far", "digits"],
+)
+def test_numbers_that_are_no_recording_are_refused_with_the_file(tmp_path, row, sentence):
+    path = record(tmp_path / "0.jsonl", iterations=3)
+    path.write_text(path.read_text() + row + "\n")
+    with pytest.raises(ValueError, match=sentence) as refused:
+        merge([path])
+    assert str(path) in str(refused.value)
+
+
 def test_files_that_cannot_be_merged_are_named(tmp_path):
     plain, driven = record(tmp_path / "a.jsonl", "a"), record(tmp_path / "b.jsonl", "b", drivers=[Counting()])
     with pytest.raises(ValueError, match=r"b\.jsonl has the columns"):
         merge([plain, driven])
     with pytest.raises(ValueError, match=r"no iteration in .*jsonl"):
         merge([record(tmp_path / "c.jsonl", iterations=0)])
-    with pytest.raises(ValueError, match="worker"):
+    with pytest.raises(ValueError, match=r"a\.jsonl, .*a\.jsonl: .*worker"):
         merge([plain, plain])
     (tmp_path / "other.jsonl").write_text("[]\n")
     with pytest.raises(ValueError, match=r"other\.jsonl, line 1: expected the header"):
