@@ -177,8 +177,18 @@ def _explains(header: Any) -> bool:
         and names[len(names) - len(drivers) :] == drivers
         and isinstance(header.get("worker"), str)
         and isinstance(header.get("meta"), dict)
-        and _are_names(header.get("phases", []))
-        and set(header.get("clock") or CLOCK) == CLOCK
+        and _are_names(phases := header.get("phases", []))
+        and set(phases) <= set(names)
+        and _is_clock(header.get("clock"))
+    )
+
+
+def _is_clock(clock: Any) -> bool:
+    # What was measured of the host's clock; nothing, where it was not.
+    return not clock or (
+        isinstance(clock, dict)
+        and set(clock) == CLOCK
+        and all(isinstance(clock[key], int | float) for key in CLOCK - {"host"})
     )
 
 

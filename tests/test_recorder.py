@@ -238,7 +238,10 @@ HEADER = {
         ("worker", 7),
         ("meta", []),
         ("phases", "forward"),
+        ("phases", ["forward"]),
         ("clock", {"host": "a"}),
+        ("clock", 7),
+        ("clock", {"host": "a", "offset_seconds": "no", "error_seconds": 0}),
     ],
 )
 def test_a_header_that_does_not_explain_the_columns_is_an_error_with_file_and_line(tmp_path, field, value):
