@@ -60,6 +60,19 @@ def test_a_plan_that_changes_sizes_after_others_did_not_is_followed_by_some_pati
     assert gaps == [10, 20, 40, 20, 10, 10]
 
 
+def test_exchanges_are_rarer_where_plans_gain_little():
+    def settled_after(gain):
+        pace = settled()
+        for _ in range(20):
+            pace.planned(acted=True, gain=gain)
+        for _ in range(20):
+            pace.wants_plan(np.array([0.01, 0.01]), ONE, 0.001, 0.001)
+        return pace.every
+
+    # An hour of drift to and fro is worth less looking than bursts: the square root of 0.32 / 0.02, in iterations.
+    assert settled_after(0.32) < settled_after(0.08) < settled_after(0.02) <= 4 * settled_after(0.32) + 2
+
+
 def test_exchanges_become_rarer_the_longer_the_quiet_lasts_up_to_half_a_second():
     pace, gaps = settled(), []
     for _ in range(4000):

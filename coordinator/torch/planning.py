@@ -184,7 +184,7 @@ class Planning:
         self.balancer.step(self._tally.take(before_WD), now_WD)
         self._drivers_before = rows.drivers_WD
         self._take_sizes()
-        self._pace.planned(acted=self.plan.acted)
+        self._pace.planned(acted=self.plan.acted, gain=self.plan.gain)
         took = time.perf_counter() - began
         self.plan_seconds = usual(self.plan_seconds, took)
         return took

@@ -7,12 +7,19 @@ import math
 from paceline._arrays import Array
 
 GAIN = 0.3
-"""About what a plan gains when ranks begin to wait. Exchanges T seconds apart cost ``cost / T`` of the time, and let a
-change that comes every ``quiet`` seconds stand for T / 2: ``T = sqrt(2 cost quiet / gain)`` costs the least. The next
-change is expected as far ahead as the last one is behind: right after one, every iteration has an exchange."""
+"""About what a plan gains that changes sizes, until the first have shown it. Exchanges T seconds apart cost
+``cost / T`` of the time, and let a change that comes every ``quiet`` seconds stand for T / 2: with
+``T = sqrt(2 cost quiet / gain)`` both together cost the least. The next change is expected as far ahead as the last one
+is behind: right after one, every iteration has an exchange."""
+
+LATEST = 0.3
+"""Weight of the newest plan in what plans gain."""
 
 EXCHANGE_SECONDS = 0.0005
 """About what an exchange costs every rank, until the first have shown it."""
+
+LEAST_GAIN = 0.02
+"""Plans that gain less, such as excitations, count as if they gained this much."""
 
 RAREST = 0.5
 """Most seconds between two exchanges, except that every iteration longer than this has one: what turns slow does not
@@ -85,6 +92,7 @@ class Pace:
         self._step_seconds = 0.0
         self._waiting = self._lost = self._quiet_seconds = 0.0
         self._patience, self._futile = 1.0, 0.0
+        self._gain = GAIN
         self.alert = True
 
     def wants_plan(
@@ -125,7 +133,7 @@ class Pace:
         self._lost += waited * passed / patience
         if self._reports > WARM_UP:
             self._quiet_seconds += slowest * passed
-            interval = math.sqrt(2 * exchange_seconds * self._quiet_seconds / GAIN)
+            interval = math.sqrt(2 * exchange_seconds * self._quiet_seconds / self._gain)
             most = max(int(RAREST / self._step_seconds), 1)
             self.every = min(max(round(interval / self._step_seconds), 1), most)
             price = WORTH * plan_seconds
@@ -135,9 +143,10 @@ class Pace:
         self._lost = 0.0
         return True
 
-    def planned(self, *, acted: bool) -> None:
-        """Note whether the last plan changed anything."""
+    def planned(self, *, acted: bool, gain: float = 0.0) -> None:
+        """Note whether the last plan changed anything, and the share of the time that it is expected to save."""
         if acted:
+            self._gain += LATEST * (max(gain, LEAST_GAIN) - self._gain)
             self._patience, self._quiet_seconds = max(self._patience / 2, 1.0), 0.0
         else:
             self._patience = min(2 * self._patience, MOST_PATIENT)
