@@ -230,7 +230,7 @@ class Balance(Passes):
         position = self._loader.position
         drivers = [driver.sample() if self._pace.alert else math.nan for driver in self._drivers]
         computed = self._handed.sizes
-        total = 0 if computed is None else int(computed.sum())
+        total = 0 if computed is None else sum(computed.tolist())  # a call of numpy takes longer here
         own = [self._planning.plan_seconds, self._exchange_seconds, self._log_norm, total, self._foreign]
         measure = self._clock.report()
         if self._micro_batch:  # plans are about steps, whose micro-batches differ in number

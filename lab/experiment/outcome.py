@@ -5,6 +5,7 @@ Axes: K iterations, W ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.lab.contention.disturbance import DISTURBANCES
-from paceline.lab.experiment.result import RankResult, TurnSeen
+from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
 from paceline.lab.experiment.setting import DISTURBED, EQUAL, Setting
 from paceline.predictors import Curves
 from paceline.solver import split
@@ -126,7 +127,7 @@ class Outcome:
             float(1 - (own_KW / own_KW.max(axis=1, keepdims=True)).mean()),
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
-            float(np.median([record.overhead for record in records])),
+            _usual_overhead(records),
             100 * sum(now.sizes != before.sizes for before, now in pairwise(records)) / len(ours),
             float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
         )
@@ -156,6 +157,12 @@ class Outcome:
         walls_K = np.array([walls[record.index] for record in chosen])
         sizes_KW = np.array([record.sizes for record in chosen], dtype=float)
         return walls_K, sizes_KW, np.array([record.seconds for record in chosen], dtype=float)
+
+
+def _usual_overhead(records: Sequence[IterationSeen]) -> float:
+    """Return the median over iterations: a record stands for all since the one before."""
+    numbers = [-1, *(record.index for record in records)]
+    return float(np.median(np.repeat([record.overhead for record in records], np.diff(numbers))))
 
 
 def _lines(fixed_W: Array, slope_W: Array) -> Curves:
