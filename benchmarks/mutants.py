@@ -1,9 +1,11 @@
 """Which small mistakes the tests would not notice: mutants of a file, sampled, and the tests run against each.
 
 Run as ``python benchmarks/mutants.py solver/share.py``, or ``make mutants FILE=solver/share.py``. The file's tests, and
-survivors that were judged to be equivalent, each with its reason, stand in mutants.toml. The counts are kept in
-mutants.json, and mutants.md is written beside this file. With ``--survivors`` only those of the last time run again,
-after tests were added. With tests named behind the file it takes a look, and prints only. It works on a copy.
+survivors that were judged to be equivalent, each with its reason, stand in mutants.toml. With ``--second`` it draws
+a second sample from the mutants that the first did not hold. Tests are written for survivors of the first alone, so the
+second says how tests fare with mistakes that nobody had in mind. Both are kept in mutants.json, and mutants.md is
+written beside this file. With ``--survivors`` only those of the last time run again, after tests were added. With tests
+named behind the file it takes a look, and prints only. It works on a copy.
 """
 
 from __future__ import annotations
@@ -67,11 +69,15 @@ class Mutant:
 
 
 class Met(TypedDict):
-    """What happened to the mutants of one file: how many there are and were tried, and who survived."""
+    """What happened to one sample of a file's mutants: how many there are, who was tried, and who survived."""
 
     found: int
-    tried: int
+    tried: list[str]
     survivors: list[str]
+
+
+SAMPLES = {"first": 0, "second": 1}
+"""The samples of a file, each with its seed."""
 
 
 class Judged(TypedDict):
@@ -172,66 +178,98 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file")
     parser.add_argument("tests", nargs="*")
-    parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=16)
+    parser.add_argument("--second", action="store_const", const="second", default="first", dest="which")
     parser.add_argument("--survivors", action="store_true")
     asked = parser.parse_args()
     judged: dict[str, Judged] = tomllib.loads((HERE / "mutants.toml").read_text())
     if not asked.tests and asked.file not in judged:
         raise SystemExit(f"name the tests of {asked.file}, here or in mutants.toml")
+    counts = known_counts()
+    before = counts.get(asked.file, {})
     found = list(mutants((PROJECT / asked.file).read_text()))
-    sample = random.Random(asked.seed).sample(found, min(asked.count, len(found)))
-    tried = len(sample)
     if asked.survivors:
-        before = known_counts()[asked.file]
-        tried, sample = before["tried"], [one for one in found if one.name in before["survivors"]]
+        tried = before[asked.which]["tried"]
+        sample = [one for one in found if one.name in before[asked.which]["survivors"]]
+    else:
+        sample = drawn(found, asked.count, asked.which, before)
+        tried = [one.name for one in sample]
     left = []
     for one in survivors(Path(asked.file), sample, asked.tests or judged[asked.file]["tests"]):
         left.append(one.name)
         known = judged.get(asked.file, Judged(tests=[], equivalent={})).get("equivalent", {})
         print(f"{asked.file}:{one.line}: {one.name}{'  (equivalent)' if one.name in known else ''}", flush=True)
-    print(f"{asked.file}: {tried - len(left)} of {tried} mutants of {len(found)} were killed", flush=True)
+    print(f"{asked.file}: {len(tried) - len(left)} of {len(tried)} mutants of {len(found)} were killed", flush=True)
     if not asked.tests:
-        counts = known_counts() | {asked.file: Met(found=len(found), tried=tried, survivors=left)}
+        counts[asked.file] = before | {asked.which: Met(found=len(found), tried=tried, survivors=left)}
         counts = {file: counts[file] for file in judged if file in counts}
         COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
         (HERE / "mutants.md").write_text(page(counts, judged))
 
 
-def known_counts() -> dict[str, Met]:
-    """Return what earlier runs found, by file."""
-    counts: dict[str, Met] = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
+def drawn(found: list[Mutant], count: int, which: str, before: dict[str, Met]) -> list[Mutant]:
+    """Return a sample; the second holds nothing of the first."""
+    first = before["first"]["tried"] if which == "second" else []
+    fresh = [one for one in found if one.name not in first]
+    return random.Random(SAMPLES[which]).sample(fresh, min(count, len(fresh)))
+
+
+def known_counts() -> dict[str, dict[str, Met]]:
+    """Return what earlier runs found, by file and sample."""
+    counts: dict[str, dict[str, Met]] = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
     return counts
 
 
-def page(counts: dict[str, Met], judged: dict[str, Judged]) -> str:
+def page(counts: dict[str, dict[str, Met]], judged: dict[str, Judged]) -> str:
     """Return the page."""
-    rows, why, real = [], [], []
-    tried, killed, equivalent = 0, 0, 0
-    for file, met in counts.items():
-        reasons = judged[file].get("equivalent", {})
-        same = [name for name in met["survivors"] if name in reasons]
-        dead = met["tried"] - len(met["survivors"])
-        effective = dead / max(met["tried"] - len(same), 1)
-        rows.append(f"| {file} | {met['tried']} of {met['found']} | {dead} | {len(same)} | {effective:.0%} |")
-        why += [f"- {file}: `{name}`: {reasons[name]}" for name in same]
-        real += [f"- {file}: `{name}`" for name in met["survivors"] if name not in reasons]
-        tried, killed, equivalent = tried + met["tried"], killed + dead, equivalent + len(same)
-    rows.append(f"| all | {tried} | {killed} | {equivalent} | {killed / max(tried - equivalent, 1):.1%} |")
-    left = "\n".join(real) or "None."
-    return PAGE.format(rows="\n".join(rows), real=left, why="\n".join(why) or "None.")
+    reasons = {file: told.get("equivalent", {}) for file, told in judged.items()}
+    every = [(file, met, name) for file in counts for met in counts[file].values() for name in met["survivors"]]
+    real = [f"- {file}: `{name}`" for file, _, name in every if name not in reasons[file]]
+    why = [f"- {file}: `{name}`: {reasons[file][name]}" for file, _, name in every if name in reasons[file]]
+    return PAGE.format(
+        first=table(counts, "first", reasons),
+        second=table(counts, "second", reasons),
+        real="\n".join(real) or "None.",
+        why="\n".join(why) or "None.",
+    )
+
+
+def table(counts: dict[str, dict[str, Met]], which: str, reasons: dict[str, dict[str, str]]) -> str:
+    """Return a row for each file of which there is such a sample, and one for all together."""
+    rows, total = [], [0, 0, 0]
+    for file, samples in counts.items():
+        if which not in samples:
+            continue
+        met = samples[which]
+        same = sum(name in reasons[file] for name in met["survivors"])
+        figures = [len(met["tried"]), len(met["tried"]) - len(met["survivors"]), same]
+        total = [sum(pair) for pair in zip(total, figures, strict=True)]
+        rows.append(f"| {file} | {met['found']} | {_columns(*figures)}")
+    return "\n".join([*rows, f"| all | | {_columns(*total)}"])
+
+
+def _columns(tried: int, killed: int, equivalent: int) -> str:
+    return f"{tried} | {killed} | {equivalent} | {killed / max(tried - equivalent, 1):.1%} |"
 
 
 PAGE = """# Small mistakes that the tests notice
 
-`python benchmarks/mutants.py FILE`, for each file of the table. One operator, constant or name of the file is changed
-at a time, drawn at random, and the tests of the file run (`mutants.toml` says which). Survivors that change nothing a
-caller could see are equivalent, by our judgement. Effective is killed / (mutants - equivalent). Tests were added for
-survivors of this very sample: other mutants of these files (`--seed 1`) may fare worse.
+`python benchmarks/mutants.py FILE`, and then with `--second`, for each file of the tables. One operator, constant or
+name of the file is changed at a time, drawn at random, and the tests of the file run (`mutants.toml` says which).
+Survivors that change nothing a caller could see are equivalent, by our judgement. Effective is
+killed / (mutants - equivalent).
 
-| file | mutants | killed | equivalent | effective |
-| --- | --- | --- | --- | --- |
-{rows}
+## Mutants for whose survivors tests were added
+
+| file | all mutants | sampled | killed | equivalent | effective |
+| --- | --- | --- | --- | --- | --- |
+{first}
+
+## Other mutants, for which no test was written
+
+| file | all mutants | sampled | killed | equivalent | effective |
+| --- | --- | --- | --- | --- | --- |
+{second}
 
 ## Not noticed
 

@@ -83,6 +83,11 @@ def test_a_worker_that_turns_round_takes_half_the_step():
     assert sizes(run(speeds, reversal_memory=3)) == [[240, 240, 120], [220, 220, 160], [200, 200, 200]]
 
 
+def test_by_default_a_worker_that_turns_round_goes_the_whole_way_at_once():
+    speeds = [(100, 100, 50), (100, 100, 100)]
+    assert sizes(run(speeds, reversal_memory=Policy().reversal_memory))[-1] == [200, 200, 200]
+
+
 def test_a_turn_after_a_long_time_is_no_oscillation():
     speeds = [(100, 100, 50)] * 4 + [(100, 100, 100)]
     assert sizes(run(speeds, reversal_memory=3))[-1] == [200, 200, 200]

@@ -113,9 +113,45 @@ def test_nonsense_is_not_counted(seconds):
     assert not pace.wants_plan(np.array([0.1, seconds]), ONE, plan_seconds=0.001)
 
 
-def test_every_exchange_is_planned_where_the_user_says_how_often():
-    pace = Pace(every=3)
-    assert pace.every == 3
+def iterations_until_a_plan(pace, seconds, every=1, plan_seconds=2**-7):
+    """Iterations until a plan, with an exchange after each so many, of a rank that takes 1/8 s and one slower."""
+    done = every
+    while not pace.wants_plan(np.array([0.125, seconds]) * every, ONE * every, plan_seconds):
+        done += every
+    return done
+
+
+@pytest.mark.parametrize("every", [2, 5, 10])
+def test_an_exchange_after_several_iterations_counts_the_waiting_in_all_of_them(every):
+    once = iterations_until_a_plan(settled(), 0.125 + 2**-9)
+    assert once == 80
+    assert iterations_until_a_plan(settled(), 0.125 + 2**-9, every) == once
+
+
+@pytest.mark.parametrize(("more", "is_news"), [(1.5, False), (2.5, True)])
+def test_only_waiting_of_more_than_twice_the_share_that_plans_did_not_help_is_news(more, is_news):
+    share = 0.02
+    pace, fresh = settled(), settled()
+    for _ in range(30):
+        iterations_until_a_plan(pace, 0.125 / (1 - 2 * share))
+        pace.planned(acted=False)
+    slower = 0.125 / (1 - 2 * more * share)
+    waited, at_once = (iterations_until_a_plan(each, slower) for each in (pace, fresh))
+    assert waited == at_once if is_news else waited > 3 * at_once
+
+
+def test_a_plan_is_near_from_half_of_the_waiting_that_it_takes():
+    pace, alerts, plan = settled(), [], False
+    while not plan:
+        plan = pace.wants_plan(np.array([0.125, 0.125 + 2**-9]), ONE, plan_seconds=2**-9)
+        alerts.append(pace.alert)
+    assert alerts == [False] * 10 + [True] * 10
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_every_exchange_is_planned_where_the_user_says_how_often(every):
+    pace = Pace(every=every)
+    assert pace.every == every
     assert all(pace.wants_plan(np.array([0.1, 0.1]), ONE, plan_seconds=1.0) for _ in range(20))
     with pytest.raises(ValueError, match="every must be at least 1 iteration, got 0"):
         Pace(every=0)
