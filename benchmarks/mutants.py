@@ -169,8 +169,12 @@ def _test(copy: Path, tests: list[str]) -> None:
     os.environ |= {"PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1", "CI": "1"}
     sys.path.insert(0, str(copy / "src"))
     import pytest
+    from hypothesis import Phase, settings
 
-    sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", "not soak and not alone", *tests]))
+    # The first example that fails is enough: to find the smallest one takes longer than all the tests.
+    settings.register_profile("mutants", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", "-m", "not soak and not alone"]
+    sys.exit(pytest.main([*options, *tests]))
 
 
 def main() -> None:

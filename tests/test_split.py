@@ -127,11 +127,11 @@ def test_larger_problems_end_as_early_as_the_slow_exact_greedy(problem: Problem)
 
 
 @settings(max_examples=60)
-@given(problems(workers=12, quanta=200))
-def test_the_answer_does_not_depend_on_how_many_times_are_ranked_at_once(problem: Problem) -> None:
+@given(problems(workers=12, quanta=200), st.sampled_from([-1000, 0, 3, 20]))
+def test_the_answer_does_not_depend_on_how_many_times_are_ranked_at_once(problem: Problem, rankable: int) -> None:
     expected = solved(problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "RANKABLE", -1000)
+        patch.setattr(selection, "RANKABLE", rankable)
         np.testing.assert_array_equal(problem.solve().sizes, expected.sizes)
 
 
