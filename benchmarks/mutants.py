@@ -169,12 +169,20 @@ def _test(copy: Path, tests: list[str]) -> None:
     os.environ |= {"PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1", "CI": "1"}
     sys.path.insert(0, str(copy / "src"))
     import pytest
-    from hypothesis import Phase, settings
 
-    # The first example that fails is enough: to find the smallest one takes longer than all the tests.
-    settings.register_profile("mutants", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
-    options = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", "-m", "not soak and not alone"]
-    sys.exit(pytest.main([*options, *tests]))
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not soak and not alone"]
+    sys.exit(pytest.main([*options, *tests], plugins=[FirstFailure()]))
+
+
+class FirstFailure:
+    """Lets Hypothesis stop at the first example that fails: to find the smallest takes longer than all the tests."""
+
+    def pytest_configure(self) -> None:
+        """Load the settings, after those of tests/conftest.py."""
+        from hypothesis import Phase, settings
+
+        settings.register_profile("mutants", settings(), phases=[Phase.explicit, Phase.generate])
+        settings.load_profile("mutants")
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import importlib
 import math
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,10 +52,13 @@ def test_a_smaller_quota_never_shortens_work_and_no_work_takes_less_than_its_cpu
 
 
 @settings(derandomize=True)
-@given(st.floats(0.001, 0.02), st.floats(0.05, 0.9), st.floats(0, 1))
-def test_the_same_work_takes_as_long_wherever_in_a_period_it_began(cpu, cores, spent_before):
+@given(st.floats(0.001, 0.02), st.floats(0.05, 0.9), st.floats(0, 1), st.integers(1, 8))
+def test_the_same_work_takes_as_long_wherever_in_a_period_it_began(cpu, cores, spent_before, threads):
+    """Threads that share the work each spend so much, and are throttled at the same time, each on a core of its own."""
     wall, throttled = throttled_run(cpu, cores, spent_before * cores * PERIOD)
-    assert lasting(wall, Spent(cpu, throttled), cores) == pytest.approx(cpu / cores)
+    spent = Spent(threads * cpu, threads * throttled)
+    assert lasting(wall, spent, threads * cores, threads) == pytest.approx(cpu / cores)
+    assert lasting(wall, spent, math.inf, threads) == pytest.approx(cpu)
 
 
 def test_what_competitors_take_is_not_taken_for_the_quotas():
@@ -84,6 +88,16 @@ def test_a_quota_that_is_set_changed_or_removed_is_seen(tmp_path, files, quota, 
     assert told == [0.4, 0.25, math.inf]
 
 
+@pytest.mark.parametrize(("machine", "cores"), [(4, 1.5), (2, 1.5), (1, math.inf), (None, math.inf)])
+def test_a_quota_of_more_cores_than_there_are_is_none(tmp_path, monkeypatch, machine, cores):
+    monkeypatch.setattr("os.cpu_count", lambda: machine)
+    made(tmp_path, NESTED_2)
+    (tmp_path / "groups/pod/cpu.max").write_text("15000 10000\n")
+    allowance = Allowance(tmp_path)
+    allowance.look()
+    assert allowance.cores == cores
+
+
 def test_throttled_time_is_the_groups(tmp_path):
     allowance = Allowance(made(tmp_path, NESTED_2))
     assert allowance.spent().throttled == 1.0
@@ -107,6 +121,23 @@ def test_a_quota_counts_for_the_worker_that_uses_it_alone(tmp_path, looking_alwa
     usage.write_text(f"usage_usec {1_000_000 + round(1e6 * used)}\nthrottled_usec 0\n")
     allowance.look()
     assert allowance.cores == pytest.approx(cores, nan_ok=True)
+
+
+def test_who_shares_the_quota_is_told_from_a_tenth_of_a_second_and_not_from_less(tmp_path, monkeypatch):
+    """The kernel counts in ticks of some ms: of less time, a tick would decide."""
+    now = SimpleNamespace(monotonic=0.0, process_time=0.0)
+    clocks = SimpleNamespace(monotonic=lambda: now.monotonic, process_time=lambda: now.process_time)
+    monkeypatch.setattr(module, "time", clocks)
+    allowance, usage = Allowance(made(tmp_path, NESTED_2)), tmp_path / "groups/pod/cpu.stat"
+    told = []
+    for _ in range(12):
+        now.monotonic += 0.01
+        now.process_time += 0.001  # a tenth of what the group uses
+        usage.write_text(f"usage_usec {1_000_000 + round(1e6 * now.monotonic)}\nthrottled_usec 0\n")
+        allowance.look()
+        told.append(allowance.cores)
+    assert told[:9] == [0.4] * 9
+    assert math.isnan(told[-1])
 
 
 class Ticking(CPUMarks):

@@ -42,6 +42,10 @@ def test_a_change_that_all_workers_share_is_no_noise():
     assert together.gain() == pytest.approx(alone.gain())
 
 
+def test_without_any_report_nothing_is_promised_by_chance():
+    assert Trust().least_gain == 0
+
+
 def test_one_jump_moves_what_is_usual_no_further_than_any_other_report():
     chance = Chance()
     followed(chance, 0.3, 0.02, 100)
