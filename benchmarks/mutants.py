@@ -197,8 +197,7 @@ def main() -> None:
     judged: dict[str, Judged] = tomllib.loads((HERE / "mutants.toml").read_text())
     if not asked.tests and asked.file not in judged:
         raise SystemExit(f"name the tests of {asked.file}, here or in mutants.toml")
-    counts = known_counts()
-    before = counts.get(asked.file, {})
+    before = known_counts().get(asked.file, {})
     found = list(mutants((PROJECT / asked.file).read_text()))
     if asked.survivors:
         tried = before[asked.which]["tried"]
@@ -213,6 +212,7 @@ def main() -> None:
         print(f"{asked.file}:{one.line}: {one.name}{'  (equivalent)' if one.name in known else ''}", flush=True)
     print(f"{asked.file}: {len(tried) - len(left)} of {len(tried)} mutants of {len(found)} were killed", flush=True)
     if not asked.tests:
+        counts = known_counts()  # again: another file's run may have ended meanwhile
         counts[asked.file] = before | {asked.which: Met(found=len(found), tried=tried, survivors=left)}
         counts = {file: counts[file] for file in judged if file in counts}
         COUNTS.write_text(json.dumps(counts, indent=1) + "\n")

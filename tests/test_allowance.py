@@ -42,6 +42,11 @@ def test_without_a_quota_time_is_what_was_measured(seconds, cpu, cores, threads)
     assert lasting(seconds, Spent(cpu, 1.0), math.nan, threads) == seconds
 
 
+@given(positive, positive, st.integers(1, 64))
+def test_who_spends_nothing_is_not_slowed_by_a_quota(seconds, cores, threads):
+    assert lasting(seconds, Spent(), cores, threads) == seconds
+
+
 @given(positive, positive, st.floats(0, 1e3), st.floats(0.01, 64), st.floats(1, 8), st.integers(1, 64))
 def test_a_smaller_quota_never_shortens_work_and_no_work_takes_less_than_its_cpu_time_there(
     seconds, cpu, throttled, cores, more, threads

@@ -92,6 +92,13 @@ def test_dealers_have_the_same_digest_where_they_dealt_alike_and_otherwise_not(o
     assert (digest(ones) == digest(others)) == (ones == others)
 
 
+def test_before_the_first_epoch_nothing_is_under_way_and_such_a_state_can_be_resumed():
+    dealer, resumed = Dealer(10, 2), Dealer(10, 2)
+    resumed.load_state_dict(dealer.state_dict())
+    for each in (dealer, resumed):
+        assert (each.epoch, each.remaining, each.digest) == (0, 0, 0)
+
+
 class Reversed:
     """A sampler that tells the epoch it was asked for."""
 

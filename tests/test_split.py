@@ -231,6 +231,29 @@ def test_equals_the_mixed_integer_solver_on_medium_problems(workers: int, batch:
     assert split(curves, batch, lower=1).makespan == pytest.approx(found.fun, rel=1e-6)
 
 
+@settings(max_examples=60)
+@given(problems(workers=5, quanta=30))
+def test_what_the_status_says_is_true(problem: Problem) -> None:
+    plan, quantum, count = solved(problem), problem.bounds["quantum"], len(problem.curves.slope)
+    unbound = replace(problem.curves, limit=np.full(count, np.inf))
+    higher = split(unbound, problem.global_batch, **{**problem.bounds, "upper": None})
+    lower = split(problem.curves, problem.global_batch, **{**problem.bounds, "lower": 0})
+    with_one_more = np.array([problem.seconds(i, int(x) + quantum) for i, x in enumerate(plan.sizes)])
+    has_room = np.array([int(x) + quantum in problem.allowed(i) for i, x in enumerate(plan.sizes)])
+    at_lower = np.array([int(x) == problem.allowed(i)[0] for i, x in enumerate(plan.sizes)])
+    sooner, is_last = with_one_more < plan.makespan, plan.seconds == plan.makespan
+    truth = {
+        Status.BALANCED: min(higher.makespan, lower.makespan) == plan.makespan,
+        Status.HELD_BY_UPPER: (sooner & ~has_room).any(),
+        Status.HELD_BY_LOWER: at_lower[is_last].all() and (sooner & has_room).any(),
+        Status.IDLE: ((plan.sizes == 0) & has_room).any(),
+        Status.FLAT: (with_one_more <= plan.makespan)[is_last & has_room].any(),
+    }
+    assert truth[plan.status]
+    if (with_one_more > plan.makespan).all() and (plan.sizes > 0).all():
+        assert plan.status is Status.BALANCED
+
+
 def test_a_hundred_thousand_equal_workers_differ_by_one_sample_at_most() -> None:
     sizes = split(Curves.from_speed(np.full(100_000, 3.0)), 6_400_007).sizes
     assert sorted(set(sizes.tolist())) == [64, 65]
