@@ -200,7 +200,8 @@ def main() -> None:
     before = known_counts().get(asked.file, {})
     found = list(mutants((PROJECT / asked.file).read_text()))
     if asked.survivors:
-        tried = before[asked.which]["tried"]
+        names = {one.name for one in found}
+        tried = [name for name in before[asked.which]["tried"] if name in names]  # others went with their line
         sample = [one for one in found if one.name in before[asked.which]["survivors"]]
     else:
         sample = drawn(found, asked.count, asked.which, before)

@@ -243,6 +243,23 @@ def test_a_percentage_reads_back_as_what_it_was_to_a_tenth_or_from_ten_on_to_one
     assert len(number) <= 3, "no more digits than mean something"
 
 
+@pytest.mark.parametrize(
+    ("horizon", "which"),
+    [(1, "the next iteration"), (2, "the iteration after the next"), (3, "the iteration 3 ahead")],
+)
+def test_a_plan_says_which_iteration_it_is_for(horizon, which):
+    said = why.expected(0.041, 0.055, horizon, risk=0.0)
+    assert said == f"{which} is expected to take 41 ms instead of 55 ms"
+
+
+@given(st.floats(0.001, 1), st.floats(0.001, 1), st.floats(0.001, 1))
+def test_only_what_is_more_than_the_least_share_has_left_what_the_model_knows(changes, drivers, least):
+    said = why.left_fitted(changes, drivers, least)
+    assert ("speeds have left" in said) == (changes > least)
+    assert ("latest drivers" in said) == (drivers > least)
+    assert why.left_fitted(least, least, least) == ""
+
+
 @given(MASKS)
 def test_whoever_is_meant_is_named_or_counted_and_nobody_else(mask):
     """Three are named, the first of them; who is not named is counted among the others."""
