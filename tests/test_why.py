@@ -228,12 +228,12 @@ def test_a_silent_worker_is_remembered_across_a_resume():
 # -- the words ---------------------------------------------------------------------------------------------------
 
 
-@given(st.floats(1e-6, 999))
+@given(st.floats(1e-6, 1e6))
 def test_a_duration_reads_back_as_what_it_was_to_three_digits(seconds):
     number, unit = why.duration(seconds).split()
     assert float(number) * UNITS[unit] == pytest.approx(seconds, rel=0.0051)
-    assert 1 <= float(number) < 1000
     assert "e" not in number
+    assert 1 <= float(number) < 1000 or (seconds > 999 and number.isdigit())
 
 
 @given(st.floats(0, 3))
@@ -245,7 +245,7 @@ def test_a_percentage_reads_back_as_what_it_was_to_a_tenth_or_from_ten_on_to_one
 
 @pytest.mark.parametrize(
     ("horizon", "which"),
-    [(1, "the next iteration"), (2, "the iteration after the next"), (3, "the iteration 3 ahead")],
+    [(1, "the next iteration"), (2, "the iteration after the next"), (3, "the iteration after the next 2")],
 )
 def test_a_plan_says_which_iteration_it_is_for(horizon, which):
     said = why.expected(0.041, 0.055, horizon, risk=0.0)
