@@ -197,14 +197,12 @@ def main() -> None:
     judged: dict[str, Judged] = tomllib.loads((HERE / "mutants.toml").read_text())
     if not asked.tests and asked.file not in judged:
         raise SystemExit(f"name the tests of {asked.file}, here or in mutants.toml")
-    before = known_counts().get(asked.file, {})
     found = list(mutants((PROJECT / asked.file).read_text()))
+    samples = known_counts().get(asked.file, {})
     if asked.survivors:
-        names = {one.name for one in found}
-        tried = [name for name in before[asked.which]["tried"] if name in names]  # others went with their line
-        sample = [one for one in found if one.name in before[asked.which]["survivors"]]
+        tried, sample = again(found, samples[asked.which])
     else:
-        sample = drawn(found, asked.count, asked.which, before)
+        sample = drawn(found, samples, asked.which, asked.count)
         tried = [one.name for one in sample]
     left = []
     for one in survivors(Path(asked.file), sample, asked.tests or judged[asked.file]["tests"]):
@@ -213,18 +211,31 @@ def main() -> None:
         print(f"{asked.file}:{one.line}: {one.name}{'  (equivalent)' if one.name in known else ''}", flush=True)
     print(f"{asked.file}: {len(tried) - len(left)} of {len(tried)} mutants of {len(found)} were killed", flush=True)
     if not asked.tests:
-        counts = known_counts()  # again: another file's run may have ended meanwhile
-        counts[asked.file] = before | {asked.which: Met(found=len(found), tried=tried, survivors=left)}
-        counts = {file: counts[file] for file in judged if file in counts}
-        COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
-        (HERE / "mutants.md").write_text(page(counts, judged))
+        renew(asked.file, asked.which, Met(found=len(found), tried=tried, survivors=left), judged)
 
 
-def drawn(found: list[Mutant], count: int, which: str, before: dict[str, Met]) -> list[Mutant]:
+def drawn(found: list[Mutant], samples: dict[str, Met], which: str, count: int) -> list[Mutant]:
     """Return a sample; the second holds nothing of the first."""
-    first = before["first"]["tried"] if which == "second" else []
+    first = samples["first"]["tried"] if which == "second" else []
     fresh = [one for one in found if one.name not in first]
     return random.Random(SAMPLES[which]).sample(fresh, min(count, len(fresh)))
+
+
+def again(found: list[Mutant], before: Met) -> tuple[list[str], list[Mutant]]:
+    """Return the names of a sample as far as its lines are still there, and the mutants that survived it."""
+    names = {one.name for one in found}
+    return [name for name in before["tried"] if name in names], [
+        one for one in found if one.name in before["survivors"]
+    ]
+
+
+def renew(file: str, which: str, met: Met, judged: dict[str, Judged]) -> None:
+    """Keep what a sample met, and write the page anew."""
+    counts = known_counts()
+    counts[file] = counts.get(file, {}) | {which: met}
+    counts = {each: counts[each] for each in judged if each in counts}
+    COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
+    (HERE / "mutants.md").write_text(page(counts, judged))
 
 
 def known_counts() -> dict[str, dict[str, Met]]:
@@ -279,6 +290,8 @@ killed / (mutants - equivalent).
 {first}
 
 ## Other mutants, for which no test was written
+
+Drawn from what the first sample left, once its tests were there, and run once.
 
 | file | all mutants | sampled | killed | equivalent | effective |
 | --- | --- | --- | --- | --- | --- |
