@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -312,6 +312,12 @@ def test_communication_that_hides_behind_computing_costs_fewer_samples() -> None
     curves = Curves.from_speed(np.array([100.0, 100.0]))
     sizes = {g: split(curves, 800, comm=[0.0, 3.0], overlap=g).sizes.tolist() for g in (1, 2, np.inf)}
     assert sizes == {1: [550, 250], 2: [456, 344], np.inf: [400, 400]}, "4.56**2 is 3.44**2 + 3**2"
+
+
+def test_nobody_changes_a_split_that_was_chosen() -> None:
+    plan = split(Curves.from_speed(np.array([100.0, 100.0])), 100)
+    with pytest.raises(FrozenInstanceError):
+        plan.makespan = 0.0
 
 
 def test_every_status_is_a_sentence() -> None:
