@@ -177,5 +177,7 @@ def test_a_resumed_trust_goes_on_exactly_and_the_state_of_none_begins_anew(itera
     resumed.load_state_dict(state)
     fresh.load_state_dict(state)
     fresh.load_state_dict({})
+    assert resumed.least_gain == first.least_gain
+    assert fresh.least_gain == Trust().least_gain
     assert follow(first, np.random.default_rng(1)) == follow(resumed, np.random.default_rng(1))
     assert follow(fresh, np.random.default_rng(1)) == follow(Trust(), np.random.default_rng(1))
