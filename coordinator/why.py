@@ -168,7 +168,8 @@ def expected(made: float, kept: float, horizon: int, risk: float) -> str:
     >>> expected(0.041, 0.055, horizon=1, risk=0)
     'the next iteration is expected to take 41 ms instead of 55 ms'
     """
-    which = {1: "the next iteration", 2: "the iteration after the next"}.get(horizon, f"the iteration after the next {horizon - 1}")
+    named = {1: "the next iteration", 2: "the iteration after the next"}
+    which = named.get(horizon, f"the iteration after the next {horizon - 1}")
     verb = "is planned, with caution for noisy workers, at" if risk else "is expected to take"
     return f"{which} {verb} {duration(made)} instead of {duration(kept)}"
 

@@ -92,6 +92,11 @@ def test_dealers_have_the_same_digest_where_they_dealt_alike_and_otherwise_not(o
     assert (digest(ones) == digest(others)) == (ones == others)
 
 
+def test_without_a_seed_the_order_is_that_of_seed_0():
+    one, other = started(50, 1), started(50, 1, seed=0, shuffle=True, ahead=0)
+    assert one.deal(np.array([50]))[0].tolist() == other.deal(np.array([50]))[0].tolist()
+
+
 def test_before_the_first_epoch_nothing_is_under_way_and_such_a_state_can_be_resumed():
     dealer, resumed = Dealer(10, 2), Dealer(10, 2)
     resumed.load_state_dict(dealer.state_dict())

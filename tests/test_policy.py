@@ -105,6 +105,12 @@ def test_sizes_are_multiples_of_the_quantum_within_the_bounds():
     assert plan.sizes.tolist() == [312, 40, 248]
 
 
+def test_by_default_every_worker_gets_at_least_a_sample_and_no_more_if_it_is_that_slow():
+    for lower in (Policy().lower, {"gpu0": 20}):
+        (plan,) = run([(1000, 1000, 0.1)], lower=lower)
+        assert plan.sizes[2] == 1
+
+
 def test_risk_spares_the_noisy_worker():
     def last_size(risk):
         rng = np.random.default_rng(0)

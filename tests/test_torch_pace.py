@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.coordinator.torch.reporting.pace import MOST_PATIENT, WARM_UP, WORTH, Pace
+from paceline.coordinator.torch.reporting.pace import GAIN, MOST_PATIENT, WARM_UP, WORTH, Pace
 
 ONE = np.ones(2)
 
@@ -68,6 +68,35 @@ def test_exchanges_become_rarer_the_longer_the_quiet_lasts_up_to_half_a_second()
     assert gaps == sorted(gaps)
     assert gaps[0] == 1
     assert gaps[-1] in (9, 10), "half a second, by a running mean that comes down from 0.1 s to 0.05"
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.01, 0.1])
+@pytest.mark.parametrize("cost", [0.0001, 0.001])
+def test_exchanges_are_as_far_apart_as_costs_the_least_by_how_long_it_has_been_quiet(seconds, cost):
+    pace, quiet = Pace(), 0.0
+    for k in range(500):
+        every = pace.every
+        pace.wants_plan(np.full(2, seconds * every), ONE * every, plan_seconds=100.0, exchange_seconds=cost)
+        quiet += seconds * every if k >= WARM_UP else 0.0
+        best = np.sqrt(2 * cost * quiet / GAIN) / seconds
+        assert pace.every == pytest.approx(np.clip(best, 1, max(0.5 / seconds, 1)), abs=1)
+
+
+def test_one_long_iteration_makes_exchanges_no_more_than_twice_as_frequent():
+    pace = Pace()
+    for k in range(300):
+        before = pace.every
+        pace.wants_plan(np.full(2, 0.05 if k == 299 else 0.005), ONE, plan_seconds=100.0, exchange_seconds=0.001)
+    assert before / 2 <= pace.every < before
+
+
+def test_a_plan_is_near_before_anything_is_known():
+    assert Pace().alert
+
+
+def test_seconds_of_one_fleet_and_steps_of_another_are_refused():
+    with pytest.raises(ValueError, match="shorter"):
+        Pace().wants_plan(np.ones(3), ONE, plan_seconds=0.001)
 
 
 @pytest.mark.parametrize("seconds", [0.4, 3.0])
