@@ -66,8 +66,10 @@ def test_the_same_work_takes_as_long_wherever_in_a_period_it_began(cpu, cores, s
     assert lasting(wall, spent, math.inf, threads) == pytest.approx(cpu)
 
 
-def test_what_competitors_take_is_not_taken_for_the_quotas():
-    assert lasting(0.1, Spent(cpu=0.02, throttled=0.02), cores=0.5) == pytest.approx(0.08)
+@pytest.mark.parametrize("threads", [1, 4])
+def test_what_competitors_take_is_not_taken_for_the_quotas(threads):
+    spent = Spent(cpu=0.02 * threads, throttled=0.02 * threads)
+    assert lasting(0.1, spent, cores=0.5 * threads, threads=threads) == pytest.approx(0.08)
 
 
 @pytest.fixture
@@ -128,21 +130,54 @@ def test_a_quota_counts_for_the_worker_that_uses_it_alone(tmp_path, looking_alwa
     assert allowance.cores == pytest.approx(cores, nan_ok=True)
 
 
-def test_who_shares_the_quota_is_told_from_a_tenth_of_a_second_and_not_from_less(tmp_path, monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """What the clocks show to an allowance: wall time, and CPU time of this process."""
+    now = SimpleNamespace(wall=0.0, own=0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now.wall, process_time=lambda: now.own))
+    return now
+
+
+def used(file, seconds):
+    file.write_text(f"usage_usec {1_000_000 + round(1e6 * seconds)}\nthrottled_usec 0\n")
+
+
+def test_who_shares_the_quota_is_told_from_a_tenth_of_a_second_and_not_from_less(tmp_path, clock):
     """The kernel counts in ticks of some ms: of less time, a tick would decide."""
-    now = SimpleNamespace(monotonic=0.0, process_time=0.0)
-    clocks = SimpleNamespace(monotonic=lambda: now.monotonic, process_time=lambda: now.process_time)
-    monkeypatch.setattr(module, "time", clocks)
-    allowance, usage = Allowance(made(tmp_path, NESTED_2)), tmp_path / "groups/pod/cpu.stat"
-    told = []
+    allowance, told = Allowance(made(tmp_path, NESTED_2)), []
     for _ in range(12):
-        now.monotonic += 0.01
-        now.process_time += 0.001  # a tenth of what the group uses
-        usage.write_text(f"usage_usec {1_000_000 + round(1e6 * now.monotonic)}\nthrottled_usec 0\n")
+        clock.wall += 0.01
+        clock.own += 0.001
+        used(tmp_path / "groups/pod/cpu.stat", clock.wall)
         allowance.look()
         told.append(allowance.cores)
     assert told[:9] == [0.4] * 9
     assert math.isnan(told[-1])
+
+
+def test_a_group_that_nobody_uses_is_shared_with_nobody(tmp_path, clock):
+    allowance = Allowance(made(tmp_path, NESTED_2))
+    for _ in range(5):
+        clock.wall += 1.0
+        allowance.look()
+        assert allowance.cores == 0.4
+
+
+def test_who_shares_a_quota_is_asked_of_the_group_whose_quota_binds_now(tmp_path, clock):
+    """The group above is shared with others; then the worker's own gets a smaller quota."""
+    own_quota = "groups/pod/worker/cpu.max"
+    allowance, told = Allowance(made(tmp_path, {**NESTED_2, own_quota: "max 10000\n"})), []
+    for k in range(8):
+        if k == 4:
+            (tmp_path / own_quota).write_text("1000 10000\n")
+        clock.wall += 1.0
+        clock.own += 0.1
+        used(tmp_path / "groups/pod/cpu.stat", 10 * clock.own)
+        used(tmp_path / "groups/pod/worker/cpu.stat", clock.own)
+        allowance.look()
+        told.append(allowance.cores)
+    assert np.isnan(told[1:4]).all()
+    assert told[-1] == 0.1
 
 
 class Ticking(CPUMarks):
