@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from paceline.predictors import Curves
 from paceline.solver import Split, Status, split
 from paceline.solver import share as selection
+from paceline.solver.load import Load
 
 # Quarters make many times equal; the second choice makes curves of very different size.
 QUARTERS = st.integers(0, 12).map(lambda n: n / 4)
@@ -353,3 +354,41 @@ def test_a_weighted_rank_is_the_one_that_sorting_every_value_as_often_as_it_weig
         rank = int(rng.integers(1, weight.sum() + 1))
         ranked = np.sort(np.repeat(values, weight.astype(int)))
         assert selection._weighted_rank(values, weight, rank) == ranked[rank - 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "most_turns"), [("lines", 4), ("fixed times", 4), ("bounds", 4), ("floors", 13), ("one floor", 13)]
+)
+def test_the_search_takes_few_turns_and_ranks_few_times_whatever_the_curves(kind: str, most_turns: int) -> None:
+    """Work, not seconds: how often the fleet is passed over, and how many end times are ranked in the end."""
+    turns, ranked, workers = 0, 0, 300
+    within, rank = Load.quanta_within, selection._weighted_rank
+
+    def counted_turn(load: Load, deadline: Any) -> Any:
+        nonlocal turns
+        turns += 1
+        return within(load, deadline)
+
+    def counted_times(values: Any, weight: Any, nth: int) -> float:
+        nonlocal ranked
+        ranked += len(values)
+        return rank(values, weight, nth)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Load, "quanta_within", counted_turn)
+        patch.setattr(selection, "_weighted_rank", counted_times)
+        for seed in range(8):
+            rng = np.random.default_rng(seed)
+            zero, unbound, speed = np.zeros(workers), np.full(workers, np.inf), rng.uniform(50, 500, workers)
+            curves, lower = {
+                "lines": (Curves(zero, 1 / speed, zero, unbound), zero),
+                "fixed times": (Curves(zero, 1 / speed, rng.uniform(0, 0.5, workers), unbound), zero),
+                "bounds": (Curves(zero, 1 / speed, zero, rng.uniform(40, 400, workers)), rng.integers(0, 20, workers)),
+                "floors": (Curves(rng.uniform(0, 1, workers), 1 / speed, zero, unbound), zero),
+                "one floor": (Curves(zero + 1, 1 / speed, zero, unbound), zero),
+            }[kind]
+            for batch in (8000, 30000):
+                turns = ranked = 0
+                split(curves, batch, lower=lower)
+                assert turns <= most_turns
+                assert ranked <= 2 * (workers + selection.RANKABLE)
