@@ -16,6 +16,7 @@ from paceline.predictors import Curves
 from paceline.solver import Split, Status, split
 from paceline.solver import share as selection
 from paceline.solver.load import Load
+from paceline.solver.split import evaluate
 
 # Quarters make many times equal; the second choice makes curves of very different size.
 QUARTERS = st.integers(0, 12).map(lambda n: n / 4)
@@ -273,6 +274,12 @@ def test_flat_workers_share_evenly_instead_of_filling_the_first() -> None:
     assert plan.status is Status.FLAT
 
 
+@pytest.mark.parametrize(("batch", "status"), [(198, Status.FLAT), (200, Status.BALANCED)])
+def test_a_batch_is_held_by_the_floor_as_long_as_one_more_sample_costs_no_time(batch: int, status: Status) -> None:
+    flat = Curves(np.full(2, 1.0), np.full(2, 0.01), np.zeros(2), np.full(2, np.inf))
+    assert split(flat, batch).status is status
+
+
 def test_flat_workers_are_used_to_the_same_share_of_what_they_could_do() -> None:
     flat = Curves(np.full(2, 1.0), np.array([0.01, 0.02]), np.zeros(2), np.full(2, np.inf))
     assert split(flat, 120).sizes.tolist() == [80, 40]
@@ -297,6 +304,12 @@ def test_a_worker_held_late_by_its_lower_bound_holds_nobody_else_back() -> None:
     assert plan.status is Status.HELD_BY_LOWER
 
 
+def test_a_lower_bound_is_not_named_where_nobody_else_has_room() -> None:
+    plan = split(Curves.from_speed(np.array([1.0, 100.0])), 100, lower=[10, 0], upper=[np.inf, 90])
+    assert plan.sizes.tolist() == [10, 90]
+    assert plan.status is Status.HELD_BY_UPPER
+
+
 def test_a_memory_limit_that_costs_time_is_named() -> None:
     curves = replace(Curves.from_speed(np.array([100.0, 300.0])), limit=np.array([np.inf, 10.0]))
     plan = split(curves, 100)
@@ -313,6 +326,15 @@ def test_communication_that_hides_behind_computing_costs_fewer_samples() -> None
     curves = Curves.from_speed(np.array([100.0, 100.0]))
     sizes = {g: split(curves, 800, comm=[0.0, 3.0], overlap=g).sizes.tolist() for g in (1, 2, np.inf)}
     assert sizes == {1: [550, 250], 2: [456, 344], np.inf: [400, 400]}, "4.56**2 is 3.44**2 + 3**2"
+
+
+def test_given_sizes_are_described_as_chosen_ones_are() -> None:
+    curves = Curves(np.full(3, 0.5), np.array([0.01, 0.02, 0.1]), np.array([0.0, 0.3, 0.0]), np.full(3, np.inf))
+    chosen = split(curves, 128)
+    told = evaluate(curves, chosen.sizes)
+    for name in ("sizes", "seconds", "makespan", "weights"):
+        np.testing.assert_allclose(getattr(told, name), getattr(chosen, name))
+    assert told.status is Status.GIVEN
 
 
 def test_nobody_changes_a_split_that_was_chosen() -> None:

@@ -293,4 +293,7 @@ def test_who_gives_and_takes_most_is_named_first_and_the_samples_are_those_that_
     for part, sign in ((givers, -1), (takers, 1)):
         part = re.sub(r" \(.*?\)", "", part)
         order = sorted(range(len(change)), key=lambda i: -sign * change[i])
-        assert re.findall(r"w\d", part) == [f"w{i}" for i in order if sign * change[i] > 0][: why.SHOWN]
+        meant = [f"w{i}" for i in order if sign * change[i] > 0]
+        assert re.findall(r"w\d", part) == meant[: why.SHOWN]
+        others = re.search(r"(\d) other", part)
+        assert (int(others[1]) if others else 0) == max(len(meant) - why.SHOWN, 0)
