@@ -199,6 +199,23 @@ def test_luck_is_no_reason_to_trust_one_of_two_experts():
     assert model.weights.max(axis=1).mean() < 0.6
 
 
+def test_a_mixture_of_one_expert_is_that_expert_however_far_ahead():
+    class Fading(LastValue):
+        """Expects a tenth less for every iteration ahead."""
+
+        def _next_speed(self, drivers_WD, horizon):
+            return super()._next_speed(drivers_WD, horizon) * 0.9**horizon
+
+    model, alone = Mixture([Fading()]), Fading()
+    for each in (model, alone):
+        each.reset(["a", "b"])
+    for seconds in ([1.0, 2.0], [2.0, 1.0]):
+        for each in (model, alone):
+            each.observe(Report([64, 64], seconds))
+        for horizon in (1, 2, 5):
+            assert model.predict(horizon=horizon).speed == pytest.approx(alone.predict(horizon=horizon).speed)
+
+
 def aggregated(log_speeds, experts):
     """Bernstein online aggregation of one worker's constant experts, number by number: their weights at the end."""
     count, scale = len(experts), None
