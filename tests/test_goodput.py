@@ -80,8 +80,10 @@ def test_the_smallest_and_the_largest_batch_are_those_of_the_bounds_rounded_inwa
 
 @pytest.mark.parametrize("quantum", [1, 8])
 def test_a_range_of_one_batch_is_a_choice(quantum):
-    chosen = best_batch(Curves.from_speed(np.array([100.0, 50.0])), 10.0, smallest=24, largest=24, quantum=quantum)
-    assert chosen.global_batch == 24
+    curves = Curves.from_speed(np.array([100.0, 50.0, 50.0]))
+    assert best_batch(curves, 10.0, smallest=24, largest=24, quantum=quantum).global_batch == 24
+    bounds = {"lower": 8, "upper": 8}
+    assert best_batch(curves, 10.0, smallest=1, largest=99, quantum=quantum, **bounds).global_batch == 24
 
 
 def test_a_fleet_that_takes_no_time_gets_the_smallest_batch():
