@@ -96,8 +96,10 @@ class Policy:
 def gain_of(kept: float, proposed: float) -> float:
     """Return the share of the time that a proposal saves, given the makespans of keeping and of changing.
 
-    >>> gain_of(0.5, 0.375)
-    0.25
+    Of no time nothing can be saved:
+
+    >>> gain_of(0.5, 0.375), gain_of(0.0, 0.0)
+    (0.25, 0.0)
     """
     return 1.0 - proposed / kept if kept > 0 else 0.0
 

@@ -42,15 +42,15 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time with its unit, with three digits.
+    """Return a time with its unit, with three digits, or in whole seconds.
 
-    >>> duration(0.0414), duration(0.00033), duration(7.2)
-    ('41.4 ms', '330 us', '7.2 s')
+    >>> duration(0.0414), duration(0.00033), duration(7.2), duration(3600.4)
+    ('41.4 ms', '330 us', '7.2 s', '3600 s')
     """
     for unit, size in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"
 
 
 def count(number: int, thing: str) -> str:
@@ -168,7 +168,8 @@ def expected(made: float, kept: float, horizon: int, risk: float) -> str:
     >>> expected(0.041, 0.055, horizon=1, risk=0)
     'the next iteration is expected to take 41 ms instead of 55 ms'
     """
-    which = {1: "the next iteration", 2: "the iteration after the next"}.get(horizon, f"the {horizon}th iteration on")
+    named = {1: "the next iteration", 2: "the iteration after the next"}
+    which = named.get(horizon, f"the iteration after the next {horizon - 1}")
     verb = "is planned, with caution for noisy workers, at" if risk else "is expected to take"
     return f"{which} {verb} {duration(made)} instead of {duration(kept)}"
 

@@ -27,6 +27,14 @@ class Spent(NamedTuple):
     throttled: float = 0.0
 
 
+class Used(NamedTuple):
+    """Seconds of CPU time that this process and its whole group had used at a time."""
+
+    at: float
+    own: float
+    whole: float
+
+
 class Allowance:
     """The CPU quota of this process's control group, and what the process has spent of it.
 
@@ -75,17 +83,16 @@ class Allowance:
         self._throttled = ThrottledTime(group)
         self._stood = self._throttled.seconds()
         self._usage = File(group.usage) if group else None
-        self._looked, self._own, self._whole = -math.inf, 0.0, 0.0
+        self._last: Used | None = None
 
     def _is_alone(self) -> bool:
         """Whether the quota is this process's own, by what it and its group have used since the last look."""
-        now = time.monotonic()
-        if self._usage is not None and now - self._looked >= LOOK:
-            own, whole = time.process_time(), used_seconds(self._usage.text())
-            if math.isfinite(self._looked):
+        now, last = time.monotonic(), self._last
+        if self._usage is not None and (last is None or now - last.at >= LOOK):
+            self._last = used = Used(now, time.process_time(), used_seconds(self._usage.text()))
+            if last is not None:
                 # False too if the group's time is not counted, as is possible in version 1.
-                self._alone = own - self._own >= OWN_SHARE * (whole - self._whole)
-            self._looked, self._own, self._whole = now, own, whole
+                self._alone = used.own - last.own >= OWN_SHARE * (used.whole - last.whole)
         return self._alone
 
 

@@ -125,7 +125,7 @@ def _newton_step(load: Load, within: Array, missing: float, turn: int) -> float:
     # Only workers between their bounds gain quanta when the deadline moves.
     moving = (within > load.lower) & (within < load.upper)
     count = float(np.count_nonzero(moving))
-    beyond = min(count, 16.0 ** min(turn, 9) * count**0.5) + 1
+    beyond = min(count, 16.0**turn * count**0.5) + 1
     return float((missing + (beyond if missing > 0 else -beyond)) / np.dot(load.rate, moving))
 
 

@@ -3,6 +3,7 @@
 import importlib
 import math
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -41,6 +42,11 @@ def test_without_a_quota_time_is_what_was_measured(seconds, cpu, cores, threads)
     assert lasting(seconds, Spent(cpu, 1.0), math.nan, threads) == seconds
 
 
+@given(positive, positive, st.integers(1, 64))
+def test_who_spends_nothing_is_not_slowed_by_a_quota(seconds, cores, threads):
+    assert lasting(seconds, Spent(), cores, threads) == seconds
+
+
 @given(positive, positive, st.floats(0, 1e3), st.floats(0.01, 64), st.floats(1, 8), st.integers(1, 64))
 def test_a_smaller_quota_never_shortens_work_and_no_work_takes_less_than_its_cpu_time_there(
     seconds, cpu, throttled, cores, more, threads
@@ -51,14 +57,19 @@ def test_a_smaller_quota_never_shortens_work_and_no_work_takes_less_than_its_cpu
 
 
 @settings(derandomize=True)
-@given(st.floats(0.001, 0.02), st.floats(0.05, 0.9), st.floats(0, 1))
-def test_the_same_work_takes_as_long_wherever_in_a_period_it_began(cpu, cores, spent_before):
+@given(st.floats(0.001, 0.02), st.floats(0.05, 0.9), st.floats(0, 1), st.integers(1, 8))
+def test_the_same_work_takes_as_long_wherever_in_a_period_it_began(cpu, cores, spent_before, threads):
+    """Threads that share the work each spend so much, and are throttled at the same time, each on a core of its own."""
     wall, throttled = throttled_run(cpu, cores, spent_before * cores * PERIOD)
-    assert lasting(wall, Spent(cpu, throttled), cores) == pytest.approx(cpu / cores)
+    spent = Spent(threads * cpu, threads * throttled)
+    assert lasting(wall, spent, threads * cores, threads) == pytest.approx(cpu / cores)
+    assert lasting(wall, spent, math.inf, threads) == pytest.approx(cpu)
 
 
-def test_what_competitors_take_is_not_taken_for_the_quotas():
-    assert lasting(0.1, Spent(cpu=0.02, throttled=0.02), cores=0.5) == pytest.approx(0.08)
+@pytest.mark.parametrize("threads", [1, 4])
+def test_what_competitors_take_is_not_taken_for_the_quotas(threads):
+    spent = Spent(cpu=0.02 * threads, throttled=0.02 * threads)
+    assert lasting(0.1, spent, cores=0.5 * threads, threads=threads) == pytest.approx(0.08)
 
 
 @pytest.fixture
@@ -84,6 +95,16 @@ def test_a_quota_that_is_set_changed_or_removed_is_seen(tmp_path, files, quota, 
     assert told == [0.4, 0.25, math.inf]
 
 
+@pytest.mark.parametrize(("machine", "cores"), [(4, 1.5), (2, 1.5), (1, math.inf), (None, math.inf)])
+def test_a_quota_of_more_cores_than_there_are_is_none(tmp_path, monkeypatch, machine, cores):
+    monkeypatch.setattr("os.cpu_count", lambda: machine)
+    made(tmp_path, NESTED_2)
+    (tmp_path / "groups/pod/cpu.max").write_text("15000 10000\n")
+    allowance = Allowance(tmp_path)
+    allowance.look()
+    assert allowance.cores == cores
+
+
 def test_throttled_time_is_the_groups(tmp_path):
     allowance = Allowance(made(tmp_path, NESTED_2))
     assert allowance.spent().throttled == 1.0
@@ -107,6 +128,56 @@ def test_a_quota_counts_for_the_worker_that_uses_it_alone(tmp_path, looking_alwa
     usage.write_text(f"usage_usec {1_000_000 + round(1e6 * used)}\nthrottled_usec 0\n")
     allowance.look()
     assert allowance.cores == pytest.approx(cores, nan_ok=True)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What the clocks show to an allowance: wall time, and CPU time of this process."""
+    now = SimpleNamespace(wall=0.0, own=0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now.wall, process_time=lambda: now.own))
+    return now
+
+
+def used(file, seconds):
+    file.write_text(f"usage_usec {1_000_000 + round(1e6 * seconds)}\nthrottled_usec 0\n")
+
+
+def test_who_shares_the_quota_is_told_from_a_tenth_of_a_second_and_not_from_less(tmp_path, clock):
+    """The kernel counts in ticks of some ms: of less time, a tick would decide."""
+    allowance, told = Allowance(made(tmp_path, NESTED_2)), []
+    for _ in range(12):
+        clock.wall += 0.01
+        clock.own += 0.001
+        used(tmp_path / "groups/pod/cpu.stat", clock.wall)
+        allowance.look()
+        told.append(allowance.cores)
+    assert told[:9] == [0.4] * 9
+    assert math.isnan(told[-1])
+
+
+def test_a_group_that_nobody_uses_is_shared_with_nobody(tmp_path, clock):
+    allowance = Allowance(made(tmp_path, NESTED_2))
+    for _ in range(5):
+        clock.wall += 1.0
+        allowance.look()
+        assert allowance.cores == 0.4
+
+
+def test_who_shares_a_quota_is_asked_of_the_group_whose_quota_binds_now(tmp_path, clock):
+    """The group above is shared with others; then the worker's own gets a smaller quota."""
+    own_quota = "groups/pod/worker/cpu.max"
+    allowance, told = Allowance(made(tmp_path, {**NESTED_2, own_quota: "max 10000\n"})), []
+    for k in range(8):
+        if k == 4:
+            (tmp_path / own_quota).write_text("1000 10000\n")
+        clock.wall += 1.0
+        clock.own += 0.1
+        used(tmp_path / "groups/pod/cpu.stat", 10 * clock.own)
+        used(tmp_path / "groups/pod/worker/cpu.stat", clock.own)
+        allowance.look()
+        told.append(allowance.cores)
+    assert np.isnan(told[1:4]).all()
+    assert told[-1] == 0.1
 
 
 class Ticking(CPUMarks):

@@ -133,3 +133,18 @@ def test_intervals_of_workers_with_few_errors_are_wide_enough_and_not_far_too_wi
             inside.append((forecast.quantile(0.05) <= speed_W) & (speed_W <= forecast.quantile(0.95)))
         model.observe(Report(speed_W, np.ones(400)))
     assert 0.87 < np.mean(inside) < 0.92
+
+
+def test_a_worker_that_falls_silent_among_others_keeps_its_quantiles_however_long_it_was_known():
+    rng = np.random.default_rng(0)
+    model = Calibrated("ewma")
+    model.reset(["a", "b"])
+    for k in range(80):
+        before = {name: rows.copy() for name, rows in model._rows.items()}
+        seconds = rng.lognormal(0.0, 0.1, 2)
+        model.predict()
+        model.observe(Report([64.0, 64.0], [np.nan if k % 20 == 19 else seconds[0], seconds[1]]))
+        if k % 20 == 19:
+            for name, rows in model._rows.items():
+                np.testing.assert_array_equal(rows[0], before[name][0], err_msg=name)
+            assert (model._rows["quantiles"][1] != before["quantiles"][1]).any()

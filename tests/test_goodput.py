@@ -78,6 +78,14 @@ def test_the_smallest_and_the_largest_batch_are_those_of_the_bounds_rounded_inwa
     assert chosen.global_batch == batch
 
 
+@pytest.mark.parametrize("quantum", [1, 8])
+def test_a_range_of_one_batch_is_a_choice(quantum):
+    curves = Curves.from_speed(np.array([100.0, 50.0, 50.0]))
+    assert best_batch(curves, 10.0, smallest=24, largest=24, quantum=quantum).global_batch == 24
+    bounds = {"lower": 8, "upper": 8}
+    assert best_batch(curves, 10.0, smallest=1, largest=99, quantum=quantum, **bounds).global_batch == 24
+
+
 def test_a_fleet_that_takes_no_time_gets_the_smallest_batch():
     nothing = np.zeros(2)
     chosen = best_batch(Curves(nothing, nothing, nothing, np.full(2, np.inf)), 5.0, smallest=8, largest=64)

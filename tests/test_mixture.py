@@ -1,5 +1,7 @@
 """The mixture trusts who deserves it, worker by worker."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -195,6 +197,54 @@ def test_luck_is_no_reason_to_trust_one_of_two_experts():
         model.predict()
         model.observe(Report(np.where(coin.random(300) < 0.5, 50.0, 200.0), np.ones(300)))
     assert model.weights.max(axis=1).mean() < 0.6
+
+
+def test_a_mixture_of_one_expert_is_that_expert_however_far_ahead():
+    class Fading(LastValue):
+        """Expects a tenth less for every iteration ahead."""
+
+        def _next_speed(self, drivers_WD, horizon):
+            return super()._next_speed(drivers_WD, horizon) * 0.9**horizon
+
+    model, alone = Mixture([Fading()]), Fading()
+    for each in (model, alone):
+        each.reset(["a", "b"])
+    for seconds in ([1.0, 2.0], [2.0, 1.0]):
+        for each in (model, alone):
+            each.observe(Report([64, 64], seconds))
+        for horizon in (1, 2, 5):
+            assert model.predict(horizon=horizon).speed == pytest.approx(alone.predict(horizon=horizon).speed)
+
+
+def aggregated(log_speeds, experts):
+    """Bernstein online aggregation of one worker's constant experts, number by number: their weights at the end."""
+    count, scale = len(experts), None
+    regret, square, weights = [0.0] * count, [0.0] * count, [1 / count] * count
+    for log_speed in log_speeds:
+        mean = sum(weight * expert for weight, expert in zip(weights, experts, strict=True))
+        error = log_speed - mean
+        scale = abs(error) if scale is None else 0.95 * scale + 0.05 * min(abs(error), 5 * scale)
+        parts = []
+        for e, expert in enumerate(experts):
+            gain = max(min(error / scale, 3.0), -3.0) * max(min((expert - mean) / scale, 3.0), -3.0)
+            regret[e], square[e] = 0.998 * regret[e] + gain, 0.998 * square[e] + gain**2
+            rate = min(1 / 6, math.sqrt(math.log(count + 1) / square[e]))
+            parts.append(rate * math.exp(rate * regret[e] - rate**2 * square[e]))
+        weights = [0.99 * part / sum(parts) + 0.01 / count for part in parts]
+    return weights
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5, 20, 100])
+def test_weights_are_those_of_bernstein_online_aggregation(iterations):
+    """Of few iterations the rates are all the highest; of many each follows its expert's own squares."""
+    speeds = np.random.default_rng(0).lognormal(4.7, 0.3, iterations)
+    speeds[iterations // 2 :: 10] *= 20  # beyond the most that one iteration may count for
+    model = Mixture([Always(80.0), Always(100.0), Always(200.0)])
+    model.reset(["a"])
+    for speed in speeds:
+        model.predict()
+        model.observe(Report([speed], [1.0]))
+    assert model.weights[0] == pytest.approx(aggregated(np.log(speeds), np.log([80.0, 100.0, 200.0])))
 
 
 def test_a_worker_that_does_not_report_keeps_its_trust_in_each_expert():

@@ -83,6 +83,11 @@ def test_a_worker_that_turns_round_takes_half_the_step():
     assert sizes(run(speeds, reversal_memory=3)) == [[240, 240, 120], [220, 220, 160], [200, 200, 200]]
 
 
+def test_by_default_a_worker_that_turns_round_goes_the_whole_way_at_once():
+    speeds = [(100, 100, 50), (100, 100, 100)]
+    assert sizes(run(speeds, reversal_memory=Policy().reversal_memory))[-1] == [200, 200, 200]
+
+
 def test_a_turn_after_a_long_time_is_no_oscillation():
     speeds = [(100, 100, 50)] * 4 + [(100, 100, 100)]
     assert sizes(run(speeds, reversal_memory=3))[-1] == [200, 200, 200]
@@ -98,6 +103,12 @@ def test_no_size_changes_by_more_than_the_largest_change():
 def test_sizes_are_multiples_of_the_quantum_within_the_bounds():
     (plan,) = run([(100, 10, 300)], quantum=8, lower={"gpu1": 40}, upper={"gpu2": 250})
     assert plan.sizes.tolist() == [312, 40, 248]
+
+
+def test_by_default_every_worker_gets_at_least_a_sample_and_no_more_if_it_is_that_slow():
+    for lower in (Policy().lower, {"gpu0": 20}):
+        (plan,) = run([(1000, 1000, 0.1)], lower=lower)
+        assert plan.sizes[2] == 1
 
 
 def test_risk_spares_the_noisy_worker():

@@ -119,3 +119,12 @@ def test_a_forecast_for_other_drivers_is_not_the_one_before():
 def test_a_forgetting_that_is_no_share_is_refused(forgetting):
     with pytest.raises(ValueError, match=r"forgetting must lie in \(0.9, 1\]"):
         RLS(forgetting=forgetting)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("variance", [0.0, -1.0])
+def test_a_model_whose_prior_leaves_no_room_in_any_place_is_refused(place, variance):
+    learnt = RLS()._learnt()
+    learnt["prior_variance"][place] = variance
+    with pytest.raises(ValueError, match="prior_variance must be above 0"):
+        RLS()._load_learnt(learnt)

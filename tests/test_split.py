@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from paceline.predictors import Curves
 from paceline.solver import Split, Status, split
 from paceline.solver import share as selection
+from paceline.solver.load import Load
+from paceline.solver.split import evaluate
 
 # Quarters make many times equal; the second choice makes curves of very different size.
 QUARTERS = st.integers(0, 12).map(lambda n: n / 4)
@@ -127,11 +129,11 @@ def test_larger_problems_end_as_early_as_the_slow_exact_greedy(problem: Problem)
 
 
 @settings(max_examples=60)
-@given(problems(workers=12, quanta=200))
-def test_the_answer_does_not_depend_on_how_many_times_are_ranked_at_once(problem: Problem) -> None:
+@given(problems(workers=12, quanta=200), st.sampled_from([-1000, 0, 3, 20]))
+def test_the_answer_does_not_depend_on_how_many_times_are_ranked_at_once(problem: Problem, rankable: int) -> None:
     expected = solved(problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "RANKABLE", -1000)
+        patch.setattr(selection, "RANKABLE", rankable)
         np.testing.assert_array_equal(problem.solve().sizes, expected.sizes)
 
 
@@ -231,6 +233,29 @@ def test_equals_the_mixed_integer_solver_on_medium_problems(workers: int, batch:
     assert split(curves, batch, lower=1).makespan == pytest.approx(found.fun, rel=1e-6)
 
 
+@settings(max_examples=60)
+@given(problems(workers=5, quanta=30))
+def test_what_the_status_says_is_true(problem: Problem) -> None:
+    plan, quantum, count = solved(problem), problem.bounds["quantum"], len(problem.curves.slope)
+    unbound = replace(problem.curves, limit=np.full(count, np.inf))
+    higher = split(unbound, problem.global_batch, **{**problem.bounds, "upper": None})
+    lower = split(problem.curves, problem.global_batch, **{**problem.bounds, "lower": 0})
+    with_one_more = np.array([problem.seconds(i, int(x) + quantum) for i, x in enumerate(plan.sizes)])
+    has_room = np.array([int(x) + quantum in problem.allowed(i) for i, x in enumerate(plan.sizes)])
+    at_lower = np.array([int(x) == problem.allowed(i)[0] for i, x in enumerate(plan.sizes)])
+    sooner, is_last = with_one_more < plan.makespan, plan.seconds == plan.makespan
+    truth = {
+        Status.BALANCED: min(higher.makespan, lower.makespan) == plan.makespan,
+        Status.HELD_BY_UPPER: (sooner & ~has_room).any(),
+        Status.HELD_BY_LOWER: at_lower[is_last].all() and (sooner & has_room).any(),
+        Status.IDLE: ((plan.sizes == 0) & has_room).any(),
+        Status.FLAT: (with_one_more <= plan.makespan)[is_last & has_room].any(),
+    }
+    assert truth[plan.status]
+    if (with_one_more > plan.makespan).all() and (plan.sizes > 0).all():
+        assert plan.status is Status.BALANCED
+
+
 def test_a_hundred_thousand_equal_workers_differ_by_one_sample_at_most() -> None:
     sizes = split(Curves.from_speed(np.full(100_000, 3.0)), 6_400_007).sizes
     assert sorted(set(sizes.tolist())) == [64, 65]
@@ -247,6 +272,12 @@ def test_flat_workers_share_evenly_instead_of_filling_the_first() -> None:
     plan = split(flat, 202)
     assert sorted(plan.sizes.tolist()) == [50, 50, 51, 51]
     assert plan.status is Status.FLAT
+
+
+@pytest.mark.parametrize(("batch", "status"), [(198, Status.FLAT), (200, Status.BALANCED)])
+def test_a_batch_is_held_by_the_floor_as_long_as_one_more_sample_costs_no_time(batch: int, status: Status) -> None:
+    flat = Curves(np.full(2, 1.0), np.full(2, 0.01), np.zeros(2), np.full(2, np.inf))
+    assert split(flat, batch).status is status
 
 
 def test_flat_workers_are_used_to_the_same_share_of_what_they_could_do() -> None:
@@ -273,6 +304,12 @@ def test_a_worker_held_late_by_its_lower_bound_holds_nobody_else_back() -> None:
     assert plan.status is Status.HELD_BY_LOWER
 
 
+def test_a_lower_bound_is_not_named_where_nobody_else_has_room() -> None:
+    plan = split(Curves.from_speed(np.array([1.0, 100.0])), 100, lower=[10, 0], upper=[np.inf, 90])
+    assert plan.sizes.tolist() == [10, 90]
+    assert plan.status is Status.HELD_BY_UPPER
+
+
 def test_a_memory_limit_that_costs_time_is_named() -> None:
     curves = replace(Curves.from_speed(np.array([100.0, 300.0])), limit=np.array([np.inf, 10.0]))
     plan = split(curves, 100)
@@ -291,6 +328,21 @@ def test_communication_that_hides_behind_computing_costs_fewer_samples() -> None
     assert sizes == {1: [550, 250], 2: [456, 344], np.inf: [400, 400]}, "4.56**2 is 3.44**2 + 3**2"
 
 
+def test_given_sizes_are_described_as_chosen_ones_are() -> None:
+    curves = Curves(np.full(3, 0.5), np.array([0.01, 0.02, 0.1]), np.array([0.0, 0.3, 0.0]), np.full(3, np.inf))
+    chosen = split(curves, 128)
+    told = evaluate(curves, chosen.sizes)
+    for name in ("sizes", "seconds", "makespan", "weights"):
+        np.testing.assert_allclose(getattr(told, name), getattr(chosen, name))
+    assert told.status is Status.GIVEN
+
+
+def test_nobody_changes_a_split_that_was_chosen() -> None:
+    plan = split(Curves.from_speed(np.array([100.0, 100.0])), 100)
+    with pytest.raises(FrozenInstanceError):
+        plan.makespan = 0.0
+
+
 def test_every_status_is_a_sentence() -> None:
     for status in Status:
         assert status.value.endswith(".")
@@ -305,9 +357,60 @@ def test_of_workers_that_are_used_evenly_those_that_end_last_give_quanta_back():
     assert problem.solve().sizes.min() >= 0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_of_many_workers_the_last_ends_with_the_nth_smallest_of_all_end_times(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    speed_W, batch = rng.uniform(10.0, 200.0, 300), int(rng.integers(300, 3000))
+    speed_W = rng.uniform(10.0, 200.0, 300)
     ends = np.sort((np.arange(1, 101) / speed_W[:, None]).ravel())
-    assert split(Curves.from_speed(speed_W), batch, lower=0).makespan == pytest.approx(ends[batch - 1], rel=1e-12)
+    curves = Curves.from_speed(speed_W)
+    batches = rng.integers(1, 3000, 100)
+    assert [split(curves, batch).makespan for batch in batches] == pytest.approx(ends[batches - 1], rel=1e-12)
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_weighted_rank_is_the_one_that_sorting_every_value_as_often_as_it_weighs_finds(most: int) -> None:
+    """A partial sort leaves wrong values beside the one that it was asked for, but rarely: hence this many."""
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        values, weight = rng.random(600), rng.integers(1, most + 1, 600).astype(float)
+        rank = int(rng.integers(1, weight.sum() + 1))
+        ranked = np.sort(np.repeat(values, weight.astype(int)))
+        assert selection._weighted_rank(values, weight, rank) == ranked[rank - 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "most_turns"), [("lines", 4), ("fixed times", 4), ("bounds", 4), ("floors", 13), ("one floor", 13)]
+)
+def test_the_search_takes_few_turns_and_ranks_few_times_whatever_the_curves(kind: str, most_turns: int) -> None:
+    """Work, not seconds: how often the fleet is passed over, and how many end times are ranked in the end."""
+    turns, ranked, workers = 0, 0, 300
+    within, rank = Load.quanta_within, selection._weighted_rank
+
+    def counted_turn(load: Load, deadline: Any) -> Any:
+        nonlocal turns
+        turns += 1
+        return within(load, deadline)
+
+    def counted_times(values: Any, weight: Any, nth: int) -> float:
+        nonlocal ranked
+        ranked += len(values)
+        return rank(values, weight, nth)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Load, "quanta_within", counted_turn)
+        patch.setattr(selection, "_weighted_rank", counted_times)
+        for seed in range(8):
+            rng = np.random.default_rng(seed)
+            zero, unbound, speed = np.zeros(workers), np.full(workers, np.inf), rng.uniform(50, 500, workers)
+            curves, lower = {
+                "lines": (Curves(zero, 1 / speed, zero, unbound), zero),
+                "fixed times": (Curves(zero, 1 / speed, rng.uniform(0, 0.5, workers), unbound), zero),
+                "bounds": (Curves(zero, 1 / speed, zero, rng.uniform(40, 400, workers)), rng.integers(0, 20, workers)),
+                "floors": (Curves(rng.uniform(0, 1, workers), 1 / speed, zero, unbound), zero),
+                "one floor": (Curves(zero + 1, 1 / speed, zero, unbound), zero),
+            }[kind]
+            for batch in (8000, 30000):
+                turns = ranked = 0
+                split(curves, batch, lower=lower)
+                assert turns <= most_turns
+                assert ranked <= 2 * (workers + selection.RANKABLE)

@@ -200,6 +200,27 @@ def test_sizes_move_only_between_optimiser_steps():
     assert lengths[0] != lengths[3]
 
 
+@pytest.mark.parametrize("collate", [None, torch.tensor])
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_micro_batches_make_up_the_very_part_that_comes_as_a_whole(most, collate):
+    options = {"rank": 1, "world_size": 2, "collate_fn": collate}
+    whole = BalancedLoader(range(50), 8, **options)
+    loader = BalancedLoader(range(50), 8, accumulate="balance", micro_batch=most, **options)
+    change_sizes([whole, loader], seed=3)
+    parts = iter(loader)
+    for batch in whole:
+        numbers, weights = [], []
+        while not numbers or not loader.step_ends:
+            part = next(parts).tolist()
+            assert 1 <= len(part) <= most
+            numbers += part
+            weights.append(loader.weight)
+        assert numbers == batch.tolist()
+        assert sum(weights) == pytest.approx(whole.weight)
+        assert loader.position == whole.position
+    assert next(parts, None) is None
+
+
 @pytest.mark.parametrize("sizes", [[10, 0], [5, 4], [5, 5, 0]])
 def test_sizes_that_would_lose_samples_or_leave_a_rank_empty_are_refused(sizes):
     loader = BalancedLoader(range(60), 10, rank=0, world_size=2)

@@ -68,6 +68,24 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(options, error, told
         made(**options)
 
 
+def test_what_is_not_given_is_as_documented():
+    """A seeded order of its own for every epoch, nothing left out, one batch a step, loaded by the rank itself."""
+    loader = made()
+    assert loader.settings() == {
+        "samples in the dataset": 40,
+        "global_batch": 8,
+        "world_size": 2,
+        "shuffle": True,
+        "seed": 0,
+        "drop_last": False,
+        "accumulate": 1,
+        "micro_batch": None,
+        "num_workers above 0": False,
+    }
+    assert (loader.epoch, loader.position, loader.varies, loader.least_samples) == (0, (0, 0, 0), False, 1)
+    assert loader.coefficients is None
+
+
 def test_an_epoch_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="epoch must be at least 0, got -1"):
         made().set_epoch(-1)

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from paceline.coordinator.torch.reporting.reports import COLUMNS, RankReports, ReportTally
+from paceline.coordinator.torch.reporting.reports import COLUMNS, LEAST_OWN, RankReports, ReportTally, at_shares
 
 
 def taken(*exchanges):
@@ -95,3 +97,11 @@ def test_a_job_of_one_rank_is_always_together():
     assert alone.together
     assert alone.agreed
     assert not alone.any_foreign
+
+
+@given(st.floats(1e-3, 1e3), st.floats(0, 1e3), st.floats(1, 10))
+def test_more_work_takes_longer_but_no_more_than_in_proportion_whatever_is_taken_for_fixed(seconds, fixed, times):
+    (same, more) = at_shares(np.full(2, seconds), np.ones(2), np.array([1.0, times]), fixed)
+    assert same == pytest.approx(seconds)
+    assert more <= seconds * times * (1 + 1e-12)
+    assert more >= seconds * (1 + LEAST_OWN * (times - 1)) * (1 - 1e-12)

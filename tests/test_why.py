@@ -4,11 +4,15 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from paceline.coordinator import LoadBalancer, Policy
+from paceline.coordinator import LoadBalancer, Policy, why
 from paceline.predictors import EWMA, BatchTime, LastValue, Report
 
 STEPS = 400
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+MASKS = st.lists(st.booleans(), min_size=1, max_size=9).map(np.array)
 
 
 class Curious(EWMA):
@@ -219,3 +223,77 @@ def test_a_silent_worker_is_remembered_across_a_resume():
     resumed.load_state_dict(first.state_dict())
     report = Report(samples=first.plan.sizes, seconds=[0.6, np.nan])
     assert first.step(report).why == resumed.step(report).why
+
+
+# -- the words ---------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_duration_reads_back_as_what_it_was_to_three_digits(seconds):
+    number, unit = why.duration(seconds).split()
+    assert float(number) * UNITS[unit] == pytest.approx(seconds, rel=0.0051)
+    assert "e" not in number
+    assert 1 <= float(number) < 1000 or (seconds > 999 and number.isdigit())
+
+
+@given(st.floats(0, 3))
+def test_a_percentage_reads_back_as_what_it_was_to_a_tenth_or_from_ten_on_to_one_percent(share):
+    number = why.percent(share).removesuffix(" %")
+    assert float(number) == pytest.approx(100 * share, abs=0.051 if 100 * share < 9.9 else 0.51)
+    assert len(number) <= 3, "no more digits than mean something"
+
+
+@pytest.mark.parametrize(
+    ("horizon", "which"),
+    [(1, "the next iteration"), (2, "the iteration after the next"), (3, "the iteration after the next 2")],
+)
+def test_a_plan_says_which_iteration_it_is_for(horizon, which):
+    said = why.expected(0.041, 0.055, horizon, risk=0.0)
+    assert said == f"{which} is expected to take 41 ms instead of 55 ms"
+
+
+@given(st.floats(0.001, 1), st.floats(0.001, 1), st.floats(0.001, 1))
+def test_only_what_is_more_than_the_least_share_has_left_what_the_model_knows(changes, drivers, least):
+    said = why.left_fitted(changes, drivers, least)
+    assert ("speeds have left" in said) == (changes > least)
+    assert ("latest drivers" in said) == (drivers > least)
+    assert why.left_fitted(least, least, least) == ""
+
+
+@given(MASKS)
+def test_whoever_is_meant_is_named_or_counted_and_nobody_else(mask):
+    """Three are named, the first of them; who is not named is counted among the others."""
+    workers, count = [f"w{i}" for i in range(len(mask))], int(mask.sum())
+    assume(0 < count < len(mask))
+    meant = [workers[i] for i in np.flatnonzero(mask)]
+    sentences = [
+        why.held_back(workers, mask),
+        why.silent(workers, np.where(mask, why.SILENT, why.SILENT - 1)),
+        why.cut(workers, mask, ~mask).split(" and to half")[0],
+        why.cut(workers, ~mask, mask).split("half a step")[1],
+        why.broken_bounds(workers, np.full(len(mask), 10), np.where(mask, 9.0, 10.0)),
+        why.split_again("a left", np.full(len(mask), 8), meant),
+    ]
+    for sentence in sentences:
+        assert re.findall(r"w\d", sentence) == meant[: why.SHOWN]
+        others = re.search(r"(\d) other(s?)", sentence)
+        assert (int(others[1]) if others else 0) == max(count - why.SHOWN, 0)
+        assert others is None or (others[1] != "1") == bool(others[2])
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=2, max_size=9), st.integers(0, 99))
+def test_who_gives_and_takes_most_is_named_first_and_the_samples_are_those_that_moved(pairs, seed):
+    before, after = np.array(pairs).T
+    after[0] += before.sum() - after.sum()
+    change, workers = after - before, [f"w{i}" for i in range(len(before))]
+    assume(change.any())
+    sentence = why.moved(workers, before, after, np.random.default_rng(seed).uniform(50, 100, len(before)))
+    samples, givers, takers = re.match(r"Moved (\d+) samples? from (.*) to (.*)", sentence).groups()
+    assert int(samples) == change[change > 0].sum() == why.moved_samples(before, after)
+    for part, sign in ((givers, -1), (takers, 1)):
+        part = re.sub(r" \(.*?\)", "", part)
+        order = sorted(range(len(change)), key=lambda i: -sign * change[i])
+        meant = [f"w{i}" for i in order if sign * change[i] > 0]
+        assert re.findall(r"w\d", part) == meant[: why.SHOWN]
+        others = re.search(r"(\d) other", part)
+        assert (int(others[1]) if others else 0) == max(len(meant) - why.SHOWN, 0)
