@@ -68,6 +68,18 @@ SUMMED_TOO_EARLY = (
 )
 """What is raised in place of a hang."""
 
+STEP_ALONE = (
+    "the optimiser steps on gradients of this rank alone, so the ranks' models part, even with equal batches: call the "
+    "model that was given to attach() (not model.module), and let each step's last backward pass sum gradients (not in "
+    "no_sync(), nor with a hook that steps within it)"
+)
+
+BESIDE = (
+    "The optimiser also steps {names} that belong to no attached model, and nothing weighs their gradients: averaged "
+    "plainly, samples count more on a rank with few of them. Make them part of the model, wrap them in "
+    'DistributedDataParallel and attach them too, or use attach(..., weigh="loss") and balance.scale(loss).'
+)
+
 
 class LossKind:
     """Finds out from gradients of unequal batches whether the loss is of the kind that the weighting assumes.
@@ -156,20 +168,52 @@ def apart(workers: Sequence[str], places: Array) -> str:
 
 
 def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
-    """Return an optimiser hook that refuses an optimiser which evaluates the loss several times per step."""
+    """Return an optimiser hook that refuses steps which part the ranks, with equal batches too, or are not weighed."""
 
-    def refuse(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+    def refuse(optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         known = balance()
-        if known is None or not isinstance(optimizer, torch.optim.LBFGS):
+        if known is None or known.closed:
             return
-        ours = {id(parameter) for model in known.models for parameter in model.parameters()}
-        if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+        if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, known.models):
             raise RuntimeError(
                 "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal "
                 "batches. Use an optimiser that evaluates the loss once per step"
             )
+        # A closure computes gradients within the step. To look at the parameters takes long, and nearly no step does.
+        if not _closure_in(arguments) and (models := known.unsummed()) and _steps(optimizer, models):
+            raise RuntimeError(STEP_ALONE)
+        if known.audits(optimizer) and (names := _beside(optimizer, known.models)):
+            known.warn("beside", BESIDE.format(names=names))
 
     return refuse
+
+
+def _steps(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> bool:
+    """Whether the optimiser steps parameters of these models that have a gradient."""
+    ours = {id(parameter) for model in models for parameter in model.parameters()}
+    return any(id(parameter) in ours for parameter in _stepped(optimizer))
+
+
+def _beside(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> str:
+    """Return what the optimiser steps beside parameters of these models; nothing if it steps none of theirs."""
+    ours = {id(parameter) for model in models for parameter in model.parameters()}
+    stepped = _stepped(optimizer)
+    # DistributedDataParallel sums other models' gradients, of which another warning tells.
+    summed = {id(one) for ddp in _living(DistributedDataParallel) for one in ddp.parameters()}
+    beside = [one for one in stepped if id(one) not in ours | summed]
+    if not beside or len(beside) == len(stepped):
+        return ""
+    return f"{len(beside)} parameters (such as one of shape {list(beside[0].shape)})"
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+
+
+def _closure_in(arguments: tuple[Any, ...]) -> bool:
+    """Whether a step, of these positional and named arguments, was given a closure."""
+    positional, named = arguments
+    return any(map(callable, [*positional, *named.values()]))
 
 
 def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[str]:

@@ -111,6 +111,7 @@ class Weighting:
         self._part = 0.0
         self._summed_parts = 0
         self._unsummed = False
+        self._syncs = True
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
         before = model.register_forward_pre_hook(Only(model, self._before_forward), with_kwargs=True)
@@ -127,6 +128,14 @@ class Weighting:
         if self._ddp is not None:
             _slots[self._ddp].weighting = None
 
+    @property
+    def alone(self) -> bool:
+        """Whether a step taken now would use gradients of this rank alone, if the model has any."""
+        if self._ddp is None or self._last_turn is None:
+            return self._ddp is not None
+        # After a forward pass that sums, gradients that wait are those of inputs alone, as for adversarial examples.
+        return self._unsummed and (self.in_backward or not self._syncs)
+
     # -- forward and backward --------------------------------------------------------------------------------------
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -135,6 +144,7 @@ class Weighting:
         inside = module if self._ddp is None else self._ddp.module
         if (module.training or inside.training) and torch.is_grad_enabled():
             self.in_backward = False  # after an error in a backward pass, its end was never reported
+            self._syncs = self._ddp is None or self._ddp.require_backward_grad_sync
             turn = self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
             if turn.features and self._ddp is not None:  # a recorder's hook on the module inside comes next
                 tell(self.listener.work_of(turn))
