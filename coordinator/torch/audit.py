@@ -156,12 +156,19 @@ def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
 
 def apart(workers: Sequence[str], places: Array) -> str:
     """Return the error message for ranks at different epochs and batches, ``[W, 2 or more]``."""
+    epoch, batches = places[0, :2]
+    if (places[:, :2] == places[0, :2]).all():
+        return (
+            f"the ranks had different samples by batch {batches:.0f} of epoch {epoch:.0f}: a sampler= that orders them "
+            "differently on each rank (seed its generator alike; a DistributedSampler, which yields one rank's part, is "
+            "to be left out), a stream that is divided among the ranks, or a loop that differs"
+        )
     said = [
         f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
         for worker, place in zip(workers, places, strict=True)
     ]
     return (
-        f"the ranks are not at the same place of the data: {', '.join(said)}, or had different batches on the way. "
+        f"the ranks are not at the same place of the data: {', '.join(said)}. "
         "Every rank must loop over the loader in the same way. Taking a batch on one rank only removes it from the "
         "epoch: to look at a sample, use loader.dataset[0]"
     )

@@ -405,6 +405,16 @@ def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
 _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()
 
 
+ONE_HOOK = (
+    "and DistributedDataParallel takes only one, which balancing needs: remove yours, or the optimiser that steps within "
+    "the backward pass"
+)
+
+
+def _refuse_hook(state: object, hook: object) -> None:
+    raise ValueError(f"balancing has given the model a communication hook, {ONE_HOOK}")
+
+
 def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
     slot = _slots.get(ddp)
     if slot is None:
@@ -413,10 +423,8 @@ def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
             group: Any = ddp.process_group
             ddp.register_comm_hook(None, _hook_for(slot, group))
         except RuntimeError as error:
-            raise ValueError(
-                "the model already has a communication hook, and DistributedDataParallel takes only one, which "
-                "balancing needs: remove yours"
-            ) from error
+            raise ValueError(f"the model already has a communication hook, {ONE_HOOK}") from error
+        ddp.register_comm_hook = _refuse_hook  # of the script, or of torch for an optimiser within the backward pass
         _slots[ddp] = slot
     elif slot.weighting is not None:
         raise ValueError("the model is attached already: close() that balance before attaching it again")
