@@ -151,8 +151,11 @@ class Balance(Passes):
         """
         if self.weigh != "loss":
             raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")')
+        if not self._unscaled:
+            for weighting in self._weightings:
+                weighting.trains()
         if self._batch_turn is None:
-            raise RuntimeError("scale() needs a forward pass of the attached model in training mode before it")
+            raise RuntimeError("scale() needs a forward pass of the attached model before it")
         self._unscaled = False
         return loss * (self._batch_turn.share * self._loader.world_size)
 

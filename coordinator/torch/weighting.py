@@ -85,6 +85,25 @@ class Listener(Protocol):
         ...
 
 
+class _Pass:
+    """A forward pass with gradients: in training mode it takes its turn at once, in evaluation mode once it trains.
+
+    A model in evaluation mode may be trained too, such as one whose statistics are kept. Only the gradients that come
+    back tell it from a validation that computes gradients in vain.
+    """
+
+    def __init__(self, given: Callable[[], Turn]) -> None:
+        self._given: Callable[[], Turn] | None = given
+        self._turn: Turn | None = None
+
+    def turn(self) -> Turn:
+        """Return its turn, which it takes in the first call."""
+        if self._turn is None:
+            assert self._given is not None, "it is called once"
+            self._turn, self._given = self._given(), None  # its inputs need not be kept any longer
+        return self._turn
+
+
 class Weighting:
     """The hooks on one model.
 
@@ -104,7 +123,7 @@ class Weighting:
         self.exchange = exchange
         self.in_backward = False
         self._sight = Sight()
-        self._turn: Turn | None = None
+        self._pass: _Pass | None = None
         self._last_turn: Turn | None = None
         self._reached: Turn | None = None
         self._scale = 0.0
@@ -139,19 +158,31 @@ class Weighting:
     # -- forward and backward --------------------------------------------------------------------------------------
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self._turn = None
+        self._pass = None
+        if not torch.is_grad_enabled():
+            return
+        self._pass = _Pass(lambda: self._given(args, kwargs))
+        self._syncs = self._ddp is None or self._ddp.require_backward_grad_sync
         # Trainers may leave the wrapper in evaluation mode after validation while the model inside trains.
         inside = module if self._ddp is None else self._ddp.module
-        if (module.training or inside.training) and torch.is_grad_enabled():
+        if module.training or inside.training:
             self.in_backward = False  # after an error in a backward pass, its end was never reported
-            self._syncs = self._ddp is None or self._ddp.require_backward_grad_sync
-            turn = self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
+            turn = self._pass.turn()
             if turn.features and self._ddp is not None:  # a recorder's hook on the module inside comes next
                 tell(self.listener.work_of(turn))
 
+    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Turn:
+        self._last_turn = self.listener.given(args, kwargs, self._sight)
+        return self._last_turn
+
+    def trains(self) -> None:
+        """Note that the last forward pass is for training: it may have been one in evaluation mode, with gradients."""
+        if self._pass is not None:
+            self._pass.turn()
+
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
-        turn = self._turn
-        if turn is None:
+        this = self._pass
+        if this is None:
             return
 
         # A weak reference: a model may keep its output, and Python's garbage collector cannot see the cycle through
@@ -161,6 +192,7 @@ class Weighting:
         def reached(gradient: torch.Tensor | None) -> torch.Tensor | None:
             if (alive := known()) is None:
                 return None
+            turn = this.turn()
             alive._reach(turn)
             if gradient is None:  # an output that the loss does not depend on
                 return None
@@ -283,6 +315,8 @@ class Weighting:
     def _weight(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> float:
         """Return the weight of this rank; at the first bucket, start to sum the weights of all ranks if necessary."""
         # Without `_reached`, the model's output was of a kind whose tensors could not be hooked.
+        if not self._unsummed:
+            self.trains()
         turn = self._reached if self._unsummed else self._last_turn
         if turn is None:
             raise RuntimeError(
