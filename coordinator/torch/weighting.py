@@ -440,8 +440,8 @@ _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.We
 
 
 ONE_HOOK = (
-    "and DistributedDataParallel takes only one, which balancing needs: remove yours, or the optimiser that steps within "
-    "the backward pass"
+    "and DistributedDataParallel takes only one, which balancing needs: remove yours, or the optimiser that steps "
+    "within the backward pass"
 )
 
 
@@ -458,7 +458,8 @@ def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
             ddp.register_comm_hook(None, _hook_for(slot, group))
         except RuntimeError as error:
             raise ValueError(f"the model already has a communication hook, {ONE_HOOK}") from error
-        ddp.register_comm_hook = _refuse_hook  # of the script, or of torch for an optimiser within the backward pass
+        # One of the script, or of torch for an optimiser that steps within the backward pass, comes later.
+        ddp.register_comm_hook = _refuse_hook  # type: ignore[method-assign]
         _slots[ddp] = slot
     elif slot.weighting is not None:
         raise ValueError("the model is attached already: close() that balance before attaching it again")

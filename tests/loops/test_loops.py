@@ -1,5 +1,6 @@
 """Whatever a loop looks like, balancing it is exact, refused or warned about: never silently different."""
 
+import functools
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import shapes  # noqa: E402, F401 (registers them)
-from verdicts import SHAPES, TABLE_BEGINS, table  # noqa: E402
+from verdicts import SHAPES, TABLE_BEGINS, Shape, table  # noqa: E402
 
 CASES = [(shape, ranks) for shape in SHAPES for ranks in shape.ranks]
 TOLERANCE = 1e-12
@@ -31,27 +32,25 @@ def run(ranks, out, names):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source), "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     done = subprocess.run(
-        [*command, str(HERE / "run.py"), str(out), *names], capture_output=True, text=True, env=environment, timeout=240
+        [*command, str(HERE / "run.py"), str(out), *names], capture_output=True, text=True, env=environment, timeout=500
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(out.read_text())
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """What became of a shape: all of four ranks run together, and those of two by their files, when first asked for."""
-    folder, known = tmp_path_factory.mktemp("loops"), {}
+def outcomes(request, tmp_path_factory):
+    """What became of a shape: all that were selected run together, because to start ranks takes longer than to run."""
+    folder = tmp_path_factory.mktemp("loops")
+    selected = [item.callspec.params for item in request.session.items if "ranks" in getattr(item, "fixturenames", ())]
+    selected = [(one["shape"], one["ranks"]) for one in selected if isinstance(one.get("shape"), Shape)]
 
-    def outcome(shape, ranks):
-        # Few shapes run with four ranks, and to start as many processes takes longer than to run them.
-        group = (shape.run.__module__ if ranks == 2 else "all", ranks)
-        if group not in known:
-            alike = [other.run for other, count in CASES if count == ranks]
-            names = [run.__name__ for run in alike if group[0] in ("all", run.__module__)]
-            known[group] = run(ranks, folder / f"{group[0]}-{ranks}.json", names)
-        return known[group][shape.run.__name__]
+    @functools.cache
+    def outcomes_of(ranks):
+        names = [shape.run.__name__ for shape, count in selected if count == ranks]
+        return run(ranks, folder / f"{ranks}.json", names)
 
-    return outcome
+    return lambda shape, ranks: outcomes_of(ranks)[shape.run.__name__]
 
 
 @pytest.mark.parametrize(("shape", "ranks"), CASES, ids=lambda value: getattr(value, "name", value))
