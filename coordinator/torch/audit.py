@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.weighting import Weigh, ddp_of
+from paceline.coordinator.torch.weighting import Weigh, ddp_of, was_attached
 
 UNEVEN = 1.2
 """Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""
@@ -189,8 +189,9 @@ def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
         # A closure computes gradients within the step. To look at the parameters takes long, and nearly no step does.
         if not _closure_in(arguments) and (models := known.unsummed()) and _steps(optimizer, models):
             raise RuntimeError(STEP_ALONE)
-        if known.audits(optimizer) and (names := _beside(optimizer, known.models)):
-            known.warn("beside", BESIDE.format(names=names))
+        if known.audits(optimizer):
+            for sentence in (*of_the_process(known.models, known.weigh), *_beside(optimizer, known.models)):
+                known.warn(sentence, sentence)
 
     return refuse
 
@@ -201,16 +202,15 @@ def _steps(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) 
     return any(id(parameter) in ours for parameter in _stepped(optimizer))
 
 
-def _beside(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> str:
-    """Return what the optimiser steps beside parameters of these models; nothing if it steps none of theirs."""
-    ours = {id(parameter) for model in models for parameter in model.parameters()}
-    stepped = _stepped(optimizer)
+def _beside(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> Iterator[str]:
+    """Yield a warning if the optimiser steps parameters of these models, and others beside them."""
+    stepped = {id(one): one for one in _stepped(optimizer)}
+    ours = {id(one) for model in models for one in model.parameters()}
     # DistributedDataParallel sums other models' gradients, of which another warning tells.
     summed = {id(one) for ddp in _living(DistributedDataParallel) for one in ddp.parameters()}
-    beside = [one for one in stepped if id(one) not in ours | summed]
-    if not beside or len(beside) == len(stepped):
-        return ""
-    return f"{len(beside)} parameters (such as one of shape {list(beside[0].shape)})"
+    beside = [one for number, one in stepped.items() if number not in ours and number not in summed]
+    if beside and not ours.isdisjoint(stepped):
+        yield BESIDE.format(names=f"{len(beside)} parameters (such as one of shape {list(beside[0].shape)})")
 
 
 def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -226,7 +226,8 @@ def _closure_in(arguments: tuple[Any, ...]) -> bool:
 def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[str]:
     """Yield warnings about other objects in this process that do not suit unequal batches."""
     balanced = {id(ddp_of(model)) for model in models}
-    others = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced and _trains(ddp)]
+    living = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced]
+    others = [ddp for ddp in living if _trains(ddp) and not was_attached(ddp)]
     if others and weigh != "none":
         yield (
             f"A further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this process "

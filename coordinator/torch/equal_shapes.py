@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from paceline.coordinator.torch.protocol import Loader
 
-ENOUGH = 2
+ENOUGH = 8
 """Looks at gathered tensors of one kind, each a small exchange of its own: models that shard gather hundreds a step."""
 
 

@@ -92,15 +92,15 @@ class _Pass:
     back tell it from a validation that computes gradients in vain.
     """
 
-    def __init__(self, given: Callable[[], Turn]) -> None:
-        self._given: Callable[[], Turn] | None = given
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._inputs = args, kwargs
         self._turn: Turn | None = None
 
-    def turn(self) -> Turn:
+    def turn(self, given: Callable[[Sequence[Any], Mapping[str, Any]], Turn]) -> Turn:
         """Return its turn, which it takes in the first call."""
         if self._turn is None:
-            assert self._given is not None, "it is called once"
-            self._turn, self._given = self._given(), None  # its inputs need not be kept any longer
+            self._turn = given(*self._inputs)
+            self._inputs = (), {}  # not kept any longer than they have to
         return self._turn
 
 
@@ -161,13 +161,13 @@ class Weighting:
         self._pass = None
         if not torch.is_grad_enabled():
             return
-        self._pass = _Pass(lambda: self._given(args, kwargs))
+        self._pass = _Pass(args, kwargs)
         self._syncs = self._ddp is None or self._ddp.require_backward_grad_sync
         # Trainers may leave the wrapper in evaluation mode after validation while the model inside trains.
         inside = module if self._ddp is None else self._ddp.module
         if module.training or inside.training:
             self.in_backward = False  # after an error in a backward pass, its end was never reported
-            turn = self._pass.turn()
+            turn = self._pass.turn(self._given)
             if turn.features and self._ddp is not None:  # a recorder's hook on the module inside comes next
                 tell(self.listener.work_of(turn))
 
@@ -178,7 +178,7 @@ class Weighting:
     def trains(self) -> None:
         """Note that the last forward pass is for training: it may have been one in evaluation mode, with gradients."""
         if self._pass is not None:
-            self._pass.turn()
+            self._pass.turn(self._given)
 
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
         this = self._pass
@@ -192,7 +192,7 @@ class Weighting:
         def reached(gradient: torch.Tensor | None) -> torch.Tensor | None:
             if (alive := known()) is None:
                 return None
-            turn = this.turn()
+            turn = this.turn(alive._given)
             alive._reach(turn)
             if gradient is None:  # an output that the loss does not depend on
                 return None
@@ -447,6 +447,11 @@ ONE_HOOK = (
 
 def _refuse_hook(state: object, hook: object) -> None:
     raise ValueError(f"balancing has given the model a communication hook, {ONE_HOOK}")
+
+
+def was_attached(ddp: DistributedDataParallel) -> bool:
+    """Whether the model is attached, or was and its balance is closed."""
+    return ddp in _slots
 
 
 def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
