@@ -62,6 +62,8 @@ def test_datasets_are_alike_where_their_samples_are_and_only_where_they_can_be_s
     assert likeness(whole) == likeness(rounded) == likeness(torch.utils.data.ConcatDataset([whole, shards[0]]))
     assert likeness(whole) != likeness(whole.tensors[0] + 1)
     assert likeness([1, 2]) == likeness([3, 4])
+    for kind in (torch.arange(6).bfloat16(), torch.eye(3).to_sparse(), np.array(["a", "b"]), np.array([{}, {}])):
+        assert likeness(kind)[0] == "sample 0"
 
 
 def test_layers_that_mix_the_samples_of_all_ranks_need_a_weighed_loss():

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import shapes  # noqa: E402, F401 (registers them)
-from verdicts import SHAPES, TABLE_BEGINS, Shape, table  # noqa: E402
+from verdicts import SHAPES, TABLE_BEGINS, table  # noqa: E402
 
 CASES = [(shape, ranks) for shape in SHAPES for ranks in shape.ranks]
 TOLERANCE = 1e-12
@@ -42,17 +42,18 @@ def run(ranks, out, names):
 def outcomes(request, tmp_path_factory):
     """What became of a shape: all that were selected run together, because to start ranks takes longer than to run."""
     folder = tmp_path_factory.mktemp("loops")
-    selected = [item.callspec.params for item in request.session.items if "ranks" in getattr(item, "fixturenames", ())]
-    selected = [(one["shape"], one["ranks"]) for one in selected if isinstance(one.get("shape"), Shape)]
+    here = [item for item in request.session.items if getattr(item, "module", None) is request.module]
+    selected = [item.callspec.params for item in here if hasattr(item, "callspec")]
 
     @functools.cache
     def outcomes_of(ranks):
-        names = [shape.run.__name__ for shape, count in selected if count == ranks]
+        names = [case["shape"].run.__name__ for case in selected if case["ranks"] == ranks]
         return run(ranks, folder / f"{ranks}.json", names)
 
     return lambda shape, ranks: outcomes_of(ranks)[shape.run.__name__]
 
 
+@pytest.mark.timeout(600)  # the first of them waits for all
 @pytest.mark.parametrize(("shape", "ranks"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_a_loop_of_this_shape_gets_its_verdict(outcomes, shape, ranks):
     outcome = outcomes(shape, ranks)
