@@ -4,7 +4,7 @@ import threading
 from itertools import islice
 
 import torch
-from job import EPOCHS, Samples, mse
+from job import EPOCHS, GLOBAL_BATCH, Samples, mse
 from verdicts import exact, refused, warned
 
 
@@ -179,6 +179,15 @@ def batches_that_are_skipped(job):
             if number % 3 == 1:
                 continue
             step(model, optimizer, batch)
+
+
+@warned("leave out an epoch's last, incomplete one")
+def batches_of_another_size_are_skipped(job):
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        for batch in loader:
+            if len(batch[0]) == GLOBAL_BATCH // job.world_size:
+                step(model, optimizer, batch)
 
 
 @exact
