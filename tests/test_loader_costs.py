@@ -185,6 +185,7 @@ def test_the_weight_is_the_share_of_loss_terms_and_sums_to_the_micro_batches_of_
 COLUMNS = """
 import datasets
 from paceline.coordinator.torch.loading.costs.numbers import numbers_of
+from paceline.coordinator.torch.reporting.likeness import likeness
 
 class Unread(datasets.Dataset):
     def __getitem__(self, key):
@@ -199,6 +200,10 @@ data.__class__ = Unread
 for column in ("input_ids", "length"):
     assert numbers_of(data, column, "lengths").tolist() == [9, 5, 1, 4, 1, 3]
 assert numbers_of(data, "labels", "items", zero=True).tolist() == [8, 0, 1, 4, 0, 2]
+
+data.__class__ = datasets.Dataset
+first, second = (data.shard(2, index) for index in (0, 1))
+assert likeness(data) == likeness(data.with_transform(lambda rows: 1 / 0)) == likeness(first) != likeness(second)
 """
 
 

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator.torch import BalancedLoader, attach
 from paceline.coordinator.torch.audit import MOST, LossKind, refuse_mixing_layers
+from paceline.coordinator.torch.reporting.likeness import likeness
 
 
 def sentences(weigh, power, noise, seed, ranks=2):
@@ -50,6 +51,19 @@ def test_nothing_is_said_without_unequal_batches_or_of_nonsense():
     assert not kind.wants(np.array([10, 11]))
     assert not kind.wants(None)
     assert not any(kind.learn(np.array([10.0, np.nan]), np.array([1.0, 2.0])) for _ in range(100))
+
+
+def test_datasets_are_alike_where_their_samples_are_and_only_where_they_can_be_seen():
+    whole = torch.utils.data.TensorDataset(torch.arange(1.0, 41.0).reshape(10, 4), torch.arange(10))
+    shards = [torch.utils.data.Subset(whole, range(first, 10, 2)) for first in (0, 1)]
+    assert likeness(shards[0]) == likeness(torch.utils.data.Subset(whole, list(range(0, 10, 2))))
+    assert likeness(shards[0]) != likeness(shards[1])
+    rounded = np.nextafter(whole.tensors[0].numpy(), np.inf)
+    assert likeness(whole) == likeness(rounded) == likeness(torch.utils.data.ConcatDataset([whole, shards[0]]))
+    assert likeness(whole) != likeness(whole.tensors[0] + 1)
+    assert likeness([1, 2]) == likeness([3, 4])
+    for kind in (torch.arange(6).bfloat16(), torch.eye(3).to_sparse(), np.array(["a", "b"]), np.array([{}, {}])):
+        assert likeness(kind)[0] == "sample 0"
 
 
 def test_layers_that_mix_the_samples_of_all_ranks_need_a_weighed_loss():

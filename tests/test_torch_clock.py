@@ -21,7 +21,7 @@ from paceline.coordinator.torch import BalancedLoader, attach
 from paceline.coordinator.torch.clock import Clock
 from paceline.predictors import EWMA
 from paceline.recording.torch.marks import CPUMarks
-from paceline.recording.torch.waiting import WAITS, listen, unheard
+from paceline.recording.torch.waiting import GATHERS, WAITS, listen, unheard
 
 pytestmark = pytest.mark.alone
 
@@ -144,7 +144,7 @@ def test_a_step_of_the_last_few_samples_is_left_out():
     assert np.isnan(clock.report().samples)
 
 
-@pytest.mark.parametrize("place", WAITS, ids=lambda place: place[2])
+@pytest.mark.parametrize("place", [*WAITS, *GATHERS], ids=lambda place: place[2])
 def test_the_places_where_torch_waits_are_where_they_are_looked_for(place):
     module, holder, name = place
     found = sys.modules.get(module) or __import__(module, fromlist=["_"])
@@ -189,6 +189,27 @@ def waits(rank):
     dist.barrier()
     heard["after the end"] = counting.waits - before
     return heard
+
+
+def gathers(rank):
+    """Return what is looked at before tensors are gathered, and whether gathering works after the end."""
+    looked, counting, own = [], Counting(), torch.full((2,), float(rank))
+    stop = listen(counting, lambda group, rows: looked.append((group.size(), rows.tolist())))
+    parts, whole = [torch.zeros(2), torch.zeros(2)], torch.zeros(4)
+    dist.all_gather(parts, own)
+    dist.all_gather_single(whole, own)
+    with unheard():
+        dist.all_gather(parts, own)
+    stop()
+    dist.all_gather(parts, own)
+    dist.all_gather_single(whole, own)
+    return looked, [part.tolist() for part in parts], whole.tolist()
+
+
+def test_what_is_gathered_is_looked_at_before_until_the_end():
+    for rank, (looked, parts, whole) in enumerate(run_ranks(2, gathers)):
+        assert looked == [(2, [rank, rank])] * 2
+        assert (parts, whole) == ([[0, 0], [1, 1]], [0, 0, 1, 1])
 
 
 def unheard_barrier():

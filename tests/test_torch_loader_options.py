@@ -99,10 +99,25 @@ class Stream(IterableDataset):
         return 40
 
 
-@pytest.mark.parametrize("dataset", [Stream(), iter(range(40)), {1, 2, 3}, DataLoader(range(40))])
+@pytest.mark.parametrize("dataset", [Stream(), iter(range(40)), {1, 2, 3}])
 def test_a_dataset_without_numbered_samples_is_refused(dataset):
     with pytest.raises(TypeError, match=f"dataset must be map-style.*got {type(dataset).__name__}: samples are dealt"):
         made(dataset)
+
+
+def test_a_data_loader_in_place_of_its_dataset_is_refused():
+    with pytest.raises(TypeError, match="got the DataLoader: give its dataset"):
+        made(DataLoader(range(40)))
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("sampler", "set_epoch"), ("batch_size", "global_batch"), ("x", "no x$")]
+)
+def test_attributes_that_torchs_loader_has_are_named_with_what_there_is_instead(name, instead):
+    loader = made()
+    assert not hasattr(loader, name)
+    with pytest.raises(AttributeError, match=instead):
+        getattr(loader, name)
 
 
 def test_numbers_may_come_from_numpy():

@@ -19,6 +19,7 @@ from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reporting.agreement import agree, facts_of
 from paceline.coordinator.torch.reporting.exchange import Exchange
+from paceline.coordinator.torch.reporting.likeness import different
 from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.sampled import drivers_for
 from paceline.coordinator.torch.terms import Items, Terms, terms_of
@@ -183,6 +184,7 @@ def attach(
     way = weigh if items is None else f"{weigh}, by terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
     names = agree(exchange, balanced, facts_of(balanced, predictor, policy, way, timeout, every), workers)
+    warning = different(exchange, getattr(balanced, "dataset", None))
     marks = marks_of(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
     allowance = Allowance() if isinstance(marks, CPUMarks) else None
@@ -195,6 +197,8 @@ def attach(
     how: dict[str, Any] = {"weigh": weigh, "pace": pace, "count": items}
     balance = Balance(balancer, balanced, exchange, clock, workers=names, drivers=sampled, **how)
     balance.add(model)
+    if warning:
+        balance.warn("data", warning)
     if timeout is not None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
     _listen(balanced, balance)

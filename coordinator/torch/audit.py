@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.weighting import Weigh, ddp_of
+from paceline.coordinator.torch.weighting import Weigh, ddp_of, was_attached
 
 UNEVEN = 1.2
 """Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""
@@ -67,6 +67,18 @@ SUMMED_TOO_EARLY = (
     "loader.step_ends is true"
 )
 """What is raised in place of a hang."""
+
+STEP_ALONE = (
+    "the optimiser steps on gradients of this rank alone, so the ranks' models part, even with equal batches: call the "
+    "model that was given to attach() (not model.module), and let each step's last backward pass sum gradients (not in "
+    "no_sync(), nor with a hook that steps within it)"
+)
+
+BESIDE = (
+    "The optimiser also steps {names} that belong to no attached model, and nothing weighs their gradients: averaged "
+    "plainly, samples count more on a rank with few of them. Make them part of the model, wrap them in "
+    'DistributedDataParallel and attach them too, or use attach(..., weigh="loss") and balance.scale(loss).'
+)
 
 
 class LossKind:
@@ -144,38 +156,78 @@ def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
 
 def apart(workers: Sequence[str], places: Array) -> str:
     """Return the error message for ranks at different epochs and batches, ``[W, 2 or more]``."""
+    epoch, batches = places[0, :2]
+    if (places[:, :2] == places[0, :2]).all():
+        return (
+            f"the ranks had different samples by batch {batches:.0f} of epoch {epoch:.0f}, from a sampler= that orders "
+            "them differently on each rank (seed its generator alike, and leave out a DistributedSampler, which yields "
+            "one rank's part), a stream that is divided among the ranks, or a loop that differs"
+        )
     said = [
         f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
         for worker, place in zip(workers, places, strict=True)
     ]
     return (
-        f"the ranks are not at the same place of the data: {', '.join(said)}, or had different batches on the way. "
+        f"the ranks are not at the same place of the data: {', '.join(said)}. "
         "Every rank must loop over the loader in the same way. Taking a batch on one rank only removes it from the "
         "epoch: to look at a sample, use loader.dataset[0]"
     )
 
 
 def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
-    """Return an optimiser hook that refuses an optimiser which evaluates the loss several times per step."""
+    """Return an optimiser hook that refuses steps which part the ranks, with equal batches too, or are not weighed."""
 
-    def refuse(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+    def refuse(optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         known = balance()
-        if known is None or not isinstance(optimizer, torch.optim.LBFGS):
+        if known is None or known.closed:
             return
-        ours = {id(parameter) for model in known.models for parameter in model.parameters()}
-        if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+        if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, known.models):
             raise RuntimeError(
                 "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal "
                 "batches. Use an optimiser that evaluates the loss once per step"
             )
+        # A closure computes gradients within the step. To look at the parameters takes long, and nearly no step does.
+        if not _closure_in(arguments) and (models := known.unsummed()) and _steps(optimizer, models):
+            raise RuntimeError(STEP_ALONE)
+        if known.audits(optimizer):
+            for sentence in (*of_the_process(known.models, known.weigh), *_beside(optimizer, known.models)):
+                known.warn(sentence, sentence)
 
     return refuse
+
+
+def _steps(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> bool:
+    """Whether the optimiser steps parameters of these models that have a gradient."""
+    ours = {id(parameter) for model in models for parameter in model.parameters()}
+    return any(id(parameter) in ours for parameter in _stepped(optimizer))
+
+
+def _beside(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> Iterator[str]:
+    """Yield a warning if the optimiser steps parameters of these models, and others beside them."""
+    stepped = {id(one): one for one in _stepped(optimizer)}
+    ours = {id(one) for model in models for one in model.parameters()}
+    # DistributedDataParallel sums other models' gradients, of which another warning tells.
+    summed = {id(one) for ddp in _living(DistributedDataParallel) for one in ddp.parameters()}
+    beside = [one for number, one in stepped.items() if number not in ours and number not in summed]
+    if beside and not ours.isdisjoint(stepped):
+        yield BESIDE.format(names=f"{len(beside)} parameters (such as one of shape {list(beside[0].shape)})")
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+
+
+def _closure_in(arguments: tuple[Any, ...]) -> bool:
+    """Whether a step, of these positional and named arguments, was given a closure."""
+    positional, named = arguments
+    return any(map(callable, [*positional, *named.values()]))
 
 
 def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[str]:
     """Yield warnings about other objects in this process that do not suit unequal batches."""
     balanced = {id(ddp_of(model)) for model in models}
-    others = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced and _trains(ddp)]
+    living = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced]
+    others = [ddp for ddp in living if _trains(ddp) and not was_attached(ddp)]
     if others and weigh != "none":
         yield (
             f"A further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this process "

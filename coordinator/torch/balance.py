@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from paceline.coordinator.balancer import LoadBalancer
@@ -22,6 +23,7 @@ from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.clock import Clock
+from paceline.coordinator.torch.equal_shapes import EqualShapes
 from paceline.coordinator.torch.passes import Passes
 from paceline.coordinator.torch.planning import Planning
 from paceline.coordinator.torch.protocol import Loader
@@ -82,10 +84,11 @@ class Balance(Passes):
         self._started = self._wall_seconds = math.nan
         self._out_of_memory = False
         self._looked = False
+        self._audited: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._planning = Planning(balancer, loader, exchange, workers, self._pace, len(self._drivers))
         self._first_sizes = self.plan.sizes
         # Ended with it: a job that drops its model and loader drops the balance too.
-        stop_listening = listen(self)
+        stop_listening = listen(self, EqualShapes(loader, dist.get_process_group_ranks(exchange.group)))
         refusal = register_optimizer_step_pre_hook(audit.refuse_for(weakref.ref(self)))
         self._end = weakref.finalize(self, _call_all, stop_listening, refusal.remove, exchange.close)
         self._end.atexit = False  # when the interpreter ends, torch has taken its groups down
@@ -120,6 +123,17 @@ class Balance(Passes):
         """Whether it was taken off."""
         return not self._end.alive
 
+    def unsummed(self) -> list[torch.nn.Module]:
+        """Return the models whose gradients, if they have any, are those of this rank alone."""
+        return [weighting.model for weighting in self._weightings if weighting.alone]
+
+    def audits(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it is time to look at what an optimiser steps: once, and not while batches are equal."""
+        if not self._looked or self.weigh not in ("gradients", "sum") or optimizer in self._audited:
+            return False
+        self._audited.add(optimizer)
+        return True
+
     def add(self, model: torch.nn.Module) -> None:
         """Balance a further model that trains on the same batches; :func:`attach` calls it."""
         self._models.append(model)
@@ -137,8 +151,11 @@ class Balance(Passes):
         """
         if self.weigh != "loss":
             raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")')
+        if not self._unscaled:
+            for weighting in self._weightings:
+                weighting.trains()
         if self._batch_turn is None:
-            raise RuntimeError("scale() needs a forward pass of the attached model in training mode before it")
+            raise RuntimeError("scale() needs a forward pass of the attached model before it")
         self._unscaled = False
         return loss * (self._batch_turn.share * self._loader.world_size)
 

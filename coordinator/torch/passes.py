@@ -16,7 +16,7 @@ from paceline._arrays import Sizes
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.dealt import Dealt
-from paceline.coordinator.torch.handed import Handed, Sight, Turn, lengths
+from paceline.coordinator.torch.handed import FAR_AHEAD, Handed, Sight, Turn, lengths
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reporting.reports import LEAST
 from paceline.coordinator.torch.terms import Items
@@ -62,6 +62,7 @@ class Passes(ABC):
         self._looks = False
         self._unscaled = False
         self._batch_turn: Turn | None = None
+        self._taken = self._computed = 0  # batches of the loop under way, and those that a model was given
         # The thread's own time: by the clock, what the network does for the gradients meanwhile would count as ours.
         self._spent = 0.0
         self._log_norm = math.nan
@@ -90,9 +91,14 @@ class Passes(ABC):
             terms = _checked_terms(self._count(batch))
             dealt = replace(dealt, weight=1.0 if self.weigh == "sum" else terms, part=terms, whole=1.0)
         self._handed.add(sizes_W, dealt)
+        self._taken += 1
+        if self._taken == FAR_AHEAD:
+            self._say_what_is_skipped()
 
     def start_loop(self) -> None:
         """Forget batches of a loop that is over."""
+        self._say_what_is_skipped()
+        self._taken = self._computed = 0
         self._handed.clear()
         self._micro_batches = 0
 
@@ -112,6 +118,7 @@ class Passes(ABC):
             self._fresh = self._unscaled = True
             self._looks = not (self._costs or self.adds_parts) and self._losses.wants(self._handed.sizes)
             self._micro_batches += 1
+            self._computed += 1
             counts = turn.total >= LEAST * self._loader.global_batch
             self._clock.forward(turn.samples, counts=counts, features=turn.features)
         if turn.known:
@@ -212,6 +219,16 @@ class Passes(ABC):
                 "order",
                 "The model is given data in which no sizes can be seen, and batches are fetched ahead: they are taken "
                 "to be computed in the order in which they were fetched.",
+            )
+
+    def _say_what_is_skipped(self) -> None:
+        """Warn of a loop that trains on the lesser part of its batches; one that trains on none looks at data only."""
+        if 0 < 2 * self._computed < self._taken:
+            self.warn(
+                "skipped",
+                f"The loop took {self._taken} batches, and gave the model {self._computed} of them. If it leaves out "
+                "batches of another size than one it expects, it leaves out nearly all: balanced batches differ in "
+                "size. To leave out an epoch's last, incomplete one, give the loader drop_last=True.",
             )
 
     def warn(self, about: str, sentence: str) -> None:

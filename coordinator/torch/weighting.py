@@ -85,6 +85,25 @@ class Listener(Protocol):
         ...
 
 
+class _Pass:
+    """A forward pass with gradients: in training mode it takes its turn at once, in evaluation mode once it trains.
+
+    A model in evaluation mode may be trained too, such as one whose statistics are kept. Only the gradients that come
+    back tell it from a validation that computes gradients in vain.
+    """
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._inputs = args, kwargs
+        self._turn: Turn | None = None
+
+    def turn(self, given: Callable[[Sequence[Any], Mapping[str, Any]], Turn]) -> Turn:
+        """Return its turn, which it takes in the first call."""
+        if self._turn is None:
+            self._turn = given(*self._inputs)
+            self._inputs = (), {}  # not kept any longer than they have to
+        return self._turn
+
+
 class Weighting:
     """The hooks on one model.
 
@@ -104,13 +123,14 @@ class Weighting:
         self.exchange = exchange
         self.in_backward = False
         self._sight = Sight()
-        self._turn: Turn | None = None
+        self._pass: _Pass | None = None
         self._last_turn: Turn | None = None
         self._reached: Turn | None = None
         self._scale = 0.0
         self._part = 0.0
         self._summed_parts = 0
         self._unsummed = False
+        self._syncs = True
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
         before = model.register_forward_pre_hook(Only(model, self._before_forward), with_kwargs=True)
@@ -127,21 +147,42 @@ class Weighting:
         if self._ddp is not None:
             _slots[self._ddp].weighting = None
 
+    @property
+    def alone(self) -> bool:
+        """Whether a step taken now would use gradients of this rank alone, if the model has any."""
+        if self._ddp is None or self._last_turn is None:
+            return self._ddp is not None
+        # After a forward pass that sums, gradients that wait are those of inputs alone, as for adversarial examples.
+        return self._unsummed and (self.in_backward or not self._syncs)
+
     # -- forward and backward --------------------------------------------------------------------------------------
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self._turn = None
+        self._pass = None
+        if not torch.is_grad_enabled():
+            return
+        self._pass = _Pass(args, kwargs)
+        self._syncs = self._ddp is None or self._ddp.require_backward_grad_sync
         # Trainers may leave the wrapper in evaluation mode after validation while the model inside trains.
         inside = module if self._ddp is None else self._ddp.module
-        if (module.training or inside.training) and torch.is_grad_enabled():
+        if module.training or inside.training:
             self.in_backward = False  # after an error in a backward pass, its end was never reported
-            turn = self._turn = self._last_turn = self.listener.given(args, kwargs, self._sight)
+            turn = self._pass.turn(self._given)
             if turn.features and self._ddp is not None:  # a recorder's hook on the module inside comes next
                 tell(self.listener.work_of(turn))
 
+    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Turn:
+        self._last_turn = self.listener.given(args, kwargs, self._sight)
+        return self._last_turn
+
+    def trains(self) -> None:
+        """Note that the last forward pass is for training: it may have been one in evaluation mode, with gradients."""
+        if self._pass is not None:
+            self._pass.turn(self._given)
+
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
-        turn = self._turn
-        if turn is None:
+        this = self._pass
+        if this is None:
             return
 
         # A weak reference: a model may keep its output, and Python's garbage collector cannot see the cycle through
@@ -151,6 +192,7 @@ class Weighting:
         def reached(gradient: torch.Tensor | None) -> torch.Tensor | None:
             if (alive := known()) is None:
                 return None
+            turn = this.turn(alive._given)
             alive._reach(turn)
             if gradient is None:  # an output that the loss does not depend on
                 return None
@@ -273,6 +315,8 @@ class Weighting:
     def _weight(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> float:
         """Return the weight of this rank; at the first bucket, start to sum the weights of all ranks if necessary."""
         # Without `_reached`, the model's output was of a kind whose tensors could not be hooked.
+        if not self._unsummed:
+            self.trains()
         turn = self._reached if self._unsummed else self._last_turn
         if turn is None:
             raise RuntimeError(
@@ -395,6 +439,21 @@ def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
 _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()
 
 
+ONE_HOOK = (
+    "and DistributedDataParallel takes only one, which balancing needs: remove yours, or the optimiser that steps "
+    "within the backward pass"
+)
+
+
+def _refuse_hook(state: object, hook: object) -> None:
+    raise ValueError(f"balancing has given the model a communication hook, {ONE_HOOK}")
+
+
+def was_attached(ddp: DistributedDataParallel) -> bool:
+    """Whether the model is attached, or was and its balance is closed."""
+    return ddp in _slots
+
+
 def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
     slot = _slots.get(ddp)
     if slot is None:
@@ -403,10 +462,9 @@ def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
             group: Any = ddp.process_group
             ddp.register_comm_hook(None, _hook_for(slot, group))
         except RuntimeError as error:
-            raise ValueError(
-                "the model already has a communication hook, and DistributedDataParallel takes only one, which "
-                "balancing needs: remove yours"
-            ) from error
+            raise ValueError(f"the model already has a communication hook, {ONE_HOOK}") from error
+        # One of the script, or of torch for an optimiser that steps within the backward pass, comes later.
+        ddp.register_comm_hook = _refuse_hook  # type: ignore[method-assign]
         _slots[ddp] = slot
     elif slot.weighting is not None:
         raise ValueError("the model is attached already: close() that balance before attaching it again")

@@ -8,6 +8,7 @@ functions of torch, which are wrapped while there is a listener.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,6 +26,16 @@ WAITS = (
 """Where torch blocks: module, class or None, and name. The names are private to torch. A test checks that they exist in
 the tested version; if one is missing, its waiting counts as the worker's own time."""
 
+GATHERS = (
+    ("torch._C._distributed_c10d", "ProcessGroup", "allgather"),
+    ("torch._C._distributed_c10d", "ProcessGroup", "all_gather_single"),
+    ("torch._C._distributed_c10d", "ProcessGroup", "_allgather_base"),  # its name in older versions
+)
+"""Where tensors of all ranks are gathered, in the same form; if one is missing, it is not looked at."""
+
+BeforeGather = Callable[[Any, Any], None]
+"""Called with the process group and this rank's tensor."""
+
 
 class Listener(Protocol):
     """An object that is notified when the training thread waits."""
@@ -39,16 +50,17 @@ class Listener(Protocol):
 
 
 _lock = threading.Lock()
-_listeners: list[tuple[weakref.ref[Listener], int]] = []
+_listeners: list[tuple[weakref.ref[Listener], int, BeforeGather | None]] = []
 _originals: dict[tuple[str, str | None, str], Callable[..., Any]] = {}
 _inside = threading.local()
 
 
-def listen(listener: Listener) -> Callable[[], None]:
+def listen(listener: Listener, before_gather: BeforeGather | None = None) -> Callable[[], None]:
     """Notify a listener whenever the calling thread, the one that trains, waits; return a function that ends this.
 
     The listener is held weakly, so that measuring a model does not keep it alive. Waits of other threads, such as one
-    that writes checkpoints, are not reported, because they delay no training.
+    that writes checkpoints, are not reported, because they delay no training. ``before_gather``, which must not hold
+    the listener, is called before tensors of all ranks are gathered; an error in it keeps them from being so.
 
     Examples
     --------
@@ -73,7 +85,7 @@ def listen(listener: Listener) -> Callable[[], None]:
     with _lock:
         if not _listeners:
             _replace()
-        known = (weakref.ref(listener), threading.get_ident())
+        known = (weakref.ref(listener), threading.get_ident(), before_gather)
         _listeners.append(known)
 
     def stop() -> None:
@@ -98,11 +110,13 @@ def unheard() -> Iterator[None]:
 
 
 def _replace() -> None:
-    for place in WAITS:
-        holder = _holder(place)
-        if holder is not None and hasattr(holder, place[2]):
-            _originals[place] = getattr(holder, place[2])
-            setattr(holder, place[2], _timed(_originals[place]))
+    for wrapped, places in ((_timed, WAITS), (_announced, GATHERS)):
+        for place in places:
+            holder = _holder(place)
+            if holder is not None and hasattr(holder, place[2]):
+                # Not `getattr`: of a method in C++ it returns the function, which would not be bound once restored.
+                _originals[place] = inspect.getattr_static(holder, place[2])
+                setattr(holder, place[2], wrapped(_originals[place]))
 
 
 def _restore() -> None:
@@ -137,11 +151,24 @@ def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
     return timed
 
 
+def _announced(gather: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(gather)
+    def announced(group: Any, outputs: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        if not getattr(_inside, "depth", 0):
+            here = threading.get_ident()
+            for check in [check for _, trains, check in _listeners if check and trains == here]:
+                with unheard():
+                    check(group, inputs[0] if isinstance(inputs, list) else inputs)
+        return gather(group, outputs, inputs, *args, **named)
+
+    return announced
+
+
 def _told_here() -> list[Listener]:
     """Return the listeners whose training this thread runs."""
     here = threading.get_ident()
-    told = [known for known, trains in _listeners if trains == here]
+    told = [known for known, trains, _ in _listeners if trains == here]
     # The backward pass on a CUDA device runs in a thread that torch made, and Python shows such threads as dummies.
     if not told and isinstance(threading.current_thread(), threading._DummyThread) and torch.cuda.is_initialized():
-        told = [known for known, _ in _listeners]
+        told = [known for known, *_ in _listeners]
     return [listener for known in told if (listener := known()) is not None]

@@ -72,13 +72,13 @@ def deviation(shape, drawn, lengths, said_R):
 
 def main():
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(220, exit=True)  # says where a rank hangs
     dist.init_process_group("gloo")
     out, *only = sys.argv[1:]
     outcomes = {}
     gc.freeze()  # what the imports made stays: to look through it for every shape takes half of all the time
     for shape in SHAPES:
         if dist.get_world_size() in shape.ranks and (not only or shape.run.__name__ in only):
+            faulthandler.dump_traceback_later(60, exit=True)  # says where a rank hangs
             outcomes[shape.run.__name__] = outcome_of(shape)
             if dist.get_rank() == 0:
                 Path(out).write_text(json.dumps(outcomes))

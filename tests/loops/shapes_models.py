@@ -146,3 +146,62 @@ def steps_on_a_second_plain_loader_in_turns(job):
         optimizer.zero_grad()
         model(other).square().mean().backward()
         optimizer.step()
+
+
+@warned("The optimiser also steps")
+def a_head_beside_the_model(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    head = job.keep(torch.nn.Linear(3, 3).double())
+    job.attach(model, loader)
+    optimizer = job.sgd(model, head)
+    for inputs, targets, _ in loader:
+        optimizer.zero_grad()
+        mse(head(model(inputs)), targets).backward()
+        for parameter in head.parameters():
+            parameter.grad = job.all_reduce(parameter.grad) / job.world_size
+        optimizer.step()
+
+
+class Queued(torch.nn.Module):
+    """Contrasts samples with a queue of the keys that all ranks have seen (as MoCo does)."""
+
+    def __init__(self, network, gathered):
+        super().__init__()
+        self.network, self.gathered = network, gathered
+        self.register_buffer("queue", torch.randn(48, 3, dtype=torch.float64))
+
+    def forward(self, inputs):
+        rows = self.network(inputs)
+        with torch.no_grad():
+            keys = self.network(-inputs)
+        near, far = (rows * keys).sum(1, keepdim=True), rows @ self.queue.T.clone()
+        self.queue = torch.cat([self.gathered(keys), self.queue])[:48]
+        return torch.cat([near, far], 1)
+
+
+def queued(job, gathered):
+    model, loader = job.ddp(Queued(job.network(), (lambda keys: keys) if job.alone else gathered)), job.loader()
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, _, _ in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), torch.zeros(len(inputs), dtype=torch.long)).backward()
+            optimizer.step()
+
+
+@exact(ranks=(2, 4))
+def a_queue_of_the_keys_of_all_ranks(job):
+    from paceline.coordinator.torch import gather_rows
+
+    queued(job, gather_rows)
+
+
+@refused("all_gather needs the same shape on every rank", ranks=(2, 4))
+def a_queue_of_keys_that_are_gathered_by_torch(job):
+    def gathered(keys):
+        parts = [torch.empty_like(keys) for _ in range(job.world_size)]
+        torch.distributed.all_gather(parts, keys)
+        return torch.cat(parts)
+
+    queued(job, gathered)

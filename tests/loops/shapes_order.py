@@ -4,7 +4,7 @@ import threading
 from itertools import islice
 
 import torch
-from job import EPOCHS, Samples, mse
+from job import EPOCHS, GLOBAL_BATCH, Samples, mse
 from verdicts import exact, refused, warned
 
 
@@ -181,6 +181,15 @@ def batches_that_are_skipped(job):
             step(model, optimizer, batch)
 
 
+@warned("leave out an epoch's last, incomplete one")
+def batches_of_another_size_are_skipped(job):
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        for batch in loader:
+            if len(batch[0]) == GLOBAL_BATCH // job.world_size:
+                step(model, optimizer, batch)
+
+
 @exact
 def evaluation_in_between(job):
     model, loader, optimizer = begun(job)
@@ -238,11 +247,39 @@ def ranks_that_treat_the_last_batch_differently(job):
 
 
 @exact
+def training_goes_on_in_evaluation_mode(job):
+    """As in scripts that forget train() after validation, or keep what layers have learnt of the data."""
+    model, loader, optimizer = begun(job)
+    held_out = Samples()
+    for _ in range(EPOCHS):
+        for batch in loader:
+            step(model, optimizer, batch)
+        model.eval()
+        mse(model(held_out.inputs), held_out.targets)  # with gradients, in vain
+
+
+@exact
 def a_sampler_of_the_users_own(job):
     model, loader, optimizer = begun(job, sampler=torch.utils.data.SequentialSampler(range(96)))
     for _ in range(EPOCHS):
         for batch in loader:
             step(model, optimizer, batch)
+
+
+@refused("the ranks had different samples")
+def a_sampler_that_is_not_seeded(job):
+    chance = torch.Generator().manual_seed(job.rank)
+    model, loader, optimizer = begun(job, sampler=torch.utils.data.RandomSampler(range(96), generator=chance))
+    for batch in loader:
+        step(model, optimizer, batch)
+
+
+@warned("The ranks have different data")
+def a_part_of_the_data_on_each_rank(job):
+    own = torch.utils.data.Subset(Samples(), range(job.rank, 102, job.world_size))
+    model, loader, optimizer = begun(job, dataset=own)
+    for batch in loader:
+        step(model, optimizer, batch)
 
 
 @refused("shuffle")

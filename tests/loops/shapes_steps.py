@@ -112,6 +112,34 @@ def an_average_of_the_model_beside_it(job):
 
 
 @exact
+def a_step_of_two_passes(job):
+    """The second where the loss of the first is largest nearby (sharpness-aware minimisation)."""
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            mse(model(inputs), targets).backward()
+            away = [0.5 * parameter.grad for parameter in model.parameters()]
+            with torch.no_grad():
+                torch._foreach_add_([*model.parameters()], away)
+            optimizer.zero_grad()
+            mse(model(inputs), targets).backward()
+            with torch.no_grad():
+                torch._foreach_sub_([*model.parameters()], away)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@refused("the optimiser steps on gradients of this rank alone")
+def steps_between_averages_of_the_model(job):
+    model, loader, optimizer = begun(job)
+    for batch in loader:
+        with job.no_sync(model):
+            step(model, optimizer, batch)
+        for parameter in model.parameters():
+            parameter.data = job.all_reduce(parameter.data) / job.world_size
+
+
+@exact
 def frozen_layers(job):
     network = job.network()
     network[0].requires_grad_(False)

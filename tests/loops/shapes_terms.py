@@ -134,6 +134,20 @@ def sums_over_terms_that_only_a_balanced_batch_shows(job):
     counted(job, squares, weigh="sum")
 
 
+@exact
+def a_mean_weighted_by_the_class_of_a_sample(job):
+    """Divided by the weights of the rank's samples: their sum is the number of its terms."""
+    weight = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
+    model, loader = job.ddp(job.network()), job.loader()
+    job.attach(model, loader, items=lambda batch: weight[batch[1].argmax(1)].sum())
+    optimizer = job.sgd(model)
+    for _ in range(EPOCHS):
+        for inputs, targets, _ in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), targets.argmax(1), weight=weight).backward()
+            optimizer.step()
+
+
 @exact(ranks=(2, 4))
 def terms_that_only_balanced_micro_batches_show(job):
     counted(job, micro_batch=4, accumulate="balance", global_batch=32)

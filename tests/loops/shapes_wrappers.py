@@ -113,6 +113,42 @@ def a_communication_hook_of_the_users_own(job):
     job.attach(model, job.loader())
 
 
+@refused("takes only one, which balancing needs")
+def a_communication_hook_after_attaching(job):
+    model = job.ddp(job.network())
+    job.attach(model, job.loader())
+    model.register_comm_hook(None, lambda state, bucket: None)
+
+
+@refused("call the model that was given to attach() (not model.module)")
+def the_model_inside_is_called(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    job.attach(model, loader)
+    for batch in loader:
+        step(model if job.alone else model.module, job.sgd(model), batch)
+
+
+class Clicks(torch.nn.Module):
+    """A table of which a batch touches few rows, whose gradients are sparse."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.table, self.network = torch.nn.EmbeddingBag(20, 6, mode="sum", sparse=True).double(), network
+
+    def forward(self, inputs):
+        return self.network(inputs + self.table((10 * inputs.abs()).long().clamp(max=19)))
+
+
+@exact
+def sparse_gradients(job):
+    model, loader = job.ddp(Clicks(job.network())), job.loader()
+    job.attach(model, loader)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(EPOCHS):
+        for batch in loader:
+            step(model, optimizer, batch)
+
+
 @exact
 def a_join_for_uneven_numbers_of_batches(job):
     model, loader = job.ddp(job.network()), job.loader()

@@ -1,10 +1,10 @@
 """Whatever a loop looks like, balancing it is exact, refused or warned about: never silently different."""
 
+import functools
 import json
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,26 +32,28 @@ def run(ranks, out, names):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source), "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     done = subprocess.run(
-        [*command, str(HERE / "run.py"), str(out), *names], capture_output=True, text=True, env=environment, timeout=240
+        [*command, str(HERE / "run.py"), str(out), *names], capture_output=True, text=True, env=environment, timeout=500
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(out.read_text())
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """What became of a shape: all of as many ranks run together when the first is asked for."""
+def outcomes(request, tmp_path_factory):
+    """What became of a shape: all that were selected run together, because to start ranks takes longer than to run."""
     folder = tmp_path_factory.mktemp("loops")
+    here = [item for item in request.session.items if getattr(item, "module", None) is request.module]
+    selected = [item.callspec.params for item in here if hasattr(item, "callspec")]
 
-    @cache
-    def of_all(ranks):
-        # To start the processes takes longer than to run a dozen shapes.
-        names = [shape.run.__name__ for shape, count in CASES if count == ranks]
+    @functools.cache
+    def outcomes_of(ranks):
+        names = [case["shape"].run.__name__ for case in selected if case["ranks"] == ranks]
         return run(ranks, folder / f"{ranks}.json", names)
 
-    return lambda shape, ranks: of_all(ranks)[shape.run.__name__]
+    return lambda shape, ranks: outcomes_of(ranks)[shape.run.__name__]
 
 
+@pytest.mark.timeout(600)  # the first of them waits for all
 @pytest.mark.parametrize(("shape", "ranks"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_a_loop_of_this_shape_gets_its_verdict(outcomes, shape, ranks):
     outcome = outcomes(shape, ranks)

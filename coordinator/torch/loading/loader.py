@@ -24,7 +24,7 @@ from paceline.coordinator.torch.loading.micro import (
     micro_dealt,
     pieces,
 )
-from paceline.coordinator.torch.loading.options import Loading, refuse, require_samples, whole
+from paceline.coordinator.torch.loading.options import UNKNOWN, Loading, refuse, require_samples, whole
 from paceline.coordinator.torch.loading.progress import Progress
 from paceline.coordinator.torch.loading.shares import Shares
 from paceline.coordinator.torch.loading.source import source
@@ -172,6 +172,10 @@ class BalancedLoader(HandsOut):
         self._collated = self.micro_batch is not None and collate_fn is not None
         collate = Pieces(collate_fn, self.micro_batch) if collate_fn and self.micro_batch else collate_fn
         self._source = source(dataset, self._dealer, self.rank, collate, loading)
+
+    def __getattr__(self, name: str) -> Never:
+        """Say what there is in place of an attribute that scripts ask torch's loader for."""
+        raise AttributeError(f"BalancedLoader has no {name}" + (f": {UNKNOWN[name]}" if name in UNKNOWN else ""))
 
     @property
     def coefficients(self) -> Array | None:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
 
@@ -23,6 +23,13 @@ INSTEAD = {
     "num_replicas": "give world_size, the number of ranks",
 }
 """Options of torch's loaders and samplers that this one has not, and what to do about it."""
+
+UNKNOWN = {
+    "sampler": "epochs count up by themselves, and loader.set_epoch(epoch) chooses one",
+    "batch_size": "this rank's changes from batch to batch, and loader.global_batch is that of all ranks",
+    "batch_sampler": DRAWS,
+}
+"""Attributes of torch's loader that this one has not, and what there is instead."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,8 @@ def place(rank: int, world_size: int) -> tuple[int, int]:
 
 def require_samples(dataset: Any, world_size: int, least: int) -> None:
     """Refuse a dataset that does not give any sample by its number, or has too few for a single batch."""
+    if isinstance(dataset, DataLoader):
+        raise TypeError("dataset must be what a DataLoader loads, got the DataLoader: give its dataset")
     if isinstance(dataset, IterableDataset) or not all(hasattr(dataset, name) for name in ("__len__", "__getitem__")):
         raise TypeError(
             f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples are dealt "

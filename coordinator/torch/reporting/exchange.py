@@ -73,7 +73,8 @@ class Exchange:
             self._rows = list(self._all)
         self._own.numpy()[:] = report_F
         # dist.all_gather without its Python checks: this runs in every exchange.
-        self._work = self.group.allgather([self._rows], [self._own])
+        with unheard():
+            self._work = self.group.allgather([self._rows], [self._own])
 
     def receive(self) -> Array:
         """Return the reports of all ranks, ``[W, F]``, as soon as the last has arrived.

@@ -1,0 +1,60 @@
+"""Refuses to gather rows of which ranks have different numbers: torch would abort, hang or return wrong numbers.
+
+A loss over all ranks, a queue of keys or a metric often gathers the rows of a batch, and relies on equal batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paceline.coordinator.torch.protocol import Loader
+
+ENOUGH = 8
+"""Looks at gathered tensors of one kind, each a small exchange of its own: models that shard gather hundreds a step."""
+
+
+class EqualShapes:
+    """Compares what ranks are about to gather, while their batches differ in size.
+
+    Parameters
+    ----------
+    loader
+        Its batches may differ. Whether they do is the same on every rank, so all ranks look, or none does.
+    ranks
+        The ranks that train on it; a group with others in it is not looked at, as those would not take part.
+    """
+
+    def __init__(self, loader: Loader, ranks: Sequence[int]) -> None:
+        self.loader = loader
+        self.ranks = frozenset(ranks)
+        self._looks: Counter[tuple[str, torch.dtype, int]] = Counter()
+
+    def __call__(self, group: Any, rows: torch.Tensor) -> None:
+        """Compare the lengths of tensors.
+
+        Raises
+        ------
+        RuntimeError
+            On every rank of the group, if they differ.
+        """
+        sizes = self.loader.batch_sizes.tolist()
+        kind = (group.group_name, rows.dtype, rows.dim())  # only what is alike on all ranks
+        if len(set(sizes)) == 1 or self._looks[kind] >= ENOUGH:
+            return
+        if not self.ranks.issuperset(dist.get_process_group_ranks(group)):
+            return
+        self._looks[kind] += 1
+        own = torch.tensor([rows.numel()], device=rows.device)
+        lengths = [torch.zeros_like(own) for _ in range(group.size())]
+        group.allgather([lengths], [own]).wait()
+        numbers = [int(length) for length in lengths]
+        if len(set(numbers)) > 1:
+            raise RuntimeError(
+                f"all_gather needs the same shape on every rank, but was given {numbers} numbers, by rank: balanced "
+                f"batches differ in size, here {sizes}. Gather with paceline.coordinator.torch.gather_rows(rows)"
+            )
