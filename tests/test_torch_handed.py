@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.coordinator.torch.handed import Handed, Sight, lengths
+from paceline.coordinator.torch.weighing.handed import Handed, Sight, lengths
 
 GLOBAL_BATCH = 12
 

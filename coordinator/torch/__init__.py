@@ -11,8 +11,8 @@ from paceline.coordinator.torch.gather import gather_rows  # noqa: E402
 from paceline.coordinator.torch.loading.loader import BalancedLoader  # noqa: E402
 from paceline.coordinator.torch.reporting.exchange import LostRankError  # noqa: E402
 from paceline.coordinator.torch.streaming.loader import StreamLoader  # noqa: E402
-from paceline.coordinator.torch.terms import Terms  # noqa: E402
-from paceline.coordinator.torch.weighting import BalanceWarning  # noqa: E402
+from paceline.coordinator.torch.weighing.listener import BalanceWarning  # noqa: E402
+from paceline.coordinator.torch.weighing.terms import Terms  # noqa: E402
 
 __all__ = [
     "Balance",

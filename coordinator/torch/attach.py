@@ -22,8 +22,9 @@ from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.likeness import different
 from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.sampled import drivers_for
-from paceline.coordinator.torch.terms import Items, Terms, terms_of
-from paceline.coordinator.torch.weighting import Weigh, ddp_of
+from paceline.coordinator.torch.weighing.hooks import ddp_of
+from paceline.coordinator.torch.weighing.listener import Weigh
+from paceline.coordinator.torch.weighing.terms import Items, Terms, terms_of
 from paceline.predictors import Auto, Predictor
 from paceline.recording.allowance import Allowance
 from paceline.recording.drivers import Driver

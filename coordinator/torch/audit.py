@@ -15,7 +15,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.weighting import Weigh, ddp_of, was_attached
+from paceline.coordinator.torch.weighing.hooks import ddp_of, was_attached
+from paceline.coordinator.torch.weighing.listener import Weigh
 
 UNEVEN = 1.2
 """Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""

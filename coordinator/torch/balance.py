@@ -31,8 +31,10 @@ from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.pace import EXCHANGE_SECONDS, Pace, usual
 from paceline.coordinator.torch.reporting.reports import RankReports
 from paceline.coordinator.torch.state import from_torch, to_torch
-from paceline.coordinator.torch.terms import Items
-from paceline.coordinator.torch.weighting import Weigh, Weighting, ddp_of
+from paceline.coordinator.torch.weighing.hooks import ddp_of
+from paceline.coordinator.torch.weighing.listener import Weigh
+from paceline.coordinator.torch.weighing.terms import Items
+from paceline.coordinator.torch.weighing.weighting import Weighting
 from paceline.coordinator.work import WorkModel
 from paceline.recording.drivers import Driver
 from paceline.recording.torch.waiting import listen

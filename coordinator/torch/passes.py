@@ -15,12 +15,12 @@ import torch
 from paceline._arrays import Sizes
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.clock import Clock
-from paceline.coordinator.torch.dealt import Dealt
-from paceline.coordinator.torch.handed import FAR_AHEAD, Handed, Sight, Turn, lengths
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reporting.reports import LEAST
-from paceline.coordinator.torch.terms import Items
-from paceline.coordinator.torch.weighting import BalanceWarning, Weigh
+from paceline.coordinator.torch.weighing.dealt import Dealt
+from paceline.coordinator.torch.weighing.handed import FAR_AHEAD, Handed, Sight, Turn, lengths
+from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
+from paceline.coordinator.torch.weighing.terms import Items
 
 TINY = 1e-300
 """A gradient of which even the logarithm is finite."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.dealt import Dealt
+from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
 class Loader(Protocol):

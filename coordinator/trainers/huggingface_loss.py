@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from paceline.coordinator.torch import BalanceWarning
-from paceline.coordinator.torch.weighting import Weigh
+from paceline.coordinator.torch.weighing.listener import Weigh
 
 COUNT = 64.0
 """A number of tokens to try; a loss divided by it is half as large with twice the number."""

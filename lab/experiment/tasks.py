@@ -15,7 +15,7 @@ from paceline.lab.models import MODELS, Task
 if TYPE_CHECKING:
     import torch
 
-    from paceline.coordinator.torch.weighting import Weigh
+    from paceline.coordinator.torch.weighing.listener import Weigh
 
 
 @dataclass(frozen=True)

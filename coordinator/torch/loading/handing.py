@@ -8,9 +8,9 @@ from typing import Any
 import torch.distributed as dist
 
 from paceline._arrays import Sizes
-from paceline.coordinator.torch.dealt import Dealt
 from paceline.coordinator.torch.loading.options import place
 from paceline.coordinator.torch.loading.shares import Shares
+from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
 class HandsOut:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.dealt import Dealt
 from paceline.coordinator.torch.loading.costs.cost_dealer import CostDealer, dealer_for, mean_batch
 from paceline.coordinator.torch.loading.costs.costs import costs_of
 from paceline.coordinator.torch.loading.costs.numbers import Numbers
@@ -28,6 +27,7 @@ from paceline.coordinator.torch.loading.options import UNKNOWN, Loading, refuse,
 from paceline.coordinator.torch.loading.progress import Progress
 from paceline.coordinator.torch.loading.shares import Shares
 from paceline.coordinator.torch.loading.source import source
+from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
 class BalancedLoader(HandsOut):

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Sizes
-from paceline.coordinator.torch.dealt import Dealt
 from paceline.coordinator.torch.loading.chunks import Collate
 from paceline.coordinator.torch.loading.costs.cost_dealer import CostDealer
 from paceline.coordinator.torch.loading.dealer import Dealer
 from paceline.coordinator.torch.loading.options import whole
 from paceline.coordinator.torch.loading.rows import cut
+from paceline.coordinator.torch.weighing.dealt import Dealt
 
 BALANCE = "balance"
 """The value of ``accumulate`` with which ranks have different numbers of micro-batches."""

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
 from paceline._arrays import Array
-from paceline.coordinator.torch.dealt import Dealt
 from paceline.coordinator.torch.loading.costs.costs import STEADY, require_rules
 from paceline.coordinator.torch.loading.handing import HandsOut, placed
 from paceline.coordinator.torch.loading.loop import Loop
 from paceline.coordinator.torch.loading.options import whole
 from paceline.coordinator.torch.loading.shares import Shares
 from paceline.coordinator.torch.streaming.draw import Asked, Number, digest_of, mixed
+from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.work import sum_of_products
 from paceline.solver import assign
 

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.coordinator.torch.handed import Sight, Turn
 from paceline.coordinator.torch.reporting.exchange import Exchange
-from paceline.coordinator.torch.weighting import BalanceWarning, Weigh, Weighting, ddp_of
+from paceline.coordinator.torch.weighing.handed import Sight, Turn
+from paceline.coordinator.torch.weighing.hooks import ddp_of
+from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
+from paceline.coordinator.torch.weighing.weighting import Weighting
 
 Items = Callable[[Any], Any]
 """Returns how many terms the loss of a batch has: a number, or a tensor of one."""

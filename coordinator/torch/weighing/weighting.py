@@ -3,86 +3,28 @@
 A forward pass notes which batch it was given; the gradients that come back through its output carry that batch's
 weight. While a loop trains only on the loader's batches, the weights of all ranks sum to one by the plan. Otherwise
 they are summed beside the gradients and divided out.
-
-This file has no ``from __future__ import annotations``: DistributedDataParallel compares the hook's annotations with
-its own types, and would not accept strings.
 """
+
+from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
-from paceline.coordinator.torch.handed import Sight, Turn
 from paceline.coordinator.torch.reporting.exchange import Exchange
+from paceline.coordinator.torch.weighing.handed import Sight, Turn
+from paceline.coordinator.torch.weighing.hooks import Only, all_reduce, ddp_of, drop_hook, take_hook, tensors_in
+from paceline.coordinator.torch.weighing.listener import Listener
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.waiting import unheard
 from paceline.recording.torch.work import tell
 
-Weigh = Literal["gradients", "loss", "none", "sum"]
-
-
 NO_TERMS = 1e-30
 """Where no rank has any loss term all gradients are 0, and are to stay 0."""
-
-
-class BalanceWarning(UserWarning):
-    """The loop does something for which balanced batches give other results than equal ones."""
-
-
-class Listener(Protocol):
-    """What a weighting reports a model's passes to: the balance."""
-
-    weigh: Weigh
-    sums_shares: bool
-    """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
-    adds_parts: bool
-    """Whether what is summed is the loss terms of all micro-batches of a step, which only their rank knows."""
-
-    @property
-    def micro_batches(self) -> float:
-        """By how many micro-batches loops divide a loss where terms are summed, and so the most of a step.
-
-        Infinite where they do not divide.
-        """
-        ...
-
-    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
-        """Note that a forward pass in training begins, and return its turn."""
-        ...
-
-    def work_of(self, turn: Turn) -> float:
-        """Return what this rank's samples of a turn cost, in average samples."""
-        ...
-
-    def look(self, gradient: torch.Tensor, turn: Turn) -> None:
-        """Look at the gradient of the loss with respect to an output: it shows what kind of loss it is."""
-        ...
-
-    def ready(self, gradients: torch.Tensor) -> Any:
-        """Note that all gradients are ready, these being the last; return the argument of ``summed``."""
-        ...
-
-    def sent(self) -> None:
-        """Note that the gradients were handed to the network."""
-        ...
-
-    def summed(self, waiting: Any) -> None:
-        """Note that the gradients of all ranks are summed."""
-        ...
-
-    def backward_ended(self) -> None:
-        """Note that a backward pass ended, for a model outside DistributedDataParallel."""
-        ...
-
-    def warn(self, about: str, sentence: str) -> None:
-        """Warn, once per subject ``about``."""
-        ...
 
 
 class _Pass:
@@ -138,14 +80,14 @@ class Weighting:
         self._handles = [before, after]
         self._ddp = ddp_of(model)
         if self._ddp is not None:
-            _take_hook(self._ddp, self)
+            take_hook(self._ddp, self)
 
     def close(self) -> None:
         """Remove the hooks. DistributedDataParallel cannot drop its own, which takes plain averages from now on."""
         for handle in self._handles:
             handle.remove()
         if self._ddp is not None:
-            _slots[self._ddp].weighting = None
+            drop_hook(self._ddp)
 
     @property
     def alone(self) -> bool:
@@ -284,7 +226,7 @@ class Weighting:
 
     # -- the communication hook --------------------------------------------------------------------------------------
 
-    def hook(self, bucket: Any, group: dist.ProcessGroup) -> "torch.futures.Future[torch.Tensor]":
+    def hook(self, bucket: Any, group: dist.ProcessGroup) -> torch.futures.Future[torch.Tensor]:
         """Weight the gradients of a bucket, sum them over the ranks, and report the last bucket."""
         last, gradients = bucket.is_last(), bucket.buffer()
         waiting = self.listener.ready(gradients) if last else None
@@ -292,7 +234,7 @@ class Weighting:
         weight = self._weight(gradients, group) if weighs else 1 / group.size()
         gradients.mul_(weight) if weight else gradients.zero_()  # a model may return its loss, and NaN remains NaN
         share, sharing = self._share, self._sharing
-        future = _all_reduce(gradients, group).get_future()
+        future = all_reduce(gradients, group).get_future()
         if last:
             self._unsummed, self._sharing = False, None
 
@@ -328,12 +270,8 @@ class Weighting:
             part = self._part if self._unsummed else turn.part
             if self.listener.adds_parts and math.isfinite(self.listener.micro_batches):
                 part /= self.listener.micro_batches  # by which the loop has divided its losses
-            self._sharing = _all_reduce(self._share.fill_(part), group)
+            self._sharing = all_reduce(self._share.fill_(part), group)
         return self._scale if self._unsummed else turn.share
-
-
-def _all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> Any:
-    return group.allreduce([tensor])  # dist.all_reduce without its Python checks; always asynchronous
 
 
 def _divide(total: torch.Tensor, share: torch.Tensor | None, sharing: Any) -> None:
@@ -345,127 +283,3 @@ def _divide(total: torch.Tensor, share: torch.Tensor | None, sharing: Any) -> No
         total.div_(share.clamp_(min=NO_TERMS))  # reading its value to compare it with 1 would wait for the device
     elif abs(float(share) - 1) > 1e-9:
         total.div_(max(float(share), NO_TERMS))
-
-
-# -- hooks of the model ------------------------------------------------------------------------------------------------
-
-
-class Only:
-    """A hook of one module only: copies and pickles of the module carry hooks along, but this one is inert there."""
-
-    def __init__(self, module: torch.nn.Module, call: Callable[..., None]) -> None:
-        self.module = weakref.ref(module)
-        self.call = call
-
-    def __call__(self, module: torch.nn.Module, *arguments: Any) -> None:
-        """Call the hook if this is its own module, not a copy."""
-        if module is self.module():
-            self.call(module, *arguments)
-
-    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        """Copy and pickle as a hook that does nothing."""
-        return _nothing, ()
-
-
-def _nothing() -> Callable[..., None]:
-    return ignored
-
-
-def ignored(*arguments: Any) -> None:
-    """Do nothing."""
-
-
-def ddp_of(model: torch.nn.Module) -> DistributedDataParallel | None:
-    """Return the model as DistributedDataParallel, also from inside ``torch.compile``; None if it is none."""
-    inside = getattr(model, "_orig_mod", model)
-    return inside if isinstance(inside, DistributedDataParallel) else None
-
-
-def tensors_in(output: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a model's output, also inside sequences, mappings and data classes.
-
-    >>> [tensor.item() for tensor in tensors_in({"loss": torch.tensor(1), "parts": [torch.tensor(2), None]})]
-    [1, 2]
-    """
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from tensors_in(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from tensors_in(value)
-    elif is_dataclass(output) and not isinstance(output, type):
-        for field in fields(output):
-            yield from tensors_in(getattr(output, field.name))
-
-
-class _Slot:
-    """The changeable part of a communication hook, because DistributedDataParallel takes one hook and never drops it.
-
-    It refers to the weighting weakly; other hooks of the model keep the weighting alive. Python's garbage collector
-    cannot see the cycle of a model whose hook, held by torch, holds the model.
-    """
-
-    def __init__(self) -> None:
-        self._weighting: Callable[[], Weighting | None] = lambda: None
-
-    @property
-    def weighting(self) -> Weighting | None:
-        """The weighting of this model's gradients, or None."""
-        return self._weighting()
-
-    @weighting.setter
-    def weighting(self, weighting: Weighting | None) -> None:
-        self._weighting = (lambda: None) if weighting is None else weakref.ref(weighting)
-
-
-def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
-    # A function, not a method: copying a model copies its hooks, and a method's object would bring the process group
-    # along, while a function is never copied.
-    def hook(
-        state: object,
-        bucket: dist.GradBucket,  # type: ignore[name-defined]
-    ) -> torch.futures.Future[torch.Tensor]:
-        if (weighting := slot.weighting) is not None:
-            return weighting.hook(bucket, group)
-        average = bucket.buffer().div_(group.size())  # no balance is attached any more: average as torch does
-        future = _all_reduce(average, group).get_future()
-        return then(future, lambda arrived: arrived.value()[0])
-
-    return hook
-
-
-_slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()
-
-
-ONE_HOOK = (
-    "and DistributedDataParallel takes only one, which balancing needs: remove yours, or the optimiser that steps "
-    "within the backward pass"
-)
-
-
-def _refuse_hook(state: object, hook: object) -> None:
-    raise ValueError(f"balancing has given the model a communication hook, {ONE_HOOK}")
-
-
-def was_attached(ddp: DistributedDataParallel) -> bool:
-    """Whether the model is attached, or was and its balance is closed."""
-    return ddp in _slots
-
-
-def _take_hook(ddp: DistributedDataParallel, weighting: Weighting) -> None:
-    slot = _slots.get(ddp)
-    if slot is None:
-        slot = _Slot()
-        try:
-            group: Any = ddp.process_group
-            ddp.register_comm_hook(None, _hook_for(slot, group))
-        except RuntimeError as error:
-            raise ValueError(f"the model already has a communication hook, {ONE_HOOK}") from error
-        # One of the script, or of torch for an optimiser that steps within the backward pass, comes later.
-        ddp.register_comm_hook = _refuse_hook  # type: ignore[method-assign]
-        _slots[ddp] = slot
-    elif slot.weighting is not None:
-        raise ValueError("the model is attached already: close() that balance before attaching it again")
-    slot.weighting = weighting

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._arrays import Sizes
-from paceline.coordinator.torch.dealt import Dealt
+from paceline.coordinator.torch.weighing.dealt import Dealt
 
 FAR_AHEAD = 64
 """Most batches that a loop may fetch before it computes the first; the oldest of a longer queue are forgotten."""

@@ -1,0 +1,1 @@
+"""What a rank's gradients weigh: the batch behind them, its loss terms, and the hooks on the model."""

@@ -1,0 +1,161 @@
+"""Hooks on a model that its copies do not carry along, and the one that sums gradients over the ranks.
+
+This file has no ``from __future__ import annotations``: DistributedDataParallel compares the hook's annotations with
+its own types, and would not accept strings.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.recording.torch.callbacks import then
+
+ONE_HOOK = (
+    "and DistributedDataParallel takes only one, which balancing needs: remove yours, or the optimiser that steps "
+    "within the backward pass"
+)
+
+
+class Sums(Protocol):
+    """Sums the gradients of a bucket over the ranks."""
+
+    def hook(self, bucket: Any, group: dist.ProcessGroup) -> "torch.futures.Future[torch.Tensor]":
+        """Return the sum, as soon as it is there."""
+        ...
+
+
+class Only:
+    """A hook of one module only: copies and pickles of the module carry hooks along, but this one is inert there."""
+
+    def __init__(self, module: torch.nn.Module, call: Callable[..., None]) -> None:
+        self.module = weakref.ref(module)
+        self.call = call
+
+    def __call__(self, module: torch.nn.Module, *arguments: Any) -> None:
+        """Call the hook if this is its own module, not a copy."""
+        if module is self.module():
+            self.call(module, *arguments)
+
+    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
+        """Copy and pickle as a hook that does nothing."""
+        return _nothing, ()
+
+
+def _nothing() -> Callable[..., None]:
+    return ignored
+
+
+def ignored(*arguments: Any) -> None:
+    """Do nothing."""
+
+
+def ddp_of(model: torch.nn.Module) -> DistributedDataParallel | None:
+    """Return the model as DistributedDataParallel, also from inside ``torch.compile``; None if it is none."""
+    inside = getattr(model, "_orig_mod", model)
+    return inside if isinstance(inside, DistributedDataParallel) else None
+
+
+def tensors_in(output: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a model's output, also inside sequences, mappings and data classes.
+
+    >>> [tensor.item() for tensor in tensors_in({"loss": torch.tensor(1), "parts": [torch.tensor(2), None]})]
+    [1, 2]
+    """
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from tensors_in(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from tensors_in(value)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for field in fields(output):
+            yield from tensors_in(getattr(output, field.name))
+
+
+def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> Any:
+    """Begin to sum a tensor over the ranks."""
+    return group.allreduce([tensor])  # dist.all_reduce without its Python checks; always asynchronous
+
+
+class _Slot:
+    """The changeable part of a communication hook, because DistributedDataParallel takes one hook and never drops it.
+
+    It refers to the weighting weakly; other hooks of the model keep the weighting alive. Python's garbage collector
+    cannot see the cycle of a model whose hook, held by torch, holds the model.
+    """
+
+    def __init__(self) -> None:
+        self._weighting: Callable[[], Sums | None] = lambda: None
+
+    @property
+    def weighting(self) -> Sums | None:
+        """The weighting of this model's gradients, or None."""
+        return self._weighting()
+
+    @weighting.setter
+    def weighting(self, weighting: Sums | None) -> None:
+        self._weighting = (lambda: None) if weighting is None else weakref.ref(weighting)
+
+
+def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
+    # A function, not a method: copying a model copies its hooks, and a method's object would bring the process group
+    # along, while a function is never copied.
+    def hook(
+        state: object,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
+        if (weighting := slot.weighting) is not None:
+            return weighting.hook(bucket, group)
+        average = bucket.buffer().div_(group.size())  # no balance is attached any more: average as torch does
+        future = all_reduce(average, group).get_future()
+        return then(future, lambda arrived: arrived.value()[0])
+
+    return hook
+
+
+_slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()
+
+
+def _refuse_hook(state: object, hook: object) -> None:
+    raise ValueError(f"balancing has given the model a communication hook, {ONE_HOOK}")
+
+
+def was_attached(ddp: DistributedDataParallel) -> bool:
+    """Whether the model is attached, or was and its balance is closed."""
+    return ddp in _slots
+
+
+def take_hook(ddp: DistributedDataParallel, weighting: Sums) -> None:
+    """Let this weighting sum the gradients of a model.
+
+    Raises
+    ------
+    ValueError
+        If the model is attached already, or has a communication hook of its own.
+    """
+    slot = _slots.get(ddp)
+    if slot is None:
+        slot = _Slot()
+        try:
+            group: Any = ddp.process_group
+            ddp.register_comm_hook(None, _hook_for(slot, group))
+        except RuntimeError as error:
+            raise ValueError(f"the model already has a communication hook, {ONE_HOOK}") from error
+        # One of the script, or of torch for an optimiser that steps within the backward pass, comes later.
+        ddp.register_comm_hook = _refuse_hook  # type: ignore[method-assign]
+        _slots[ddp] = slot
+    elif slot.weighting is not None:
+        raise ValueError("the model is attached already: close() that balance before attaching it again")
+    slot.weighting = weighting
+
+
+def drop_hook(ddp: DistributedDataParallel) -> None:
+    """Let the model average plainly: DistributedDataParallel cannot drop its hook."""
+    _slots[ddp].weighting = None

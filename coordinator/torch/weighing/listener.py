@@ -1,0 +1,66 @@
+"""What a weighting reports to, and the ways in which a loop's weights are carried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+
+from paceline.coordinator.torch.weighing.handed import Sight, Turn
+
+Weigh = Literal["gradients", "loss", "none", "sum"]
+
+
+class BalanceWarning(UserWarning):
+    """The loop does something for which balanced batches give other results than equal ones."""
+
+
+class Listener(Protocol):
+    """What a weighting reports a model's passes to: the balance."""
+
+    weigh: Weigh
+    sums_shares: bool
+    """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
+    adds_parts: bool
+    """Whether what is summed is the loss terms of all micro-batches of a step, which only their rank knows."""
+
+    @property
+    def micro_batches(self) -> float:
+        """By how many micro-batches loops divide a loss where terms are summed, and so the most of a step.
+
+        Infinite where they do not divide.
+        """
+        ...
+
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
+        """Note that a forward pass in training begins, and return its turn."""
+        ...
+
+    def work_of(self, turn: Turn) -> float:
+        """Return what this rank's samples of a turn cost, in average samples."""
+        ...
+
+    def look(self, gradient: torch.Tensor, turn: Turn) -> None:
+        """Look at the gradient of the loss with respect to an output: it shows what kind of loss it is."""
+        ...
+
+    def ready(self, gradients: torch.Tensor) -> Any:
+        """Note that all gradients are ready, these being the last; return the argument of ``summed``."""
+        ...
+
+    def sent(self) -> None:
+        """Note that the gradients were handed to the network."""
+        ...
+
+    def summed(self, waiting: Any) -> None:
+        """Note that the gradients of all ranks are summed."""
+        ...
+
+    def backward_ended(self) -> None:
+        """Note that a backward pass ended, for a model outside DistributedDataParallel."""
+        ...
+
+    def warn(self, about: str, sentence: str) -> None:
+        """Warn, once per subject ``about``."""
+        ...
