@@ -19,12 +19,14 @@ ENOUGH = 8
 
 
 class EqualShapes:
-    """Compares what ranks are about to gather, while their batches differ in size.
+    """Compares what ranks are about to gather, while a loop is under way whose batches differ in size.
 
     Parameters
     ----------
     loader
-        Its batches may differ. Whether they do is the same on every rank, so all ranks look, or none does.
+        Its batches may differ. Whether they do, and whether a loop is under way, is the same on every rank, so all look
+        or none does. Between loops none looks: a balance that nobody holds ends on each rank when the garbage collector
+        finds it.
     ranks
         The ranks that train on it; a group with others in it is not looked at, as those would not take part.
     """
@@ -42,6 +44,8 @@ class EqualShapes:
         RuntimeError
             On every rank of the group, if they differ.
         """
+        if not self.loader.looping:
+            return
         sizes = self.loader.batch_sizes.tolist()
         kind = (group.group_name, rows.dtype, rows.dim())  # only what is alike on all ranks
         if len(set(sizes)) == 1 or self._looks[kind] >= ENOUGH:

@@ -24,6 +24,8 @@ class Loader(Protocol):
         Micro-batches per optimiser step.
     batch_sizes
         Samples of each rank in the batch handed out last, ``[W]`` int64.
+    looping
+        Whether a loop over it is under way: the same on every rank, wherever the script stands.
     before_batch
         Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
     after_batch
@@ -40,6 +42,7 @@ class Loader(Protocol):
     world_size: int
     accumulate: int
     batch_sizes: Sizes
+    looping: bool
     before_batch: Callable[[], None] | None
     after_batch: Callable[[Sizes, Any], None] | None
     on_start: Callable[[], None] | None

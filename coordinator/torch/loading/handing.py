@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -31,6 +31,8 @@ class HandsOut:
         What else is known of that batch.
     step_ends
         Whether the batch handed out last is the last of its step on this rank, with ``accumulate="balance"``.
+    looping
+        Whether a loop over it is under way.
     before_batch
         Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
     after_batch
@@ -45,7 +47,7 @@ class HandsOut:
         self.sizes = shares.equal()
         self.batch_sizes = self.sizes
         self.dealt = Dealt.plain(self.sizes, rank)
-        self.step_ends = True
+        self.step_ends, self.looping = True, False
         self.before_batch: Callable[[], None] | None = None
         self.after_batch: Callable[[Sizes, Any], None] | None = None
         self.on_start: Callable[[], None] | None = None
@@ -71,6 +73,14 @@ class HandsOut:
         """Use the sizes of a state, unless they are those of other ranks or another global batch."""
         if len(sizes_W) == self.world_size and sizes_W.sum() == self.global_batch:
             self.sizes = sizes_W
+
+    def _under_way(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches of a loop, and note when it is over: at its end, or where the script leaves it."""
+        self.looping = True
+        try:
+            yield from batches
+        finally:
+            self.looping = False
 
     def _hand_out(self, dealt: Dealt, batch: Any) -> Any:
         """Return a batch after a balance has seen it."""

@@ -246,7 +246,7 @@ class BalancedLoader(HandsOut):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch; or the rest of one that was resumed."""
-        return Loop(self._loop())
+        return Loop(self._under_way(self._loop()))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the data stands, for an exact resume: with as many ranks or more or fewer.

@@ -155,7 +155,7 @@ class StreamLoader(HandsOut):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch; or the rest of one that was resumed."""
-        return Loop(self._loop())
+        return Loop(self._under_way(self._loop()))
 
     def _loop(self) -> Iterator[Any]:
         self._epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
