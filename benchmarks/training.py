@@ -64,8 +64,11 @@ for part in range({files}):
 """
 
 WARM = """
+import tempfile
 from paceline.predictors import checks
-fit(NARX(training=Training(epochs=1)), [checks.example_trace()])  # imports what torch needs
+with tempfile.TemporaryDirectory() as small:  # imports what reading and torch need
+    checks.example_trace().save(small + "/small.parquet")
+    fit(NARX(training=Training(epochs=1)), small)
 """
 
 FIT = (

@@ -20,12 +20,18 @@ huber = torch.nn.functional.huber_loss
 
 
 def fit_tanh_layer(
-    windows: Windows, hidden: int, training: Training, fitting: Fitting, start: Mapping[str, Array] | None = None
+    windows: Windows,
+    past: int,
+    hidden: int,
+    training: Training,
+    fitting: Fitting,
+    start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
     """Fit the weights of :func:`tanh_layer` to windows of :class:`Examples` under Huber loss.
 
-    The output layer and the direct path start at zero, so that an untrained network forecasts no change. Returns
-    ``w1 [F, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
+    The first ``past`` inputs are the arcsinh of deviations. The output layer and the direct path start at zero, so that
+    an untrained network forecasts no change. Returns ``w1 [F, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``,
+    ``direct [F + past]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
     width = windows.width("inputs")
@@ -34,15 +40,18 @@ def fit_tanh_layer(
         "b1": torch.zeros(hidden),
         "w2": torch.zeros(hidden),
         "b2": torch.zeros(()),
-        "direct": torch.zeros(width),
+        "direct": torch.zeros(width + past),
     }
-    if start:
-        weights = {name: tensor(value) for name, value in start.items()}
+    weights |= {name: tensor(value) for name, value in (start or {}).items()}
+    lacking = width + past - len(weights["direct"])  # an earlier version's network has no weights for deviations
+    weights["direct"] = torch.nn.functional.pad(weights["direct"], (0, lacking))
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(inputs @ weights["w1"] + weights["b1"])
-        output = inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
-        return huber(output, targets)
+        # sinh undoes the inputs' arcsinh: a second copy of these columns would make windows twice as large.
+        deviations = torch.sinh(inputs[:, :past])
+        straight = inputs @ weights["direct"][:width] + deviations @ weights["direct"][width:]
+        return huber(straight + hidden @ weights["w2"] + weights["b2"], targets)
 
     return descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator)
 
@@ -100,7 +109,7 @@ def fit_barrier(
         training,
         learning_rate=TUNING_RATE * training.learning_rate,
         # Batches of groups that hold about as many examples as batches of single workers do.
-        batch_size=max(training.batch_size // groups.width("targets"), 1),
+        batch_size=max(training.batch_of(len(groups) * groups.width("targets")) // groups.width("targets"), 1),
     )
     hides = _hider(tensor(driver_columns), generator)
     columns = ("inputs", "references", "unit", "targets", "scale", "level")
