@@ -98,8 +98,8 @@ class _Run:
         if (found := saved.load(self.weights, optimiser, schedule, self.generator)) is not None:
             self.at, self.best = found
         self.began = (time.perf_counter(), self._done())
-        # Before the first loss, which takes a pass over the windows that validate.
-        self.fitting.tell(Moment("training", self._done(), self._total))
+        if not self.at.finished:  # told before the first loss, which takes a pass over the windows that validate
+            self.fitting.tell(Moment("training", self._done(), self._total))
         if found is None:
             # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
             self.best, self.at.best_loss = numbers(self.weights), self._agreed_loss()
