@@ -16,6 +16,7 @@ from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import OWN, Format, require_dense
+from paceline.datasets.readers.plain import plain_table
 from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -56,9 +57,13 @@ def read_csv(
     columns = {name: column for name, column in given.items() if column is not None}
     for path in paths:
         try:
-            _check_header(path)
+            header = _checked_header(path)
             with opened(path) as file:
-                table = renamed(pd.read_csv(file), columns)
+                found = plain_table(file, header, worker or "worker", iteration or "iteration")
+            if found is None:
+                with opened(path) as file:
+                    found = pd.read_csv(file)
+            table = renamed(found, columns)
             if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
                 table["start"] = seconds_since_1970(path, table["start"], "start")
             if {"worker", "iteration"} <= set(table):
@@ -110,12 +115,13 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     return table.assign(iteration=continued(step_N, run_N))
 
 
-def _check_header(path: Path) -> None:
+def _checked_header(path: Path) -> list[str]:
     """Refuse a header that is none: every column costs a millisecond, so a long one would cost minutes."""
     first = head(path)
-    columns = len(header_of(first))
-    if columns > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
+    header = header_of(first)
+    if (columns := len(header)) > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
         raise ValueError(f"the header has {columns} columns or more; at most {MOST_COLUMNS}, within 64 kB, are read")
+    return header
 
 
 def _is_parquet(path: Path, first: str) -> bool:

@@ -139,11 +139,14 @@ class NARX(Network):
         last_W = rows["log_speed"][:, 0]
         if not self.weights_:
             return last_W
-        change_W = _scale(rows) * tanh_layer(self.weights_, self._inputs(rows, drivers_WD), _deviations(rows))
+        inputs_WF = self._inputs(rows, drivers_WD)
+        if inputs_WF.shape[1] < len(self.weights_["w1"]):  # networks that earlier versions fitted see these alone
+            inputs_WF = np.concatenate([inputs_WF, _deviations(rows)], axis=1)
+        change_W = _scale(rows) * tanh_layer(self.weights_, inputs_WF)
         return np.asarray(np.clip(last_W + change_W, *LOG_SPEEDS))
 
     def _inputs(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
-        # arcsinh is linear for usual changes and logarithmic for jumps, so no jump saturates the tanh layer.
+        # arcsinh is linear for usual changes and logarithmic for jumps: a jump alone does not saturate the tanh layer.
         changes_WP = np.arcsinh(_deviations(rows))
         if not self.driver_names_:
             return changes_WP

@@ -137,14 +137,10 @@ class Sequences:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
-def tanh_layer(weights: Mapping[str, Array], inputs: Array, deviations: Array) -> Array:
-    """Return ``[inputs, deviations] @ direct + tanh(inputs @ w1 + b1) @ w2 + b2``, ``[N]``.
-
-    Networks that earlier versions fitted have no weights for the deviations.
-    """
-    width, direct = inputs.shape[1], weights["direct"]
-    output = inputs @ direct[:width] + hidden_layer(weights, inputs) @ weights["w2"] + weights["b2"]
-    return np.asarray(output + deviations @ direct[width:] if len(direct) > width else output)
+def tanh_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
+    """Return ``inputs @ direct + tanh(inputs @ w1 + b1) @ w2 + b2``, ``[N]``: the output of a fitted network."""
+    hidden = np.tanh(inputs @ weights["w1"] + weights["b1"])
+    return np.asarray(inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"])
 
 
 def hidden_layer(weights: Mapping[str, Array], inputs: Array) -> Array:

@@ -29,29 +29,30 @@ def fit_tanh_layer(
 ) -> dict[str, Array]:
     """Fit the weights of :func:`tanh_layer` to windows of :class:`Examples` under Huber loss.
 
-    The first ``past`` inputs are the arcsinh of deviations. The output layer and the direct path start at zero, so that
-    an untrained network forecasts no change. Returns ``w1 [F, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``,
+    The first ``past`` inputs are the arcsinh of deviations, and the network sees those deviations as further inputs: by
+    the arcsinh alone no spike can be undone exactly. The output layer and the direct path start at zero, so that an
+    untrained network forecasts no change. Returns ``w1 [F + past, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``,
     ``direct [F + past]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
-    width = windows.width("inputs")
+    width = windows.width("inputs") + past
     weights = {
         "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
         "b1": torch.zeros(hidden),
         "w2": torch.zeros(hidden),
         "b2": torch.zeros(()),
-        "direct": torch.zeros(width + past),
+        "direct": torch.zeros(width),
     }
     weights |= {name: tensor(value) for name, value in (start or {}).items()}
-    lacking = width + past - len(weights["direct"])  # an earlier version's network has no weights for deviations
-    weights["direct"] = torch.nn.functional.pad(weights["direct"], (0, lacking))
+    if lacking := width - len(weights["direct"]):  # an earlier version's network did not see the deviations
+        weights["direct"] = torch.nn.functional.pad(weights["direct"], (0, lacking))
+        weights["w1"] = torch.nn.functional.pad(weights["w1"], (0, 0, 0, lacking))
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        hidden = torch.tanh(inputs @ weights["w1"] + weights["b1"])
-        # sinh undoes the inputs' arcsinh: a second copy of these columns would make windows twice as large.
-        deviations = torch.sinh(inputs[:, :past])
-        straight = inputs @ weights["direct"][:width] + deviations @ weights["direct"][width:]
-        return huber(straight + hidden @ weights["w2"] + weights["b2"], targets)
+        # sinh undoes the arcsinh: stored beside them, the deviations would make windows twice as large.
+        seen = torch.cat([inputs, torch.sinh(inputs[:, :past])], dim=1)
+        hidden = torch.tanh(seen @ weights["w1"] + weights["b1"])
+        return huber(seen @ weights["direct"] + hidden @ weights["w2"] + weights["b2"], targets)
 
     return descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator)
 
