@@ -115,8 +115,9 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     iteration = frame["iteration"].to_numpy(dtype=np.int64)
     row = iteration - iteration.min()  # a number that is absent for all workers is a gap, not a neighbour
     iterations = int(row.max()) + 1
-    place_W = np.argsort(column[: len(workers)])
     whole = _is_whole(iteration, column, len(workers))
+    place_W = np.argsort(column[: len(workers)])
+    sorted_already = bool((np.diff(place_W) == 1).all())
     if not whole:
         _check_dense(len(frame), iterations, len(workers))  # before pairs are numbered: a far row would overflow
         _check_unique(frame, row, column, len(workers))
@@ -124,7 +125,8 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
 
     def panel(name: str) -> NDArray[np.float64]:
         if whole:
-            return _numbers(frame, name).reshape(-1, len(workers))[:, place_W]
+            panel = _numbers(frame, name).reshape(-1, len(workers))
+            return panel if sorted_already else panel[:, place_W]
         values = np.full((iterations, len(workers)), np.nan)
         values[row, column] = _numbers(frame, name)
         return values

@@ -309,8 +309,8 @@ def _driver_panel(values: ArrayLike | None, shape: tuple[int, ...], names: tuple
 def _distinct(name: str, values: tuple[str, ...], expected: int | None = None) -> tuple[str, ...]:
     if expected is not None and len(values) != expected:
         raise ValueError(f"{name} must name all {expected} workers, got {len(values)} names")
-    repeated = sorted({value for value in values if values.count(value) > 1}) if len(values) < 1000 else []
-    if repeated or len(set(values)) != len(values):
+    if len(set(values)) != len(values):
+        repeated = sorted({value for value in values if values.count(value) > 1}) if len(values) < 1000 else []
         raise ValueError(f"{name} must not repeat a name, got {repeated or 'repeated names'}")
     return values
 

@@ -49,8 +49,6 @@ def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
     array([0, 0, 0])
     """
     run_N = np.zeros(len(step_N), dtype=np.int64)
-    if not (step_N[1:] < step_N[:-1]).any():  # written iteration by iteration: no worker's steps go back
-        return run_N
     order_N = np.lexsort((step_N, worker_N))
     same_N = (worker_N[order_N][1:] == worker_N[order_N][:-1]) & (np.diff(step_N[order_N]) == 0)
     if not same_N.any():
