@@ -123,7 +123,7 @@ def grouped(records: Records, rows_NG: NDArray[np.int64]) -> Records:
     shapes = {name: field[0] for name, field in records.dtype.fields.items()}
     single = ("validates", "source")
     kind = [(n, s.base, () if n in single else (rows_NG.shape[1], *s.shape)) for n, s in shapes.items()]
-    groups = np.empty(len(rows_NG), dtype=kind)
+    groups = np.empty(len(rows_NG), dtype=np.dtype(kind, align=True))
     for name in shapes:
         groups[name] = records[name][rows_NG[:, 0] if name in single else rows_NG]
     return groups
