@@ -35,7 +35,8 @@ def plain_table(file: BinaryIO, header: Sequence[str], worker: str, iteration: s
         return None
     if table.column_names != list(header) or not table.num_rows or not _as_pandas_reads(_names(table[worker])):
         return None
-    return table.to_pandas()
+    found: pd.DataFrame = table.to_pandas()
+    return found
 
 
 def _names(column: pa.ChunkedArray) -> list[str]:
@@ -45,11 +46,13 @@ def _names(column: pa.ChunkedArray) -> list[str]:
 def _as_pandas_reads(names: Sequence[str]) -> bool:
     """Whether pandas leaves these names as they are: it takes 01 for a number, and NA for none.
 
-    >>> _as_pandas_reads(["7", "8"]), _as_pandas_reads(["a", "b, c"]), _as_pandas_reads(["01"]), _as_pandas_reads(["NA"])
-    (True, True, False, False)
+    >>> [_as_pandas_reads(names) for names in (["7", "8"], ["a", "b, c"], ["01"], ["NA"])]
+    [True, True, False, False]
     """
     import pandas as pd
 
+    if not names:
+        return False
     text = io.StringIO()
     csv.writer(text).writerows([[name, ""] for name in names])
     text.seek(0)
