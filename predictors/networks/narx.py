@@ -195,7 +195,7 @@ def _shifted(rows: dict[str, Array], log_speed_W: Array, drivers_WD: Array) -> d
     scale_W = np.where(np.isfinite(smoothed_W), smoothed_W, change_W)
     past_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"][:, :-1]], axis=1)
     return {
-        "log_speed": np.where(seen_W[:, None], moved_WP, lags_WP),
+        "log_speed": moved_WP if seen_W.all() else np.where(seen_W[:, None], moved_WP, lags_WP),
         "scale": np.where(np.isfinite(change_W), scale_W, rows["scale"]),
         "past_drivers": past_WQD[:, : rows["past_drivers"].shape[1]],
     }

@@ -189,9 +189,9 @@ def _kind(part: Part) -> np.dtype[np.void]:
 
 
 def _fill(records: Records, part: Part, source: int) -> None:
-    for field in fields(part):
-        records[field.name] = getattr(part, field.name)
-    records["source"] = source
+    for name in (records.dtype.names or ())[:-1]:
+        records[name] = getattr(part, name)
+    records["source"] = source  # the last column
 
 
 def _whole(blocks: list[Records]) -> Records:
