@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from paceline.datasets.readers.csv_rows import BLOCK_BYTES
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+BLOCK_BYTES = 1 << 18
+"""Bytes parsed at once: few enough that every block is parsed in the memory of the one before."""
 
 
 def plain_table(file: BinaryIO, header: Sequence[str], worker: str, iteration: str) -> pd.DataFrame | None:
@@ -19,42 +23,49 @@ def plain_table(file: BinaryIO, header: Sequence[str], worker: str, iteration: s
 
     It is ``None`` if a cell is no plain number: a date, a word for a missing value, or a row of another length.
     """
+    import pandas as pd
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     if len(set(header)) < len(header) or not {worker, iteration} <= set(header) or not all(header):
         return None
     kinds: dict[str, pa.DataType] = dict.fromkeys(header, pa.float64())
-    kinds |= {worker: pa.dictionary(pa.int32(), pa.string()), iteration: pa.int64()}
+    kinds |= {worker: pa.string(), iteration: pa.int64()}
     convert = arrow_csv.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=True)
     read = arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)
+    names: dict[str, int] = {}
     try:
-        blocks = list(arrow_csv.open_csv(file, read_options=read, convert_options=convert))
-        table = pa.Table.from_batches(blocks).unify_dictionaries()
-    except (pa.ArrowException, UnicodeDecodeError):  # pandas reads it, or says what is wrong
+        with arrow_csv.open_csv(file, read_options=read, convert_options=convert) as blocks:
+            if blocks.schema.names != list(header):
+                return None
+            columns = _filled(blocks, header, worker, names)
+    except (pa.ArrowException, UnicodeDecodeError, _NotPlain):  # pandas reads it, or says what is wrong
         return None
-    if table.column_names != list(header) or not table.num_rows or not _as_pandas_reads(_names(table[worker])):
+    if not _as_pandas_reads(list(names)):
         return None
-    found: pd.DataFrame = table.to_pandas()
-    return found
+    columns[worker] = pd.Categorical.from_codes(columns[worker], list(names))
+    return pd.DataFrame(columns, copy=False)
 
 
-def _names(column: pa.ChunkedArray) -> list[str]:
-    return [str(name) for name in column.chunk(0).dictionary.to_pylist()]
+class _NotPlain(Exception):
+    """A cell is empty where a number or a name must be."""
 
 
-def _as_pandas_reads(names: Sequence[str]) -> bool:
-    """Whether pandas leaves these names as they are: it takes 01 for a number, and NA for none.
-
-    >>> [_as_pandas_reads(names) for names in (["7", "8"], ["a", "b, c"], ["01"], ["NA"])]
-    [True, True, False, False]
-    """
-    import pandas as pd
-
-    if not names:
-        return False
-    text = io.StringIO()
-    csv.writer(text).writerows([[name, ""] for name in names])
-    text.seek(0)
-    found = pd.read_csv(text, header=None)[0]
-    return not found.isna().any() and [str(name) for name in found] == list(names)
+def _filled(
+    blocks: Iterable[pa.RecordBatch], header: Sequence[str], worker: str, names: dict[str, int]
+) -> dict[str, Any]:
+    """Return the columns, the workers as numbers of their names."""
+    columns: dict[str, NDArray[Any]] = {}
+    count = 0
+    for block in blocks:
+        found = [_numbered(block.column(n), names) if name == worker else _plain(block.column(n)) for n, name in enumerate(header)]
+        end = count + block.num_rows
+        if not columns or end > len(columns[worker]):  # twice as long: then each number is copied once or twice
+            columns = {
+                name: np.concatenate([columns.get(name, new[:0]), np.empty(max(end, 1 << 16), new.dtype)])
+                for name, new in zip(header, found, strict=True)
+            }
+        for name, new in zip(header, found, strict=True):
+            columns[name][count:end] = new
+        count = end
+    return {name: column[:count] for name, column in columns.items()}
