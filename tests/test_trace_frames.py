@@ -165,7 +165,7 @@ def test_plain_csv_is_read_as_pandas_reads_it_or_left_to_pandas(rows, numbers_on
         rows = [[row[0], "3", *["0.5" if cell in CELLS[4:] else cell for cell in row[2:4]]] for row in rows]
     header = ["worker", "iteration", "seconds", "load"][: max(map(len, rows))]
     text = "\n".join([",".join(header), *(",".join(row) for row in rows)]) + "\n"
-    found = plain_table(io.BytesIO(text.encode()), header, "worker", "iteration")
+    found = plain_table(io.BytesIO(text.encode()), len(text), header, "worker")
     if found is None:
         return
     expected = pd.read_csv(io.StringIO(text))
@@ -177,6 +177,6 @@ def test_plain_csv_is_read_as_pandas_reads_it_or_left_to_pandas(rows, numbers_on
 
 def test_plain_csv_is_not_left_to_pandas():
     text = "iteration,worker,samples,seconds,load\n0,a,8,0.5,\n0,b,8,1e-3,1\n"
-    found = plain_table(io.BytesIO(text.encode()), text.splitlines()[0].split(","), "worker", "iteration")
+    found = plain_table(io.BytesIO(text.encode()), len(text), text.splitlines()[0].split(","), "worker")
     assert list(found["worker"]) == ["a", "b"]
     np.testing.assert_array_equal(found["load"], [np.nan, 1.0])

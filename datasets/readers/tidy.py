@@ -59,7 +59,7 @@ def read_csv(
         try:
             header = _checked_header(path)
             with opened(path) as file:
-                found = plain_table(file, header, worker or "worker", iteration or "iteration")
+                found = plain_table(file, path.stat().st_size, header, worker or "worker")
             if found is None:
                 with opened(path) as file:
                     found = pd.read_csv(file)
