@@ -125,10 +125,13 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
 
     def panel(name: str) -> NDArray[np.float64]:
         if whole:
-            panel = _numbers(frame, name).reshape(-1, len(workers))
-            return panel if sorted_already else panel[:, place_W]
-        values = np.full((iterations, len(workers)), np.nan)
-        values[row, column] = _numbers(frame, name)
+            values = _numbers(frame, name).reshape(-1, len(workers))
+            values = values if sorted_already else np.take(values, place_W, axis=1)
+        else:
+            values = np.full((iterations, len(workers)), np.nan)
+            values[row, column] = _numbers(frame, name)
+        if values.flags.owndata:  # not a view of the frame: a trace takes what nobody can change without a copy
+            values.setflags(write=False)
         return values
 
     driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]

@@ -1,6 +1,7 @@
 """Frames with times, gaps, names and units of their own become traces, or are refused in a sentence."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -180,3 +181,22 @@ def test_plain_csv_is_not_left_to_pandas():
     found = plain_table(io.BytesIO(text.encode()), len(text), text.splitlines()[0].split(","), "worker")
     assert list(found["worker"]) == ["a", "b"]
     np.testing.assert_array_equal(found["load"], [np.nan, 1.0])
+
+
+def test_a_trace_shares_what_nobody_can_change_and_copies_the_rest():
+    seconds = np.full((2, 1), 0.5)
+    trace = Trace(np.full((2, 1), 8.0), seconds)
+    seconds[0] = 9.0
+    assert trace.seconds[0, 0] == 0.5
+    assert replace(trace, meta={"job": "again"}).seconds is trace.seconds
+    made = from_frame(FRAME)
+    assert not made.seconds.flags.writeable
+    FRAME.loc[0, "seconds"] += 1.0
+    assert made.seconds[0, 0] == 0.5
+    FRAME.loc[0, "seconds"] -= 1.0
+    view = np.full((2, 2), 1.0)
+    frozen = view[:, :1]
+    frozen.setflags(write=False)
+    held = Trace(frozen, frozen)
+    view[0, 0] = 7.0  # a view that is read-only may still change
+    assert held.samples[0, 0] == 1.0
