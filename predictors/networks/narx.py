@@ -43,8 +43,8 @@ class NARX(Network):
     Two tapped delay lines, of the last ``lags`` speeds and of the drivers sampled now and at the last ``driver_lags``
     boundaries, feed one tanh layer and a direct linear path beside it. Inputs and output are differences of log speed
     from the last one, in units of each worker's own running scale, so one network, fitted over all workers, serves
-    workers of any speed. Past speeds enter twice, as they are and by their arcsinh, which keeps small changes apart when
-    one is large. Before the fit, the forecast is the last speed.
+    workers of any speed. Past speeds enter twice: as they are, and by their arcsinh, which keeps small changes apart
+    where one is large. Before the fit, the forecast is the last speed.
 
     Parameters
     ----------
