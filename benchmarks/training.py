@@ -267,7 +267,7 @@ def made(workers: int, steps: int, files: int) -> Iterator[str]:
 def taken(turns: list[dict[str, Any]], key: str) -> str:
     """Return the median seconds of some turns, by the clock and of the processor."""
     wall, cpu = (median(turn[key][k] for turn in turns) for k in (0, 1))
-    return f"{wall:.1f} s | {cpu:.1f} s"
+    return " | ".join(f"{seconds:.{2 if seconds < 10 else 1}f} s" for seconds in (wall, cpu))
 
 
 def ratio(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], key: str, k: int = 1) -> float:
@@ -403,7 +403,7 @@ def page_reading(sizes: Sizes, found: dict[str, Any]) -> tuple[list[str], list[s
         "## Reading plain columns",
         "",
         f"{sizes.workers * sizes.steps:,} rows of iteration, worker, samples and seconds in one file; medians of",
-        f"{sizes.turns} turns. A trace is a panel, a row for each iteration and a column for each worker.",
+        f"{len(found['csv']['ours'])} turns. A trace is a panel, a row for each iteration and a column for each worker.",
         "",
         "| file | reader | time | processor | peak memory |",
         "| --- | --- | --- | --- | --- |",
