@@ -402,8 +402,9 @@ def page_reading(sizes: Sizes, found: dict[str, Any]) -> tuple[list[str], list[s
     lines = [
         "## Reading plain columns",
         "",
-        f"{sizes.workers * sizes.steps:,} rows of iteration, worker, samples and seconds in one file; medians of",
-        f"{len(found['csv']['ours'])} turns. A trace is a panel, a row for each iteration and a column for each worker.",
+        f"{sizes.workers * sizes.steps:,} rows of iteration, worker, samples and seconds in one file; medians of "
+        f"{len(found['csv']['ours'])} turns.",
+        "A trace is a panel, a row for each iteration and a column for each worker.",
         "",
         "| file | reader | time | processor | peak memory |",
         "| --- | --- | --- | --- | --- |",
