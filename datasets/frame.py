@@ -115,8 +115,9 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     iteration = frame["iteration"].to_numpy(dtype=np.int64)
     row = iteration - iteration.min()  # a number that is absent for all workers is a gap, not a neighbour
     iterations = int(row.max()) + 1
-    place_W = np.argsort(column[: len(workers)])
     whole = _is_whole(iteration, column, len(workers))
+    place_W = np.argsort(column[: len(workers)])
+    sorted_already = bool((np.diff(place_W) == 1).all())
     if not whole:
         _check_dense(len(frame), iterations, len(workers))  # before pairs are numbered: a far row would overflow
         _check_unique(frame, row, column, len(workers))
@@ -124,9 +125,13 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
 
     def panel(name: str) -> NDArray[np.float64]:
         if whole:
-            return _numbers(frame, name).reshape(-1, len(workers))[:, place_W]
-        values = np.full((iterations, len(workers)), np.nan)
-        values[row, column] = _numbers(frame, name)
+            values = _numbers(frame, name).reshape(-1, len(workers))
+            values = values if sorted_already else np.take(values, place_W, axis=1)
+        else:
+            values = np.full((iterations, len(workers)), np.nan)
+            values[row, column] = _numbers(frame, name)
+        if values.flags.owndata:  # not a view of the frame: a trace takes what nobody can change without a copy
+            values.setflags(write=False)
         return values
 
     driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]

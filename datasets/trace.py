@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -268,7 +268,7 @@ def _rebuild(fields: dict[str, object]) -> Trace:
 
 
 def _panel(name: str, values: ArrayLike) -> Array:
-    panel = np.array(values, dtype=np.float64)
+    panel = values if _is_frozen(values) else np.array(values, dtype=np.float64)
     if panel.ndim != 2:
         raise ValueError(f"{name} must have the shape [iterations, workers], got {panel.shape}")
     if 0 in panel.shape:
@@ -299,20 +299,28 @@ def _driver_panel(values: ArrayLike | None, shape: tuple[int, ...], names: tuple
         if values is not None or names:
             raise ValueError("drivers and driver_names go together: give both or neither")
         return None
-    panel = np.array(values, dtype=np.float64)
+    panel = values if _is_frozen(values) else np.array(values, dtype=np.float64)
     expected = (*shape, len(names))
     if panel.shape != expected:
         raise ValueError(f"drivers must have the shape [iterations, workers, drivers] {expected}, got {panel.shape}")
-    return _frozen(np.where(np.isinf(panel), np.nan, panel))
+    infinite = np.isinf(panel)
+    return _frozen(np.where(infinite, np.nan, panel) if infinite.any() else panel)
 
 
 def _distinct(name: str, values: tuple[str, ...], expected: int | None = None) -> tuple[str, ...]:
     if expected is not None and len(values) != expected:
         raise ValueError(f"{name} must name all {expected} workers, got {len(values)} names")
-    repeated = sorted({value for value in values if values.count(value) > 1}) if len(values) < 1000 else []
-    if repeated or len(set(values)) != len(values):
+    if len(set(values)) != len(values):
+        repeated = sorted({value for value in values if values.count(value) > 1}) if len(values) < 1000 else []
         raise ValueError(f"{name} must not repeat a name, got {repeated or 'repeated names'}")
     return values
+
+
+def _is_frozen(values: ArrayLike) -> TypeGuard[Array]:
+    """Whether nobody can change these values, as in another trace: only others are copied."""
+    if not isinstance(values, np.ndarray) or values.dtype != np.float64:
+        return False
+    return values.flags.owndata and not values.flags.writeable
 
 
 def _frozen(panel: Array) -> Array:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._arrays import Array, Sizes
 from paceline._parallel import spread
 from paceline.datasets import Trace
-from paceline.eval.backtest import Backtest, backtest
+from paceline.eval.backtest import backtest
 from paceline.eval.jobs import by_name
 from paceline.predictors import LastValue, Predictor
 
@@ -113,7 +114,7 @@ def leaderboard(
     left_out: list[str] = []
     scored = by_name(traces)
     calls = [(predictor, trace, warmup) for trace in scored.values() for predictor in predictors.values()]
-    done = iter(spread(_backtest, calls))
+    done = iter(spread(_scores, calls))
     for trace in scored.values():
         results = {name: next(done) for name in predictors}
         last = results[BASELINE]
@@ -126,12 +127,27 @@ def leaderboard(
     return Leaderboard(pd.DataFrame(rows), pd.DataFrame(jobs), tuple(left_out), dict(fit_seconds or {}))
 
 
-def _backtest(predictor: Predictor, trace: Trace, warmup: int) -> Backtest:
-    return backtest(predictor, trace, warmup=warmup)
+@dataclass(frozen=True, eq=False)
+class _Scores:
+    """What is kept of a backtest: a process sends back these, not every forecast, and has computed them."""
+
+    rmse: Array
+    mae: Array
+    coverage: Array
+    scored: Sizes
+    overhead: float
+    seconds: float
+
+
+def _scores(predictor: Predictor, trace: Trace, warmup: int) -> _Scores:
+    result = backtest(predictor, trace, warmup=warmup)
+    return _Scores(
+        result.rmse, result.mae, result.coverage, result.scored, overhead=result.overhead, seconds=result.seconds
+    )
 
 
 def _rows(
-    name: str, result: Backtest, last: Backtest, trace: Trace, kept: NDArray[np.bool_]
+    name: str, result: _Scores, last: _Scores, trace: Trace, kept: NDArray[np.bool_]
 ) -> Iterator[dict[str, object]]:
     """Return one predictor's errors relative to the last value's, one row per worker kept."""
     rmse, mae = result.rmse[kept] / last.rmse[kept], result.mae[kept] / last.mae[kept]
@@ -141,7 +157,7 @@ def _rows(
         yield {**about, "rmse": rmse[w], "mae": mae[w], "coverage": coverage[w]}
 
 
-def _job(name: str, result: Backtest, trace: Trace) -> dict[str, object]:
+def _job(name: str, result: _Scores, trace: Trace) -> dict[str, object]:
     return {
         "predictor": name,
         "trace": trace.name,

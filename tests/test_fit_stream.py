@@ -1,5 +1,7 @@
 """Fitting to traces wherever they are: the same weights from memory, files and iterators, in bounded memory."""
 
+import weakref
+
 import numpy as np
 import pytest
 from fit_cases import QUICK, folder_of, learnt, networks, wavy
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from paceline.datasets import Trace
 from paceline.predictors import ARIMA, EWMA, NARX, RLS, Boosting, LastValue, Mixture, Training
 from paceline.predictors.fitting import Fitting, Survey
+from paceline.predictors.networks import windows as stored_windows
 from paceline.predictors.networks.neural import Examples
 from paceline.predictors.networks.windows import windows_of
 from paceline.training import Scalars, Source, fit, save_model
@@ -75,6 +78,20 @@ def test_shards_mix_the_traces():
     windows = windows_of(parts, 1200, memory=4000, seed=0)
     assert len(windows.shards) > 3
     assert all(len(np.unique(shard()["source"])) == 4 for shard in windows.shards)
+
+
+def test_one_shard_is_in_memory_at_a_time(monkeypatch):
+    read, records_of = [], stored_windows._stored
+
+    def stored(path, kind):
+        assert all(earlier() is None for earlier in read)
+        records = records_of(path, kind)
+        read.append(weakref.ref(records))
+        return records
+
+    monkeypatch.setattr(stored_windows, "_stored", stored)
+    fit(networks()[0], [wavy(seed) for seed in range(4)], memory=8000)
+    assert len(read) > 10
 
 
 # -- splits ------------------------------------------------------------------------------------------------------
@@ -271,7 +288,9 @@ def test_progress_is_told_with_a_rate_and_the_time_left():
     fit(networks()[0], [wavy(seed) for seed in range(2)], progress=moments.append)
     stages = list(dict.fromkeys(moment.stage for moment in moments))
     assert stages == ["read", "windows", "training"]
-    training = [moment for moment in moments if moment.stage == "training"]
+    begins, *training = [moment for moment in moments if moment.stage == "training"]
+    assert begins.done == 0 < begins.total
+    assert training
     assert all(0 < moment.done <= moment.total and np.isfinite(moment.loss) for moment in training)
 
 

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -114,3 +117,26 @@ def test_drivers_that_explain_the_speed_lower_the_error():
     with_drivers, without = rmse(NARX()), rmse(NARX(drivers=()))
     assert with_drivers < 0.7 * without
     assert with_drivers < 0.7 * rmse(LastValue())
+
+
+def test_a_spike_of_any_size_is_undone():
+    rng = np.random.default_rng(0)
+    shape = (600, 8)
+    spikes_TW = (rng.random(shape) < 0.02) * rng.uniform(0.5, 3.0, shape)
+    log_speed_TW = rng.normal(3.0, 1.0, shape[1]) + rng.normal(0.0, 0.05, shape) - spikes_TW
+    model = fit(NARX(lags=4, training=Training(epochs=30)), [Trace(np.exp(log_speed_TW), np.ones(shape))])
+    for size in (0.5, 1.5, 4.0):
+        model.reset(["a"])
+        for log_speed in [*rng.normal(2.0, 0.05, 100), 2.0 - size]:
+            model.observe(Report([np.exp(log_speed)], [1.0]))
+        assert np.log(model.predict().speed) == pytest.approx(2.0, abs=0.25)
+
+
+def test_a_network_of_an_earlier_version_is_fitted_further():
+    stored = Path(__file__).parent / "stored_models" / "narx-1.safetensors"
+    before = load_model(stored)
+    trace = checks.example_trace()
+    after = fit(before, [replace(trace, driver_names=("cpu_share", "distractor"))], start=stored)
+    more = before.lags - 1
+    assert len(after.weights_["w1"]) == len(before.weights_["w1"]) + more
+    assert np.any(after.weights_["direct"][-more:] != 0)

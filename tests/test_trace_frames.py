@@ -1,13 +1,17 @@
 """Frames with times, gaps, names and units of their own become traces, or are refused in a sentence."""
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace, from_frame, read_traces
 from paceline.datasets.health import health
+from paceline.datasets.readers.plain import plain_table
 
 FRAME = pd.DataFrame({"worker": "a", "iteration": [0, 1], "samples": 8.0, "seconds": [0.5, 0.25]})
 
@@ -132,3 +136,67 @@ def test_a_long_name_of_a_worker_does_not_fill_memory(tmp_path):
 def test_columns_that_are_numbered_are_drivers():
     trace = from_frame(FRAME.assign(**{"x": 1.0}).rename(columns={"x": 7}))
     assert trace.driver_names == ("7",)
+
+
+CELLS = [
+    "1",
+    "2.5",
+    "007",
+    "-3e2",
+    "",
+    "NA",
+    "nan",
+    "inf",
+    "0x1F",
+    "1_0",
+    " 4",
+    "a",
+    "b c",
+    '"d, e"',
+    "TRUE",
+    "1\n",
+    "9" * 20,
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(CELLS), min_size=3, max_size=5), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=300, derandomize=True)
+def test_plain_csv_is_read_as_pandas_reads_it_or_left_to_pandas(rows, numbers_only):
+    if numbers_only:  # otherwise nearly every table would be left to pandas
+        rows = [[row[0], "3", *["0.5" if cell in CELLS[4:] else cell for cell in row[2:4]]] for row in rows]
+    header = ["worker", "iteration", "seconds", "load"][: max(map(len, rows))]
+    text = "\n".join([",".join(header), *(",".join(row) for row in rows)]) + "\n"
+    found = plain_table(io.BytesIO(text.encode()), len(text), header, "worker")
+    if found is None:
+        return
+    expected = pd.read_csv(io.StringIO(text))
+    assert list(found.columns) == list(expected.columns)
+    assert list(found["worker"].astype(str)) == list(expected["worker"].astype(str))
+    for name in header[1:]:
+        np.testing.assert_array_equal(found[name].to_numpy(float), expected[name].to_numpy(float))
+
+
+def test_plain_csv_is_not_left_to_pandas():
+    text = "iteration,worker,samples,seconds,load\n0,a,8,0.5,\n0,b,8,1e-3,1\n"
+    found = plain_table(io.BytesIO(text.encode()), len(text), text.splitlines()[0].split(","), "worker")
+    assert list(found["worker"]) == ["a", "b"]
+    np.testing.assert_array_equal(found["load"], [np.nan, 1.0])
+
+
+def test_a_trace_shares_what_nobody_can_change_and_copies_the_rest():
+    seconds = np.full((2, 1), 0.5)
+    trace = Trace(np.full((2, 1), 8.0), seconds)
+    seconds[0] = 9.0
+    assert trace.seconds[0, 0] == 0.5
+    assert replace(trace, meta={"job": "again"}).seconds is trace.seconds
+    made = from_frame(FRAME)
+    assert not made.seconds.flags.writeable
+    FRAME.loc[0, "seconds"] += 1.0
+    assert made.seconds[0, 0] == 0.5
+    FRAME.loc[0, "seconds"] -= 1.0
+    view = np.full((2, 2), 1.0)
+    frozen = view[:, :1]
+    frozen.setflags(write=False)
+    held = Trace(frozen, frozen)
+    view[0, 0] = 7.0  # a view that is read-only may still change
+    assert held.samples[0, 0] == 1.0

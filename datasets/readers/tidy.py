@@ -15,7 +15,8 @@ from paceline.datasets.frame import REQUIRED, renamed
 from paceline.datasets.readers.clock import seconds_since_1970
 from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
-from paceline.datasets.readers.format import OWN, Format, require_dense
+from paceline.datasets.readers.format import OWN, Format
+from paceline.datasets.readers.plain import plain_table
 from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -56,13 +57,15 @@ def read_csv(
     columns = {name: column for name, column in given.items() if column is not None}
     for path in paths:
         try:
-            _check_header(path)
+            header = _checked_header(path)
             with opened(path) as file:
-                table = renamed(pd.read_csv(file), columns)
+                found = plain_table(file, path.stat().st_size, header, worker or "worker")
+            if found is None:
+                with opened(path) as file:
+                    found = pd.read_csv(file)
+            table = renamed(found, columns)
             if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
                 table["start"] = seconds_since_1970(path, table["start"], "start")
-            if {"worker", "iteration"} <= set(table):
-                require_dense(path, len(table), table["iteration"].nunique(), table["worker"].nunique())
             tally = Tally()
             tally.read(len(table))
             table = _in_one_run(table, tally)
@@ -103,6 +106,8 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     if not {"worker", "iteration"} <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
         return table  # what is wrong with it is said by from_frame
     step_N = table["iteration"].to_numpy(dtype=np.float64)
+    if not (step_N[1:] < step_N[:-1]).any():  # written iteration by iteration: no worker's steps go back
+        return table
     run_N = runs_of_rows(pd.factorize(table["worker"])[0], step_N)  # an array of names would be as wide as the longest
     if not run_N.any() or not np.isfinite(step_N).all():
         return table
@@ -110,12 +115,13 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     return table.assign(iteration=continued(step_N, run_N))
 
 
-def _check_header(path: Path) -> None:
+def _checked_header(path: Path) -> list[str]:
     """Refuse a header that is none: every column costs a millisecond, so a long one would cost minutes."""
     first = head(path)
-    columns = len(header_of(first))
-    if columns > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
+    header = header_of(first)
+    if (columns := len(header)) > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
         raise ValueError(f"the header has {columns} columns or more; at most {MOST_COLUMNS}, within 64 kB, are read")
+    return header
 
 
 def _is_parquet(path: Path, first: str) -> bool:

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Predictor)
 
-MEMORY = 256 << 20
-"""Bytes of training windows held at once; more than that go to files, of which one is read at a time."""
+MEMORY = 100 << 20
+"""Bytes of training windows held at once; more than that go to files, of which one is read at a time.
+
+Reading one trace of a million numbers for the first time takes more, so that a fit to many takes no more than one to a
+few.
+"""
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,15 @@ from paceline.predictors.fitting import Fitting, Moment
 from paceline.predictors.networks import processes
 from paceline.predictors.networks.checkpoint import Position, Saved
 from paceline.predictors.networks.neural import Training
-from paceline.predictors.networks.windows import Windows
+from paceline.predictors.networks.windows import Records, Windows
 
 Weights = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, ...]
 Sources = NDArray[np.int32]
 """For each window of a batch, the number of its trace, ``[N]``."""
+
+JUDGED = 8 << 20
+"""Bytes of windows whose loss is computed at once: the layers in between take several times as much."""
 
 TOLD_EVERY = 0.2
 """Seconds between two reports of progress: a terminal shows no more, and a batch takes less than a millisecond."""
@@ -84,7 +87,7 @@ class _Run:
     at: Position = field(default_factory=Position)
     began: tuple[float, int] = (0.0, 0)
     told: float = 0.0
-    cached: dict[tuple[int, bool], tuple[Batch, Sources]] = field(default_factory=dict)
+    cached: dict[int, Records] = field(default_factory=dict)
 
     def to_the_end(self, saved: Saved) -> dict[str, Array]:
         for weight in self.weights.values():
@@ -97,10 +100,12 @@ class _Run:
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=options.epochs)
         if (found := saved.load(self.weights, optimiser, schedule, self.generator)) is not None:
             self.at, self.best = found
-        else:
+        self.began = (time.perf_counter(), self._done())
+        if not self.at.finished:  # told before the first loss, which takes a pass over the windows that validate
+            self.fitting.tell(Moment("training", self._done(), self._total))
+        if found is None:
             # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
             self.best, self.at.best_loss = numbers(self.weights), self._agreed_loss()
-        self.began = (time.perf_counter(), self._done())
         while not self.at.finished:
             self._epoch(saved, optimiser, schedule)
         return self.best
@@ -137,34 +142,36 @@ class _Run:
         # One shard draws nothing, so that few windows are fitted in the same order wherever they are kept.
         order = torch.randperm(shards, generator=self.generator).tolist() if shards > 1 else [0]
         while at.shard < shards:
-            data, source_N = self._loaded(order[at.shard], validates=False)
+            records, row_N = self._loaded(order[at.shard], validates=False)
             if resumed:
                 self.generator.set_state(at.shard_state)
             else:
                 at.shard_state = self.generator.get_state()
-            rows = torch.randperm(len(source_N), generator=self.generator)
+            row_N = row_N[torch.randperm(len(row_N), generator=self.generator)]
             if resumed:  # what augmenting drew in the batches before the checkpoint was drawn already
                 self.generator.set_state(now)
             at.begun, resumed = True, False
-            # Shuffled once: to gather the rows of every batch by itself took a quarter of the training's time.
-            shuffled, source_N = tuple(column[rows] for column in data), source_N[rows.numpy()]
-            size = self.training.batch_size
-            for begin in range(at.batch * size, len(rows), size):
-                yield tuple(column[begin : begin + size] for column in shuffled), source_N[begin : begin + size]
+            size = self.training.batch_of(self._each)
+            for begin in range(at.batch * size, len(row_N), size):
+                chosen = row_N[begin : begin + size]
+                yield self._batch(records, chosen), records["source"][chosen.numpy()]
+            del records  # before the next shard is read
             at.shard, at.batch = at.shard + 1, 0
             # A checkpoint between two shards finds the next one not begun: see Position.
         at.begun = False
 
-    def _loaded(self, shard: int, validates: bool) -> tuple[Batch, Sources]:
-        """Return the columns of a shard's windows that validate, or of those that do not, and their traces."""
-        if (shard, validates) in self.cached:
-            return self.cached[shard, validates]
-        records = self.windows.shards[shard]()
-        rows = records[records["validates"] == validates]
-        loaded = (tuple(torch.from_numpy(rows[name].copy()) for name in self.columns), rows["source"].copy())
-        if len(self.windows.shards) == 1:  # several shards are read again, because together they fill memory
-            self.cached[shard, validates] = loaded
-        return loaded
+    def _loaded(self, shard: int, validates: bool) -> tuple[Records, torch.Tensor]:
+        """Return the windows of a shard, and the places of those that validate, or of those that do not."""
+        if shard not in self.cached:
+            self.cached.clear()  # one shard fills the memory allowed
+            self.cached[shard] = self.windows.shards[shard]()
+        records = self.cached[shard]
+        return records, torch.from_numpy(np.flatnonzero(records["validates"] == validates))
+
+    def _batch(self, records: Records, row_N: torch.Tensor) -> Batch:
+        """Return the columns of these windows: the only copy of them, because windows fill the memory allowed."""
+        # index_select takes a tenth of the time of numpy's indexing.
+        return tuple(torch.from_numpy(records[name]).index_select(0, row_N) for name in self.columns)
 
     def _mean_loss(self, batch: Batch) -> torch.Tensor:
         device = torch.device(self.fitting.device)
@@ -209,24 +216,32 @@ class _Run:
 
     def _held_out_loss(self) -> float:
         """Return the mean loss over all windows that validate."""
-        total, weight = 0.0, 0.0
+        losses: list[tuple[float, float]] = []
         with torch.no_grad():
             for shard in range(len(self.windows.shards)):
-                batch, source_N = self._loaded(shard, validates=True)
-                if not len(source_N):
-                    continue
-                own = self.weigh(batch)
-                loss = float(self._mean_loss(batch))
-                if own and len(self.windows.shards) == 1:
-                    return loss
-                total, weight = total + own * loss, weight + own
-        return total / weight if weight else float("inf")
+                records, row_N = self._loaded(shard, validates=True)
+                for chosen in row_N.split(max(JUDGED // records.dtype.itemsize, 1)):
+                    batch = self._batch(records, chosen)
+                    if own := self.weigh(batch):
+                        losses.append((own, float(self._mean_loss(batch))))
+                del records  # before the next shard is read
+        if len(losses) == 1:  # as it is, to the bit
+            return losses[0][1]
+        return sum(own * loss for own, loss in losses) / sum(own for own, _ in losses) if losses else float("inf")
 
     # -- progress ------------------------------------------------------------------------------------------------
 
+    @property
+    def _each(self) -> int:
+        """The windows of a pass."""
+        return len(self.windows) - self.windows.validating
+
+    @property
+    def _total(self) -> int:
+        return self.training.epochs * self._each
+
     def _done(self) -> int:
-        each = len(self.windows) - self.windows.validating
-        return self.at.epoch * each + self.at.windows
+        return self.at.epoch * self._each + self.at.windows
 
     def _tell(self, count: int, loss: float) -> None:
         self.at.windows += count
@@ -234,10 +249,10 @@ class _Run:
         if now - self.told < TOLD_EVERY:
             return
         self.told = now
-        done, total = self._done(), self.training.epochs * (len(self.windows) - self.windows.validating)
+        done = self._done()
         seconds = now - self.began[0]
         rate = (done - self.began[1]) / seconds if seconds > 0 else float("nan")
-        self.fitting.tell(Moment("training", done, total, rate, loss, self.at.best_loss))
+        self.fitting.tell(Moment("training", done, self._total, rate, loss, self.at.best_loss))
 
 
 def tensor(values: Array) -> torch.Tensor:

@@ -43,7 +43,8 @@ class NARX(Network):
     Two tapped delay lines, of the last ``lags`` speeds and of the drivers sampled now and at the last ``driver_lags``
     boundaries, feed one tanh layer and a direct linear path beside it. Inputs and output are differences of log speed
     from the last one, in units of each worker's own running scale, so one network, fitted over all workers, serves
-    workers of any speed. Before the fit, the forecast is the last speed.
+    workers of any speed. Past speeds enter twice: as they are, and by their arcsinh, which keeps small changes apart
+    where one is large. Before the fit, the forecast is the last speed.
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ class NARX(Network):
 
         windows = collected(traces, survey, fitting, partial(self._examples, fitting, closed_loop), closed_loop)
         require_both(windows, fitting, survey, f"{self.lags} lags")
-        self.weights_ = fit_tanh_layer(windows, self.hidden, self.training, fitting, self.weights_)
+        self.weights_ = fit_tanh_layer(windows, self.lags - 1, self.hidden, self.training, fitting, self.weights_)
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -140,17 +141,20 @@ class NARX(Network):
         if not self.weights_:
             return last_W
         inputs_WF = self._inputs(rows, drivers_WD)
+        if inputs_WF.shape[1] < len(self.weights_["w1"]):  # networks that earlier versions fitted see these alone
+            inputs_WF = np.concatenate([inputs_WF, _deviations(rows)], axis=1)
         change_W = _scale(rows) * tanh_layer(self.weights_, inputs_WF)
         return np.asarray(np.clip(last_W + change_W, *LOG_SPEEDS))
 
     def _inputs(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
-        lags_WP = rows["log_speed"]
-        # arcsinh is linear for usual changes and logarithmic for jumps, so no jump saturates the tanh layer.
-        deviations = np.arcsinh((lags_WP[:, 1:] - lags_WP[:, :1]) / _scale(rows)[:, None])
+        # arcsinh is linear for usual changes and logarithmic for jumps: a jump alone does not saturate the tanh layer.
+        changes_WP = np.arcsinh(_deviations(rows))
+        if not self.driver_names_:
+            return changes_WP
         drivers_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"]], axis=1)
         standard = np.clip((drivers_WQD - self.driver_mean_) / self.driver_scale_, -FARTHEST, FARTHEST)
-        inputs_WF: Array = np.concatenate([deviations, standard.reshape(len(lags_WP), -1)], axis=1)
-        return np.where(np.isnan(inputs_WF), 0.0, inputs_WF)
+        standard_WI = np.nan_to_num(standard.reshape(len(changes_WP), -1), copy=False, nan=0.0)
+        return np.concatenate([changes_WP, standard_WI], axis=1)
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -165,7 +169,14 @@ class NARX(Network):
 
 
 def _scale(rows: dict[str, Array]) -> Array:
-    return np.maximum(np.nan_to_num(rows["scale"], nan=0.0), SMALLEST_SCALE)
+    return np.fmax(rows["scale"], SMALLEST_SCALE)  # the least for one not known yet: fmax ignores NaN
+
+
+def _deviations(rows: dict[str, Array]) -> Array:
+    """Return by how many running scales the earlier log speeds differ from the last; 0 where one is not known."""
+    lags_WP = rows["log_speed"]
+    deviations_WP = (lags_WP[:, 1:] - lags_WP[:, :1]) / _scale(rows)[:, None]
+    return np.where(np.isnan(deviations_WP), 0.0, deviations_WP)
 
 
 def _filled(rows: dict[str, Array], drivers_WD: Array) -> Array:
@@ -185,7 +196,7 @@ def _shifted(rows: dict[str, Array], log_speed_W: Array, drivers_WD: Array) -> d
     scale_W = np.where(np.isfinite(smoothed_W), smoothed_W, change_W)
     past_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"][:, :-1]], axis=1)
     return {
-        "log_speed": np.where(seen_W[:, None], moved_WP, lags_WP),
+        "log_speed": moved_WP if seen_W.all() else np.where(seen_W[:, None], moved_WP, lags_WP),
         "scale": np.where(np.isfinite(change_W), scale_W, rows["scale"]),
         "past_drivers": past_WQD[:, : rows["past_drivers"].shape[1]],
     }

@@ -26,7 +26,8 @@ class Training:
     patience
         Training stops after this many passes without a better validation loss, and the best weights are kept.
     batch_size
-        Examples per optimiser step.
+        Examples per optimiser step. ``None`` makes about a thousand steps a pass, of 256 to 4,096 examples: more steps
+        would take longer and find nothing better.
     learning_rate, weight_decay
         Options of AdamW; the learning rate falls to zero along a half cosine.
     validation
@@ -41,7 +42,7 @@ class Training:
 
     epochs: int = 60
     patience: int = 10
-    batch_size: int = 256
+    batch_size: int | None = None
     learning_rate: float = 4e-3
     weight_decay: float = 0.3
     validation: float = 0.2
@@ -50,10 +51,18 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "patience", "batch_size", "closed_loop"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0.0 < self.validation < 1.0:
             raise ValueError(f"validation must lie in (0, 1), got {self.validation}")
+
+    def batch_of(self, examples: int) -> int:
+        """Return how many examples a step takes, of so many a pass.
+
+        >>> Training().batch_of(1_400_000), Training(batch_size=64).batch_of(1_400_000)
+        (1400, 64)
+        """
+        return self.batch_size or min(max(examples // 1000, 256), 4096)
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Examples:
     @classmethod
     def chosen(cls, rows: NDArray[np.bool_], *columns: NDArray[Any]) -> Self:
         """Return examples of these columns, in the order of the fields, where ``rows`` is true."""
-        return cls(*(column[rows] for column in columns))
+        return cls(*(columns if rows.all() else (column[rows] for column in columns)))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

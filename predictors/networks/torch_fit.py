@@ -20,15 +20,22 @@ huber = torch.nn.functional.huber_loss
 
 
 def fit_tanh_layer(
-    windows: Windows, hidden: int, training: Training, fitting: Fitting, start: Mapping[str, Array] | None = None
+    windows: Windows,
+    past: int,
+    hidden: int,
+    training: Training,
+    fitting: Fitting,
+    start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
     """Fit the weights of :func:`tanh_layer` to windows of :class:`Examples` under Huber loss.
 
-    The output layer and the direct path start at zero, so that an untrained network forecasts no change. Returns
-    ``w1 [F, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
+    The first ``past`` inputs are the arcsinh of deviations, and the network sees those deviations as further inputs: by
+    the arcsinh alone no spike can be undone exactly. The output layer and the direct path start at zero, so that an
+    untrained network forecasts no change. Returns ``w1 [F + past, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``,
+    ``direct [F + past]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
-    width = windows.width("inputs")
+    width = windows.width("inputs") + past
     weights = {
         "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
         "b1": torch.zeros(hidden),
@@ -36,13 +43,16 @@ def fit_tanh_layer(
         "b2": torch.zeros(()),
         "direct": torch.zeros(width),
     }
-    if start:
-        weights = {name: tensor(value) for name, value in start.items()}
+    weights |= {name: tensor(value) for name, value in (start or {}).items()}
+    if lacking := width - len(weights["direct"]):  # an earlier version's network did not see the deviations
+        weights["direct"] = torch.nn.functional.pad(weights["direct"], (0, lacking))
+        weights["w1"] = torch.nn.functional.pad(weights["w1"], (0, 0, 0, lacking))
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        hidden = torch.tanh(inputs @ weights["w1"] + weights["b1"])
-        output = inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
-        return huber(output, targets)
+        # sinh undoes the arcsinh: stored beside them, the deviations would make windows twice as large.
+        seen = torch.cat([inputs, torch.sinh(inputs[:, :past])], dim=1)
+        hidden = torch.tanh(seen @ weights["w1"] + weights["b1"])
+        return huber(seen @ weights["direct"] + hidden @ weights["w2"] + weights["b2"], targets)
 
     return descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator)
 
@@ -100,7 +110,7 @@ def fit_barrier(
         training,
         learning_rate=TUNING_RATE * training.learning_rate,
         # Batches of groups that hold about as many examples as batches of single workers do.
-        batch_size=max(training.batch_size // groups.width("targets"), 1),
+        batch_size=max(training.batch_of(len(groups) * groups.width("targets")) // groups.width("targets"), 1),
     )
     hides = _hider(tensor(driver_columns), generator)
     columns = ("inputs", "references", "unit", "targets", "scale", "level")
