@@ -1,5 +1,6 @@
 """Real processes on loopback, joined by gloo, each running the same function: the ranks of a small job."""
 
+import gc
 import multiprocessing
 import tempfile
 import time
@@ -66,6 +67,7 @@ def _rank(answer, work, rank, world_size, store, args):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    gc.freeze()  # what the imports made stays, and need not be looked through for garbage
     try:
         join = {"rank": rank, "world_size": world_size, "timeout": timedelta(seconds=30)}
         dist.init_process_group("gloo", init_method=f"file://{store}", **join)

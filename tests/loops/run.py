@@ -22,6 +22,7 @@ from verdicts import SHAPES
 def outcome_of(shape):
     """Return what became of a shape, on the first rank: the same on all."""
     gc.collect()  # models of the shape before
+    gc.freeze()  # what is left is the imports': to look through it again and again takes half of all the time
     job, warned, error = told(shape.run)
     said_R = [None] * dist.get_world_size()
     facts = {
@@ -75,7 +76,6 @@ def main():
     dist.init_process_group("gloo")
     out, *only = sys.argv[1:]
     outcomes = {}
-    gc.freeze()  # what the imports made stays: to look through it for every shape takes half of all the time
     for shape in SHAPES:
         if dist.get_world_size() in shape.ranks and (not only or shape.run.__name__ in only):
             faulthandler.dump_traceback_later(60, exit=True)  # says where a rank hangs
