@@ -19,8 +19,6 @@ from paceline.lab.processes.places import PERIOD_SECONDS, remove_stale
 from paceline.lab.processes.process import Process
 from paceline.recording.control_group import mounted
 
-pytestmark = pytest.mark.alone
-
 PERIOD = round(PERIOD_SECONDS * 1e6)  # microseconds
 TINY = {"name": "tiny", "model": "digits-mlp", "batch_size": 256, "workers": 2, "pattern": "none"}
 
@@ -150,6 +148,7 @@ def test_every_model_learns(model, tmp_path):
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
 
 
+@pytest.mark.alone
 def test_a_contended_worker_is_slower_and_nothing_is_left(tmp_path):
     """One worker has two competitors, the other has none."""
     before, seen = children(), []
@@ -268,6 +267,7 @@ def test_groups_of_recordings_that_were_killed_are_removed_at_the_next_start(tmp
     }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", [*sorted(KINDS), "stress-ng-cpu"])
 def test_a_competitor_works_when_its_plan_says_and_ends_with_the_one_who_started_it(kind, tmp_path):
     """The plan is to work from the start on, for a minute; then its standard input is closed."""
