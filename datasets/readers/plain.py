@@ -91,13 +91,13 @@ def _longer(column: NDArray[Any] | None, kind: np.dtype[Any], rows: int, count: 
 def _placed(column: pa.DictionaryArray, names: pa.StringArray) -> tuple[NDArray[Any], pa.StringArray]:
     """Return each cell's place among the names, and the names with those that are new."""
     import pyarrow as pa
-    import pyarrow.compute as pc
+    from pyarrow.compute import index_in  # pyright: ignore[reportAttributeAccessIssue] (made as pyarrow is imported)
 
     own = column.dictionary
-    places = pc.index_in(own, value_set=names)
+    places = index_in(own, value_set=names)
     if places.null_count:
         names = pa.concat_arrays([names, own.filter(places.is_null())])
-        places = pc.index_in(own, value_set=names)
+        places = index_in(own, value_set=names)
     return places.to_numpy()[column.indices.to_numpy()], names
 
 
