@@ -16,7 +16,7 @@ from paceline._curves import Curves
 class Policy:
     """When a load balancer changes sizes, and by how much at once.
 
-    With a good predictor, the defaults change sizes half as often as no policy would, at almost no loss of time, and
+    With a good predictor, the defaults change sizes a third as often as no policy would, at almost no loss of time, and
     follow a lasting change within five iterations. Strict cool-downs and half steps cost more than they save where
     changes are free; ``benchmarks/balancer.md`` has the numbers.
 
