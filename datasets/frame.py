@@ -130,7 +130,7 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
         else:
             values = np.full((iterations, len(workers)), np.nan)
             values[row, column] = _numbers(frame, name)
-        if values.flags.owndata:  # not a view of the frame: a trace takes what nobody can change without a copy
+        if values.flags.owndata:  # not a view of the frame: a trace takes read-only values without a copy
             values.setflags(write=False)
         return values
 

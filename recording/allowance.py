@@ -59,8 +59,8 @@ class Allowance:
 
     def spent(self) -> Spent:
         """Return what was spent so far; only differences mean something."""
-        # Nothing is throttled without a quota. To read the kernel's count takes 70 us between a model's steps, when the
-        # caches hold the model, and this is asked twice in each.
+        # Nothing is throttled without a quota. This is asked twice in every step, when the caches hold the model: to
+        # read the kernel's count took longer than all else that is measured.
         if self._told < math.inf:
             self._stood = self._throttled.seconds()
         return Spent(time.process_time(), self._stood)

@@ -51,7 +51,7 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     try:
         return _merged(files)
     except ValueError as error:
-        raise ValueError(f"{', '.join(map(str, paths))}: {error}") from error
+        raise ValueError(f"{_named(paths)}: {error}") from error
 
 
 def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
@@ -91,12 +91,22 @@ def _files(paths: Iterable[str | Path]) -> list[Record]:
     paths = list(paths)
     files = [_read(Path(path)) for path in paths]
     if not any(len(rows) for _, rows in files):
-        raise ValueError(f"nothing to merge: no iteration in {', '.join(map(str, paths)) or 'no files'}")
+        raise ValueError(f"nothing to merge: no iteration in {_named(paths) or 'no files'}")
     columns = files[0][0]["columns"]
     for path, (header, _) in zip(paths, files, strict=True):
         if header["columns"] != columns:
             raise ValueError(f"{path} has the columns {header['columns']}, but {paths[0]} has {columns}")
     return files
+
+
+def _named(paths: Sequence[str | Path]) -> str:
+    """Return the first paths, and how many there are beside them.
+
+    >>> _named(["a", "b"]), _named(["a", "b", "c", "d", "e"])
+    ('a, b', 'a, b, c and 2 more')
+    """
+    shown = ", ".join(map(str, paths[:3]))
+    return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown
 
 
 def _merged(files: Sequence[Record]) -> Trace:
@@ -200,7 +210,9 @@ def _row(path: Path, at: int, line: str, width: int) -> list[float]:
     row = _parse(path, at, line)
     numbers = isinstance(row, list) and all(type(value) in (int, float, type(None)) for value in row)
     if not numbers or len(row) != width or type(row[0]) is not int or not 0 <= row[0] < 2**53:
-        raise ValueError(f"{path}, line {at}: expected a list of {width} numbers, got {line[:80]!r}")
+        raise ValueError(
+            f"{path}, line {at}: expected a list of {width} numbers, the first a whole one from 0, got {line[:80]!r}"
+        )
     return list(row)
 
 

@@ -76,7 +76,7 @@ def descend(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in one thread: layers of a few units take twice as long in eight, which only wait for each other.
+    """Compute in one thread: layers of a few units are too small to share, and more threads only wait for each other.
 
     >>> with one_thread():
     ...     torch.get_num_threads()

@@ -153,13 +153,15 @@ def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 def _announced(gather: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(gather)
-    def announced(group: Any, outputs: Any, inputs: Any, *args: Any, **named: Any) -> Any:
-        if not getattr(_inside, "depth", 0):
+    def announced(group: Any, *args: Any, **named: Any) -> Any:
+        # torch itself gives outputs and inputs by position; whoever names them gathers as without us.
+        if len(args) > 1 and not getattr(_inside, "depth", 0):
+            inputs = args[1]
             here = threading.get_ident()
             for check in [check for _, trains, check in _listeners if check and trains == here]:
                 with unheard():
                     check(group, inputs[0] if isinstance(inputs, list) else inputs)
-        return gather(group, outputs, inputs, *args, **named)
+        return gather(group, *args, **named)
 
     return announced
 

@@ -1,0 +1,61 @@
+"""Looking at gathered rows disturbs no other gathering: outside a loop, by other calls, with a forgotten balance."""
+
+import gc
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+from paceline.coordinator import Policy
+from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.predictors import LastValue
+
+
+def samples():
+    return TensorDataset(torch.randn(24, 4))
+
+
+def test_a_loop_is_under_way_from_its_first_batch_until_it_is_left():
+    loader = BalancedLoader(samples(), 8, rank=0, world_size=2)
+    seen = [loader.looping]
+    for _ in loader:
+        seen.append(loader.looping)
+        break
+    seen.append(loader.looping)
+    seen += [loader.looping for _ in loader]
+    assert [*seen, loader.looping] == [False, True, False, True, True, True, False]
+
+
+def trained():
+    """Train on uneven batches, and leave the loop early; nobody closes the balance."""
+    model, loader = DistributedDataParallel(torch.nn.Linear(4, 2)), BalancedLoader(samples(), 8)
+    balance = attach(model, loader, predictor=LastValue(), policy=Policy(warmup=1000), every=1)
+    loader.sizes = np.array([5, 3])
+    for (rows,) in loader:
+        model(rows).mean().backward()
+        break
+    return balance
+
+
+def gathered(rank):
+    """Gather in three ways after training, of which one rank has forgotten the balance and another holds it."""
+    held = trained()
+    assert len(set(held._loader.batch_sizes.tolist())) > 1, "nothing would be looked at"
+    if rank == 0:
+        del held
+    gc.collect()
+    own = torch.full((3,), float(rank))
+    found = [[torch.zeros(3), torch.zeros(3)] for _ in range(2)]
+    dist.all_gather(found[0], own)
+    dist.group.WORLD.allgather(output_tensors=[found[1]], input_tensors=[own]).wait()
+    whole = torch.zeros(6)
+    dist.all_gather_into_tensor(whole, own)
+    return [*(torch.cat(parts).tolist() for parts in found), whole.tolist()]
+
+
+def test_gathering_after_a_loop_does_not_depend_on_who_has_forgotten_the_balance():
+    for found in run_ranks(2, gathered):
+        assert found == [[0.0] * 3 + [1.0] * 3] * 3
