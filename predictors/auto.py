@@ -30,20 +30,21 @@ single one may be a stall."""
 
 
 class Auto(Calibrated):
-    """The library's default: averages, periods, and the shipped GatedNARX with a correction that the fleet teaches.
+    """The library's default: averages, periods, and the shipped GatedNARX with corrections learnt while it serves.
 
-    It serves any fleet from the first report on, without fitting: the network was fitted to other jobs, and a linear
-    correction of it is learnt from all workers together while it serves. For each worker, the experts that forecast it
-    best gain the trust, and quantiles are corrected online. A worker's first iterations are often slow for reasons that
-    do not return, such as loading and compiling: one that turns out more than 20 % faster than forecast within five
-    reports starts afresh, up to five times. A worker whose speed jumps later, and stays there, also starts afresh,
-    but keeps its intervals. Fitting is optional: it trains the network further on your traces (which needs torch).
+    It serves any fleet from the first report on, without fitting: the network was fitted to other jobs. One linear
+    correction of it is learnt from all workers together, another is learnt for each worker: what its drivers do to it
+    alone. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. A
+    worker's first iterations are often slow for reasons that do not return, such as loading and compiling: one that
+    turns out more than 20 % faster than forecast within five reports starts afresh, up to five times. A worker whose
+    speed jumps later, and stays there, also starts afresh, but keeps its intervals. Fitting is optional: it trains the
+    network further on your traces (which needs torch).
 
     Parameters
     ----------
     drivers
-        Names of the drivers (driving factors, such as the CPU share) that the correction learns to use; they may mean
-        anything. Network and correction also read those that the network was fitted with.
+        Names of the drivers (driving factors, such as the CPU share) that the corrections learn to use; they may mean
+        anything. Network and corrections also read those that the network was fitted with.
 
     Examples
     --------

@@ -185,8 +185,9 @@ class Mixture(NestedPredictor):
         better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
         gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
         kept: Array | float = DISCOUNT
-        if not whole:
+        if np.isnan(gain_WE).any():
             gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
+        if not whole:
             seen_W = np.isfinite(error_W)
             kept = np.where(seen_W, DISCOUNT, 1.0)[:, None]
             scale_W = np.where(seen_W, scale_W, rows["scale"])

@@ -26,20 +26,26 @@ class NestedPredictor(FleetPredictor):
     """
 
     _inner: tuple[FleetPredictor, ...] = ()
-    _read: tuple[tuple[str, ...], list[NDArray[np.intp]]] | None = None
+    _read: tuple[tuple[str, ...], list[NDArray[np.intp] | None]] | None = None
 
     @property
     def driver_names(self) -> tuple[str, ...]:
         """The drivers that any of the inner predictors reads."""
         return self._reading()[0]
 
-    def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp]]]:
-        """Return all drivers, and the places of those that each inner predictor reads; cached until the next fit."""
+    def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp] | None]]:
+        """Return all drivers, and the places of those that each inner predictor reads, ``None`` if that is all of them.
+
+        Cached until the next fit: every forecast asks.
+        """
         if self._read is None:
-            names = tuple(dict.fromkeys(name for inner in self._inner for name in inner.driver_names))
-            places = [np.array([names.index(n) for n in inner.driver_names], np.intp) for inner in self._inner]
-            self._read = (names, places)
+            names = tuple(dict.fromkeys(self._all_drivers()))
+            self._read = (names, [_places(inner.driver_names, names) for inner in self._inner])
         return self._read
+
+    def _all_drivers(self) -> Sequence[str]:
+        """Return the names of the drivers that it reads; they may repeat."""
+        return [name for inner in self._inner for name in inner.driver_names]
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the inner predictors to these traces."""
@@ -103,9 +109,11 @@ class NestedPredictor(FleetPredictor):
     def _with_drivers(self, drivers_WD: Array) -> Iterator[tuple[FleetPredictor, Array]]:
         """Yield each inner predictor with the drivers that it reads, in its order."""
         for inner, places in zip(self._inner, self._reading()[1], strict=True):
-            if not len(places):
-                yield inner, drivers_WD[:, :0]
-            elif inner.driver_names == self.driver_names:
+            if places is None:
                 yield inner, drivers_WD
             else:  # take from the transpose, where a driver's column is contiguous
-                yield inner, drivers_WD.T.take(places, axis=0).T
+                yield inner, drivers_WD.T.take(places, axis=0).T if len(places) else drivers_WD[:, :0]
+
+
+def _places(mine: tuple[str, ...], names: tuple[str, ...]) -> NDArray[np.intp] | None:
+    return None if mine == names else np.array([names.index(name) for name in mine], np.intp)

@@ -58,6 +58,15 @@ def test_seasons_have_events_that_repeat_at_a_period_of_each_worker():
     assert np.median(best_W) > 0.5
 
 
+def test_a_clock_falls_with_heat_above_a_limit_of_each_worker():
+    trace = hosted_fleet("heated", 40, 1500)
+    degrees_TW, seconds_TW = trace.drivers[50:, :, 0], trace.seconds[50:] / np.median(trace.seconds[50:], axis=0)
+    cool = [np.median(seconds_TW[degrees_TW[:, w] < 55, w]) for w in range(40)]
+    slower_W = [np.median(seconds_TW[degrees_TW[:, w] > 87, w]) / cool[w] for w in range(40)]
+    assert np.median(slower_W) > 1.2
+    assert max(slower_W) > 1.5 * min(slower_W)  # what the same temperature does differs between workers
+
+
 def test_an_unknown_kind_or_an_empty_size_is_refused():
     with pytest.raises(ValueError, match="kind must be one of"):
         hosted_fleet("steady")

@@ -167,9 +167,9 @@ def test_an_expert_that_knows_nothing_of_a_worker_has_no_say_in_its_forecast():
 
     model = Mixture([LastValue(), Ignorant()])
     model.reset(["a", "b"])
-    for seconds in (1.0, 2.0):
-        model.observe(Report([64, 64], [seconds, seconds]))
-        assert model.predict().speed == pytest.approx([64 / seconds] * 2)
+    for seconds in (1.0, 2.0, 3.0, 4.0):
+        model.observe(Report([64, 128], [seconds, seconds]))
+        assert model.predict().speed == pytest.approx([64 / seconds, 128 / seconds])
 
 
 class Always(FleetPredictor):

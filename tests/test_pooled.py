@@ -14,16 +14,20 @@ def hot(iterations, workers, seed=6):
     return -0.3 * heat_TW + rng.normal(0.0, 0.02, heat_TW.shape), heat_TW
 
 
-def served(model, log_TW, heat_TW):
-    """Errors of the corrected forecast of a new fleet, ``[T, W]``."""
+OWN, FLEET = 0, 1
+"""Columns: the forecast with both corrections, and with that of the fleet alone."""
+
+
+def served(model, log_TW, heat_TW, column=FLEET):
+    """Errors of a forecast of a new fleet, ``[T, W]``."""
     model.reset([str(w) for w in range(log_TW.shape[1])])
-    return going_on(model, log_TW, heat_TW)
+    return going_on(model, log_TW, heat_TW, column)
 
 
-def going_on(model, log_TW, heat_TW):
+def going_on(model, log_TW, heat_TW, column=FLEET):
     errors = []
     for log_W, heat_W in zip(log_TW, heat_TW, strict=True):
-        errors.append(log_W - np.log(model._next_speed(heat_W[:, None], 1)[:, 0]))
+        errors.append(log_W - np.log(model._next_speed(heat_W[:, None], 1)[:, column]))
         report = Report(np.ones_like(log_W), np.exp(-log_W))
         model._learn_report(report, report.speed, heat_W[:, None])
     return np.array(errors)
@@ -48,7 +52,7 @@ def test_without_reports_it_forecasts_as_the_predictor_that_it_corrects():
     model = Pooled("last-value")
     model.reset(["a"])
     model._learn_report(Report([2.0], [1.0]), np.array([2.0]), np.zeros((1, 0)))
-    assert model._next_speed(np.zeros((1, 0)), 1) == pytest.approx(np.array([[2.0, 2.0]]))
+    assert model._next_speed(np.zeros((1, 0)), 1) == pytest.approx(np.array([[2.0, 2.0, 2.0]]))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -61,3 +65,19 @@ def test_what_the_fleet_has_learnt_is_saved_and_resumed():
     assert np.array_equal(model._next_speed(now, 1), other._next_speed(now, 1))
     other.reset(other.workers)
     assert not other._fleet["weights"].any()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_each_worker_learns_what_a_driver_does_to_it_alone():
+    log_TW, heat_TW = hot(300, 6)
+    log_TW[:, 3:] *= -1.0  # on half of the workers the driver acts the other way round: none of it is in common
+    common, own = (served(Pooled("last-value", ["heat"]), log_TW, heat_TW, column)[150:] for column in (FLEET, OWN))
+    assert rms(own) < 0.4 * rms(common)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_without_a_driver_there_is_nothing_to_learn_alone():
+    log_TW, heat_TW = hot(60, 3)
+    model = Pooled("last-value", ["heat"])
+    own, fleet = (served(model, log_TW, np.full_like(heat_TW, np.nan), column) for column in (OWN, FLEET))
+    np.testing.assert_array_equal(own, fleet)

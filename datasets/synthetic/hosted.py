@@ -1,7 +1,7 @@
 """Synthetic fleets of another family than those of :mod:`.fleets`: delays add up, on shared hosts.
 
-They are for measuring only: nothing that ships was fitted or tuned on them. Axes: T iterations, W workers, H hosts,
-D drivers.
+They are for measuring: nothing that ships was fitted to them, and one idea alone was chosen on one, queues of another
+seed than those that are measured on. Axes: T iterations, W workers, H hosts, D drivers.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
-KINDS = ("seasons", "queues", "misled")
-"""Kinds: periods and slow waves without drivers; queues on shared hosts; drivers that mislead, and heavy tails."""
+KINDS = ("seasons", "queues", "misled", "heated")
+"""Kinds: periods and slow waves without drivers; queues on shared hosts; drivers that mislead, and heavy tails; clocks
+that fall with heat."""
 
 SAMPLES = 32.0
 """Batch size of every worker in every iteration."""
@@ -21,6 +22,7 @@ PER_HOST = 4
 """Workers on one host: they wait in the same queue and share its slow waves."""
 
 DRIVER_NAMES = ("queue_length", "temperature")
+HEAT_NAMES = ("temperature", "fan_speed")
 
 NOISE_SHAPE = (20.0, 400.0)
 """Range of the gamma distribution's shape for the noise of computing: deviations of 22 to 5 %, skewed to slow."""
@@ -40,6 +42,15 @@ LOAD, JOB_COST = (0.3, 0.9), 0.15
 LATEST, LOST = 3, (0.0, 0.3)
 """Most iterations by which a driver lags, and range of the share of its samples that are missing."""
 
+COOL, HOT, TURNS = 45.0, 90.0, 0.02
+"""Temperatures that an idle and a busy host approach, and the chance per iteration that it changes."""
+
+HEATING, FAN = (5.0, 60.0), 0.1
+"""Range of a host's time constant in iterations, and how fast its fan follows the temperature."""
+
+LIMIT, CLOCK_COST = (58.0, 85.0), (0.005, 0.05)
+"""Ranges of the temperature above which a worker's clock falls, and by how much per degree."""
+
 TAIL, STALL_CHANCE = 1.8, 0.01
 """Exponent of the Pareto distribution of stalls, of infinite variance, and their chance per iteration."""
 
@@ -56,7 +67,8 @@ def hosted_fleet(kind: str, workers: int = 100, iterations: int = 1000, seed: in
         ``"seasons"``: an event every few iterations and a slow wave of load, no drivers. ``"queues"``: jobs wait on the
         host for many iterations; a driver reports the queue, up to three iterations late and with gaps. ``"misled"``: a
         driver moves with the speed for a third of the trace and against it afterwards, another means nothing, and
-        stalls have heavy tails.
+        stalls have heavy tails. ``"heated"``: hosts heat up while other work runs on them, and above a temperature that
+        differs between workers a clock falls; drivers report the temperature and a fan that follows it.
     workers, iterations
         Size of the trace, at least 1 each.
     seed
@@ -77,13 +89,17 @@ def hosted_fleet(kind: str, workers: int = 100, iterations: int = 1000, seed: in
     if workers < 1 or iterations < 1:
         raise ValueError(f"workers and iterations must be at least 1, got {workers} and {iterations}")
     rng, shape = np.random.default_rng([KINDS.index(kind), seed, 15]), (iterations, workers)
-    computing_TW, drivers_TWD = _computing(rng, shape), None
+    computing_TW, drivers_TWD, names = _computing(rng, shape), None, DRIVER_NAMES
     if kind == "seasons":
         seconds_TW = computing_TW * (1.0 + _wave(rng, shape)) + _events(rng, shape)
     elif kind == "queues":
         queue_TW = _queue(rng, shape)
         seconds_TW = computing_TW * (1.0 + JOB_COST * queue_TW)
         drivers_TWD = _sampled(rng, queue_TW)
+    elif kind == "heated":
+        degrees_TW = _temperature(rng, shape)
+        seconds_TW = computing_TW * _clock_cost(rng, degrees_TW)
+        drivers_TWD, names = np.stack([degrees_TW + rng.normal(0.0, 1.0, shape), _fan(degrees_TW)], axis=-1), HEAT_NAMES
     else:
         wave_TW = _wave(rng, shape)
         seconds_TW = computing_TW * (1.0 + wave_TW) + _stalls(rng, shape)
@@ -94,7 +110,7 @@ def hosted_fleet(kind: str, workers: int = 100, iterations: int = 1000, seed: in
         samples=np.full(shape, SAMPLES),
         seconds=seconds_TW,
         drivers=drivers_TWD,
-        driver_names=() if drivers_TWD is None else DRIVER_NAMES,
+        driver_names=() if drivers_TWD is None else names,
         meta={"job": f"hosted-{kind}", "source": "synthetic", "seed": str(seed)},
     )
 
@@ -137,6 +153,32 @@ def _queue(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     for k in range(1, shape[0]):
         queue_TH[k] = np.maximum(queue_TH[k - 1] + arriving_TH[k] - 1.0, 0.0)
     return _of_hosts(queue_TH, shape[1])
+
+
+def _temperature(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return the temperature of each worker's host, which follows the other work on it slowly."""
+    hosts = -(-shape[1] // PER_HOST)
+    busy_TH = np.cumsum(rng.random((shape[0], hosts)) < TURNS, axis=0) % 2
+    target_TH = np.where(busy_TH, HOT, COOL)
+    rate_H, degrees_TH = 1.0 / rng.uniform(*HEATING, hosts), np.full((shape[0], hosts), COOL)
+    for k in range(1, shape[0]):
+        degrees_TH[k] = degrees_TH[k - 1] + rate_H * (target_TH[k] - degrees_TH[k - 1])
+    return _of_hosts(degrees_TH, shape[1])
+
+
+def _clock_cost(rng: np.random.Generator, degrees_TW: Array) -> Array:
+    """Return the factor by which heat lengthens each worker's iterations, at least 1."""
+    limit_W, cost_W = rng.uniform(*LIMIT, degrees_TW.shape[1]), rng.uniform(*CLOCK_COST, degrees_TW.shape[1])
+    return np.asarray(1.0 + cost_W * np.maximum(degrees_TW - limit_W, 0.0))
+
+
+def _fan(degrees_TW: Array) -> Array:
+    """Return each fan's speed in turns per minute: late, and without noise."""
+    speed_TW = np.empty_like(degrees_TW)
+    speed_TW[0] = degrees_TW[0]
+    for k in range(1, len(degrees_TW)):
+        speed_TW[k] = speed_TW[k - 1] + FAN * (degrees_TW[k] - speed_TW[k - 1])
+    return np.round(1000.0 + 50.0 * (speed_TW - COOL), -1)
 
 
 def _of_hosts(values_TH: Array, workers: int) -> Array:

@@ -79,10 +79,15 @@ def bounded(step_W: Array, inputs_WF: Array) -> Array:
     return np.asarray(np.minimum(np.maximum(step_W, -reach_W), reach_W))
 
 
-def doubt_of(error_W: Array, inputs_WF: Array) -> Array:
-    """Return by how much an example counts less, 1 for a usual one: Huber's weights, and less for far inputs."""
-    leverage_W = np.sqrt(np.einsum("wf,wf->w", inputs_WF, inputs_WF) / inputs_WF.shape[1])
-    return np.asarray(np.maximum(np.abs(error_W) / HUBER, 1.0) * np.square(np.maximum(leverage_W / HUBER, 1.0)))
+def farness(inputs_WF: Array) -> Array:
+    """Return by how much an example counts less for its inputs, 1 for usual ones: their mean square over Huber's."""
+    square_W = np.einsum("wf,wf->w", inputs_WF, inputs_WF)
+    return np.asarray(np.maximum(square_W / (HUBER**2 * inputs_WF.shape[1]), 1.0))
+
+
+def doubt_of(error_W: Array, far_W: Array) -> Array:
+    """Return by how much an example counts less, 1 for a usual one: Huber's weights times ``farness``."""
+    return np.asarray(np.maximum(np.abs(error_W) / HUBER, 1.0) * far_W)
 
 
 def move(rows: Rows, log_speed_W: Array, drivers_WD: Array) -> None:

@@ -1,6 +1,6 @@
-"""Pooled: a linear correction of another predictor's forecasts, learnt online from all workers of the fleet together.
+"""Pooled: linear corrections of another predictor's forecasts, learnt online: one by the fleet, one by each worker.
 
-Axes: W workers, D drivers, F inputs, C forecasts per worker.
+Axes: W workers, D drivers, F inputs, G inputs that are drivers, C forecasts per worker.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.predictors.adopted import adopted
 from paceline.predictors.linear import inputs
-from paceline.predictors.linear.inputs import REFERENCES, bounded, doubt_of, inputs_of, scale_of, target_of
+from paceline.predictors.linear.inputs import REFERENCES, bounded, doubt_of, farness, inputs_of, scale_of, target_of
+from paceline.predictors.linear.recursive import learn
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
@@ -29,24 +29,29 @@ SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
 RIDGE = 20.0
 """Penalty of a squared weight, in examples of unit inputs: until as many were seen, little is corrected."""
 
+OWN_VARIANCE = 0.05
+"""Variance of a worker's own weights before it has reported: a driver may do to it what it does to no other."""
+
 
 class Pooled(NestedPredictor):
-    """Two forecasts of each worker: another predictor's with a correction that the fleet has in common, and without.
+    """Three forecasts of each worker: another predictor's with two corrections, with one, and without any.
 
-    The correction is a ridge regression of the predictor's error, in each worker's running scale, on past speeds,
+    The first correction is a ridge regression of the predictor's error, in each worker's running scale, on past speeds,
     averages, drivers and the forecast itself. All workers share its weights, so that a fleet of many workers learns
-    within few iterations what a driver does, and a worker that joins starts with it. Errors and inputs far out count
-    less. It is an expert for a mixture, which uses both columns; further ahead than one iteration they are equal.
+    within few iterations what a driver does, and a worker that joins starts with it. The second is what drivers do to
+    this worker beyond that, such as one whose samples come late: recursive least squares of what error is left. Errors
+    and inputs far out count less. It is an expert for a mixture, which uses all columns; further ahead than one
+    iteration they are equal.
 
     Parameters
     ----------
     predictor
         Name with arguments as in :func:`paceline.predictors.named`, or a predictor of any class.
     drivers
-        Names of the drivers that the correction reads in addition to those of the predictor.
+        Names of the drivers that the corrections read in addition to those of the predictor.
     """
 
-    columns: ClassVar[int] = 2
+    columns: ClassVar[int] = 3
 
     def __init__(self, predictor: str | Predictor, drivers: Sequence[str] = ()) -> None:
         super().__init__()
@@ -55,16 +60,13 @@ class Pooled(NestedPredictor):
         self._inner = (adopted(predictor),)
         self._asked: _Asked | None = None
 
-    def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp]]]:
-        """Return all drivers, those of the correction too, and the places of those that the predictor reads."""
-        if self._read is None:
-            inner = self._inner[0].driver_names
-            names = tuple(dict.fromkeys((*inner, *self.drivers)))
-            self._read = (names, [np.arange(len(inner))])
-        return self._read
+    def _all_drivers(self) -> Sequence[str]:
+        return [*super()._all_drivers(), *self.drivers]
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        return inputs.fresh(count, len(self.driver_names))
+        driven = 2 * len(self.driver_names)
+        own = np.tile(OWN_VARIANCE * np.eye(driven), (count, 1, 1))
+        return inputs.fresh(count, len(self.driver_names)) | {"own": np.zeros((count, driven)), "covariance": own}
 
     def _fresh_fleet(self) -> dict[str, Array]:
         inputs = REFERENCES + 2 * len(self.driver_names) + 1
@@ -76,13 +78,21 @@ class Pooled(NestedPredictor):
         }
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        """Return the corrected forecasts and the predictor's own, ``[W, C]``."""
+        """Return the forecasts with both corrections, with that of the fleet, and without, ``[W, C]``."""
         if horizon > 1:
             (inner, mine_WD) = next(self._with_drivers(drivers_WD))
             return np.stack([inner._next_speed(mine_WD, horizon)] * self.columns, axis=1)
-        asked, rows = self._answered(drivers_WD), self._rows
-        step_W = bounded(asked.inputs_WF @ self._fleet["weights"], asked.inputs_WF)
-        return np.stack([asked.speed_W * np.exp(scale_of(rows) * step_W), asked.speed_W], axis=1)
+        asked = self._answered(drivers_WD)
+        corrected_W = self._corrected(asked, asked.step_W)
+        own_W = self._corrected(asked, asked.step_W + self._own(asked.inputs_WF)) if asked.driven else corrected_W
+        return np.stack([own_W, corrected_W, asked.speed_W], axis=1)
+
+    def _corrected(self, asked: _Asked, step_W: Array) -> Array:
+        return np.asarray(asked.speed_W * np.exp(scale_of(self._rows) * bounded(step_W, asked.inputs_WF)))
+
+    def _own(self, inputs_WF: Array) -> Array:
+        """Return each worker's own correction, in scales."""
+        return np.asarray((inputs_WF[:, REFERENCES:-1] * self._rows["own"]).sum(axis=1))
 
     def _answered(self, drivers_WD: Array) -> _Asked:
         """Return inputs and the predictor's forecast for these drivers, cached until the next report."""
@@ -93,25 +103,38 @@ class Pooled(NestedPredictor):
             inputs_WF = inputs_of(self._rows, drivers_WD, more=1)
             ahead_W = (np.log(speed_W) - memory_WR[:, 0]) / scale_of(self._rows)
             inputs_WF[:, -1] = np.where(np.isfinite(ahead_W), ahead_W, 0.0)
-            self._asked = _Asked(memory_WR, key, speed_W, inputs_WF)
+            step_W = inputs_WF @ self._fleet["weights"]
+            driven = bool(inputs_WF[:, REFERENCES:-1].any())
+            self._asked = _Asked(memory_WR, key, speed_W, inputs_WF, step_W, driven)
         return self._asked
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
         asked, log_speed_W = self._answered(drivers_WD), np.log(speed_W)
-        self._learn_weights(target_of(self._rows, log_speed_W) - asked.inputs_WF[:, -1], asked.inputs_WF)
+        target_W = target_of(self._rows, log_speed_W) - asked.inputs_WF[:, -1]
+        far_W = farness(asked.inputs_WF)
+        if asked.driven:
+            self._learn_own(target_W - asked.step_W, asked.inputs_WF, far_W)
+        self._learn_weights(target_W, asked, far_W)
         self._asked = None
         (inner, mine_WD) = next(self._with_drivers(drivers_WD))
         inner._learn_report(report, speed_W, mine_WD)
         inputs.move(self._rows, log_speed_W, drivers_WD)
 
-    def _learn_weights(self, target_W: Array, inputs_WF: Array) -> None:
+    def _learn_own(self, left_W: Array, inputs_WF: Array, far_W: Array) -> None:
+        """Correct each worker by what the fleet's correction has left."""
+        error_W = left_W - self._own(inputs_WF)
+        driven_WG, own_WG = inputs_WF[:, REFERENCES:-1], self._rows["own"]
+        doubt_W, most = doubt_of(error_W, far_W), OWN_VARIANCE * own_WG.shape[1]
+        learn(own_WG, self._rows["covariance"], driven_WG, error_W, doubt_W, FORGETTING, most)
+
+    def _learn_weights(self, target_W: Array, asked: _Asked, far_W: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
-        fleet, seen_W = self._fleet, np.isfinite(target_W)
+        fleet, inputs_WF, seen_W = self._fleet, asked.inputs_WF, np.isfinite(target_W)
         if not seen_W.any():
             return
         known_W = target_W if seen_W.all() else np.where(seen_W, target_W, 0.0)
-        error_W = known_W - seen_W * (inputs_WF @ fleet["weights"])
-        counted_WF = inputs_WF * (seen_W / doubt_of(error_W, inputs_WF))[:, None]
+        error_W = known_W - seen_W * asked.step_W
+        counted_WF = inputs_WF * (seen_W / doubt_of(error_W, far_W))[:, None]
         # New arrays, not changes in place: an earlier state must not change.
         self._fleet = fleet | {
             "products": FORGETTING * fleet["products"] + counted_WF.T @ inputs_WF,
@@ -131,9 +154,14 @@ def _ridge(products_FF: Array, together_F: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """What was asked, after which report and with which drivers; the predictor's forecast, and the inputs."""
+    """What was asked, after which report and with which drivers, and what follows from it.
+
+    The predictor's forecast, the inputs, the fleet's correction in scales, and whether any driver is known.
+    """
 
     memory_WR: Array
     key: bytes
     speed_W: Array
     inputs_WF: Array
+    step_W: Array
+    driven: bool

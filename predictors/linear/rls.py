@@ -16,7 +16,8 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.linear import inputs
-from paceline.predictors.linear.inputs import REFERENCES, bounded, doubt_of, inputs_of, scale_of, target_of
+from paceline.predictors.linear.inputs import REFERENCES, bounded, doubt_of, farness, inputs_of, scale_of, target_of
+from paceline.predictors.linear.recursive import learn
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -170,16 +171,8 @@ class RLS(FleetPredictor):
         inputs.move(self._rows, log_speed_W, drivers_WD)
 
     def _learn_weights(self, block: slice, target_W: Array, inputs_WF: Array) -> None:
-        """Take one step of weighted recursive least squares in place; without a target (NaN) nothing is learnt."""
         weights_WF, covariance_WFF = self._rows["weights"][block], self._rows["covariance"][block]
-        seen_W = np.isfinite(target_W)
-        error_W = np.where(seen_W, target_W - (inputs_WF * weights_WF).sum(axis=1), 0.0)
-        moved_WF = np.einsum("wfg,wg->wf", covariance_WFF, inputs_WF)
-        total_W = self.forgetting * doubt_of(error_W, inputs_WF) + (inputs_WF * moved_WF).sum(axis=1)
-        weights_WF += moved_WF * (error_W / total_W)[:, None]
-        learnt_WF = moved_WF * (seen_W / np.sqrt(total_W))[:, None]
-        covariance_WFF -= learnt_WF[:, :, None] * learnt_WF[:, None, :]
-        # Forgetting inflates the covariance, without end where inputs stay zero. The prior's trace is the bound.
-        trace_W = np.einsum("wff->w", covariance_WFF)
-        bound_W = np.minimum(1.0 / self.forgetting, self.prior_variance_.sum() / np.maximum(trace_W, 1e-300))
-        covariance_WFF *= np.where(seen_W, bound_W, 1.0)[:, None, None]
+        error_W = target_W - (inputs_WF * weights_WF).sum(axis=1)
+        doubt_W = doubt_of(error_W, farness(inputs_WF))
+        most = float(self.prior_variance_.sum())
+        learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, most)
