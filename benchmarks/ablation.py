@@ -1,7 +1,7 @@
 """What each part of Auto is worth: its forecasts with it and without it, and the time that it takes.
 
 Run as ``python benchmarks/ablation.py``; it writes ablation.md beside this file. Only the sets on which ideas were
-chosen are used: see accuracy_sets.py.
+chosen are used, see accuracy_sets.py, and Auto is given the names of their drivers. Axis: W workers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from accuracy_scores import LAST, cold, score, served
-from accuracy_sets import DEVELOPMENT, Set, sets
+from accuracy_sets import DEVELOPMENT, OTHER_SEED, Set, chosen_on, common_drivers, sets
 from machine import machine
 
 from paceline._arrays import Array, Mask
@@ -39,12 +39,27 @@ def cut(data: Set) -> Set:
     return replace(data.first(MOST), traces=[t.select(slice(0, ITERATIONS)) for t in data.first(MOST).traces])
 
 
+Drivers = Sequence[str]
+
+
 class Part(Auto):
     """Auto with other experts."""
 
     def __init__(self, experts: Sequence[Predictor], mixture: type[Mixture] = HeadStart) -> None:
         Calibrated.__init__(self, mixture(experts))
         self.drivers = ()
+
+
+class InCommon(Pooled):
+    """The network and the fleet's correction, without the worker's own."""
+
+    columns = 2
+
+    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        return super()._next_speed(drivers_WD, horizon)[:, 1:]
+
+    def _learn_own(self, left_W: Array, inputs_WF: Array, far_W: Array) -> None:
+        pass
 
 
 def nobody(error_W: Array) -> Mask:
@@ -67,52 +82,62 @@ def averages() -> Averages:
     return Averages(SMOOTHINGS, FADING)
 
 
-def network() -> Pooled:
-    return Pooled(GatedNARX(pretrained=True))
+def network(drivers: Drivers) -> Pooled:
+    return Pooled(GatedNARX(pretrained=True), drivers)
 
 
-VARIANTS: dict[str, Callable[[], Predictor]] = {
+VARIANTS: dict[str, Callable[[Drivers], Predictor]] = {
     "Auto": Auto,
-    "without averages, but the last value": lambda: Part([LastValue(), Seasonal(), network()]),
-    "without the seasonal expert": lambda: Part([averages(), network()]),
-    "without the fleet's correction": lambda: Part([averages(), Seasonal(), GatedNARX(pretrained=True)]),
-    "without network and correction": lambda: Part([averages(), Seasonal()], Mixture),
-    "with RLS in addition": lambda: Part([averages(), RLS(), Seasonal(), network()]),
+    "without averages, but the last value": lambda names: Part([LastValue(), Seasonal(), network(names)]),
+    "without the seasonal expert": lambda names: Part([averages(), network(names)]),
+    "without the worker's own correction": lambda names: Part(
+        [averages(), Seasonal(), InCommon(GatedNARX(pretrained=True), names)]
+    ),
+    "without corrections": lambda names: Part([averages(), Seasonal(), GatedNARX(pretrained=True)]),
+    "without network and corrections": lambda names: Part([averages(), Seasonal()], Mixture),
+    "with RLS in addition": lambda names: Part([averages(), RLS(names), Seasonal(), network(names)]),
     "without forgetting the warm-up": KeepsWarmUp,
     "without starting afresh after a jump": KeepsOn,
 }
 
 
-def microseconds(make: Callable[[], Predictor]) -> float:
+def microseconds(make: Callable[[Drivers], Predictor], sampled: bool) -> float:
     """Return the median CPU time of one call to predict and one to observe."""
     rng = np.random.default_rng(0)
-    model = make()
+    model = make(())
     model.reset([str(w) for w in range(WORKERS)])
     taken = []
     for speed_W in np.exp(rng.normal(0.0, 0.1, (SETTLED + CALLS, WORKERS))):
+        drivers_WD = rng.normal(0.0, 1.0, (WORKERS, len(model.driver_names))) if sampled else None
         began = time.process_time_ns()
-        model.predict()
-        model.observe(Report(np.ones(WORKERS), 1.0 / speed_W))
+        model.predict(drivers_WD)
+        model.observe(Report(np.ones(WORKERS), 1.0 / speed_W, drivers=drivers_WD))
         taken.append(time.process_time_ns() - began)
     return float(np.median(taken[SETTLED:])) / 1e3
 
 
 def row(name: str, chosen: list[Set]) -> Iterator[str]:
     for data in chosen:
-        late = score(served(VARIANTS[name](), data), data)
-        early = cold(served(VARIANTS[name](), data, LAST + 1), data)
+        drivers = common_drivers(data.traces)
+        late = score(served(VARIANTS[name](drivers), data), data)
+        early = cold(served(VARIANTS[name](drivers), data, LAST + 1), data)
         print(f"{name}, {data.name}: {late.mean:.4f}", flush=True)
         yield f"{late.mean:.3f} ({late.worst:.2f}) / {early.mean:.3f}"
 
 
 def main() -> None:
-    chosen = [cut(data) for data in sets(quick=True) if data.role == DEVELOPMENT and data.name in SETS]
-    lines = [f"| part | {' | '.join(data.name for data in chosen)} | us a call |"]
-    lines.append("| --- |" + " --- |" * (len(chosen) + 1))
+    chosen = [data for data in sets(quick=True) if data.role == DEVELOPMENT and data.name in SETS]
+    chosen = [cut(data) for data in [*chosen, chosen_on()]]
+    lines = [f"| part | {' | '.join(data.name for data in chosen)} | us a call | with drivers |"]
+    lines.append("| --- |" + " --- |" * (len(chosen) + 2))
     # In turns, so that other work on the machine does not fall on one variant alone.
-    rounds = [{name: microseconds(make) for name, make in VARIANTS.items()} for _ in range(ROUNDS)]
-    taken = {name: min(times[name] for times in rounds) for name in VARIANTS}
-    lines += [f"| {name} | {' | '.join(row(name, chosen))} | {taken[name]:.0f} |" for name in VARIANTS]
+    rounds = [
+        {name: (microseconds(make, False), microseconds(make, True)) for name, make in VARIANTS.items()}
+        for _ in range(ROUNDS)
+    ]
+    taken = {name: [min(times) for times in zip(*(one[name] for one in rounds), strict=True)] for name in VARIANTS}
+    for name, (alone, sampled) in taken.items():
+        lines.append(f"| {name} | {' | '.join(row(name, chosen))} | {alone:.0f} | {sampled:.0f} |")
     table = "\n".join(lines)
     Path(__file__).with_suffix(".md").write_text(
         f"""# What each part of Auto is worth
@@ -123,7 +148,8 @@ Machine: {machine()}; one thread.
 
 RMSE over that of the last value in the second half, with the worst series in brackets, then in the steps 5 to 50 of the
 job; lower is better. These are sets on which ideas were chosen, at most {MOST} workers and {ITERATIONS} iterations of
-each trace. The time is CPU time of one call to predict and one to observe, {WORKERS} workers, without drivers.
+each trace; queues are of the second generator, seed {OTHER_SEED}. The time is CPU time of one call to predict and one
+to observe, {WORKERS} workers, without drivers and with the {len(Auto().driver_names)} that the network reads.
 
 {table}
 """,

@@ -29,7 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from accuracy_page import AUTO, Found, Spent, page
 from accuracy_peers import COLD, PEERS, from_the_start
-from accuracy_scores import LAST, Scores, Served, cold, score, served
+from accuracy_scores import LAST, Array, Scores, Served, cold, in_hindsight, score, served
 from accuracy_sets import SYNTHETIC, Set, common_drivers, half, oracle, sets
 
 from paceline.predictors import EWMA, KINDS, RLS, Auto, HuberEWMA, LastValue, Predictor
@@ -71,10 +71,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Measured:
-    """The scores of a part, none where it is not possible, and the CPU time that it took."""
+    """The scores of a part and the forecasts of the scored half, none where it is not possible, and the CPU time."""
 
     scores: Scores | None
     seconds: float
+    forecasts: list[Array] | None = None
 
 
 def ours() -> dict[str, Callable[[], Predictor]]:
@@ -108,29 +109,40 @@ def measured(part: Part) -> Measured:
     warnings.simplefilter("ignore")  # those of peers
     began = time.process_time()
     try:
-        scores = scored(part.data, part.name, part.early)
+        scores, forecasts = scored(part.data, part.name, part.early)
     except (ImportError, ValueError) as refusal:  # not installed, or a trace that is too short to fit
         print(f"{part.label}: left out, {refusal}", flush=True)
-        scores = None
+        scores = forecasts = None
     seconds = time.process_time() - began
     if scores is not None:
         print(f"{part.label}: {seconds:.1f} s {scores.mean:.4f}", flush=True)
-    return Measured(scores, seconds)
+    return Measured(scores, seconds, forecasts)
 
 
-def scored(data: Set, name: str, early: bool) -> Scores:
-    few = data.few()
-    if name in PEERS:
-        if early:
-            return cold(Served(from_the_start(name, few, LAST + 1)), few)
-        data = few if PEERS[name].slow else data
-        return score(Served(PEERS[name].forecasts(data)), data)
-    if name == ORACLE:
-        return score(Served([oracle(data.name, data.traces[0])[half(data.traces[0]) :]]), data)
+def scored(data: Set, name: str, early: bool) -> tuple[Scores, list[Array] | None]:
+    """Return the scores, and the forecasts of the second half unless only the start is scored."""
     if early:
+        few = data.few()
+        if name in PEERS:
+            return cold(Served(from_the_start(name, few, LAST + 1)), few), None
         model = auto(data) if name == AUTO else FROM_THE_START[name]()
-        return cold(served(model, data, LAST + 1), data)
-    return score(served(fitted(name, data), data), data)
+        return cold(served(model, data, LAST + 1), data), None
+    data = served_on(data, name)
+    found = forecasts(data, name)
+    return score(found, data), found.speed
+
+
+def served_on(data: Set, name: str) -> Set:
+    return data.few() if name in PEERS and PEERS[name].slow else data
+
+
+def forecasts(data: Set, name: str) -> Served:
+    """Return forecasts of the second half."""
+    if name in PEERS:
+        return Served(PEERS[name].forecasts(data))
+    if name == ORACLE:
+        return Served([oracle(data.name, data.traces[0])[half(data.traces[0]) :]])
+    return served(fitted(name, data), data)
 
 
 def stored(part: Part, folder: Path | None) -> Measured:
@@ -155,11 +167,22 @@ def together(data: Set, results: dict[Part, Measured]) -> Found:
         elif part.name == ORACLE:
             found.oracle = result.scores
         elif part.name in PEERS:
-            served_on = data.few() if PEERS[part.name].slow else data
-            found.peers[part.name] = (result.scores, data.places(served_on))
+            found.peers[part.name] = (result.scores, data.places(served_on(data, part.name)))
         else:
             found.ours[part.name] = result.scores
+    found.hindsight = hindsight(data, results)
     return found
+
+
+def hindsight(data: Set, results: dict[Part, Measured]) -> float:
+    """Return the RMSE of the best weighted mean of all forecasts of a set, on the series that slow peers forecast."""
+    few = data.few()
+    parts = [
+        [speed_TW[:, : len(trace.workers)] for speed_TW, trace in zip(result.forecasts, few.traces, strict=True)]
+        for part, result in results.items()
+        if part.data is data and part.name != ORACLE and result.forecasts is not None
+    ]
+    return in_hindsight(parts, few).mean if parts else float("nan")
 
 
 def options() -> argparse.Namespace:

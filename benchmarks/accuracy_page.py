@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from accuracy_peers import PEERS, installed
-from accuracy_scores import COVERED, FIRST, LAST, Scores
+from accuracy_scores import FIRST, LAST, Scores
 from accuracy_sets import HELD_OUT, Set
 from machine import machine
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ class Found:
     peers: dict[str, tuple[Scores, NDArray[np.intp]]] = field(default_factory=dict)
     cold: dict[str, Scores] = field(default_factory=dict)
     oracle: Scores | None = None
+    hindsight: float = float("nan")
 
     def over(self, peer: str, name: str = AUTO) -> float:
         """Return the RMSE of one of ours over that of a peer, on the series of the peer."""
@@ -40,6 +41,16 @@ class Found:
     def strongest(self) -> str:
         """The peer that is best against Auto."""
         return max(self.peers, key=self.over)
+
+    @property
+    def reach(self) -> float:
+        """The RMSE of the best mean of all forecasts in hindsight over that of the best peer, on the same series.
+
+        A peer that forecasts all series has a part of them scored here.
+        """
+        scores, places = self.peers[self.strongest]
+        few = self.data.places(self.data.few())
+        return self.hindsight / scores.at(np.flatnonzero(np.isin(places, few))).mean
 
 
 @dataclass(frozen=True)
@@ -79,17 +90,25 @@ def _against(found: list[Found]) -> Iterator[str]:
         yield "No peer wins on any set."
     missed = [one for one in found if one.over(one.strongest) > AIM]
     yield f"The aim, at most {AIM} times the best peer's error, is missed on {len(missed)} of {len(found)} sets."
+    beyond = [one.data.name for one in missed if one.reach > AIM]
+    if beyond:
+        yield (
+            f"On {', '.join(beyond)} that aim is out of reach of any weighted mean of the forecasts on this page, even "
+            "with weights that are chosen for each series knowing its speeds (the column *in hindsight*)."
+        )
     worse = [f"{one.data.name} ({one.ours[AUTO].worst:.2f})" for one in found if one.ours[AUTO].worst > 1.0]
     yield f"A series is worse than the last value on {', '.join(worse) or 'no set'}."
     held = [one.over(one.strongest) for one in found if one.data.role == HELD_OUT]
     if held:
         yield f"Over the held-out sets the ratio is {np.exp(np.mean(np.log(held))):.3f} (geometric mean)."
-    yield "\n| set | best peer | its RMSE | Auto / peer | Auto | worst series | 90 % holds | overhead / last value's |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    titles = ["set", "best peer", "its RMSE", "Auto / peer", "in hindsight / peer", "Auto", "worst series"]
+    titles += ["90 % holds", "if exact", "overhead / last value's"]
+    yield f"\n| {' | '.join(titles)} |\n|{' --- |' * len(titles)}"
     for one in found:
         peer, auto = one.strongest, one.ours[AUTO]
         cells = [f"{one.data.name} ({one.data.role})", peer, f"{one.peers[peer][0].mean:.3f}", f"{one.over(peer):.3f}"]
-        cells += [f"{auto.mean:.3f}", f"{auto.worst:.2f}", _holds(auto), _overhead(one)]
+        cells += [f"{one.reach:.3f}", f"{auto.mean:.3f}", f"{auto.worst:.2f}"]
+        cells += [_holds(auto), f"{auto.right_if_exact:.0%}", _overhead(one)]
         yield "| " + " | ".join(cells) + " |"
 
 
@@ -106,12 +125,13 @@ def _cold(found: list[Found]) -> Iterator[str]:
         return
     yield f"\n## Cold start: steps {FIRST} to {LAST} from a job's first iteration\n"
     yield "RMSE over that of the last value, and for Auto the worst series and how often the 90 % interval holds.\n"
-    yield "| set | " + " | ".join(names) + " | Auto's worst | 90 % holds |"
-    yield "| --- |" + " --- |" * (len(names) + 2)
+    yield "| set | " + " | ".join(names) + " | Auto's worst | 90 % holds | if exact |"
+    yield "| --- |" + " --- |" * (len(names) + 3)
     for one in found:
         cells = [f"{one.cold[name].mean:.3f}" if name in one.cold else "-" for name in names]
         auto = one.cold[AUTO]
-        yield f"| {one.data.name} | " + " | ".join(cells) + f" | {auto.worst:.2f} | {_holds(auto)} |"
+        cells += [f"{auto.worst:.2f}", _holds(auto), f"{auto.right_if_exact:.0%}"]
+        yield f"| {one.data.name} | " + " | ".join(cells) + " |"
 
 
 def _table(one: Found) -> Iterator[str]:
@@ -141,7 +161,7 @@ def _holds(scores: Scores) -> str:
     known = scores.coverage[np.isfinite(scores.coverage)]
     if not len(known):
         return "-"
-    return f"{known.mean():.1%} ({np.mean((known >= COVERED[0]) & (known <= COVERED[1])):.0%})"
+    return f"{known.mean():.1%} ({scores.right.mean():.0%})"
 
 
 def _peers(found: list[Found]) -> Iterator[str]:
@@ -167,10 +187,14 @@ speeds, see the drivers that ours see, clipped alike, and choose their configura
 half; a forecast beyond 3 in log speed outside what the worker has shown is cut there. Those that are slow to fit take
 some of the series, and Auto is compared with them on the same ones. "Worst series" is the highest RMSE ratio of one
 series. "90 % holds" is how often the central 90 % interval held the speed, mean over workers, and for how many workers
-that share lies between 85 and 95 %. "Overhead" is how much longer a group of 16 workers waits for its slowest than with
-known speeds, if the forecasts size its batches.
+that share lies between 85 and 95 %; "if exact" is for how many it would on average, in as few iterations, if every
+interval held with a probability of exactly 90 %. "Overhead" is how much longer a group of 16 workers waits for its
+slowest than with known speeds, if the forecasts size its batches. "In hindsight" is the weighted mean of all forecasts
+of the set, with weights that are chosen for each series knowing its speeds; where series are short, that is far more
+than can be known.
 
 What changed in this version was chosen on the development sets, with small fleets of the first generator of another
-seed, and on no held-out set; azure_vm and recorded were in earlier tables. One thing followed from a held-out set:
-on queues it showed that Auto was not given the drivers' names, as peers were; now it is, on every set.
+seed, and on no held-out set; azure_vm and recorded were in earlier tables. queues was held out before: it showed that
+Auto was not given the drivers' names, as peers were (now it is, on every set), and that RLS was ahead of it. A
+correction for each worker alone was then chosen on queues of another seed, and heated was made after that choice.
 """

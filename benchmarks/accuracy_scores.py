@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from accuracy_sets import Set, half
 from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.stats import binom
 
 from paceline.datasets import Trace
 from paceline.eval import barrier_overhead
@@ -23,6 +25,9 @@ FIRST, LAST = 5, 50
 
 COVERED = (0.85, 0.95)
 """The 90 % interval of a worker counts as right if the share of speeds that it holds is in this range."""
+
+SUM_OF_ONE = 1e4
+"""Weight of the condition that weights sum to 1, beside errors of about 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +43,14 @@ class Served:
 class Scores:
     """Of each series, ``[W]``: RMSE and MAE over those of the last value, and how often the 90 % interval holds.
 
-    Series without a speed to score are NaN throughout. Where the last value made no error the ratio is infinite, or 1
-    if there was no error either.
+    ``counted`` is in how many iterations. Series without a speed to score are NaN throughout. Where the last value made
+    no error the ratio is infinite, or 1 if there was no error either.
     """
 
     rmse: Array
     mae: Array
     coverage: Array
+    counted: Array
     overhead: float
 
     @property
@@ -57,9 +63,23 @@ class Scores:
         """The highest RMSE ratio of a series."""
         return float(np.nanmax(self.rmse))
 
+    @property
+    def right(self) -> Array:
+        """Whether the 90 % interval of a series holds as often as it should; only series whose intervals are known."""
+        known = self.coverage[np.isfinite(self.coverage)]
+        return np.asarray((known >= COVERED[0]) & (known <= COVERED[1]))
+
+    @property
+    def right_if_exact(self) -> float:
+        """The share of series that would be right if every interval held with a probability of exactly 90 %."""
+        count_W = self.counted[np.isfinite(self.coverage)]
+        most_W, fewest_W = np.floor(COVERED[1] * count_W + 1e-9), np.ceil(COVERED[0] * count_W - 1e-9)
+        return float(np.mean(binom.cdf(most_W, count_W, 0.9) - binom.cdf(fewest_W - 1, count_W, 0.9)))
+
     def at(self, places: NDArray[np.intp]) -> Scores:
         """Return the scores of some of the series."""
-        return replace(self, rmse=self.rmse[places], mae=self.mae[places], coverage=self.coverage[places])
+        parts = {name: getattr(self, name)[places] for name in ("rmse", "mae", "coverage", "counted")}
+        return replace(self, **parts)
 
 
 def geometric(ratio_W: Array) -> float:
@@ -104,6 +124,27 @@ def cold(found: Served, data: Set) -> Scores:
     return _scored(_part(found, few), _part(last, few), [trace.speed[few] for trace in data.traces])
 
 
+def in_hindsight(forecasts: list[list[Array]], data: Set) -> Scores:
+    """Score the weighted mean of forecasts whose weights are chosen knowing the speeds, series by series.
+
+    Weights are at least 0 and sum to 1. No choice among these forecasts, and no such mean of them with weights that
+    stay, has a smaller error.
+    """
+    mixed = []
+    for i, trace in enumerate(data.traces):
+        speed_TW, parts_TWN = trace.speed[half(trace) :], np.stack([parts[i] for parts in forecasts], axis=-1)
+        mixed.append(np.column_stack([_mixed(parts_TWN[:, w], speed_TW[:, w]) for w in range(speed_TW.shape[1])]))
+    return score(Served(mixed), data)
+
+
+def _mixed(parts_TN: Array, speed_T: Array) -> Array:
+    known_T, unit = np.isfinite(speed_T), np.nanstd(speed_T) + 1e-12 if np.isfinite(speed_T).any() else 1.0
+    # A last row of large numbers keeps the sum of the weights at 1.
+    errors_TN = np.vstack([(parts_TN - speed_T[:, None])[known_T] / unit, np.full((1, parts_TN.shape[1]), SUM_OF_ONE)])
+    weights_N, _ = nnls(errors_TN, np.append(np.zeros(known_T.sum()), SUM_OF_ONE))
+    return np.asarray(parts_TN @ weights_N)
+
+
 def _part(found: Served, few: slice) -> Served:
     return Served(*(None if c is None else [p[few] for p in c] for c in (found.speed, found.low, found.high)))  # type: ignore[arg-type]
 
@@ -118,8 +159,9 @@ def _scored(found: Served, last: Served, truth: list[Array]) -> Scores:
         )
     rmse = [np.concatenate([np.sqrt(_mean(np.square(part))) for part in parts]) for parts in (error, base)]
     mae = [np.concatenate([_mean(np.abs(part)) for part in parts]) for parts in (error, base)]
+    counted = np.concatenate([np.isfinite(v).sum(axis=0) for v in truth])
     overhead = barrier_overhead(_side_by_side(found.speed), _side_by_side(truth))
-    return Scores(_ratio(*rmse), _ratio(*mae), coverage, overhead)
+    return Scores(_ratio(*rmse), _ratio(*mae), coverage, counted, overhead)
 
 
 def _errors(speed: list[Array], truth: list[Array]) -> list[Array]:

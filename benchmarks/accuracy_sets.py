@@ -30,6 +30,9 @@ WORKERS, ITERATIONS, SEED = 100, 2000, 5000
 HOSTED_WORKERS, HOSTED_ITERATIONS = 40, 1000
 """Size of the fleets of the second generator."""
 
+CHOSEN_ON, OTHER_SEED = "queues", 7001
+"""Kind and seed of the fleet of the second generator on which an idea was chosen; the page measures another seed."""
+
 AZURE_ITERATIONS = 2000
 """Number of first results of the first machine that are taken from each of the 14 measurements."""
 
@@ -95,11 +98,18 @@ def sets(quick: bool) -> Iterator[Set]:
     size = (8, 400) if quick else (HOSTED_WORKERS, HOSTED_ITERATIONS)
     for kind in HOSTED:
         about = f"synthetic, of the second generator, {size[0]} workers x {size[1]} iterations"
-        yield Set(kind, about, [_unique(hosted_fleet(kind, *size, seed=SEED))], HELD_OUT)
+        role = DEVELOPMENT if kind == CHOSEN_ON else HELD_OUT
+        yield Set(kind, about, [_unique(hosted_fleet(kind, *size, seed=SEED))], role)
     jobs = [_unique(trace) for trace in recorded.load_split("held-out")]
     yield Set("recorded", "the held-out jobs that ship with the library", jobs, HELD_OUT)
     for data in _real():
         yield replace(data, traces=[_unique(trace) for trace in data.traces])
+
+
+def chosen_on() -> Set:
+    """Return the fleet of the second generator on which an idea was chosen."""
+    fleet = hosted_fleet(CHOSEN_ON, HOSTED_WORKERS, HOSTED_ITERATIONS, seed=OTHER_SEED)
+    return Set(CHOSEN_ON, f"synthetic, of the second generator, seed {OTHER_SEED}", [_unique(fleet)])
 
 
 def oracle(kind: str, trace: Trace) -> Array:
