@@ -54,6 +54,9 @@ def section(outcome: Outcome) -> str:
         f"{step:.0f} ms; {max(outcome.foreign_cores, 0):.2f} cores were busy beside the two ranks"
         + (", the competing processes among them" if DISTURBANCES[name].hogs else "")
     )
+    if DISTURBANCES[name].bursts is not None:
+        spread = outcome.spread_to_others(outcome.setting.schemes[-1])
+        about += f"; while the disturbed rank is slow, the other takes {spread:.2f} times as long for a sample"
     table = "\n".join(lines)
     model = "" if outcome.setting.model == Setting.model else f", training `{outcome.setting.model}`"
     target = f"Target {TARGETS[name]:g}x. " if name in TARGETS and not model else ""

@@ -52,6 +52,15 @@ def test_equal_batches_of_unequal_ranks_are_told_how_far_they_are_from_the_clair
     assert row.reached == pytest.approx(0.0709 / 0.1, rel=0.02)
 
 
+def test_it_is_told_whether_the_others_slow_down_with_the_disturbed_rank():
+    outcome = made(1.0, [50, 50], [0.03, 0.03])
+    assert np.isnan(outcome.spread_to_others("ewma"))
+    for result in outcome.results:
+        for record in result.records["ewma"][::2]:
+            record.seconds[:] = [0.045, 0.09]
+    assert outcome.spread_to_others("ewma") == pytest.approx(1.5)
+
+
 def test_cpu_time_that_no_rank_used_is_told():
     assert made(1.0, [50, 50], [0.04, 0.04]).foreign_cores == pytest.approx(0.5)
 

@@ -18,6 +18,9 @@ from paceline.lab.experiment.setting import DISTURBED, EQUAL, Setting
 from paceline.predictors import Curves
 from paceline.solver import split
 
+CLEARLY = 1.5
+"""A rank is clearly slow at times if a tenth of its iterations take this many times as long as another tenth."""
+
 SETTLE = 3
 """Iterations at the start of a turn that are not counted, whoever's turn it is, if it has more."""
 
@@ -137,6 +140,21 @@ class Outcome:
         logs = np.log(self.pairs(scheme) / self.pairs(other))
         ratio = float(np.exp(logs.mean()))
         return ratio, _half_width(logs) * ratio
+
+    def spread_to_others(self, scheme: str) -> float:
+        """Return how much longer the other ranks take for a sample while the disturbed one is slow.
+
+        Above 1, cores share hardware or the machine as a whole is short of it: other sizes then gain less than the
+        disturbed rank's own speed promises. NaN where it is never clearly slower than at other times.
+        """
+        _, sizes_KW, own_KW = self._measured(scheme)
+        each_KW = own_KW / sizes_KW
+        fast, slow = np.quantile(each_KW[:, DISTURBED], (0.1, 0.9))
+        slow_K = each_KW[:, DISTURBED] > np.sqrt(fast * slow)
+        if slow < CLEARLY * fast:
+            return float("nan")
+        others_KW = np.delete(each_KW, DISTURBED, axis=1)
+        return float(np.median(others_KW[slow_K]) / np.median(others_KW[~slow_K]))
 
     def _fixed_seconds(self, ranks: int) -> Array:
         """Return the part of each rank's own time that no split moves, ``[W]``."""
