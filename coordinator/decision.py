@@ -52,9 +52,9 @@ class Situation:
     sizes: Sizes
     direction: Sizes
     changed_ago: Sizes
-    chance: float = 0.0
-    speed_before: Array | None = None
-    risk: float = 0.0
+    chance: float
+    speed_before: Array
+    risk: float
 
     @cached_property
     def curves(self) -> Curves:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator import LoadBalancer, Policy
+from paceline.coordinator import LoadBalancer, Policy, why
 from paceline.predictors import EWMA, Curves, Forecast, LastValue, Report, checks
 from paceline.solver import split
 
@@ -41,6 +41,24 @@ def test_before_the_first_report_the_split_is_equal():
     plan = balancer(global_batch=513).plan
     assert sorted(plan.sizes) == [128, 128, 128, 129]
     assert not plan.acted
+
+
+def test_a_plan_that_changes_nothing_gains_nothing():
+    planner = balancer(**FREE)
+    assert (planner.plan.gain, planner.plan.drift_began) == (0.0, False)
+    assert planner.step(report_at(planner.plan, [100, 100, 100, 50])).gain > 0
+    assert planner.step(report_at(planner.plan, [100, 100, 100, 50])).gain == 0.0
+    planner.load_state_dict(planner.state_dict())
+    assert (planner.plan.gain, planner.plan.drift_began) == (0.0, False)
+    assert (planner.join("gpu9").gain, planner.plan.drift_began) == (0.0, False)
+
+
+def test_reports_that_a_worker_missed_are_counted_from_the_start():
+    planner = balancer(**FREE)
+    seconds = np.array([1.0, 1.0, 1.0, np.nan])
+    said = [planner.step(Report(planner.plan.sizes, seconds)).why for _ in range(why.SILENT)]
+    assert "missing" not in said[-2]
+    assert f"gpu3 was missing from the last {why.SILENT} reports" in said[-1]
 
 
 def test_the_same_reports_give_bit_identical_plans_on_every_rank():

@@ -119,6 +119,22 @@ def test_large_errors_are_no_reason_to_search_while_balancing_is_better_than_not
     assert planner.plan.forecast.spread.max() > 0.3
 
 
+def test_a_good_split_is_not_given_up_for_wrong_times():
+    """Every time is three times the forecast, all alike: the sizes are right, and equal ones would take longer."""
+
+    class Optimist(LastValue):
+        def _next_speed(self, drivers_WD, horizon):
+            return 3.0 * super()._next_speed(drivers_WD, horizon)
+
+    planner = SearchFallback(bare(Optimist()), patience=3)
+    run(planner, plain, 60)
+    assert planner._error.min() > np.log(2.5)
+    assert np.log(0.7) < planner._loss < 0  # a mean: equal ones take 100 / 75 as long
+    run(planner, pages, 2)  # for so short a time equal ones would have been better
+    run(planner, plain, 60)
+    assert not planner.searching
+
+
 def test_a_worker_without_a_report_says_nothing_about_the_curves():
     planner = guarded(patience=1)
     for _ in range(20):

@@ -121,6 +121,24 @@ def test_risk_spares_the_noisy_worker():
     assert last_size(1)[2] < 180
 
 
+@pytest.mark.parametrize(
+    ("speed", "best", "largest"), [((100, 50, 50), [300, 150, 150], 0.5), ((100, 100, 40), [250, 250, 100], 1.0)]
+)
+def test_a_change_that_just_reaches_the_largest_is_not_called_cut(speed, best, largest):
+    (plan,) = run([speed], largest_change=largest)
+    assert plan.sizes.tolist() == best
+    assert "largest change" not in plan.why
+    assert "held to the largest change" in run([speed], largest_change=0.98 * largest)[0].why
+
+
+def test_the_quantum_is_blamed_for_nothing_that_single_samples_cost():
+    policy = Policy(**FREE)
+    balancer = LoadBalancer(LastValue(), workers=("a", "b"), global_batch=5, policy=policy)
+    plan = balancer.step(Report(balancer.plan.sizes, balancer.plan.sizes / np.array([1.0, 3.0])))
+    assert plan.sizes.tolist() == [1, 4]
+    assert "multiples" not in plan.why
+
+
 def test_one_quantum_may_always_move():
     fewest, most = within_largest_change(np.array([4, 4]), 0.1, quantum=4)
     assert (fewest.tolist(), most.tolist()) == ([0, 0], [8, 8])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.predictors import Report
+from paceline.predictors.linear.inputs import scale_of
 from paceline.predictors.linear.pooled import Pooled
 
 
@@ -81,3 +82,45 @@ def test_without_a_driver_there_is_nothing_to_learn_alone():
     model = Pooled("last-value", ["heat"])
     own, fleet = (served(model, log_TW, np.full_like(heat_TW, np.nan), column) for column in (OWN, FLEET))
     np.testing.assert_array_equal(own, fleet)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_drivers_that_some_workers_alone_report_are_learnt_from():
+    log_TW, heat_TW = hot(200, 4)
+    log_TW[:, 1] *= -1.0
+    heat_TW[:, 2:] = np.nan
+    own, common = (served(Pooled("last-value", ["heat"]), log_TW, heat_TW, column)[100:, :2] for column in (OWN, FLEET))
+    assert rms(own) < 0.5 * rms(common)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_the_others_are_learnt_from_while_a_worker_is_silent():
+    log_TW, heat_TW = hot(100, 5)
+    log_TW[2:, 0] = np.nan
+    errors = served(Pooled("last-value", ["heat"]), log_TW, heat_TW)[50:, 1:]
+    assert rms(errors) < 0.5 * rms(np.diff(log_TW[50:, 1:], axis=0))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_the_fleet_follows_a_driver_that_changes_its_meaning():
+    log_TW, heat_TW = hot(900, 8)
+    log_TW[150:] -= 2 * (log_TW[150:] + 0.0)
+    errors = served(Pooled("last-value", ["heat"]), log_TW, heat_TW)
+    assert rms(errors[850:]) < 0.5 * rms(np.diff(log_TW[850:], axis=0))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_what_is_corrected_does_not_depend_on_how_much_speeds_vary():
+    log_TW, heat_TW = hot(120, 6)
+    small, large = (served(Pooled("ewma:smoothing=0.5", ["heat"]), a * log_TW, heat_TW)[60:] / a for a in (0.05, 0.2))
+    assert rms(small - large) < 0.15 * rms(large)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_the_correction_sees_how_far_the_forecast_is_from_the_last_speed_in_the_workers_scale():
+    log_TW, heat_TW = hot(20, 3)
+    model = Pooled("ewma:smoothing=0.5", ["heat"])
+    served(model, log_TW, heat_TW)
+    asked = model._answered(heat_TW[-1][:, None])
+    ahead_W = np.log(asked.speed_W) - log_TW[-1]
+    assert asked.inputs_WF[:, -1] * scale_of(model._rows) == pytest.approx(ahead_W)
