@@ -22,8 +22,8 @@ FREE_BYTES, MOST_TIMES = 64 << 20, 200
 MOST_COLUMNS = 4096
 """Each column costs a millisecond and more, whatever it holds."""
 
-BATCH, BATCH_NUMBERS = 1 << 16, 1 << 21
-"""Rows that are read at once; of a table with few columns, as many as hold two million numbers."""
+BATCH, BATCH_NUMBERS, PORTION_NUMBERS = 1 << 16, 1 << 21, 1 << 19
+"""Rows that are read at once; of a table with few columns, as many as hold two million numbers. Numbers of a portion."""
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
@@ -79,7 +79,7 @@ def _portions(file: ParquetFile) -> list[list[str]]:
     names = file.schema_arrow.names
     if len(set(names)) < len(names) or any("." in name for name in names):
         return [names]  # such names would choose more columns than their own
-    each = max(BATCH_NUMBERS // max(file.metadata.num_rows, 1), 1)
+    each = max(PORTION_NUMBERS // max(file.metadata.num_rows, 1), 1)
     return [names[k : k + each] for k in range(0, len(names), each)] or [[]]
 
 
