@@ -22,8 +22,11 @@ FREE_BYTES, MOST_TIMES = 64 << 20, 200
 MOST_COLUMNS = 4096
 """Each column costs a millisecond and more, whatever it holds."""
 
-BATCH, BATCH_NUMBERS, PORTION_NUMBERS = 1 << 16, 1 << 21, 1 << 19
-"""Rows that are read at once; of a table with few columns, as many as hold two million numbers. Numbers of a portion."""
+BATCH, BATCH_NUMBERS = 1 << 16, 1 << 21
+"""Rows that are read at once; of a table with few columns, as many as hold two million numbers."""
+
+PORTION_NUMBERS = 1 << 19
+"""Numbers of the columns that are read before they are converted, at least of one column."""
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
@@ -111,7 +114,8 @@ def _read(file: ParquetFile, columns: Sequence[str], most: int) -> pa.Table:
         if grown > most:
             raise ValueError(_too_large(most))
         batches.append(batch)
-    schema = batches[0].schema if batches else pa.schema([field for field in file.schema_arrow if field.name in columns])
+    empty = pa.schema([field for field in file.schema_arrow if field.name in columns])
+    schema = batches[0].schema if batches else empty
     return pa.Table.from_batches(batches, schema).unify_dictionaries()
 
 

@@ -190,11 +190,11 @@ def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
     column = frame["iteration"]
     number_N: NDArray[Any] = column.to_numpy() if _is_integer(column) else _numbers(frame, "iteration")
     # False if one is NaN. By the extremes, as many large arrays of signs and rounded numbers take longer than reading.
-    if -LARGEST_ITERATION <= number_N.min() and number_N.max() <= LARGEST_ITERATION:
+    if number_N.min() >= -LARGEST_ITERATION and number_N.max() <= LARGEST_ITERATION:
         iteration_N = number_N.astype(np.int64, copy=False)
         if number_N.dtype.kind in "iu" or (iteration_N == number_N).all():
             return iteration_N
-    whole_N = (-LARGEST_ITERATION <= number_N) & (number_N <= LARGEST_ITERATION) & (number_N == np.round(number_N))
+    whole_N = (number_N >= -LARGEST_ITERATION) & (number_N <= LARGEST_ITERATION) & (number_N == np.round(number_N))
     at = _first(~whole_N)
     raise ValueError(
         f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {at} holds "
