@@ -205,7 +205,7 @@ def digest_of(trace: Trace) -> str:
             # + 0.0 makes one zero of two; a missing value has one pattern of bits here, and many elsewhere.
             values = rows + 0.0
             values[np.isnan(values)] = np.nan
-            digest.update(values.data)
+            digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()[:16]
 
 
