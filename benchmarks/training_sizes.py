@@ -35,7 +35,8 @@ WALL, PROCESSOR = 0, 1
 
 def ratio(mine: list[Found], theirs: list[Found], key: str, clock: int = PROCESSOR) -> float:
     """Return the ratio of two medians."""
-    return median(one[key][clock] for one in mine) / median(one[key][clock] for one in theirs)
+    mine_s, theirs_s = (float(median(one[key][clock] for one in turns)) for turns in (mine, theirs))
+    return mine_s / theirs_s
 
 
 def medians(turns: list[Found]) -> str:
