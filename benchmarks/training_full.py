@@ -85,7 +85,7 @@ def page(sizes: Sizes, found: Found) -> tuple[list[str], list[str]]:
         "## A usage trace of 4,000 machines",
         "",
         f"A file in the format of Alibaba 2018's `machine_usage.csv`: {found['bytes'] / 1e9:.1f} GB, {found['rows']:,}",
-        f"rows of {found['machines']:,} machines, {days:.1f} days; its numbers are random.",
+        f"rows of {found['machines']:,} machines, {days:.2f} days; its numbers are random.",
         "",
         "| | time | processor |",
         "| --- | --- | --- |",
@@ -93,4 +93,4 @@ def page(sizes: Sizes, found: Found) -> tuple[list[str], list[str]]:
         "",
         f"Peak memory: {found['peak'] / 1e6:,.0f} MB. The error is {found['error']:.2f} of the last value's.",
     ]
-    return lines, [f"the usage trace has {days:.1f} days, not {DAYS}"] if days < 0.99 * DAYS else []
+    return lines, [f"the usage trace has {days:.2f} days, not {DAYS}"] if days < 0.99 * DAYS else []
