@@ -6,11 +6,13 @@ what was read while it is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
@@ -23,9 +25,12 @@ MOST_COLUMNS = 4096
 BATCH, BATCH_NUMBERS = 1 << 16, 1 << 21
 """Rows that are read at once; of a table with few columns, as many as hold two million numbers."""
 
+PORTION_NUMBERS = 1 << 19
+"""Numbers of the columns that are read before they are converted, at least of one column."""
 
-def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the columns of a Parquet file, or some of them; texts are read as dictionaries.
+
+def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of a Parquet file; texts are read as dictionaries.
 
     Raises
     ------
@@ -33,6 +38,28 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         If it is no whole Parquet file, has columns of lists or other nested types, or grows to more than 64 MB and 200
         times its size.
     """
+    with _checked(path) as file:
+        return _read(file, columns, _most_bytes(path))
+
+
+def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
+    """Return all columns of a Parquet file as a frame, and its metadata; texts become categories.
+
+    The metadata of pandas is not obeyed: it may ask for anything. Raises what :func:`read_table` does.
+    """
+    import pandas as pd
+
+    with _checked(path) as file:
+        left, frames = _most_bytes(path), []
+        for columns in _portions(file):
+            table = _read(file, columns, left)
+            left -= table.nbytes
+            frames.append(table.to_pandas(ignore_metadata=True))
+        return pd.concat(frames, axis=1) if len(frames) > 1 else frames[0], file.schema_arrow.metadata or {}
+
+
+@contextmanager
+def _checked(path: Path) -> Iterator[ParquetFile]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -42,9 +69,21 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
         # A text in a dictionary is kept once, and not again for every row.
         with pq.ParquetFile(path, read_dictionary=texts) as file:
-            return _read(path, file, columns)
+            yield file
     except (pa.ArrowException, OSError, MemoryError, KeyError, TypeError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(f"not a whole Parquet file (cut off while writing, or another format): {error}") from error
+
+
+def _portions(file: ParquetFile) -> list[list[str]]:
+    """Return the columns in portions: of a long table each alone, so that only one is in memory twice.
+
+    Memory that is used for the first time costs more than reading.
+    """
+    names = file.schema_arrow.names
+    if len(set(names)) < len(names) or any("." in name for name in names):
+        return [names]  # such names would choose more columns than their own
+    each = max(PORTION_NUMBERS // max(file.metadata.num_rows, 1), 1)
+    return [names[k : k + each] for k in range(0, len(names), each)] or [[]]
 
 
 def _most_bytes(path: Path) -> int:
@@ -65,17 +104,18 @@ def _check_promises(path: Path, file: ParquetFile) -> None:
         raise ValueError(_too_large(most))
 
 
-def _read(path: Path, file: ParquetFile, columns: Sequence[str] | None) -> pa.Table:
+def _read(file: ParquetFile, columns: Sequence[str], most: int) -> pa.Table:
     import pyarrow as pa
 
-    batches, grown, most = [], 0, _most_bytes(path)
+    batches, grown = [], 0
     rows = max(BATCH, BATCH_NUMBERS // max(file.metadata.num_columns, 1))
-    for batch in file.iter_batches(rows, columns=None if columns is None else list(columns), use_threads=False):
+    for batch in file.iter_batches(rows, columns=list(columns), use_threads=False):
         grown += batch.nbytes
         if grown > most:
             raise ValueError(_too_large(most))
         batches.append(batch)
-    schema = batches[0].schema if batches else file.schema_arrow
+    empty = pa.schema([field for field in file.schema_arrow if field.name in columns])
+    schema = batches[0].schema if batches else empty
     return pa.Table.from_batches(batches, schema).unify_dictionaries()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -107,36 +107,16 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
 
 def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the parts of a trace: see :meth:`paceline.datasets.Trace.from_frame`."""
-    _check(frame)
-    workers, column = _sorted_names(frame["worker"])
-    if len(workers) and all(name.isascii() and name.isdigit() and len(name) <= MOST_DIGITS for name in workers):
-        by_number = np.argsort(workers.astype(int), kind="stable")
-        workers, column = workers[by_number], np.argsort(by_number)[column]
-    iteration = frame["iteration"].to_numpy(dtype=np.int64)
-    row = iteration - iteration.min()  # a number that is absent for all workers is a gap, not a neighbour
-    iterations = int(row.max()) + 1
-    whole = _is_whole(iteration, column, len(workers))
-    place_W = np.argsort(column[: len(workers)])
-    sorted_already = bool((np.diff(place_W) == 1).all())
-    if not whole:
-        _check_dense(len(frame), iterations, len(workers))  # before pairs are numbered: a far row would overflow
-        _check_unique(frame, row, column, len(workers))
-    absent = 0 if whole else iterations - len(np.unique(row))
-
-    def panel(name: str) -> NDArray[np.float64]:
-        if whole:
-            values = _numbers(frame, name).reshape(-1, len(workers))
-            values = values if sorted_already else np.take(values, place_W, axis=1)
-        else:
-            values = np.full((iterations, len(workers)), np.nan)
-            values[row, column] = _numbers(frame, name)
-        if values.flags.owndata:  # not a view of the frame: a trace takes read-only values without a copy
-            values.setflags(write=False)
-        return values
-
+    iteration_N = _checked_iterations(frame)
+    _check_rest(frame)
+    workers, place_C, name_N = _sorted_names(frame["worker"])
+    if _is_whole(iteration_N, name_N, len(workers)):
+        panel, absent = _whole_panels(frame, np.argsort(place_C[name_N[: len(workers)]])), ""
+    else:
+        panel, absent = _panels_with_gaps(frame, iteration_N, place_C[name_N], len(workers))
     driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]
     return {
-        "meta": {"absent": f"{absent} of {iterations} iterations, for all workers"} if absent else {},
+        "meta": {"absent": absent} if absent else {},
         **{name: panel(name) for name in MEASURED if name in frame.columns},
         "drivers": np.stack([panel(name) for name in driver_names], axis=-1) if driver_names else None,
         "driver_names": driver_names,
@@ -144,56 +124,118 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _is_whole(iteration: NDArray[np.int64], column: NDArray[np.intp], workers: int) -> bool:
+Panel = Callable[[str], NDArray[np.float64]]
+"""Makes the panel of a column, ``[T, W]``."""
+
+
+def _whole_panels(frame: pd.DataFrame, order_W: NDArray[np.intp]) -> Panel:
+    """Return the function for a table that lies as a panel does, and only its workers may be in another order."""
+    sorted_already = bool((np.diff(order_W) == 1).all())
+
+    def panel(name: str) -> NDArray[np.float64]:
+        values = _numbers(frame, name).reshape(-1, len(order_W))
+        return values if sorted_already else _kept(np.take(values, order_W, axis=1))
+
+    return panel
+
+
+def _panels_with_gaps(
+    frame: pd.DataFrame, iteration_N: NDArray[np.int64], column_N: NDArray[np.intp], workers: int
+) -> tuple[Panel, str]:
+    """Return the function for any other table, and in words how many iterations no worker reported."""
+    row_N = iteration_N - iteration_N.min()  # a number that is absent for all workers is a gap, not a neighbour
+    iterations = int(row_N.max()) + 1
+    _check_dense(len(frame), iterations, workers)  # before pairs are numbered: a far row would overflow
+    _check_unique(frame, row_N, column_N, workers)
+
+    def panel(name: str) -> NDArray[np.float64]:
+        values = np.full((iterations, workers), np.nan)
+        values[row_N, column_N] = _numbers(frame, name)
+        return _kept(values)
+
+    absent = iterations - len(np.unique(row_N))
+    return panel, f"{absent} of {iterations} iterations, for all workers" if absent else ""
+
+
+def _kept(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return new values read-only: a trace takes such without a copy."""
+    values.setflags(write=False)
+    return values
+
+
+def _is_whole(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], workers: int) -> bool:
     """Whether every iteration has one row of every worker, in the same order: as ``Trace.save`` writes them.
 
     Such a table is the panel as it lies; sorting its rows again took most of the time of reading.
     """
-    if not workers or len(iteration) % workers:
+    if not workers or len(iteration_N) % workers:
         return False
-    iteration_TW, column_TW = iteration.reshape(-1, workers), column.reshape(-1, workers)
-    first_T, order_W = iteration_TW[:, 0], column_TW[0]
+    iteration_TW, name_TW = iteration_N.reshape(-1, workers), name_N.reshape(-1, workers)
+    first_T, order_W = iteration_TW[:, 0], name_TW[0]
     return bool(
         (first_T[1:] == first_T[:-1] + 1).all()  # a number that is absent is a gap
         and (iteration_TW == first_T[:, None]).all()
         and len(set(order_W.tolist())) == workers
-        and (column_TW == order_W).all()
+        and (name_TW == order_W).all()
     )
 
 
-def _check(frame: pd.DataFrame) -> None:
+def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
+    """Return the number of each row's iteration, or say what a trace's frame lacks."""
     missing = [name for name in REQUIRED if name not in frame.columns]
     if missing:
         raise ValueError(f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}")
     if not len(frame):
         raise ValueError("the frame has no rows; a trace needs at least one")
-    iteration = _numbers(frame, "iteration")
-    whole = (np.abs(iteration) <= LARGEST_ITERATION) & (iteration == np.round(iteration))  # False for NaN too
-    if not whole.all():
-        at = _first(~whole)
-        raise ValueError(
-            f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {at} holds "
-            f"{frame['iteration'].iloc[at]!r}"
-        )
-    if frame["worker"].isna().any():
-        raise ValueError(
-            f"column 'worker' must name a worker in every row, but row {_first(frame['worker'].isna())} is empty"
-        )
+    column = frame["iteration"]
+    number_N: NDArray[Any] = column.to_numpy() if _is_integer(column) else _numbers(frame, "iteration")
+    # False if one is NaN. By the extremes, as many large arrays of signs and rounded numbers take longer than reading.
+    if number_N.min() >= -LARGEST_ITERATION and number_N.max() <= LARGEST_ITERATION:
+        iteration_N = number_N.astype(np.int64, copy=False)
+        if number_N.dtype.kind in "iu" or (iteration_N == number_N).all():
+            return iteration_N
+    whole_N = (number_N >= -LARGEST_ITERATION) & (number_N <= LARGEST_ITERATION) & (number_N == np.round(number_N))
+    at = _first(~whole_N)
+    raise ValueError(
+        f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {at} holds "
+        f"{column.iloc[at]!r}"
+    )
+
+
+def _check_rest(frame: pd.DataFrame) -> None:
+    if (nameless := frame["worker"].isna()).any():
+        raise ValueError(f"column 'worker' must name a worker in every row, but row {_first(nameless)} is empty")
     for name in (*COLUMNS[:4], WORK):
         if name in frame.columns and (bad := _numbers(frame, name) < 0).any():
             raise ValueError(f"column {name!r} must not be negative, but row {_first(bad)} is")
 
 
-def _sorted_names(worker: pd.Series[Any]) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
-    """Return the different names in order, and which of them each row has."""
-    import pandas as pd
-
-    code_of_row, different = pd.factorize(worker)
+def _sorted_names(
+    worker: pd.Series[Any],
+) -> tuple[NDArray[np.str_], NDArray[np.intp], NDArray[np.integer[Any]]]:
+    """Return the workers in order, the place there of each name as it appears, and which name each row has."""
+    name_N, different = _coded(worker)
     names = [str(name) for name in different]
     if (longest := max(map(len, names), default=0)) > LONGEST_NAME:  # an array gives each name the room of the longest
         raise ValueError(f"column 'worker' must hold names of at most {LONGEST_NAME} characters, got one of {longest}")
-    workers, place = np.unique(np.array(names, dtype=str), return_inverse=True)
-    return workers, place[code_of_row]
+    workers, place_C = np.unique(np.array(names, dtype=str), return_inverse=True)
+    if all(name.isascii() and name.isdigit() and len(name) <= MOST_DIGITS for name in names):
+        by_number = np.argsort(workers.astype(int), kind="stable")
+        workers, place_C = workers[by_number], np.argsort(by_number)[place_C]
+    if len(workers) < len(names):  # 1 and "1" are one worker
+        name_N, place_C = place_C[name_N], np.arange(len(workers))
+    return workers, place_C, name_N
+
+
+def _coded(worker: pd.Series[Any]) -> tuple[NDArray[np.integer[Any]], Iterable[object]]:
+    """Return which of its different names each row has, and these names."""
+    import pandas as pd
+
+    if isinstance(worker.dtype, pd.CategoricalDtype):
+        code_N, names = worker.cat.codes.to_numpy(), worker.cat.categories
+        if len(set(code_N[: len(names)].tolist())) == len(names):  # each name is a worker's
+            return code_N, names
+    return pd.factorize(worker)
 
 
 def _check_dense(rows: int, iterations: int, workers: int) -> None:
@@ -218,14 +260,18 @@ def _check_unique(frame: pd.DataFrame, row: NDArray[np.int64], column: NDArray[n
 def _numbers(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     import pandas as pd
 
-    if frame[name].dtype == np.float64:
-        return frame[name].to_numpy()
+    if frame[name].dtype == np.float64 or _is_integer(frame[name]):
+        return frame[name].to_numpy(dtype=np.float64)
     numbers = pd.to_numeric(frame[name], errors="coerce")
     broken = numbers.isna() & frame[name].notna()
     if broken.any():
         at = _first(broken)
         raise ValueError(f"column {name!r} must hold numbers, but row {at} holds {frame[name].iloc[at]!r}")
     return numbers.to_numpy(dtype=np.float64)
+
+
+def _is_integer(column: pd.Series[Any]) -> bool:
+    return isinstance(column.dtype, np.dtype) and column.dtype.kind in "iu"
 
 
 def _first(condition: object) -> int:

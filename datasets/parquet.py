@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._whole import written_whole
-from paceline.datasets.bounded_parquet import read_table
+from paceline.datasets.bounded_parquet import read_frame
 from paceline.datasets.columns import UNITS
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow
 
 SCHEMA_VERSION = 1
 
@@ -48,14 +47,12 @@ def read(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no trace file {path}")
-    table = read_table(path)
-    about = _about(table)
-    # The metadata of pandas is not needed, and may ask for anything.
-    return table.to_pandas(ignore_metadata=True), about
+    frame, metadata = read_frame(path)
+    return frame, _about(metadata)
 
 
-def _about(table: pyarrow.Table) -> dict[str, Any]:
-    about = json.loads((table.schema.metadata or {}).get(b"paceline", b"{}"))
+def _about(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
+    about = json.loads(metadata.get(b"paceline", b"{}"))
     if not isinstance(about, dict):
         raise ValueError("what the file says about itself must be a JSON object")
     version = about.get("schema_version", SCHEMA_VERSION)

@@ -141,10 +141,11 @@ class Trace:
         array([[4.]])
         """
         names = self.workers if workers is None else tuple(workers)
-        unknown = [name for name in names if name not in self.workers]
+        place = {name: w for w, name in enumerate(self.workers)}
+        unknown = [name for name in names if name not in place]
         if unknown:
             raise ValueError(f"workers {unknown} are not in this trace; it has {list(self.workers)}")
-        columns = [list(self.workers).index(name) for name in names]
+        columns = [place[name] for name in names]
         panels: dict[str, Any] = {
             name: None if (panel := getattr(self, name)) is None else panel[iterations][:, columns]
             for name in (*MEASURED, "drivers")
@@ -260,7 +261,8 @@ class Trace:
             trace, workers = cls.from_frame(frame, meta=about.get("meta")), about.get("workers")
         except (ValueError, RecursionError, OverflowError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
-        return trace.select(workers=list(workers)) if workers and set(workers) == set(trace.workers) else trace
+        in_order = not workers or tuple(workers) == trace.workers or set(workers) != set(trace.workers)
+        return trace if in_order else trace.select(workers=workers)
 
 
 def _rebuild(fields: dict[str, object]) -> Trace:
@@ -284,9 +286,9 @@ def _same_shape(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Array:
 
 
 def _not_negative(name: str, panel: Array) -> Array:
-    bad = np.argwhere((panel < 0) | np.isinf(panel))
-    if len(bad):
-        k, w = bad[0]
+    bad = (panel < 0) | np.isinf(panel)
+    if bad.any():
+        k, w = np.argwhere(bad)[0]
         raise ValueError(
             f"{name} must be finite and not negative, got {panel[k, w]} at iteration {k}, worker {w} "
             "(use NaN for a missing report)"

@@ -41,7 +41,8 @@ class Spread:
         if not known.size:
             return cls()
         mean = float(known.mean())
-        return cls(known.size, mean, float(np.square(known - mean).sum()))
+        known -= mean  # a copy, as it was chosen by a mask
+        return cls(known.size, mean, float(np.square(known, out=known).sum()))
 
     def __add__(self, other: Spread) -> Spread:
         count = self.count + other.count

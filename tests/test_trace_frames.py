@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace, from_frame, read_traces
+from paceline.datasets.bounded_parquet import read_frame
 from paceline.datasets.health import health
 from paceline.datasets.readers.plain import plain_table
 
@@ -181,6 +182,27 @@ def test_plain_csv_is_not_left_to_pandas():
     found = plain_table(io.BytesIO(text.encode()), len(text), text.splitlines()[0].split(","), "worker")
     assert list(found["worker"]) == ["a", "b"]
     np.testing.assert_array_equal(found["load"], [np.nan, 1.0])
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c d", "é", "10", "9"]), min_size=1, max_size=60), st.integers(1, 8))
+@settings(max_examples=60, derandomize=True)
+def test_the_workers_of_plain_csv_are_known_in_any_order_and_block(names, rounds):
+    text = "worker,load\n" + "".join(f"{name},{n}\n" for n, name in enumerate(names * rounds))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.datasets.readers.plain.BLOCK_BYTES", 64)
+        found = plain_table(io.BytesIO(text.encode()), len(text), ["worker", "load"], "worker")
+    assert found["worker"].tolist() == names * rounds
+    assert found["load"].tolist() == list(range(len(names) * rounds))
+
+
+def test_columns_of_parquet_that_are_read_one_by_one_are_those_that_pandas_reads(tmp_path, monkeypatch):
+    frame = FRAME.assign(flag=[True, None], text=["x", None], count=[1, 2], load=[0.5, np.nan])
+    frame.to_parquet(tmp_path / "plain.parquet")
+    frame.rename(columns={"load": "text.load"}).to_parquet(tmp_path / "dotted.parquet")
+    monkeypatch.setattr("paceline.datasets.bounded_parquet.PORTION_NUMBERS", 1)
+    for name in ("plain", "dotted"):
+        found, expected = read_frame(tmp_path / f"{name}.parquet")[0], pd.read_parquet(tmp_path / f"{name}.parquet")
+        pd.testing.assert_frame_equal(found.astype(object), expected.astype(object))
 
 
 def test_a_trace_shares_what_nobody_can_change_and_copies_the_rest():

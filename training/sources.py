@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from paceline.datasets import Trace
-from paceline.datasets.columns import COLUMNS
+from paceline.datasets.columns import COLUMNS, MEASURED
 from paceline.datasets.readers.registry import jobs_of, read_job
 from paceline.training import stores
 
@@ -28,6 +28,13 @@ Given = Iterable[Trace | str | Path] | str | Path
 
 KEPT = 256 << 20
 """Bytes of traces from an iterator that are kept in memory; further ones are kept in a temporary folder."""
+
+
+BLOCK_BYTES = 1 << 18
+"""Bytes of a panel whose digest is taken at once: few enough to stay in the processor's cache."""
+
+REMEMBERED = 64 << 20
+"""Bytes of traces from files that are kept in memory after the first pass, which saves reading them again."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ class Source:
         self.facts: list[Fact] = []
         self._left_out: dict[str, LeftOut] = {}
         self._usable: dict[int, int] = {}
+        self._remembered: dict[int, list[Trace]] = {}
         self._read = False
         self._loads = self._loads_of(traces)
 
@@ -105,10 +113,12 @@ class Source:
     # -- passes --------------------------------------------------------------------------------------------------
 
     def _first(self) -> Iterator[Trace]:
-        self.facts, self._usable = [], {}
+        self.facts, self._usable, self._remembered = [], {}, {}
         derived: list[Fact] = []
+        room = REMEMBERED
         for place, (file, load) in enumerate(self._loads):
             self._usable[place] = 0
+            passed: list[Trace] = []
             for trace in self._readable(file, load):
                 fact = Fact(trace.name, file, len(trace), len(trace.workers), digest_of(trace))
                 self.facts.append(fact)
@@ -119,7 +129,11 @@ class Source:
                         "others have measured ones; fit the two kinds separately"
                     )
                 self._usable[place] += 1
+                room -= _bytes_of(trace) if file else 0
+                passed += [trace] if file and room >= 0 else []
                 yield trace
+            if file and room >= 0:
+                self._remembered[place] = passed
         if not self.facts:
             why = "".join(f"; {left}" for left in self.left_out[:3])
             raise ValueError(f"traces must hold at least one trace to fit, got none{why}")
@@ -127,6 +141,9 @@ class Source:
 
     def _again(self) -> Iterator[Trace]:
         for place, (file, load) in enumerate(self._loads):
+            if place in self._remembered:
+                yield from self._remembered[place]
+                continue
             with_speed = (trace for trace in load() if _has_speed(trace))
             for trace in islice(with_speed, self._usable[place]):
                 yield _labelled(trace, file)
@@ -184,14 +201,23 @@ def digest_of(trace: Trace) -> str:
     """
     digest = hashlib.sha256(json.dumps([trace.seconds.shape, trace.workers, trace.driver_names]).encode())
     for panel in (trace.samples, trace.seconds, trace.comm_seconds, trace.drivers):
-        # + 0.0 makes one zero of two; a missing value has one pattern of bits here, and many elsewhere.
-        values = np.zeros(0) if panel is None else np.where(np.isnan(panel), np.nan, panel + 0.0)
-        digest.update(np.ascontiguousarray(values).data)
+        for rows in () if panel is None else np.array_split(panel, max(panel.nbytes // BLOCK_BYTES, 1)):
+            # + 0.0 makes one zero of two; a missing value has one pattern of bits here, and many elsewhere.
+            values = rows + 0.0
+            values[np.isnan(values)] = np.nan
+            digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()[:16]
 
 
 def _has_speed(trace: Trace) -> bool:
-    return bool((trace.speed > 0).any())
+    # Row by row, as the first has one in nearly all traces.
+    rows = zip(trace.samples, trace.seconds, strict=True)
+    return any((Trace([samples_W], [seconds_W]).speed > 0).any() for samples_W, seconds_W in rows)
+
+
+def _bytes_of(trace: Trace) -> int:
+    panels = (getattr(trace, name) for name in (*MEASURED, "drivers"))
+    return sum(panel.nbytes for panel in panels if panel is not None)
 
 
 def _labelled(trace: Trace, file: str) -> Trace:

@@ -105,9 +105,10 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
 
     if not {"worker", "iteration"} <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
         return table  # what is wrong with it is said by from_frame
-    step_N = table["iteration"].to_numpy(dtype=np.float64)
+    step_N = table["iteration"].to_numpy()
     if not (step_N[1:] < step_N[:-1]).any():  # written iteration by iteration: no worker's steps go back
         return table
+    step_N = step_N.astype(np.float64)
     run_N = runs_of_rows(pd.factorize(table["worker"])[0], step_N)  # an array of names would be as wide as the longest
     if not run_N.any() or not np.isfinite(step_N).all():
         return table
