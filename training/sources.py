@@ -29,9 +29,11 @@ Given = Iterable[Trace | str | Path] | str | Path
 KEPT = 256 << 20
 """Bytes of traces from an iterator that are kept in memory; further ones are kept in a temporary folder."""
 
-
 BLOCK_BYTES = 1 << 18
 """Bytes of a panel whose digest is taken at once: few enough to stay in the processor's cache."""
+
+BLOCK_ROWS = 64
+"""Iterations of a trace that are looked through at once for a speed."""
 
 REMEMBERED = 64 << 20
 """Bytes of traces from files that are kept in memory after the first pass, which saves reading them again."""
@@ -210,9 +212,9 @@ def digest_of(trace: Trace) -> str:
 
 
 def _has_speed(trace: Trace) -> bool:
-    # Row by row, as the first has one in nearly all traces.
-    rows = zip(trace.samples, trace.seconds, strict=True)
-    return any((Trace([samples_W], [seconds_W]).speed > 0).any() for samples_W, seconds_W in rows)
+    # Block by block, as the first has one in nearly all traces.
+    blocks = (trace.select(slice(k, k + BLOCK_ROWS)) for k in range(0, len(trace), BLOCK_ROWS))
+    return any((block.speed > 0).any() for block in blocks)
 
 
 def _bytes_of(trace: Trace) -> int:
