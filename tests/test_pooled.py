@@ -15,8 +15,8 @@ def hot(iterations, workers, seed=6):
     return -0.3 * heat_TW + rng.normal(0.0, 0.02, heat_TW.shape), heat_TW
 
 
-OWN, FLEET = 0, 1
-"""Columns: the forecast with both corrections, and with that of the fleet alone."""
+OWN, FLEET, PLAIN = 0, 1, 2
+"""Columns: the forecast with both corrections, with that of the fleet alone, and with none."""
 
 
 def served(model, log_TW, heat_TW, column=FLEET):
@@ -80,8 +80,8 @@ def test_each_worker_learns_what_a_driver_does_to_it_alone():
 def test_without_a_driver_there_is_nothing_to_learn_alone():
     log_TW, heat_TW = hot(60, 3)
     model = Pooled("last-value", ["heat"])
-    own, fleet = (served(model, log_TW, np.full_like(heat_TW, np.nan), column) for column in (OWN, FLEET))
-    np.testing.assert_array_equal(own, fleet)
+    own, plain = (served(model, log_TW, np.full_like(heat_TW, np.nan), column) for column in (OWN, PLAIN))
+    np.testing.assert_array_equal(own, plain)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")

@@ -84,7 +84,8 @@ class Pooled(NestedPredictor):
             return np.stack([inner._next_speed(mine_WD, horizon)] * self.columns, axis=1)
         asked = self._answered(drivers_WD)
         corrected_W = self._corrected(asked, asked.step_W)
-        own_W = self._corrected(asked, asked.step_W + self._own(asked.inputs_WF)) if asked.driven else corrected_W
+        # Without drivers the plain forecast: the fleet's correction, counted twice, would gain trust too fast.
+        own_W = self._corrected(asked, asked.step_W + self._own(asked.inputs_WF)) if asked.driven else asked.speed_W
         return np.stack([own_W, corrected_W, asked.speed_W], axis=1)
 
     def _corrected(self, asked: _Asked, step_W: Array) -> Array:
