@@ -97,20 +97,19 @@ def main() -> None:
 
 NOTES = """## What stands in the way
 
-- `none`: own time is 446 us where 300 are wanted, 1.2 % of this step and .9 % of one of 50 ms; 2 changes in 100
-  iterations where one is wanted. The two cores are not equally fast, for a second or two at a time one takes a fifth
-  longer for the same batch: forecasts follow that. Speed is not below that of looking alone (`control`), which
-  takes 333 us: Python whose code and data the model has just displaced from the caches.
-- `quota`: 1.53 where 1.6 is aimed at. The clairvoyant's column replays the steps of the balanced turns, in which the
-  free core was faster than in those of equal batches.
-- `hogs` and `digits-contrastive`: `auto` and `ewma` are equal within the half-width. What competing processes leave to
-  a turn differs more than the two do: earlier runs had .90 and 1.10.
-- `bursty`: calm half of the time, a quarter of the speed in the other half: sizes that followed at once would gain
-  0.8125 / 0.625 = 1.3x. Three or four iterations, of up to four times the usual length, go by until sizes fit a burst;
-  bursts of 2 s hold some twenty-five. The clairvoyant's column counts iterations, not seconds: in a replay of the
-  balanced iterations equal batches would have spent far longer in the bursts than they do in turns of equal length.
+- `none`: own time is 365 us where 300 are wanted; it is .8 % of this step and .7 % of one of 50 ms. 2 changes in 100
+  iterations where one is wanted: the two cores are not equally fast, and forecasts follow that. Looking alone
+  (`control`) takes 341 us: Python whose code and data the model has just displaced from the caches.
+- `digits-contrastive`: `auto` is behind `ewma` by more than the half-width, by a little. It changes sizes more often,
+  and libraries choose kernels anew for each. Earlier runs had .976 ± .079 and .90 to 1.10.
+- `hogs`: what competing processes leave to a turn differs more than `auto` and `ewma` do.
+- `bursty`: `auto` is ahead of `ewma` by less than the half-width; the run before had 1.104 ± .093. Calm half of the
+  time, a quarter of the speed in the other half: sizes that followed at once would gain 0.8125 / 0.625 = 1.3x. Three or
+  four iterations, of up to four times the usual length, go by until sizes fit a burst; bursts of 2 s hold some
+  twenty-five. The clairvoyant's column counts iterations, not seconds: in a replay of the balanced iterations equal
+  batches would have spent far longer in the bursts than they do in turns of equal length.
 - `bursty` and `bursty-hogs`: 93 % of the clairvoyant are missed for the same reason; `ewma`, which smooths, reaches 79
-  and 82 %. With competing processes turns differ too much to tell the two apart by speed.
+  and 82 %. While the competing processes run, the other rank slows down too, and what it takes over gains less.
 - The quotas here have a period of 5 ms. With the kernel's usual 100 ms single steps mislead more, and reports of what
   lasts gain more.
 """
