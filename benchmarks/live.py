@@ -100,8 +100,8 @@ NOTES = """## What stands in the way
 - `none`: own time is 365 us where 300 are wanted; it is .8 % of this step and .7 % of one of 50 ms. 2 changes in 100
   iterations where one is wanted: the two cores are not equally fast, and forecasts follow that. Looking alone
   (`control`) takes 341 us: Python whose code and data the model has just displaced from the caches.
-- `digits-contrastive`: here `auto` is behind `ewma` by a little more than the half-width. With twice the rounds, turns of
-  3 s and nothing else changed (`rounds=16, seconds=3.0` in the setting) it was ahead afterwards, 1.054 ± .079.
+- `digits-contrastive`: here `auto` is behind `ewma` by a little more than the half-width. With twice the rounds, turns
+  of 3 s and nothing else changed (`rounds=16, seconds=3.0` in the setting) it was ahead afterwards, 1.054 ± .079.
 - `hogs`: what competing processes leave to a turn differs more than `auto` and `ewma` do.
 - `bursty`: `auto` is ahead of `ewma` by less than the half-width; the run before had 1.104 ± .093. Calm half of the
   time, a quarter of the speed in the other half: sizes that followed at once would gain 0.8125 / 0.625 = 1.3x. Three or
