@@ -152,13 +152,13 @@ def test_every_model_learns(model, tmp_path):
 def test_a_contended_worker_is_slower_and_nothing_is_left(tmp_path):
     """One worker has two competitors, the other has none."""
     before, seen = children(), []
-    job = Job(**{**TINY, "pattern": "steady", "competitors": 2, "iterations": 40, "batch_size": 512})
+    job = Job(**{**TINY, "pattern": "steady", "competitors": 2, "iterations": 24, "batch_size": 512})
     trace = collect(job, tmp_path / "tiny.parquet", progress=seen.append)
     (contended,) = {c.worker for c in plan("steady", 2, 2, 1, 0)}
     speed_W = np.median(trace.speed, axis=0)
     assert speed_W[1 - contended] > 1.05 * speed_W[contended]  # about 2 to 3 with control groups, less when pinned
     assert seen == sorted(seen)
-    assert seen[-1] == len(trace) == 40
+    assert seen[-1] == len(trace) == 24
     assert trace.drivers is not None
     assert trace.wait_seconds is not None
     assert dict(load(tmp_path / "tiny.parquet").meta) == dict(trace.meta)

@@ -263,7 +263,7 @@ def test_competitors_slow_the_worker_beside_which_they_stand(tmp_path):
     script.write_text(DDP_SCRIPT.replace("time.sleep(0.03 * rank)", "[sum(range(1000)) for _ in range(600)]"))
     quota = min(0.9, 0.45 * len(os.sched_getaffinity(0)))
     contention = Contention(workers=2, pattern="steady", competitors=3, quota=quota)
-    command = [*torchrun(tmp_path, 0, 0)[:-3], str(script), "20", "-1"]
+    command = [*torchrun(tmp_path, 0, 0)[:-3], str(script), "12", "-1"]
     trace = collect_command(command, tmp_path / "work.parquet", contention=contention).trace
     (contended,) = {competitor.worker for competitor in contention.planned(seconds=60.0)}
     own = np.median(trace.seconds, axis=0)
