@@ -138,7 +138,8 @@ def in_hindsight(forecasts: list[list[Array]], data: Set) -> Scores:
 
 
 def _mixed(parts_TN: Array, speed_T: Array) -> Array:
-    known_T, unit = np.isfinite(speed_T), np.nanstd(speed_T) + 1e-12 if np.isfinite(speed_T).any() else 1.0
+    known_T = np.isfinite(speed_T)
+    unit = speed_T[known_T].std() + 1e-12 if known_T.any() else 1.0
     # A last row of large numbers keeps the sum of the weights at 1.
     errors_TN = np.vstack([(parts_TN - speed_T[:, None])[known_T] / unit, np.full((1, parts_TN.shape[1]), SUM_OF_ONE)])
     weights_N, _ = nnls(errors_TN, np.append(np.zeros(known_T.sum()), SUM_OF_ONE))

@@ -55,8 +55,8 @@ def section(outcome: Outcome) -> str:
         + (", the competing processes among them" if DISTURBANCES[name].hogs else "")
     )
     if DISTURBANCES[name].bursts is not None:
-        spread = outcome.spread_to_others(outcome.setting.schemes[-1])
-        about += f"; while the disturbed rank is slow, the other takes {spread:.2f} times as long for a sample"
+        slower = outcome.slowdown_of_others(outcome.setting.schemes[-1])
+        about += f"; while the disturbed rank is slow, the other takes {slower:.2f} times as long for a sample"
     table = "\n".join(lines)
     model = "" if outcome.setting.model == Setting.model else f", training `{outcome.setting.model}`"
     target = f"Target {TARGETS[name]:g}x. " if name in TARGETS and not model else ""

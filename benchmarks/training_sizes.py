@@ -21,16 +21,16 @@ class Sizes:
     turns: int = 3
 
 
+WALL, PROCESSOR = 0, 1
+"""Places of the two times that a clock returns."""
+
 QUICK = Sizes(workers=100, steps=300, largest=1000, megabytes=(20, 60), full=40, turns=1)
 
 
 def taken(turns: list[Found], key: str) -> str:
     """Return the median seconds of some turns, by the clock and of the processor."""
-    wall, processor = (median(turn[key][k] for turn in turns) for k in (0, 1))
+    wall, processor = (median(turn[key][k] for turn in turns) for k in (WALL, PROCESSOR))
     return " | ".join(f"{seconds:.{2 if seconds < 10 else 1}f} s" for seconds in (wall, processor))
-
-
-WALL, PROCESSOR = 0, 1
 
 
 def ratio(mine: list[Found], theirs: list[Found], key: str, clock: int = PROCESSOR) -> float:

@@ -60,6 +60,7 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
 
 @contextmanager
 def _checked(path: Path) -> Iterator[ParquetFile]:
+    """Open a file whose promises hold; whatever pyarrow finds wrong with it while it is read is a ValueError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -107,8 +107,9 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
 
 def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the parts of a trace: see :meth:`paceline.datasets.Trace.from_frame`."""
+    _check_columns(frame)
     iteration_N = _checked_iterations(frame)
-    _check_rest(frame)
+    _check_names_and_signs(frame)
     workers, place_C, name_N = _sorted_names(frame["worker"])
     if _is_whole(iteration_N, name_N, len(workers)):
         panel, absent = _whole_panels(frame, np.argsort(place_C[name_N[: len(workers)]])), ""
@@ -180,13 +181,18 @@ def _is_whole(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], 
     )
 
 
-def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
-    """Return the number of each row's iteration, or say what a trace's frame lacks."""
+def _check_columns(frame: pd.DataFrame) -> None:
     missing = [name for name in REQUIRED if name not in frame.columns]
     if missing:
         raise ValueError(f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}")
     if not len(frame):
         raise ValueError("the frame has no rows; a trace needs at least one")
+    if twice := [str(name) for name in frame.columns[frame.columns.duplicated()]]:
+        raise ValueError(f"columns {sorted(set(twice))} appear more than once; give each column a name of its own")
+
+
+def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
+    """Return the number of each row's iteration."""
     column = frame["iteration"]
     number_N: NDArray[Any] = column.to_numpy() if _is_integer(column) else _numbers(frame, "iteration")
     # False if one is NaN. By the extremes, as many large arrays of signs and rounded numbers take longer than reading.
@@ -202,7 +208,7 @@ def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
     )
 
 
-def _check_rest(frame: pd.DataFrame) -> None:
+def _check_names_and_signs(frame: pd.DataFrame) -> None:
     if (nameless := frame["worker"].isna()).any():
         raise ValueError(f"column 'worker' must name a worker in every row, but row {_first(nameless)} is empty")
     for name in (*COLUMNS[:4], WORK):

@@ -55,10 +55,10 @@ def test_equal_batches_of_unequal_ranks_are_told_how_far_they_are_from_the_clair
 
 def test_it_is_told_whether_the_others_slow_down_with_the_disturbed_rank():
     outcome = made(1.0, [50, 50], [0.03, 0.03])
-    assert np.isnan(outcome.spread_to_others("ewma"))
+    assert np.isnan(outcome.slowdown_of_others("ewma"))
     records = outcome.results[0].records["ewma"]
     records[::2] = [replace(record, seconds=[0.045, 0.09]) for record in records[::2]]
-    assert outcome.spread_to_others("ewma") == pytest.approx(1.5)
+    assert outcome.slowdown_of_others("ewma") == pytest.approx(1.5)
 
 
 def test_cpu_time_that_no_rank_used_is_told():

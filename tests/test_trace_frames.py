@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -193,6 +195,16 @@ def test_the_workers_of_plain_csv_are_known_in_any_order_and_block(names, rounds
         found = plain_table(io.BytesIO(text.encode()), len(text), ["worker", "load"], "worker")
     assert found["worker"].tolist() == names * rounds
     assert found["load"].tolist() == list(range(len(names) * rounds))
+
+
+def test_columns_of_one_name_are_refused_in_frames_and_files(tmp_path):
+    frame = pd.concat([FRAME, FRAME[["samples"]]], axis=1)
+    with pytest.raises(ValueError, match=r"'samples'\] appear more than once; give each column a name of its own"):
+        from_frame(frame)
+    table = pa.table([pa.array(frame.iloc[:, k]) for k in range(frame.shape[1])], names=list(frame.columns))
+    pq.write_table(table, tmp_path / "twice.parquet")
+    with pytest.raises(ValueError, match=r"twice\.parquet: columns .* appear more than once"):
+        Trace.load(tmp_path / "twice.parquet")
 
 
 def test_columns_of_parquet_that_are_read_one_by_one_are_those_that_pandas_reads(tmp_path, monkeypatch):

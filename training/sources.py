@@ -131,8 +131,9 @@ class Source:
                         "others have measured ones; fit the two kinds separately"
                     )
                 self._usable[place] += 1
-                room -= _bytes_of(trace) if file else 0
-                passed += [trace] if file and room >= 0 else []
+                if file:  # what comes from an iterator is kept elsewhere
+                    room -= _bytes_of(trace)
+                    passed += [trace] if room >= 0 else []
                 yield trace
             if file and room >= 0:
                 self._remembered[place] = passed

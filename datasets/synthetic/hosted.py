@@ -23,6 +23,7 @@ PER_HOST = 4
 
 DRIVER_NAMES = ("queue_length", "temperature")
 HEAT_NAMES = ("temperature", "fan_speed")
+"""Drivers of the first kinds that have any, and of heated hosts."""
 
 NOISE_SHAPE = (20.0, 400.0)
 """Range of the gamma distribution's shape for the noise of computing: deviations of 22 to 5 %, skewed to slow."""

@@ -141,7 +141,7 @@ class Outcome:
         ratio = float(np.exp(logs.mean()))
         return ratio, _half_width(logs) * ratio
 
-    def spread_to_others(self, scheme: str) -> float:
+    def slowdown_of_others(self, scheme: str) -> float:
         """Return how much longer the other ranks take for a sample while the disturbed one is slow.
 
         Above 1, cores share hardware or the machine as a whole is short of it: other sizes then gain less than the

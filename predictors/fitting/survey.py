@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
+BLOCK = 1 << 15
+"""Speeds whose changes are taken at once: few enough to stay in the processor's cache."""
+
+
 @dataclass(frozen=True)
 class Survey:
     """What some traces hold.
@@ -113,10 +117,6 @@ class Survey:
         """Return mean and deviation of each driver, ``[D]``; deviation 1 if it is never known or never changes."""
         spreads = [self.drivers.get(name, Spread()) for name in names]
         return np.array([s.mean for s in spreads], dtype=float), np.array([s.deviation for s in spreads], dtype=float)
-
-
-BLOCK = 1 << 15
-"""Speeds whose changes are taken at once: few enough to stay in the processor's cache."""
 
 
 def _spread_of_changes(speed_TW: Array) -> Spread:

@@ -6,6 +6,10 @@ import numpy as np
 
 from paceline._arrays import Array
 
+BLOCK = 4096
+"""Workers processed at a time, so that the largest fleets need no temporary arrays of their size. Small blocks are
+slower, although they fit into the cache."""
+
 
 def learn(
     weights_WF: Array,
@@ -16,17 +20,25 @@ def learn(
     forgetting: float,
     largest_trace: float,
 ) -> None:
-    """Take one weighted step in place, against the error of the forecast; without one (NaN) nothing is learnt.
+    """Take one weighted step in place, against the error of each worker's forecast.
 
-    ``doubt_W`` is by how much an example counts less. Forgetting inflates the covariance, without end where inputs stay
-    zero: its trace is bounded.
+    Without an error (NaN) a worker learns nothing. ``doubt_W``, at least 1, is by how much an example counts less.
+    ``forgetting`` is the factor by which the past shrinks in each step. It inflates the covariance, without end where
+    inputs stay zero, so the trace of the covariance is bounded by ``largest_trace``.
     """
+    for first in range(0, len(error_W), BLOCK):
+        block = slice(first, first + BLOCK)
+        covariance = covariance_WFF[block]
+        _step(weights_WF[block], covariance, inputs_WF[block], error_W[block], forgetting * doubt_W[block])
+        trace_W = np.einsum("wff->w", covariance)
+        bound_W = np.minimum(1.0 / forgetting, largest_trace / np.maximum(trace_W, 1e-300))
+        covariance *= np.where(np.isfinite(error_W[block]), bound_W, 1.0)[:, None, None]
+
+
+def _step(weights_WF: Array, covariance_WFF: Array, inputs_WF: Array, error_W: Array, noise_W: Array) -> None:
     seen_W = np.isfinite(error_W)
     moved_WF = np.einsum("wfg,wg->wf", covariance_WFF, inputs_WF)
-    total_W = forgetting * np.where(seen_W, doubt_W, 1.0) + (inputs_WF * moved_WF).sum(axis=1)
+    total_W = np.where(seen_W, noise_W, 1.0) + (inputs_WF * moved_WF).sum(axis=1)
     weights_WF += moved_WF * np.where(seen_W, error_W / total_W, 0.0)[:, None]
     learnt_WF = moved_WF * (seen_W / np.sqrt(total_W))[:, None]
     covariance_WFF -= learnt_WF[:, :, None] * learnt_WF[:, None, :]
-    trace_W = np.einsum("wff->w", covariance_WFF)
-    bound_W = np.minimum(1.0 / forgetting, largest_trace / np.maximum(trace_W, 1e-300))
-    covariance_WFF *= np.where(seen_W, bound_W, 1.0)[:, None, None]

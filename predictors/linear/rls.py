@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-BLOCK = 256
-"""Workers processed at a time, so that their covariances stay in the processor's cache."""
-
 PRIOR_VARIANCE = 0.05
 """Variance of each weight before anything is learnt. Weights start at zero, which forecasts the last value."""
 
@@ -164,15 +161,9 @@ class RLS(FleetPredictor):
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
         log_speed_W = np.log(speed_W)
         target_W, inputs_WF = target_of(self._rows, log_speed_W), self._inputs(drivers_WD)
-        for first in range(0, len(speed_W), BLOCK):
-            block = slice(first, first + BLOCK)
-            self._learn_weights(block, target_W[block], inputs_WF[block])
+        weights_WF, covariance_WFF = self._rows["weights"], self._rows["covariance"]
+        error_W = target_W - (inputs_WF * weights_WF).sum(axis=1)
+        doubt_W, most = doubt_of(error_W, farness(inputs_WF)), float(self.prior_variance_.sum())
+        learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, most)
         self._asked = None
         inputs.move(self._rows, log_speed_W, drivers_WD)
-
-    def _learn_weights(self, block: slice, target_W: Array, inputs_WF: Array) -> None:
-        weights_WF, covariance_WFF = self._rows["weights"][block], self._rows["covariance"][block]
-        error_W = target_W - (inputs_WF * weights_WF).sum(axis=1)
-        doubt_W = doubt_of(error_W, farness(inputs_WF))
-        most = float(self.prior_variance_.sum())
-        learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, most)
