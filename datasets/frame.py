@@ -82,6 +82,8 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
     import pandas as pd
 
     found = frame.infer_objects().rename(columns=str)  # Python's own times are objects, and names may be numbers
+    if twice := sorted(set(found.columns[found.columns.duplicated()])):
+        raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
     for name, column in list(found.items()):
         moment = isinstance(column.dtype, pd.DatetimeTZDtype) or column.dtype.kind == "M"
         span = column.dtype.kind == "m"
@@ -187,8 +189,6 @@ def _check_columns(frame: pd.DataFrame) -> None:
         raise ValueError(f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}")
     if not len(frame):
         raise ValueError("the frame has no rows; a trace needs at least one")
-    if twice := [str(name) for name in frame.columns[frame.columns.duplicated()]]:
-        raise ValueError(f"columns {sorted(set(twice))} appear more than once; give each column a name of its own")
 
 
 def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:

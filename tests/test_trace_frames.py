@@ -198,9 +198,13 @@ def test_the_workers_of_plain_csv_are_known_in_any_order_and_block(names, rounds
 
 
 def test_columns_of_one_name_are_refused_in_frames_and_files(tmp_path):
-    frame = pd.concat([FRAME, FRAME[["samples"]]], axis=1)
-    with pytest.raises(ValueError, match=r"'samples'\] appear more than once; give each column a name of its own"):
-        from_frame(frame)
+    for name in ("start", "samples", "iteration"):
+        frame = FRAME.assign(start=[1.0, 2.0])
+        frame = pd.concat([frame, frame[[name]]], axis=1)
+        with pytest.raises(ValueError, match=rf"columns \['{name}'\] appear more than once; give each column"):
+            from_frame(frame)
+    with pytest.raises(ValueError, match=r"columns \['1'\] appear more than once"):
+        from_frame(FRAME.assign(**{"1": 0.0}).assign(one=1.0).rename(columns={"one": 1}))
     table = pa.table([pa.array(frame.iloc[:, k]) for k in range(frame.shape[1])], names=list(frame.columns))
     pq.write_table(table, tmp_path / "twice.parquet")
     with pytest.raises(ValueError, match=r"twice\.parquet: columns .* appear more than once"):

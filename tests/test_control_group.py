@@ -1,0 +1,248 @@
+"""The control group that binds a process: found in both versions, above the process, late, and after a move."""
+
+import math
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+
+import pytest
+from test_drivers import made, twice
+
+from paceline.recording import control_group
+from paceline.recording.control_group import ControlGroup, mounted
+from paceline.recording.drivers.linux import all_drivers, default_drivers
+from paceline.recording.drivers.quota import CPUQuota
+
+VERSION_1 = {
+    "proc/self/mounts": (
+        "cgroup /groups/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup2 /groups/unified cgroup2 rw 0 0\n"
+    ),
+    "proc/self/cgroup": "1:cpu,cpuacct:/job\n0::/job\n",
+    "groups/cpu,cpuacct/job/cpu.cfs_quota_us": "4000\n",
+    "groups/cpu,cpuacct/job/cpu.cfs_period_us": "10000\n",
+    "groups/unified/job/cpu.pressure": "",
+}
+VERSION_2 = {
+    "proc/self/mounts": "cgroup2 /groups cgroup2 rw 0 0\n",
+    "proc/self/cgroup": "0::/job\n",
+    "groups/job/cpu.max": "4000 10000\n",
+}
+
+
+def test_the_own_group_is_found_in_version_1(tmp_path):
+    group = ControlGroup.of_this_process(made(tmp_path, VERSION_1))
+    assert group.cores == 0.4
+    assert group.usage == tmp_path / "groups/cpu,cpuacct/job/cpuacct.usage"
+    assert group.pressure == tmp_path / "groups/unified/job"
+    assert set(mounted(tmp_path)) >= {"cpu", "cpuacct", ""}
+
+
+def test_the_own_group_is_found_in_version_2(tmp_path):
+    group = ControlGroup.of_this_process(made(tmp_path, VERSION_2))
+    assert group.cores == 0.4
+    assert group.usage == tmp_path / "groups/job/cpu.stat"
+
+
+def test_a_group_without_a_quota_is_no_group(tmp_path):
+    made(tmp_path / "1", {**VERSION_1, "groups/cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n"})
+    made(tmp_path / "2", {**VERSION_2, "groups/job/cpu.max": "max 100000\n"})
+    assert ControlGroup.of_this_process(tmp_path / "1") is None
+    assert ControlGroup.of_this_process(tmp_path / "2") is None
+
+
+# -- a quota above the worker's group, one that comes later, and a worker that is moved -----------------------------
+
+NESTED_1 = {
+    "proc/self/mounts": "cgroup /groups/cpu cgroup rw,cpu 0 0\ncgroup /groups/cpuacct cgroup rw,cpuacct 0 0\n",
+    "proc/self/cgroup": "2:cpuacct:/pod/worker\n1:cpu:/pod/worker\n",
+    "groups/cpu/cpu.cfs_quota_us": "-1\n",
+    "groups/cpu/cpu.cfs_period_us": "10000\n",
+    "groups/cpu/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
+    "groups/cpu/pod/cpu.cfs_quota_us": "4000\n",
+    "groups/cpu/pod/cpu.cfs_period_us": "10000\n",
+    "groups/cpu/pod/cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 1000000000\n",
+    "groups/cpuacct/pod/cpuacct.usage": "7\n",
+    "groups/cpu/pod/worker/cpu.cfs_quota_us": "-1\n",
+    "groups/cpu/pod/worker/cpu.cfs_period_us": "10000\n",
+    "groups/cpu/pod/worker/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
+}
+NESTED_2 = {
+    "proc/self/mounts": "cgroup2 /groups cgroup2 rw 0 0\n",
+    "proc/self/cgroup": "0::/pod/worker\n",
+    "groups/cpu.stat": "usage_usec 1\n",
+    "groups/pod/cpu.max": "4000 10000\n",
+    "groups/pod/cpu.stat": "usage_usec 1\nnr_throttled 3\nthrottled_usec 1000000\n",
+    "groups/pod/worker/cpu.stat": "usage_usec 1\n",  # as where the CPU controller ends above it
+}
+VERSIONS = [
+    pytest.param(NESTED_1, "groups/cpu", "throttled_time 3000000000\n", id="version 1"),
+    pytest.param(NESTED_2, "groups", "throttled_usec 3000000\n", id="version 2"),
+]
+
+
+def named(drivers, name):
+    (driver,) = (driver for driver in drivers if driver.name == name)
+    return driver
+
+
+@pytest.fixture
+def looking_always(monkeypatch):
+    monkeypatch.setattr(control_group, "LOOKED_UP_EVERY", 0.0)
+
+
+@pytest.mark.parametrize(("files", "cpu", "after"), VERSIONS)
+def test_a_quota_on_a_group_above_the_workers_own_throttles_it_too(tmp_path, files, cpu, after):
+    made(tmp_path, files)
+    driver = named(default_drivers(root=tmp_path), "throttled")
+    grown = twice(driver, lambda: (tmp_path / cpu / "pod/cpu.stat").write_text(after))
+    assert grown == pytest.approx(2.0, rel=0.3)
+
+
+@pytest.mark.parametrize(("files", "cpu", "after"), VERSIONS)
+def test_a_quota_on_a_group_above_is_the_allowance_and_its_usage_is_read(tmp_path, files, cpu, after):
+    group = ControlGroup.of_this_process(made(tmp_path, files))
+    assert group.cores == 0.4
+    assert group.lineage == tuple(tmp_path / cpu / inside for inside in ("pod/worker", "pod", ""))
+    usage = {"groups/cpu": "groups/cpuacct/pod/cpuacct.usage", "groups": "groups/pod/cpu.stat"}[cpu]
+    assert group.usage == tmp_path / usage
+    assert named(all_drivers(root=tmp_path), "cpu_quota").sample() == 0.4
+
+
+def test_the_smallest_quota_binds(tmp_path):
+    made(tmp_path, {**NESTED_2, "groups/pod/worker/cpu.max": "1000 10000\n"})
+    group = ControlGroup.of_this_process(tmp_path)
+    assert group.cores == CPUQuota(group).sample() == 0.1
+    (tmp_path / "groups/pod/worker/cpu.max").write_text("9000 10000\n")
+    assert group.cores == 0.4
+
+
+@pytest.mark.parametrize(
+    ("quiet", "stat", "throttled"),
+    [
+        (
+            {"groups/cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n"},
+            "groups/cpu,cpuacct/job/cpu.stat",
+            "throttled_time {}000",
+        ),
+        ({"groups/job/cpu.max": "max 100000\n"}, "groups/job/cpu.stat", "throttled_usec {}"),
+    ],
+    ids=["version 1", "version 2"],
+)
+def test_a_quota_that_is_set_after_the_driver_was_made_is_seen(tmp_path, quiet, stat, throttled):
+    """As ``docker update --cpus`` sets it, or the bursts of ``paceline live``."""
+    version = VERSION_1 if "cpuacct" in stat else VERSION_2
+    made(tmp_path, {**version, **quiet, stat: throttled.format(0)})
+    assert ControlGroup.of_this_process(tmp_path) is None
+    driver = named(default_drivers(root=tmp_path), "throttled")
+    assert twice(driver, lambda: (tmp_path / stat).write_text(throttled.format(2_000_000))) > 0
+    assert driver.sample() == 0
+
+
+def test_drivers_go_with_the_process_when_it_is_moved_and_begin_anew_there(tmp_path, looking_always):
+    made(tmp_path, {**NESTED_2, "groups/other/cpu.stat": "throttled_usec 9000000\n"})
+    made(tmp_path, {"groups/other/cpu.max": "2000 10000\n", "groups/other/cgroup.procs": f"{os.getpid()}\n"})
+    throttled, quota, runnable = (
+        named(all_drivers(root=tmp_path), name) for name in ("throttled", "cpu_quota", "runnable")
+    )
+    throttled.sample()
+    assert throttled.sample() == 0
+    (tmp_path / "proc/self/cgroup").write_text("0::/other\n")
+    assert math.isnan(throttled.sample()), "the two groups' counters have nothing to do with each other"
+    other = tmp_path / "groups/other/cpu.stat"
+    assert twice(throttled, lambda: other.write_text("throttled_usec 11000000\n")) == pytest.approx(2.0, rel=0.3)
+    assert quota.sample() == 0.2
+    assert runnable.sample() == 0
+
+
+def test_a_driver_of_a_group_that_was_named_stays_there(tmp_path, looking_always):
+    group = ControlGroup.of_this_process(made(tmp_path, NESTED_2))
+    quota = named(all_drivers(group, tmp_path), "cpu_quota")
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    assert quota.sample() == 0.4
+
+
+@pytest.mark.parametrize(
+    ("told", "folder"),
+    [
+        ("/kubepods/pod7/c0ffee", "groups"),  # the mount is the container's own group
+        ("/kubepods/pod7/c0ffee/job", "groups/job"),  # and the worker is in a group inside it
+        ("/../elsewhere", "groups"),  # out of what is mounted here
+        ("/", "groups"),
+    ],
+)
+def test_the_path_of_a_group_may_be_told_as_the_host_sees_it(tmp_path, told, folder):
+    made(tmp_path, {**VERSION_2, "proc/self/cgroup": f"0::{told}\n", "elsewhere/cpu.max": "1 1\n"})
+    assert ControlGroup.around_this_process(tmp_path).cpu == tmp_path / folder
+
+
+def test_without_an_account_of_the_groups_cpu_time_the_pinned_cores_are_read(tmp_path):
+    made(tmp_path, NESTED_1)
+    (tmp_path / "groups/cpuacct/pod/cpuacct.usage").unlink()
+    ticks = os.sysconf("SC_CLK_TCK")
+    stat = made(tmp_path, {"proc/stat": "".join(f"cpu{n} 9 0 0 0 0 0 0 0 0 0\n" for n in range(512))}) / "proc/stat"
+    busy = "".join(f"cpu{n} {9 + 4 * ticks} 0 0 0 0 0 0 0 0 0\n" for n in range(512))
+    driver = named(default_drivers(root=tmp_path), "cpu_busy")
+    assert twice(driver, lambda: stat.write_text(busy)) == pytest.approx(4.0, rel=0.3)
+
+
+@pytest.fixture
+def real_groups():
+    """A real group with a quota of a tenth of a core, and one inside it without; both are removed."""
+    mounts = mounted()
+    tree = mounts.get("cpu") or mounts.get("")
+    if tree is None:
+        pytest.skip("no control groups are mounted")
+    outer, inner = tree / f"paceline-test-{os.getpid()}", tree / f"paceline-test-{os.getpid()}" / "worker"
+    with ExitStack() as made_groups:
+        try:
+            if "cpu" not in mounts:
+                (tree / "cgroup.subtree_control").write_text("+cpu")
+            for folder in (outer, inner):
+                folder.mkdir()
+                made_groups.callback(_removed, folder)
+            if "cpu" in mounts:
+                (outer / "cpu.cfs_period_us").write_text("10000")
+                (outer / "cpu.cfs_quota_us").write_text("1000")
+            else:
+                (outer / "cpu.max").write_text("1000 10000")
+        except OSError as error:
+            pytest.skip(f"control groups cannot be written here: {error}")
+        yield outer, inner
+
+
+def _removed(folder):
+    for _ in range(100):  # the kernel holds a group for a moment after its last process was reaped
+        try:
+            return folder.rmdir()
+        except OSError:
+            time.sleep(0.02)
+    return folder.rmdir()
+
+
+BUSY_CHILD = """
+import sys
+from paceline.recording.drivers import default_drivers
+(driver,) = (one for one in default_drivers() if one.name == "throttled")
+seen = [driver.sample()]
+if sys.argv[2] == "moved later":
+    seen.append(driver.sample())
+with open(sys.argv[1] + "/cgroup.procs", "w") as procs:
+    procs.write("0")
+if sys.argv[2] == "moved first":
+    (driver,) = (one for one in default_drivers() if one.name == "throttled")
+for _ in range(1000):  # enough for many periods of the quota, however fast the machine
+    sum(range(2000))
+    seen.append(driver.sample())
+print(max(value for value in seen if value == value))
+"""
+
+
+@pytest.mark.parametrize("order", ["moved first", "moved later"])
+@pytest.mark.parametrize("place", [0, 1], ids=["in the group with the quota", "in a group inside it"])
+def test_a_busy_process_under_a_real_quota_is_told_as_throttled(real_groups, place, order):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", BUSY_CHILD, str(real_groups[place]), order]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert float(told) > 0

@@ -1,0 +1,225 @@
+"""Sinks of a live run's metrics: the log, Prometheus, TensorBoard and one's own; none ends the training."""
+
+import logging
+import socket
+import threading
+import urllib.request
+from dataclasses import replace
+
+import pytest
+from test_metrics import iterations, written
+
+from paceline.coordinator.metrics import (
+    JsonLines,
+    Logging,
+    Prometheus,
+    Sink,
+    TensorBoard,
+    read_run,
+    sinks,
+)
+
+
+def test_metrics_that_cannot_be_written_end_with_a_line_in_the_log_and_not_the_training(tmp_path, caplog):
+    (tmp_path / "folder").write_text("in the way")
+    with caplog.at_level(logging.ERROR, "paceline.metrics"):
+        written(tmp_path / "folder" / "run.jsonl", iterations(3))
+    assert len(caplog.records) == 1
+    assert "no more metrics are written by JsonLines" in caplog.text
+
+
+def test_the_log_tells_changes_and_every_so_manyth_iteration(caplog):
+    sink = Logging(every=4)
+    with caplog.at_level(logging.INFO, "paceline.metrics"):
+        for record in iterations(6):
+            sink(record)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 3
+    assert "Moved 10 samples from gpu1" in told[1]
+    assert "waiting 25 %" in told[0]
+
+
+def test_the_log_goes_on_where_iterations_are_recorded_only_now_and_then(caplog):
+    sink = Logging(every=10)
+    (record, *_) = iterations(1)
+    with caplog.at_level(logging.INFO, "paceline.metrics"):
+        for index in range(1, 40, 3):  # 1, 4, 7, 10, ...: of the tens only 10 is met
+            sink(replace(record, index=index))
+    told = [message.getMessage().split(":")[0] for message in caplog.records]
+    assert told == ["iteration 1", "iteration 10", "iteration 22", "iteration 31"]
+
+
+def test_a_disagreement_is_a_warning_in_the_log(caplog):
+    (record,) = iterations(1)
+    Logging()(replace(record, agreed=False))
+    assert [record.levelname for record in caplog.records][:1] == ["WARNING"]
+
+
+def test_prometheus_collects_gauges_and_counters():
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry = prometheus_client.CollectorRegistry()
+    sink = Prometheus(0, registry=registry)
+    try:
+        for record in iterations(5):
+            sink(record)
+        assert registry.get_sample_value("paceline_iterations_total") == 5
+        assert registry.get_sample_value("paceline_samples_total") == 300
+        assert registry.get_sample_value("paceline_changes_total") == 1
+        assert registry.get_sample_value("paceline_worker_samples", {"worker": "gpu0"}) == 40
+        assert registry.get_sample_value("paceline_gain") == pytest.approx(1 / 3)
+        port = sink._server[0].server_port
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert b'paceline_worker_samples{worker="gpu0"} 40.0' in answer.read()
+    finally:
+        sink.close()
+
+
+def test_prometheus_forgets_a_worker_that_left():
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry = prometheus_client.CollectorRegistry()
+    sink = Prometheus(registry=registry)
+    for workers in (("gpu0", "gpu1"), ("gpu0", "gpu2")):
+        sink(next(iterations(1, workers=workers)))
+    samples = {
+        worker: registry.get_sample_value("paceline_worker_samples", {"worker": worker})
+        for worker in ("gpu0", "gpu1", "gpu2")
+    }
+    assert samples == {"gpu0": 30, "gpu1": None, "gpu2": 30}
+
+
+def test_tensorboard_gets_scalars_of_the_fleet_and_of_each_worker(tmp_path):
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("torch")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = TensorBoard(tmp_path)
+    for record in iterations(4):
+        sink(record)
+    sink.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.value for event in events.Scalars("paceline_samples/gpu0")] == [30, 30, 40, 40]
+    assert events.Scalars("paceline/gain")[-1].value == pytest.approx(1 / 3)
+
+
+@pytest.fixture
+def fresh_registry(monkeypatch):
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry = prometheus_client.CollectorRegistry()
+    monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
+    return registry
+
+
+def test_prometheus_answers_this_machine_only_unless_an_address_is_given(fresh_registry):
+    (closed,), (opened,) = sinks("prometheus:0"), sinks("prometheus:0.0.0.0:0")
+    try:
+        for sink in (closed, opened):
+            sink(next(iterations(1)))
+        assert closed._server[0].server_address[0] == "127.0.0.1"
+        assert opened._server[0].server_address[0] == "0.0.0.0"
+    finally:
+        closed.close()
+        opened.close()
+
+
+def test_two_prometheus_sinks_of_one_process_share_the_metrics(fresh_registry, caplog):
+    first, second = Prometheus(), Prometheus()
+    for sink in (first, second):
+        for record in iterations(2):
+            sink(record)
+    assert fresh_registry.get_sample_value("paceline_iterations_total") == 4
+    assert not caplog.records
+
+
+def test_a_port_that_is_taken_ends_the_metrics_and_leaves_none_behind(fresh_registry, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        sink = Prometheus(taken.getsockname()[1])
+        sink(next(iterations(1)))
+    assert "no more metrics are written by Prometheus: OSError" in caplog.text
+    assert fresh_registry.get_sample_value("paceline_iterations_total") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("9100", "127.0.0.1", 9100),
+        ("0.0.0.0:9100", "0.0.0.0", 9100),
+        ("[::1]:65535", "::1", 65535),
+        ("box:0", "box", 0),
+    ],
+)
+def test_a_text_says_where_prometheus_answers(text, host, port):
+    (sink,) = sinks(f"prometheus:{text}")
+    assert (sink.address, sink.port) == (host, port)
+
+
+@pytest.mark.parametrize("port", [65536, 99999, -1])
+def test_a_port_that_is_none_is_refused_when_the_sink_is_made(port):
+    with pytest.raises(ValueError, match=f"port must be from 0 .* to 65535, got {port}"):
+        Prometheus(port)
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), TypeError("odd"), RuntimeError("odd"), OverflowError("odd")])
+def test_an_error_of_any_kind_ends_the_metrics_and_not_the_training(caplog, error):
+    class Broken(Sink):
+        written = 0
+
+        def write(self, iteration):
+            self.written += 1
+            raise error
+
+    sink = Broken()
+    for record in iterations(3):
+        sink(record)
+    assert sink.written == 1
+    assert caplog.text.count(f"no more metrics are written by Broken: {type(error).__name__}: odd") == 1
+
+
+def test_sinks_are_named_by_text_and_functions_stay_as_they_are(tmp_path):
+    seen = []
+    log, board, lines, function = sinks(
+        "log", f"tensorboard:{tmp_path}", tmp_path.joinpath("a.jsonl").name, seen.append
+    )
+    assert (type(log), type(board), type(lines)) == (Logging, TensorBoard, JsonLines)
+    assert function == seen.append
+    assert sinks("prometheus:9100")[0].port == 9100
+
+
+@pytest.mark.parametrize("text", ["run.csv", "prometheus:", "prometheus:many", "tensorboard:", ""])
+def test_a_text_that_names_no_sink_is_refused(text):
+    with pytest.raises(ValueError, match="metrics must be"):
+        sinks(text)
+
+
+def test_a_missing_library_is_named_when_the_sink_is_made(monkeypatch):
+    monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"paceline\[metrics\]"):
+        Prometheus(9100)
+
+
+def test_a_sink_of_ones_own_needs_one_method():
+    class Mine(Sink):
+        def write(self, iteration):
+            self.last = iteration.index
+
+    sink = Mine()
+    for record in iterations(3):
+        sink(record)
+    assert sink.last == 2
+
+
+def test_every_sink_is_called_in_the_thread_of_its_caller(tmp_path):
+    called_in = []
+
+    class Watched(Sink):
+        def write(self, iteration):
+            called_in.append(threading.get_ident())
+
+    records = list(iterations(2))
+    for sink in sinks(str(tmp_path / "run.jsonl"), Watched()):
+        for k, record in enumerate(records, start=1):
+            sink(record)
+            if isinstance(sink, JsonLines):
+                assert len(read_run(tmp_path / "run.jsonl").seconds) == k, "written when the call returns"
+        if isinstance(sink, Sink):
+            sink.close()
+    assert set(called_in) == {threading.get_ident()}
