@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine_files import NESTED_1, NESTED_2, made
 from ranks import run_ranks
-from test_drivers import NESTED_1, NESTED_2, made
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy

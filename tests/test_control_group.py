@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from test_drivers import made, twice
+from machine_files import NESTED_1, NESTED_2, made, twice
 
 from paceline.recording import control_group
 from paceline.recording.control_group import ControlGroup, mounted
@@ -54,28 +54,6 @@ def test_a_group_without_a_quota_is_no_group(tmp_path):
 
 # -- a quota above the worker's group, one that comes later, and a worker that is moved -----------------------------
 
-NESTED_1 = {
-    "proc/self/mounts": "cgroup /groups/cpu cgroup rw,cpu 0 0\ncgroup /groups/cpuacct cgroup rw,cpuacct 0 0\n",
-    "proc/self/cgroup": "2:cpuacct:/pod/worker\n1:cpu:/pod/worker\n",
-    "groups/cpu/cpu.cfs_quota_us": "-1\n",
-    "groups/cpu/cpu.cfs_period_us": "10000\n",
-    "groups/cpu/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
-    "groups/cpu/pod/cpu.cfs_quota_us": "4000\n",
-    "groups/cpu/pod/cpu.cfs_period_us": "10000\n",
-    "groups/cpu/pod/cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 1000000000\n",
-    "groups/cpuacct/pod/cpuacct.usage": "7\n",
-    "groups/cpu/pod/worker/cpu.cfs_quota_us": "-1\n",
-    "groups/cpu/pod/worker/cpu.cfs_period_us": "10000\n",
-    "groups/cpu/pod/worker/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
-}
-NESTED_2 = {
-    "proc/self/mounts": "cgroup2 /groups cgroup2 rw 0 0\n",
-    "proc/self/cgroup": "0::/pod/worker\n",
-    "groups/cpu.stat": "usage_usec 1\n",
-    "groups/pod/cpu.max": "4000 10000\n",
-    "groups/pod/cpu.stat": "usage_usec 1\nnr_throttled 3\nthrottled_usec 1000000\n",
-    "groups/pod/worker/cpu.stat": "usage_usec 1\n",  # as where the CPU controller ends above it
-}
 VERSIONS = [
     pytest.param(NESTED_1, "groups/cpu", "throttled_time 3000000000\n", id="version 1"),
     pytest.param(NESTED_2, "groups", "throttled_usec 3000000\n", id="version 2"),

@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from machine_files import made, twice
 
 from paceline.recording.control_group import ControlGroup
 from paceline.recording.drivers.linux import (
@@ -25,23 +26,6 @@ from paceline.recording.drivers.nvml import nvml_drivers
 from paceline.recording.drivers.psutil import psutil_drivers
 from paceline.recording.drivers.quota import CPUQuota, Throttled
 from paceline.recording.kernel_files import Growth
-
-
-def made(folder, files):
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
-
-
-def twice(driver, change):
-    """The driver's growth per second between two boundaries that lie a moment apart, times the moment."""
-    driver.sample()
-    begin = time.perf_counter()
-    change()
-    time.sleep(0.02)
-    return driver.sample() * (time.perf_counter() - begin)
 
 
 def test_missing_sources_give_nan(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
-from test_metrics import iterations, written
+from recorded_runs import iterations, written
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.cli.watching.watch import Watched

@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from test_metrics import iterations
+from recorded_runs import iterations
 
 from paceline.coordinator.metrics import JsonLines, read_run
 from paceline.datasets import Trace

@@ -7,6 +7,7 @@ import traceback
 from contextlib import contextmanager
 
 import numpy as np
+import pyarrow
 import pytest
 from fit_cases import folder_of, learnt, networks, wavy
 
@@ -150,6 +151,22 @@ def test_traces_are_read_from_a_store(tmp_path, store):
     with pytest.warns(UserWarning, match="1 files were left out"):
         from_store = fit(networks()[0], "memory://bucket/jobs")
     assert learnt(from_store) == learnt(fit(networks()[0], folder))
+
+
+def test_a_store_that_pyarrow_was_built_without_is_opened_by_fsspec(tmp_path, monkeypatch):
+    pytest.importorskip("fsspec")
+    folder = folder_of(tmp_path / "jobs", 1)
+
+    class WithoutStores:
+        @staticmethod
+        def from_uri(address):
+            raise pyarrow.ArrowNotImplementedError("built without it")
+
+    monkeypatch.setattr("pyarrow.fs.FileSystem", WithoutStores)
+    assert [trace.name for trace in Source(f"file://{folder}")] == ["job0"]
+    monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"`fsspec` is needed by reading s3://\*\*\*@bucket/jobs"):
+        Source("s3://key:secret@bucket/jobs")
 
 
 def test_an_unknown_protocol_is_refused():

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_metrics import iterations
+from recorded_runs import iterations
 
 from paceline._lines import Lines
 from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
@@ -224,7 +224,7 @@ def test_a_file_system_that_is_really_full_is_survived(tmp_path):
 READ_ONLY = """
 import sys
 sys.path.insert(0, {tests!r})
-from test_metrics import JsonLines, iterations
+from recorded_runs import JsonLines, iterations
 from paceline.recording import Recorder
 sink = JsonLines("run.jsonl")
 for record in iterations(3):

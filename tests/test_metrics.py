@@ -11,41 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bounded import bounded
+from recorded_runs import iterations, written
 
-from paceline.coordinator import Iteration, LoadBalancer, Policy
+from paceline.coordinator import Iteration, LoadBalancer
 from paceline.coordinator.metrics import (
-    JsonLines,
     RunReader,
     newest,
     read_run,
     summary,
 )
 from paceline.predictors import EWMA, Report
-
-
-def iterations(count, workers=("gpu0", "gpu1"), speeds=(1000.0, 500.0), first=0):
-    """Balance workers of these speeds, and yield the record of each iteration."""
-    balancer = LoadBalancer(EWMA(), workers=workers, global_batch=60, policy=Policy(warmup=2))
-    for index in range(first, first + count):
-        before = balancer.plan
-        seconds = before.sizes / np.array(speeds)
-        report = Report(samples=before.sizes, seconds=seconds)
-        yield Iteration.of(
-            before,
-            report,
-            balancer.step(report),
-            index=index,
-            time=1.7e9 + index,
-            wall_seconds=float(seconds.max()) + 0.001,
-            overhead_seconds=0.0001,
-        )
-
-
-def written(path, records):
-    sink = JsonLines(path)
-    for record in records:
-        sink(record)
-    return sink
 
 
 def test_what_was_written_is_read_back(tmp_path):
@@ -98,7 +73,7 @@ def test_only_the_first_worker_writes(tmp_path):
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
-from test_metrics import iterations, JsonLines
+from recorded_runs import JsonLines, iterations
 sink = JsonLines({path!r})
 for record in iterations(7):
     sink(record)

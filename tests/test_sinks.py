@@ -7,7 +7,7 @@ import urllib.request
 from dataclasses import replace
 
 import pytest
-from test_metrics import iterations, written
+from recorded_runs import iterations, written
 
 from paceline.coordinator.metrics import (
     JsonLines,

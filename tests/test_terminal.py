@@ -4,8 +4,8 @@ import logging
 from io import StringIO
 
 import pytest
+from recorded_runs import iterations
 from rich.text import Text
-from test_metrics import iterations
 
 from paceline.cli import collect, data, live, main, show
 from paceline.cli.show import SafeConsole

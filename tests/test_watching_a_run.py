@@ -490,7 +490,7 @@ def test_a_fleet_that_changes_is_reported_whole(tmp_path):
 
 
 def test_the_lines_of_a_real_sink_have_the_keys_of_these_tests(tmp_path):
-    from test_metrics import iterations
+    from recorded_runs import iterations
 
     sink = JsonLines(tmp_path / "run.jsonl")
     sink(next(iterations(1)))

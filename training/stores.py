@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 NATIVE = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
-"""Protocols of pyarrow's own file systems. Others are asked of fsspec, and these are not: a mistake in such an address
-would end in the question for a library that does not help."""
+"""Protocols of pyarrow's own file systems. fsspec opens others, and these only where pyarrow was built without them:
+otherwise a mistake in such an address would end in the question for a library that does not help."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _system(address: str) -> tuple[FileSystem, str]:
         return _fsspec(address)
     try:
         system, path = FileSystem.from_uri(address)
-    except pa.ArrowNotImplementedError:  # this build of pyarrow lacks it
+    except pa.ArrowNotImplementedError:  # pyarrow was built without this store
         return _fsspec(address)
     except pa.ArrowInvalid as error:  # as for an option that the store does not have
         shown = without_secret(address)
