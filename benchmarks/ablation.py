@@ -58,8 +58,8 @@ class InCommon(Pooled):
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         return super()._next_speed(drivers_WD, horizon)[:, 1:]
 
-    def _learn_own(self, left_W: Array, inputs_WF: Array, far_W: Array) -> None:
-        pass
+    def _alone(self, inputs_WF: Array) -> None:
+        return None
 
 
 def nobody(error_W: Array) -> Mask:

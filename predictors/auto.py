@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from paceline._arrays import Array, Mask
+from paceline._arrays import Array, Mask, anywhere
 from paceline.predictors.averages.seasonal import Seasonal
 from paceline.predictors.averages.smoothed import Averages
 from paceline.predictors.calibrated import Calibrated
@@ -76,11 +76,11 @@ class Auto(Calibrated):
         """Forget, before this report is learnt, what was seen in a warm-up or before a jump; track the quantiles."""
         error_W = np.log(speed_W / forecast_W)
         warming_W = self._warming(error_W)
-        if warming_W.any():
+        if anywhere(warming_W):
             self._forget(warming_W)
             forecast_W, error_W = (np.where(warming_W, np.nan, values_W) for values_W in (forecast_W, error_W))
         jumped_W = self._jumped(error_W)
-        if jumped_W.any():  # averages and trust would follow slowly; intervals follow by themselves
+        if anywhere(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
             self._inner[0]._forget(jumped_W)
         super()._compare(forecast_W, speed_W)
 
@@ -95,7 +95,7 @@ class Auto(Calibrated):
         # A worker without errors to compare with (NaN) has not jumped.
         far_W = np.sign(error_W) * (np.abs(error_W) > np.maximum(JUMP, USUAL_ERRORS * self._rows["scale"]))
         jumped_W = np.asarray((far_W != 0) & (far_W == before_W))
-        if far_W.any() or before_W.any():
+        if anywhere(far_W) or anywhere(before_W):
             self._rows["far"] = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
         return jumped_W
 

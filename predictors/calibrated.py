@@ -5,11 +5,12 @@ Axes: W workers, D drivers, L levels.
 
 from __future__ import annotations
 
+import math
 from statistics import NormalDist
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, anywhere, everywhere
 from paceline.predictors.adopted import adopted
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.nested import NestedPredictor
@@ -90,10 +91,11 @@ class Calibrated(NestedPredictor):
 
     def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
         forecast = self._inner[0]._forecast(drivers_WD, horizon)
-        error_WL = np.sqrt(horizon) * self._rows["quantiles"]
+        wider = math.sqrt(horizon)
+        error_WL = wider * self._rows["quantiles"]
         quantiles_WL = forecast.speed[:, None] * np.exp(np.minimum(error_WL, 50.0))
         quantiles_WL = np.minimum(np.maximum(quantiles_WL, SLOWEST), FASTEST)
-        sigma_W = np.sqrt(horizon) * self._deviation()
+        sigma_W = wider * self._deviation()
         spread_W = np.where(np.isnan(sigma_W), np.inf, np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0))))
         return Forecast(forecast.speed, spread_W, forecast.batch_time, LEVELS, quantiles_WL)
 
@@ -119,7 +121,9 @@ class Calibrated(NestedPredictor):
         rows, error_W = self._rows, np.log(speed_W / forecast_W)
         seen_W = np.isfinite(error_W)
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-        settled = bool(seen_W.all() and rows["compared"].min() >= FRESH)  # without new workers there is a shorter way
+        settled = bool(
+            everywhere(seen_W) and rows["compared"].min() >= FRESH
+        )  # without new workers there is a shorter way
         rate = SCALE_SMOOTHING if settled else self._early_rate()
         scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
         if not settled:
@@ -152,7 +156,8 @@ class Calibrated(NestedPredictor):
 
 def _rising(quantiles_WL: Array) -> Array:
     """Sort quantiles that have crossed; few ever do."""
-    crossed_W = (quantiles_WL[:, 1:] < quantiles_WL[:, :-1]).any(axis=1)
-    if crossed_W.any():
+    crossed_WL = quantiles_WL[:, 1:] < quantiles_WL[:, :-1]
+    if anywhere(crossed_WL):
+        crossed_W = crossed_WL.any(axis=1)
         quantiles_WL[crossed_W] = np.sort(quantiles_WL[crossed_W], axis=1)
     return quantiles_WL

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Mask
+from paceline._arrays import Array, Mask, anywhere, everywhere
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.reference import Reference
 from paceline.predictors.report import FASTEST, SLOWEST, Report
@@ -160,7 +160,7 @@ class FleetPredictor:
             # Compare before learning: the forecast to judge is the one made without this report.
             forecast_W = self._speed_of(np.asarray(report.samples, dtype=np.float64), drivers_WD)
             doubted_W = self._doubted(forecast_W, speed_W)
-            if doubted_W.any():
+            if anywhere(doubted_W):
                 speed_W, report = np.where(doubted_W, np.nan, speed_W), _without(report, doubted_W)
             self._compare(forecast_W, speed_W)
             self._learn_report(report, speed_W, drivers_WD)
@@ -243,7 +243,7 @@ class FleetPredictor:
         """
         far_W = speed_W > DOUBTED * forecast_W  # False where either is NaN
         before_W = self._rows["doubted"]
-        if far_W.any() or before_W.any():
+        if anywhere(far_W) or anywhere(before_W):
             self._rows["doubted"] = np.where(np.isnan(speed_W), before_W, far_W & (before_W == 0))
         return np.asarray(far_W & (before_W == 0))
 
@@ -323,10 +323,9 @@ def _without(report: Report, left_out_W: Mask) -> Report:
 
 def _updated_error(error_W: Array, forecast_W: Array, speed_W: Array) -> Array:
     """Smooth the squared error of the log speed: half as fast counts the same as twice as fast."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        newest = np.square(np.log(speed_W / forecast_W))
+    newest = np.square(np.log(speed_W / forecast_W))
     smoothed = error_W + ERROR_SMOOTHING * (newest - error_W)
-    if np.isfinite(smoothed).all():
+    if everywhere(np.isfinite(smoothed)):
         return np.asarray(smoothed)
     smoothed = np.where(np.isfinite(error_W), smoothed, newest)
     return np.where(np.isfinite(newest), smoothed, error_W)
@@ -334,7 +333,7 @@ def _updated_error(error_W: Array, forecast_W: Array, speed_W: Array) -> Array:
 
 def _with_prior(speed_W: Array) -> Array:
     known = np.isfinite(speed_W)
-    if known.all():
+    if everywhere(known):
         return np.minimum(np.maximum(speed_W, SLOWEST), FASTEST)
     prior = float(np.median(speed_W[known])) if known.any() else PRIOR_SPEED
     return np.clip(np.where(known, speed_W, prior), SLOWEST, FASTEST)

@@ -5,6 +5,7 @@ Axes: W workers, D drivers, E experts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from paceline._arrays import Array, Mask
+from paceline._arrays import Array, Mask, anywhere, everywhere
 from paceline.predictors.adopted import adopted
 from paceline.predictors.averages.smoothed import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
@@ -103,7 +104,7 @@ class Mixture(NestedPredictor):
         self._require_fleet()
         regret_WE, square_WE = self._rows["regret"], self._rows["square"]
         count = self._columns
-        rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(np.log(count + 1.0) / np.maximum(square_WE, 1e-12)))
+        rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(math.log(count + 1.0) / np.maximum(square_WE, 1e-12)))
         merit_WE = rate_WE * (regret_WE - rate_WE * square_WE) + np.log(rate_WE)
         trust_WE = np.exp(merit_WE - merit_WE.max(axis=1, keepdims=True))
         trust_WE /= trust_WE.sum(axis=1, keepdims=True)
@@ -158,7 +159,7 @@ class Mixture(NestedPredictor):
     def _mean(self, expected_WE: Array) -> Array:
         """Return the weighted mean over the experts that know the worker, NaN where none does."""
         mean_W = (self.weights * expected_WE).sum(axis=1)
-        if np.isfinite(mean_W).all():
+        if everywhere(np.isfinite(mean_W)):
             return np.asarray(mean_W)
         known_WE = np.isfinite(expected_WE)
         weights_WE = np.where(known_WE, self.weights, 0.0)
@@ -179,13 +180,13 @@ class Mixture(NestedPredictor):
         rows, error_W = self._rows, log_speed_W - mean_W
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
         scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
-        whole = bool(np.isfinite(scale_W).all())  # everybody reported, and not for the first time
+        whole = everywhere(np.isfinite(scale_W))  # everybody reported, and not for the first time
         if not whole:
             scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
         better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
         gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
         kept: Array | float = DISCOUNT
-        if np.isnan(gain_WE).any():
+        if anywhere(np.isnan(gain_WE)):
             gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
         if not whole:
             seen_W = np.isfinite(error_W)

@@ -5,6 +5,7 @@ import pytest
 
 from paceline.predictors import Report
 from paceline.predictors.linear.inputs import scale_of
+from paceline.predictors.linear.own import VARIANCE
 from paceline.predictors.linear.pooled import Pooled
 
 
@@ -91,6 +92,29 @@ def test_drivers_that_some_workers_alone_report_are_learnt_from():
     heat_TW[:, 2:] = np.nan
     own, common = (served(Pooled("last-value", ["heat"]), log_TW, heat_TW, column)[100:, :2] for column in (OWN, FLEET))
     assert rms(own) < 0.5 * rms(common)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("known_from", [0, 150])
+def test_drivers_that_nobody_reports_take_no_part_in_what_each_worker_learns_alone(known_from):
+    log_TW, heat_TW = hot(300, 4)
+    log_TW[:, 2:] *= -1.0
+    heat_TW[:known_from] = np.nan
+    few, many = Pooled("last-value", ["heat"]), Pooled("last-value", ["fan", "heat", "fog"])
+    alone = rms(served(few, log_TW, heat_TW, OWN)[200:])
+    many.reset(few.workers)
+    errors = []
+    for log_W, heat_W in zip(log_TW, heat_TW, strict=True):
+        drivers_WD = np.full((4, 3), np.nan)
+        drivers_WD[:, 1] = heat_W
+        errors.append(log_W - np.log(many._next_speed(drivers_WD, 1)[:, OWN]))
+        many._learn_report(Report(np.ones(4), np.exp(-log_W)), np.exp(log_W), drivers_WD)
+    assert rms(np.array(errors)[200:]) == pytest.approx(alone, rel=0.1)  # more inputs of 0 doubt examples less
+    own_WG, covariance_WGG = many._rows["own"], many._rows["covariance"]
+    assert own_WG[:, 2:4].all()
+    assert not own_WG[:, [0, 1, 4, 5]].any()
+    unknown = np.ix_(range(4), [0, 1, 4, 5], [0, 1, 4, 5])
+    np.testing.assert_array_equal(covariance_WGG[unknown], np.tile(VARIANCE * np.eye(4), (4, 1, 1)))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Mask, anywhere, everywhere
 from paceline.predictors.averages.smoothed import speed_of_log
 from paceline.predictors.fleet import FleetPredictor
 
@@ -74,7 +74,7 @@ class Seasonal(FleetPredictor):
         stands_out_W = rows["echoes"][workers, best_W] - np.maximum(beside_W / 2.0, 0.0)
         share_W = stands_out_W / np.maximum(rows["power"], 1e-9)
         share_W *= share_W * np.sqrt(rows["seen"]) > SURE
-        if not share_W.any():
+        if not anywhere(share_W):
             return np.exp(rows["level"])
         period_W = SHORTEST + best_W
         ahead_W = period_W - 1 - (horizon - 1) % period_W  # place of the deviation one period before that iteration
@@ -85,7 +85,7 @@ class Seasonal(FleetPredictor):
         rows, log_speed_W = self._rows, np.log(speed_W)
         off_W = log_speed_W - rows["level"]  # NaN without a report, and for the first
         known_W = np.isfinite(off_W)
-        if not known_W.all():
+        if not everywhere(known_W):
             rows["level"] = np.where(np.isnan(rows["level"]), log_speed_W, rows["level"])
             off_W = np.where(known_W, off_W, 0.0)
         rate_W = known_W * np.maximum(ECHO_SMOOTHING, 1.0 / (rows["seen"] + 1.0))
@@ -108,8 +108,8 @@ class Seasonal(FleetPredictor):
         return np.sqrt(np.maximum(self._rows["variance"], SMALLEST_SCALE**2))
 
 
-def _shifted(past_WL: Array, newest_W: Array, known_W: Array) -> Array:
+def _shifted(past_WL: Array, newest_W: Array, known_W: Mask) -> Array:
     """Return the deviations with the newest in front; workers without one keep theirs."""
     shifted_WL = np.empty_like(past_WL)
     shifted_WL[:, 0], shifted_WL[:, 1:] = newest_W, past_WL[:, :-1]
-    return shifted_WL if known_W.all() else np.where(known_W[:, None], shifted_WL, past_WL)
+    return shifted_WL if everywhere(known_W) else np.where(known_W[:, None], shifted_WL, past_WL)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array
+from paceline._arrays import Array, anywhere
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.report import FASTEST, SLOWEST
@@ -315,7 +315,7 @@ def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array
     """Move the level towards the newest value; the first value becomes the level, and a gap (NaN) keeps it."""
     moved_W = level_W + smoothing * (newest_W - level_W)
     unmoved_W = np.isnan(moved_W)
-    if not unmoved_W.any():
+    if not anywhere(unmoved_W):
         return moved_W
     return np.where(unmoved_W, np.where(np.isnan(newest_W), level_W, newest_W), moved_W)
 

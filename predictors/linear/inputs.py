@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, everywhere
 from paceline.predictors.averages.smoothed import smoothed
 
 Rows = dict[str, Array]
@@ -73,9 +73,13 @@ def target_of(rows: Rows, log_speed_W: Array) -> Array:
     return np.asarray(target_W)
 
 
-def bounded(step_W: Array, inputs_WF: Array) -> Array:
-    """Return steps no farther than the worker has moved lately: weights that have gone astray do bounded harm."""
-    reach_W = np.abs(inputs_WF[:, :REFERENCES]).max(axis=1) + HUBER
+def reach_of(inputs_WF: Array) -> Array:
+    """Return the farthest that a step may go: as far as the worker has moved lately, and a little more."""
+    return np.asarray(np.abs(inputs_WF[:, :REFERENCES]).max(axis=1) + HUBER)
+
+
+def bounded(step_W: Array, reach_W: Array) -> Array:
+    """Return steps no farther than their reach: weights that have gone astray do bounded harm."""
     return np.asarray(np.minimum(np.maximum(step_W, -reach_W), reach_W))
 
 
@@ -96,7 +100,7 @@ def move(rows: Rows, log_speed_W: Array, drivers_WD: Array) -> None:
     moved_WR = np.empty_like(rows["log_speed"])
     moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, rows["log_speed"][:, :-1]
     bounded_W = np.minimum(change_W, 5.0 * scale_of(rows))
-    if np.isfinite(bounded_W).all() and np.isfinite(rows["scale"]).all():  # without gaps there is a shorter way
+    if everywhere(np.isfinite(bounded_W + rows["scale"])):  # without gaps there is a shorter way
         rows["log_speed"] = moved_WR
         rows["scale"] = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
         rows["averages"] = rows["averages"] + SMOOTHINGS * (log_speed_W[:, None] - rows["averages"])
@@ -105,12 +109,13 @@ def move(rows: Rows, log_speed_W: Array, drivers_WD: Array) -> None:
         rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
         rows["log_speed"] = np.where(np.isfinite(log_speed_W)[:, None], moved_WR, rows["log_speed"])
         rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
-    if not np.isnan(drivers_WD).all():
+    unknown_WD = np.isnan(drivers_WD)
+    if not everywhere(unknown_WD):
         off_WD = np.square(drivers_WD - rows["driver_mean"])
         rate_W1 = np.maximum(DRIVER_SMOOTHING, 1.0 / (rows["seen"] + 1.0))[:, None]
         rows["driver_spread"] = smoothed(rows["driver_spread"], off_WD, rate_W1)
         rows["driver_mean"] = smoothed(rows["driver_mean"], drivers_WD, rate_W1)
-        rows["last_drivers"] = np.where(np.isnan(drivers_WD), rows["last_drivers"], drivers_WD)
+        rows["last_drivers"] = np.where(unknown_WD, rows["last_drivers"], drivers_WD)
     rows["seen"] = rows["seen"] + np.isfinite(log_speed_W)
 
 

@@ -1,6 +1,6 @@
 """Pooled: linear corrections of another predictor's forecasts, learnt online: one by the fleet, one by each worker.
 
-Axes: W workers, D drivers, F inputs, G inputs that are drivers, C forecasts per worker.
+Axes: W workers, D drivers, F inputs, C forecasts per worker.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, anywhere, everywhere
 from paceline.predictors.adopted import adopted
-from paceline.predictors.linear import inputs
-from paceline.predictors.linear.inputs import REFERENCES, bounded, doubt_of, farness, inputs_of, scale_of, target_of
-from paceline.predictors.linear.recursive import learn
+from paceline.predictors.linear import inputs, own
+from paceline.predictors.linear.inputs import (
+    REFERENCES,
+    bounded,
+    doubt_of,
+    farness,
+    inputs_of,
+    reach_of,
+    scale_of,
+    target_of,
+)
+from paceline.predictors.linear.own import Own
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
@@ -28,9 +37,6 @@ SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
 
 RIDGE = 20.0
 """Penalty of a squared weight, in examples of unit inputs: until as many were seen, little is corrected."""
-
-OWN_VARIANCE = 0.05
-"""Variance of a worker's own weights before it has reported: a driver may do to it what it does to no other."""
 
 
 class Pooled(NestedPredictor):
@@ -64,9 +70,8 @@ class Pooled(NestedPredictor):
         return [*super()._all_drivers(), *self.drivers]
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        driven = 2 * len(self.driver_names)
-        own = np.tile(OWN_VARIANCE * np.eye(driven), (count, 1, 1))
-        return inputs.fresh(count, len(self.driver_names)) | {"own": np.zeros((count, driven)), "covariance": own}
+        drivers = len(self.driver_names)
+        return inputs.fresh(count, drivers) | own.fresh(count, drivers)
 
     def _fresh_fleet(self) -> dict[str, Array]:
         inputs = REFERENCES + 2 * len(self.driver_names) + 1
@@ -83,17 +88,10 @@ class Pooled(NestedPredictor):
             (inner, mine_WD) = next(self._with_drivers(drivers_WD))
             return np.stack([inner._next_speed(mine_WD, horizon)] * self.columns, axis=1)
         asked = self._answered(drivers_WD)
-        corrected_W = self._corrected(asked, asked.step_W)
+        corrected_W = asked.corrected(asked.step_W)
         # Without drivers the plain forecast: the fleet's correction, counted twice, would gain trust too fast.
-        own_W = self._corrected(asked, asked.step_W + self._own(asked.inputs_WF)) if asked.driven else asked.speed_W
-        return np.stack([own_W, corrected_W, asked.speed_W], axis=1)
-
-    def _corrected(self, asked: _Asked, step_W: Array) -> Array:
-        return np.asarray(asked.speed_W * np.exp(scale_of(self._rows) * bounded(step_W, asked.inputs_WF)))
-
-    def _own(self, inputs_WF: Array) -> Array:
-        """Return each worker's own correction, in scales."""
-        return np.asarray((inputs_WF[:, REFERENCES:-1] * self._rows["own"]).sum(axis=1))
+        own_W = asked.speed_W if asked.alone is None else asked.corrected(asked.step_W + asked.alone.step)
+        return np.array([own_W, corrected_W, asked.speed_W]).T
 
     def _answered(self, drivers_WD: Array) -> _Asked:
         """Return inputs and the predictor's forecast for these drivers, cached until the next report."""
@@ -101,39 +99,35 @@ class Pooled(NestedPredictor):
         if self._asked is None or self._asked.memory_WR is not memory_WR or self._asked.key != key:
             (inner, mine_WD) = next(self._with_drivers(drivers_WD))
             speed_W = inner._next_speed(mine_WD, 1)
-            inputs_WF = inputs_of(self._rows, drivers_WD, more=1)
-            ahead_W = (np.log(speed_W) - memory_WR[:, 0]) / scale_of(self._rows)
+            inputs_WF, scale_W = inputs_of(self._rows, drivers_WD, more=1), scale_of(self._rows)
+            ahead_W = (np.log(speed_W) - memory_WR[:, 0]) / scale_W
             inputs_WF[:, -1] = np.where(np.isfinite(ahead_W), ahead_W, 0.0)
-            step_W = inputs_WF @ self._fleet["weights"]
-            driven = bool(inputs_WF[:, REFERENCES:-1].any())
-            self._asked = _Asked(memory_WR, key, speed_W, inputs_WF, step_W, driven)
+            step_W, alone = inputs_WF @ self._fleet["weights"], self._alone(inputs_WF)
+            self._asked = _Asked(memory_WR, key, speed_W, inputs_WF, scale_W, reach_of(inputs_WF), step_W, alone)
         return self._asked
+
+    def _alone(self, inputs_WF: Array) -> Own | None:
+        """Return the part of each worker's own correction, ``None`` where no driver is known."""
+        return Own.of(self._rows, inputs_WF)
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
         asked, log_speed_W = self._answered(drivers_WD), np.log(speed_W)
         target_W = target_of(self._rows, log_speed_W) - asked.inputs_WF[:, -1]
         far_W = farness(asked.inputs_WF)
-        if asked.driven:
-            self._learn_own(target_W - asked.step_W, asked.inputs_WF, far_W)
+        if asked.alone is not None:
+            asked.alone.learn(target_W - asked.step_W - asked.alone.step, far_W, FORGETTING)
         self._learn_weights(target_W, asked, far_W)
         self._asked = None
         (inner, mine_WD) = next(self._with_drivers(drivers_WD))
         inner._learn_report(report, speed_W, mine_WD)
         inputs.move(self._rows, log_speed_W, drivers_WD)
 
-    def _learn_own(self, left_W: Array, inputs_WF: Array, far_W: Array) -> None:
-        """Correct each worker by what the fleet's correction has left."""
-        error_W = left_W - self._own(inputs_WF)
-        driven_WG, own_WG = inputs_WF[:, REFERENCES:-1], self._rows["own"]
-        doubt_W, most = doubt_of(error_W, far_W), OWN_VARIANCE * own_WG.shape[1]
-        learn(own_WG, self._rows["covariance"], driven_WG, error_W, doubt_W, FORGETTING, most)
-
     def _learn_weights(self, target_W: Array, asked: _Asked, far_W: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
         fleet, inputs_WF, seen_W = self._fleet, asked.inputs_WF, np.isfinite(target_W)
-        if not seen_W.any():
+        if not anywhere(seen_W):
             return
-        known_W = target_W if seen_W.all() else np.where(seen_W, target_W, 0.0)
+        known_W = target_W if everywhere(seen_W) else np.where(seen_W, target_W, 0.0)
         error_W = known_W - seen_W * asked.step_W
         counted_WF = inputs_WF * (seen_W / doubt_of(error_W, far_W))[:, None]
         # New arrays, not changes in place: an earlier state must not change.
@@ -157,12 +151,19 @@ def _ridge(products_FF: Array, together_F: Array) -> Array:
 class _Asked:
     """What was asked, after which report and with which drivers, and what follows from it.
 
-    The predictor's forecast, the inputs, the fleet's correction in scales, and whether any driver is known.
+    The predictor's forecast, the inputs, each worker's scale, the most scales that it may be corrected by, the fleet's
+    correction in scales, and the worker's own beyond that (``None`` where no driver is known).
     """
 
     memory_WR: Array
     key: bytes
     speed_W: Array
     inputs_WF: Array
+    scale_W: Array
+    reach_W: Array
     step_W: Array
-    driven: bool
+    alone: Own | None
+
+    def corrected(self, step_W: Array) -> Array:
+        """Return the forecast moved by so many scales."""
+        return np.asarray(self.speed_W * np.exp(self.scale_W * bounded(step_W, self.reach_W)))

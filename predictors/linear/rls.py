@@ -16,7 +16,16 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.linear import inputs
-from paceline.predictors.linear.inputs import REFERENCES, bounded, doubt_of, farness, inputs_of, scale_of, target_of
+from paceline.predictors.linear.inputs import (
+    REFERENCES,
+    bounded,
+    doubt_of,
+    farness,
+    inputs_of,
+    reach_of,
+    scale_of,
+    target_of,
+)
 from paceline.predictors.linear.recursive import learn
 
 if TYPE_CHECKING:
@@ -146,7 +155,7 @@ class RLS(FleetPredictor):
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         rows = self._rows
         inputs_WF = self._inputs(drivers_WD)
-        step_W = bounded((inputs_WF * rows["weights"]).sum(axis=1), inputs_WF)
+        step_W = bounded((inputs_WF * rows["weights"]).sum(axis=1), reach_of(inputs_WF))
         return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_of(rows) * step_W))
 
     def _inputs(self, drivers_WD: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array
+from paceline._arrays import Array, anywhere
 from paceline._require import require
 from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks import gated_memory
@@ -168,7 +168,7 @@ class GatedNARX(Network):
         standard_WD = (drivers_WD - self.driver_mean_) / self.driver_scale_
         standard_WD = np.minimum(np.maximum(standard_WD, -FARTHEST), FARTHEST)
         missing_WD = np.isnan(standard_WD)
-        if not missing_WD.any():
+        if not anywhere(missing_WD):
             return standard_WD, np.ones_like(standard_WD)
         before_WD = rows["past_drivers"][:, : len(self.driver_names_)]
         known_WD = np.where(missing_WD, rows["known_before"], 1.0)

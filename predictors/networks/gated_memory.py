@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, everywhere
 
 Rows = dict[str, Array]
 
@@ -125,7 +125,7 @@ def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -
         later["together"] = _smoothed(rows["together"], newest_W1 * move_WD)
         later["driver_moves"] = _smoothed(rows["driver_moves"], np.square(move_WD) + FEWEST_MOVES)
     seen_W = np.isfinite(log_speed_W)
-    if not seen_W.all():
+    if not everywhere(seen_W):
         for name, new in later.items():
             later[name] = np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[name])
     if drivers:

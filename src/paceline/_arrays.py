@@ -13,3 +13,15 @@ Sizes = NDArray[np.int64]
 
 Mask = NDArray[np.bool_]
 """Which entries a condition holds for."""
+
+
+# A predictor asks these some thirty times in an iteration. Counting takes a fifth of the time of `any` and `all`, which
+# go through Python: for a fleet of 32 that is a tenth of a forecast.
+def anywhere(mask: Mask | Array) -> bool:
+    """Return whether the condition holds for any entry, or any number is not 0."""
+    return bool(np.count_nonzero(mask))
+
+
+def everywhere(mask: Mask) -> bool:
+    """Return whether the condition holds for every entry."""
+    return bool(np.count_nonzero(mask) == mask.size)
