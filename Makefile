@@ -4,6 +4,9 @@ BIN := .venv/bin
 # One thread a process: the tests measure and compare, and many of them start processes of their own.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
+# Only the files with such tests: to collect all others takes ten seconds.
+ALONE = $(shell grep -rl "mark.alone" tests)
+
 .PHONY: help demo test test-flower test-s3 soak mutants check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
@@ -15,7 +18,7 @@ demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, th
 
 test: .venv/installed  ## Everything that must pass: two files at a time, then those that need the machine alone.
 	@$(PYTEST) -n 2 --dist loadfile -m "not alone and not soak"
-	@$(PYTEST) -m "alone and not soak" tests
+	@$(PYTEST) -m "alone and not soak" $(ALONE)
 
 # Flower pins versions that others here cannot share, so it has an environment of its own.
 test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.

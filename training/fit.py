@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from paceline._exit import wait_at_exit
 from paceline._require import require
 from paceline.datasets import Trace
 from paceline.predictors import FleetPredictor, Predictor
@@ -218,6 +219,7 @@ def _join_processes() -> None:
     require("torch", needed_by="fit(..., distributed=True)", extra="torch")
     import torch.distributed as dist
 
+    wait_at_exit()
     if dist.is_initialized():
         return
     if "RANK" not in os.environ:

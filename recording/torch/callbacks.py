@@ -1,9 +1,8 @@
 """Callbacks that torch's threads run when gradients are summed, and that must be gone before the interpreter is.
 
 A thread of gloo runs the callback and then lets go of it, for which it needs Python's lock. A process whose training
-ended just now may be closing its interpreter by then. Python ends such a thread where it stands, and C++ ends the
-process: "terminate called without an active exception", with the work done and the exit status of a crash. Torch does
-the same with any Python communication hook: 2 of 12 short jobs on a busy machine, without a line of ours.
+ended just now may be closing its interpreter by then, which ends in a crash: see :mod:`paceline._exit`. Torch does the
+same with any Python communication hook: 2 of 12 short jobs on a busy machine, without a line of ours.
 
 A process that forks in that moment, to start a loading process, is no better off: the thread may hold the lock of
 CPython's list of threads, which nobody releases in the child. A test run hung there once.

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import default_collate
 
+from paceline._exit import wait_at_exit
 from paceline.coordinator.asynchronous.deck import Deck
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.rounds import Rounds
@@ -276,6 +277,7 @@ class AsyncJob:
     def _linked(self, timeout: float) -> Link:
         """Return this rank's way to the server; every rank makes all groups, as gloo wants it."""
         numbers, own = len(self.flat.parameters), None
+        wait_at_exit()
         for rank in range(1, self.workers):
             group: Any = dist.new_group([SERVER, rank], timeout=timedelta(seconds=timeout), backend="gloo")
             if self.service is not None:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline._exit import wait_at_exit
 from paceline.recording.torch.waiting import unheard
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ class Exchange:
         made = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=part)
         assert isinstance(made, dist.ProcessGroup), "this rank is one of the group"
         self.group = made
+        wait_at_exit()
         self.rank = dist.get_rank(self.group)
         self.world_size = len(ranks)
         self.timeout = timeout
