@@ -64,6 +64,22 @@ def test_what_the_loader_did_not_hand_out_weighs_by_its_rows_on_every_rank_alike
     assert shares[0] == shares[1]
 
 
+@pytest.mark.parametrize("steps", [4, 8])
+def test_time_first_is_told_from_rows_once_sizes_change_even_if_it_was_as_many_or_a_multiple(steps):
+    handed, sight = handed_out(4, 4, 5, 7, 5), Sight()
+    for samples in (4, 4, 5, 7, 5):
+        turn = handed.given([steps], [samples], sight)
+        assert (turn.samples, turn.known, turn.fresh) == (samples, True, True)
+    assert handed.in_flight == 0
+
+
+def test_rows_are_told_from_features_once_sizes_change_even_if_they_were_as_many():
+    handed, sight = handed_out(4, 5), Sight()
+    assert handed.given([4], [4], sight).known
+    assert handed.given([5], [4], sight).samples == 5
+    assert not handed.given([3], [4], sight).known
+
+
 def test_two_models_see_the_same_batch_in_their_own_ways():
     handed, critic, generator = handed_out(4, 6), Sight(), Sight()
     assert handed.given([4], [3], critic).fresh

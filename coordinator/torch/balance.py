@@ -82,6 +82,7 @@ class Balance(Passes):
         self._thread = threading.get_ident()
         self._mixes = False
         self._sums = self._exchanges = 0
+        self._sums_since = self._usual_sums = 0  # since the loader was last asked for a batch
         self._exchange_seconds, self._sent_seconds = EXCHANGE_SECONDS, 0.0
         self._started = self._wall_seconds = math.nan
         self._out_of_memory = False
@@ -231,6 +232,9 @@ class Balance(Passes):
         self._require_same_thread()
         began = time.perf_counter()
         self._wall_seconds, self._started = began - self._started, began
+        if self._exchanges < TRUSTED:
+            self._usual_sums = max(self._usual_sums, self._sums_since)
+        self._sums_since = 0
         self._receive()
 
     def _after_sum(self) -> None:
@@ -240,6 +244,7 @@ class Balance(Passes):
         alone send. Gradients are summed by all ranks alike, so sums are what is counted.
         """
         self._sums += 1
+        self._sums_since += 1
         if self._sums >= self._pace.every and not self._exchange.under_way:
             self._sums = 0
             self._send()
@@ -284,17 +289,21 @@ class Balance(Passes):
         if self.on_iteration:
             self._tell(rows, used, agreed)
 
-    def _trust(self, rows: RankReports) -> None:
-        """Stop to sum the weights of all ranks once it shows that the loop trains on the loader's batches alone.
+    @property
+    def sums_shares(self) -> bool:
+        """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass.
 
-        Then they sum to one by the plan, and a collective less in every step is a millisecond for small models. A loop
-        that takes up other data later has been warned, and its weights are summed from then on.
+        It stops once it shows that the loop trains on the loader's batches alone. Then they sum to one by the plan, and
+        a collective less in every step is a millisecond for small models. A loop that takes up other data later sums
+        gradients more often than it asks for batches, and all ranks see that alike, at once.
         """
         if self.weigh != "gradients" or self.adds_parts:
-            return
+            return self.weigh in ("gradients", "sum")
+        return self._mixes or self._exchanges < TRUSTED or self._sums_since >= self._usual_sums
+
+    def _trust(self, rows: RankReports) -> None:
         self._mixes = self._mixes or rows.any_foreign
         self._exchanges += 1
-        self.sums_shares = self._mixes or self._exchanges < TRUSTED
 
     def _tell(self, rows: RankReports, used: Plan, agreed: bool) -> None:
         """Tell the observers of the iteration that is over."""

@@ -44,7 +44,6 @@ class Passes(ABC):
     def __init__(self, loader: Loader, clock: Clock, weigh: Weigh, count: Items | None = None) -> None:
         self.weigh: Weigh = weigh
         self.adds_parts = count is not None
-        self.sums_shares = weigh in ("gradients", "sum")
         self._count = count
         self._loader = loader
         # Asked once: to look at a protocol's attributes takes 10 us, and batches are handed out often.
@@ -67,6 +66,11 @@ class Passes(ABC):
         self._spent = 0.0
         self._log_norm = math.nan
         self._warned: set[str] = set()
+
+    @property
+    @abstractmethod
+    def sums_shares(self) -> bool:
+        """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
 
     @abstractmethod
     def _after_sum(self) -> None:

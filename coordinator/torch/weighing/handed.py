@@ -122,6 +122,7 @@ class Handed:
                 for _ in range(place):  # those handed out before it were skipped
                     self._waiting.popleft()
                 self._current = self._waiting.popleft()
+                sight.learn(dealt.own(self.rank), rows, second)
                 return self._turn(self._current, fresh=True)
         if self._current is not None and sight.fits(self._current.own(self.rank), rows, second):
             return self._turn(self._current, fresh=False)
@@ -154,35 +155,51 @@ class Handed:
 
 
 class Sight:
-    """How the size of a batch shows in the inputs of one model: found out at the first batch, then kept.
+    """How the size of a batch shows in the inputs of one model: the ways that fitted every new batch so far.
+
+    At the first batch several may fit by chance, such as the number of time steps; the next of another size decides.
 
     Examples
     --------
-    A recurrent network whose inputs have time as the first axis:
+    A recurrent network whose inputs have time as the first axis, at first as many steps as there are samples:
 
     >>> sight = Sight()
-    >>> sight.fits(8, [50], [8]), sight.fits(25, [50], [8])
-    (True, False)
+    >>> sight.learn(8, [8], [8])
+    >>> sight.fits(6, [8], [6])
+    True
+    >>> sight.learn(6, [8], [6])
+    >>> sight.fits(8, [8], [5])
+    False
     """
 
     def __init__(self) -> None:
-        self._see: Callable[[int, Sequence[int], Sequence[int]], bool] | None = None
+        self._ways: list[_Way] | None = None
 
     def fits(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
         """Whether the model's inputs can be a batch of this many samples."""
-        if self._see is not None:
-            return self._see(samples, rows, second)
-        if not rows:
-            self._see = lambda samples, rows, second: True  # nothing to see: assume the order of handing out
-        elif samples in rows:
-            self._see = lambda samples, rows, second: samples in rows
-        # The order matters: an exact match first, then a multiple, and the second axis only if neither fits.
-        elif rows[0] % samples == 0:
-            each = rows[0] // samples  # several rows per sample, such as tokens or views
-            self._see = lambda samples, rows, second: bool(rows) and rows[0] == each * samples
-        elif samples in second:
-            self._see = lambda samples, rows, second: samples in second
-        return self._see is not None
+        return any(way(samples, rows, second) for way in self._known(samples, rows))
+
+    def learn(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> None:
+        """Keep the ways in which these inputs, which are a new batch, show its size."""
+        self._ways = [way for way in self._known(samples, rows) if way(samples, rows, second)]
+
+    def _known(self, samples: int, rows: Sequence[int]) -> Sequence[_Way]:
+        return _ways_of(samples, rows) if self._ways is None else self._ways
+
+
+_Way = Callable[[int, Sequence[int], Sequence[int]], bool]
+"""Whether these rows, or lengths of second axes, can be a batch of so many samples."""
+
+
+def _ways_of(samples: int, rows: Sequence[int]) -> Sequence[_Way]:
+    """Return all ways in which a model's first batch, of this many samples, may show its size."""
+    if not rows:
+        return [lambda samples, rows, second: True]  # nothing to see: assume the order of handing out
+    ways: list[_Way] = [lambda samples, rows, second: samples in rows, lambda samples, rows, second: samples in second]
+    if rows[0] != samples and rows[0] % samples == 0:
+        each = rows[0] // samples  # several rows per sample, such as tokens or views
+        ways.append(lambda samples, rows, second: bool(rows) and rows[0] == each * samples)
+    return ways
 
 
 def lengths(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[int], list[int]]:

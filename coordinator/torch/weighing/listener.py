@@ -20,10 +20,13 @@ class Listener(Protocol):
     """What a weighting reports a model's passes to: the balance."""
 
     weigh: Weigh
-    sums_shares: bool
-    """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
     adds_parts: bool
     """Whether what is summed is the loss terms of all micro-batches of a step, which only their rank knows."""
+
+    @property
+    def sums_shares(self) -> bool:
+        """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
+        ...
 
     @property
     def micro_batches(self) -> float:
