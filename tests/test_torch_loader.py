@@ -124,11 +124,22 @@ def test_drop_last_leaves_out_what_does_not_fill_a_global_batch():
 
 
 def test_weights_are_the_share_of_the_batch_also_of_the_last():
-    loader = BalancedLoader(range(14), 10, rank=0, world_size=2)
+    loader = BalancedLoader(range(18), 10, rank=0, world_size=2)
     loader.sizes = np.array([7, 3])
     weights = [loader.weight for _ in loader]
     assert weights == [0.7, 0.75]
-    assert loader.batch_sizes.tolist() == [3, 1]
+    assert loader.batch_sizes.tolist() == [6, 2]
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes", "last"), [(24, [18, 2], [2, 2]), (24, [19, 1], [3, 1]), (23, [18, 2], [2, 1])]
+)
+def test_a_last_batch_leaves_every_rank_two_samples_where_full_ones_do_and_it_can(samples, sizes, last):
+    loader = BalancedLoader(range(samples), 20, rank=0, world_size=2)
+    loader.sizes = np.array(sizes)
+    for _ in loader:
+        pass
+    assert loader.batch_sizes.tolist() == last
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

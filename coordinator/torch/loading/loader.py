@@ -112,7 +112,7 @@ class BalancedLoader(HandsOut):
     >>> loader = BalancedLoader(range(10), global_batch=6, rank=1, world_size=2, shuffle=False)
     >>> loader.sizes = np.array([4, 2])
     >>> [batch.tolist() for batch in loader]
-    [[4, 5], [9]]
+    [[4, 5], [8, 9]]
     """
 
     def __init__(

@@ -17,7 +17,8 @@ from paceline.solver import split
 class Shares:
     """The rule by which batches are cut: all are global batches but the last, and no rank's part is empty.
 
-    The last batch takes what is left. Fewer samples than ranks are not worth a batch and join the one before.
+    The last batch takes what is left. It leaves every rank two samples where full ones do and it has as many. Fewer
+    samples than ranks are not worth a batch and join the one before.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class Shares:
     --------
     >>> shares = Shares(global_batch=6, world_size=2)
     >>> shares.batches(10), shares.next(10, np.array([4, 2])), shares.next(4, np.array([4, 2]))
-    (2, array([4, 2]), array([3, 1]))
+    (2, array([4, 2]), array([2, 2]))
     """
 
     global_batch: int
@@ -52,7 +53,11 @@ class Shares:
     def next(self, remaining: int, sizes_W: Sizes) -> Sizes:
         """Return the samples of each rank in the next batch, given those of a full one."""
         full = remaining == self.global_batch or remaining - self.global_batch >= self.world_size
-        return sizes_W if full or self.drop_last else self._shared(sizes_W, remaining)
+        if full or self.drop_last:
+            return sizes_W
+        # Batch normalisation needs two samples, and sizes of at least two may be bounded because of it.
+        least = 2 if sizes_W.min() >= 2 and remaining >= 2 * self.world_size else 1
+        return self._shared(sizes_W, remaining, least)
 
     def equal(self) -> Sizes:
         """Return equal sizes of a full batch, as far as it can be divided."""
@@ -75,6 +80,6 @@ class Shares:
         checked_W.flags.writeable = False
         return checked_W
 
-    def _shared(self, shares_W: NDArray[Any], total: int) -> Sizes:
-        """Share so many samples in these proportions, as evenly as whole samples allow, none left out."""
-        return split(Curves.from_speed(shares_W.astype(float)), total, lower=1).sizes
+    def _shared(self, shares_W: NDArray[Any], total: int, least: int = 1) -> Sizes:
+        """Share so many samples in these proportions, as evenly as whole samples allow, and at least so many each."""
+        return split(Curves.from_speed(shares_W.astype(float)), total, lower=least).sizes
