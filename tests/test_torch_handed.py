@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.torch.weighing.handed import Handed, Sight, lengths
 
 GLOBAL_BATCH = 12
@@ -92,3 +93,47 @@ def test_lengths_are_found_in_whatever_a_model_is_given():
     assert lengths((images,), {"mask": None, "flag": 3})[0][0] == 2
     assert lengths((), {"inputs": {"ids": torch.zeros(7, 9)}}) == ([7], [9])
     assert lengths((object(),), {}) == ([], [])
+
+
+def handed_with(*batches, sizes=(6, 6)):
+    """Batches of equal sizes that count differently, and what tells them apart: their memory."""
+    handed = Handed(0, sum(sizes))
+    for weight, batch in enumerate(batches, start=1):
+        handed.add(np.array(sizes), Dealt(np.array(sizes), weight / 10, 0.5), batch)
+    return handed
+
+
+def test_a_batch_is_recognised_by_its_memory_even_if_others_are_as_large():
+    batches = [(torch.zeros(6, 3), torch.zeros(6)) for _ in range(4)]
+    handed, sight = handed_with(*batches), Sight()
+    shares = [handed.given([6], [3], sight, [batches[i][0].transpose(0, 1)]).share for i in (0, 2, 2, 3)]
+    assert shares == [0.1, 0.3, 0.3, 0.4]  # the second is skipped, the third computed twice
+    assert not handed.disordered
+    assert handed.given([6], [3], sight, [batches[1][0]]).share == 0.2
+    assert handed.disordered
+
+
+def test_a_batch_that_is_gone_is_not_waited_for():
+    batches = [(torch.zeros(6, 3),) for _ in range(3)]
+    handed, sight = handed_with(*batches), Sight()
+    last = batches.pop()
+    del batches
+    assert handed.given([6], [3], sight, list(last)).share == 0.3
+    assert handed.in_flight == 0
+
+
+def test_slices_of_one_dataset_do_not_tell_batches_apart_and_copies_do_not_either():
+    whole = torch.zeros(18, 3)
+    handed, sight = handed_with(*whole.split(6)), Sight()
+    assert handed.given([6], [3], sight, [whole[12:]]).share == 0.1
+    assert handed.guessed
+    assert handed.given([6], [3], sight, [whole[12:] + 1]).share == 0.2
+
+
+def test_a_batch_of_which_rows_were_dropped_weighs_by_what_is_left():
+    batches = [(torch.zeros(6, 3),) for _ in range(2)]
+    handed, sight = handed_with(*batches), Sight()
+    handed.given([6], [3], sight, list(batches[0]))
+    turn = handed.given([4], [3], sight, [batches[1][0][:4]])
+    assert (turn.known, turn.fresh, turn.share) == (False, True, 4 / 12)
+    assert handed.in_flight == 0

@@ -94,7 +94,7 @@ class Passes(ABC):
         if self._count is not None:
             terms = _checked_terms(self._count(batch))
             dealt = replace(dealt, weight=1.0 if self.weigh == "sum" else terms, part=terms, whole=1.0)
-        self._handed.add(sizes_W, dealt)
+        self._handed.add(sizes_W, dealt, batch)
         self._taken += 1
         if self._taken == FAR_AHEAD:
             self._say_what_is_skipped()
@@ -116,7 +116,7 @@ class Passes(ABC):
         began = time.thread_time()
         rows, second = lengths(args, kwargs)
         waiting = self._handed.in_flight
-        turn = self._handed.given(rows, second, sight)
+        turn = self._handed.given(rows, second, sight, [*args, *kwargs.values()])
         if turn.fresh:
             self._require_scaled()
             self._fresh = self._unscaled = True
@@ -125,6 +125,7 @@ class Passes(ABC):
             self._computed += 1
             counts = turn.total >= LEAST * self._loader.global_batch
             self._clock.forward(turn.samples, counts=counts, features=turn.features)
+        self._foreign = self._foreign or self._handed.disordered
         if turn.known:
             self._batch_turn = turn
         elif self.adds_parts:
@@ -204,6 +205,12 @@ class Passes(ABC):
             )
 
     def _say_what_is_unseen(self, turn: Turn, rows: Sequence[int], waiting: int) -> None:
+        if self._handed.disordered:
+            self.warn(
+                "disordered",
+                "A batch is computed after one that was fetched later. The gradients are those of equal batches where "
+                "all ranks compute them in the same order, and nowhere else.",
+            )
         if not turn.known and self.weigh == "gradients":
             self.warn(
                 "rows",
@@ -218,11 +225,11 @@ class Passes(ABC):
                 "balanced loader can be seen. Losses are weighed as if batches were computed in the order in which "
                 "they were fetched.",
             )
-        elif not rows and waiting > 1:
+        elif (not rows and waiting > 1) or self._handed.guessed:
             self.warn(
                 "order",
-                "The model is given data in which no sizes can be seen, and batches are fetched ahead: they are taken "
-                "to be computed in the order in which they were fetched.",
+                "Batches are fetched ahead or skipped, and the data that the model is given does not tell which it is: "
+                "they are taken to be computed in the order in which they were fetched, none left out.",
             )
 
     def _say_what_is_skipped(self) -> None:

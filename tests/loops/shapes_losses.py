@@ -1,7 +1,7 @@
 """What the loss is made of."""
 
 import torch
-from job import EPOCHS, mse
+from job import EPOCHS, GLOBAL_BATCH, mse
 from shapes_order import begun
 from verdicts import exact, refused, warned
 
@@ -200,6 +200,23 @@ def time_comes_first_in_the_inputs(job):
 
     def loss_of(model, inputs, targets):
         return mse(model(torch.stack([inputs, 2 * inputs, 3 * inputs])), targets)
+
+    trained(job, loss_of, network=Recurrent(job.network()))
+
+
+@exact
+def time_comes_first_with_as_many_steps_as_samples(job):
+    class Recurrent(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, sequence):  # [T, n, features]
+            return self.inner(sequence.mean(0))
+
+    def loss_of(model, inputs, targets):
+        steps = GLOBAL_BATCH // 2  # each of two ranks has as many samples at first
+        return mse(model(torch.stack([inputs * step for step in range(steps)])), targets)
 
     trained(job, loss_of, network=Recurrent(job.network()))
 

@@ -181,6 +181,18 @@ def batches_that_are_skipped(job):
             step(model, optimizer, batch)
 
 
+@warned("which the balanced loader did not hand out", although_exact=True)
+def the_loader_in_a_cycle(job):
+    """Every batch comes again and again, long after it has become known that the loop takes no other data."""
+    model, loader, optimizer = begun(job)
+    for _ in range(EPOCHS):
+        for batch in loader:
+            step(model, optimizer, batch)
+    batches = list(loader)
+    for batch in [*batches, *batches, *batches]:
+        step(model, optimizer, batch)
+
+
 @warned("leave out an epoch's last, incomplete one")
 def batches_of_another_size_are_skipped(job):
     model, loader, optimizer = begun(job)
@@ -355,7 +367,7 @@ def a_checkpoint_while_a_batch_is_fetched_ahead(job):
             balance.state_dict()
 
 
-@warned("which the balanced loader did not hand out")
+@warned("where all ranks compute them in the same order")
 def batches_computed_in_another_order_on_one_rank(job):
     """When a rank reports must not depend on what it has seen of its batches."""
     model, loader = job.ddp(job.network()), job.loader()

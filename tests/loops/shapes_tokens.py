@@ -66,6 +66,23 @@ def a_mean_over_tokens_taken_by_hand_on_ranks_without_any(job):
     trained(job, masked_loss)
 
 
+@exact
+def tokens_of_batches_of_which_the_first_are_skipped(job):
+    """As when a job resumes: sizes stay as they are, and only their numbers of terms tell batches apart."""
+    data = Sequences()
+    model = job.ddp(job.network())
+    loader = job.loader(data, items=data.items, lengths=data.lengths)
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for epoch in range(EPOCHS + 2):
+        for number, (inputs, labels, _) in enumerate(loader):
+            if not epoch and number < 2:
+                continue
+            optimizer.zero_grad()
+            token_loss(model(inputs), labels).backward()
+            optimizer.step()
+
+
 @exact(ranks=(2, 4))
 def a_weighed_mean_over_tokens(job):
     trained(job, masked_loss, weigh="loss")

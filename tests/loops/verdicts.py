@@ -48,11 +48,11 @@ def refused(says, *, ranks=(2,)):
     return register
 
 
-def warned(says):
+def warned(says, *, although_exact=False):
     """A rank warns, in a sentence that says this."""
 
     def register(run):
-        SHAPES.append(Shape(run, "warned", says))
+        SHAPES.append(Shape(run, "exact, but warned" if although_exact else "warned", says))
         return run
 
     return register

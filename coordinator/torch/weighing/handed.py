@@ -1,18 +1,23 @@
-"""Which of the loader's batches a forward pass was given, found from the sizes of its inputs. Axis: W ranks.
+"""Which of the loader's batches a forward pass was given, found from its inputs. Axis: W ranks.
 
 A loop may fetch the next batch before it computes the last, skip one, or train on data from elsewhere. So the weight of
-a gradient follows from the inputs of the model, never from the batch that the loader handed out last.
+a gradient follows from the inputs of the model, never from the batch that the loader handed out last. Inputs that lie
+in the memory of a batch are recognised by it, all others, such as copies on another device, by their sizes.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from paceline._arrays import Sizes
 from paceline.coordinator.torch.weighing.dealt import Dealt
+from paceline.coordinator.torch.weighing.hooks import tensors_in
 
 FAR_AHEAD = 64
 """Most batches that a loop may fetch before it computes the first; the oldest of a longer queue are forgotten."""
@@ -86,8 +91,12 @@ class Handed:
     def __init__(self, rank: int, global_batch: int) -> None:
         self.rank = rank
         self.global_batch = global_batch
-        self._waiting: deque[Dealt] = deque(maxlen=FAR_AHEAD)
-        self._current: Dealt | None = None
+        self._waiting: deque[_Batch] = deque(maxlen=FAR_AHEAD)
+        self._current: _Batch | None = None
+        self._added = self._newest = 0
+        self.guessed = self.disordered = False
+        """Whether the newest pass could have had another batch that counts differently, and whether its batch came
+        after one that was handed out later."""
 
     @property
     def in_flight(self) -> int:
@@ -97,18 +106,21 @@ class Handed:
     @property
     def sizes(self) -> Sizes | None:
         """Samples of each rank in the batch that was computed last, ``[W]``."""
-        return None if self._current is None else self._current.sizes
+        return None if self._current is None else self._current.dealt.sizes
 
-    def add(self, sizes_W: Sizes, dealt: Dealt | None = None) -> None:
+    def add(self, sizes_W: Sizes, dealt: Dealt | None = None, batch: object = None) -> None:
         """Note a batch that the loader hands out, with what it knows of it beside its sizes."""
-        self._waiting.append(dealt or Dealt.plain(sizes_W, self.rank))
+        self._added += 1
+        self._waiting.append(_Batch(dealt or Dealt.plain(sizes_W, self.rank), self._added, _own_memory(batch)))
 
     def clear(self) -> None:
         """Forget batches that were handed out and not computed, because their loop is over."""
         self._waiting.clear()
 
-    def given(self, rows: Sequence[int], second: Sequence[int], sight: Sight) -> Turn:
-        """Return the turn of a forward pass: the first waiting batch that fits, or the last computed one again.
+    def given(self, rows: Sequence[int], second: Sequence[int], sight: Sight, inputs: object = None) -> Turn:
+        """Return the turn of a forward pass: the batch in whose memory the inputs lie.
+
+        If there is none, it is the first waiting batch that fits, or the last computed one again.
 
         Parameters
         ----------
@@ -116,17 +128,45 @@ class Handed:
             Lengths of the model's inputs, the likeliest first, and of their second axes: see :func:`lengths`.
         sight
             How the size of a batch shows in this model's inputs, as far as known.
+        inputs
+            The model's inputs.
         """
-        for place, dealt in enumerate(self._waiting):
-            if sight.fits(dealt.own(self.rank), rows, second):
-                for _ in range(place):  # those handed out before it were skipped
-                    self._waiting.popleft()
-                self._current = self._waiting.popleft()
-                sight.learn(dealt.own(self.rank), rows, second)
-                return self._turn(self._current, fresh=True)
-        if self._current is not None and sight.fits(self._current.own(self.rank), rows, second):
-            return self._turn(self._current, fresh=False)
-        return self._foreign(rows[0] if rows else 1)
+        known, self.guessed, self.disordered = self._recognised(inputs), False, False
+        new = self._fitting(rows, second, sight) if known is None else known if known is not self._current else None
+        if new is not None:
+            self._take(new, all_before=known is None)
+        current = self._current
+        if current is not None and sight.fits(current.dealt.own(self.rank), rows, second):
+            if new is not None:
+                sight.learn(current.dealt.own(self.rank), rows, second)
+            return self._turn(current.dealt, fresh=new is not None)
+        count = rows[0] if rows else 1
+        return self._foreign(count) if known is None else self._by_rows(count, fresh=new is not None)
+
+    def _fitting(self, rows: Sequence[int], second: Sequence[int], sight: Sight) -> _Batch | None:
+        """Return the first waiting batch of a size that the inputs show."""
+        fitting = [one for one in self._waiting if sight.fits(one.dealt.own(self.rank), rows, second)]
+        likely = [one.dealt for one in fitting if one.dealt.own(self.rank) == fitting[0].dealt.own(self.rank)]
+        self.guessed = any(dealt.weight != likely[0].weight for dealt in likely)
+        return fitting[0] if fitting else None
+
+    def _recognised(self, inputs: object) -> _Batch | None:
+        """Return the batch in whose memory the inputs lie; None if it is not exactly one."""
+        places = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(inputs)}
+        batches = [*self._waiting] if self._current is None else [*self._waiting, self._current]
+        found = [one for one in batches if not places.isdisjoint(one.places())]
+        return found[0] if len(found) == 1 else None
+
+    def _take(self, new: _Batch, *, all_before: bool) -> None:
+        """Make a waiting batch the current one, and forget those before it: they were skipped, or are gone."""
+        waiting = list(self._waiting)
+        place = next(i for i, one in enumerate(waiting) if one is new)
+        before = [] if all_before else [one for one in waiting[:place] if one.places()]
+        self._waiting.clear()
+        self._waiting.extend([*before, *waiting[place + 1 :]])
+        self._current = new
+        self.disordered = new.number < self._newest
+        self._newest = max(self._newest, new.number)
 
     def _turn(self, dealt: Dealt, *, fresh: bool) -> Turn:
         total = sum(dealt.sizes.tolist())  # plain numbers: a call of numpy costs more than the sum of a fleet
@@ -139,19 +179,45 @@ class Handed:
         Its weight is relative to the batch computed last. So does a rank on which the data happens to have as many rows
         as that batch, and is mistaken for it: the ranks stay consistent.
         """
-        samples, fresh = rows, bool(self._waiting)
-        features: tuple[float, ...] = ()
+        fresh = bool(self._waiting)
         if fresh:
             self._current = self._waiting.popleft()
-            samples, features = self._current.own(self.rank), self._current.features
-        total = self.global_batch if self._current is None else int(self._current.sizes.sum())
+        return self._by_rows(rows, fresh=fresh)
+
+    def _by_rows(self, rows: int, *, fresh: bool) -> Turn:
+        """Return the turn of inputs that weigh by their rows; `fresh` if they are the current batch, or part of it."""
+        samples, total = rows, self.global_batch
+        features: tuple[float, ...] = ()
+        if self._current is not None:
+            total = int(self._current.dealt.sizes.sum())
+            if fresh:
+                samples, features = self._current.dealt.own(self.rank), self._current.dealt.features
         return Turn(samples, rows / total, total, known=False, fresh=fresh, part=rows / total, features=features)
 
     @property
     def weight(self) -> float:
         """Weight of this rank in the batch that was computed last."""
         assert self._current is not None, "a batch was computed"
-        return self._current.weight
+        return self._current.dealt.weight
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """A batch that was handed out, its number, and its tensors as long as they exist."""
+
+    dealt: Dealt
+    number: int
+    tensors: Sequence[weakref.ref[torch.Tensor]]
+
+    def places(self) -> set[int]:
+        """Return where the tensors that still exist lie in memory."""
+        alive = (tensor() for tensor in self.tensors)
+        return {tensor.untyped_storage().data_ptr() for tensor in alive if tensor is not None}
+
+
+def _own_memory(batch: object) -> list[weakref.ref[torch.Tensor]]:
+    """Return the tensors of a batch but views, such as slices of a whole dataset: its memory is that of all batches."""
+    return [weakref.ref(tensor) for tensor in tensors_in(batch) if tensor._base is None]
 
 
 class Sight:
