@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -59,6 +59,11 @@ class Fact:
     iterations: int
     workers: int
     digest: str
+
+    @classmethod
+    def of(cls, trace: Trace, file: str = "") -> Self:
+        """Return what is known of a trace."""
+        return cls(trace.name, file, len(trace), len(trace.workers), digest_of(trace))
 
 
 class Source:
@@ -122,7 +127,7 @@ class Source:
             self._usable[place] = 0
             passed: list[Trace] = []
             for trace in self._readable(file, load):
-                fact = Fact(trace.name, file, len(trace), len(trace.workers), digest_of(trace))
+                fact = Fact.of(trace, file)
                 self.facts.append(fact)
                 derived += [fact] if "derived" in trace.meta else []
                 if 0 < len(derived) < len(self.facts):
