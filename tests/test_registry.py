@@ -212,14 +212,35 @@ def test_models_are_fitted_listed_shown_chosen_and_compared(tmp_path):
     for name, kind in (("first", "ewma:smoothing=0.9"), ("second", "ewma:smoothing=None")):
         run("fit", kind, "-f", folder, "--registry", models, "--name", name, "-t", today)
     listed = json.loads(run("models", "list", "-r", models, "--json"))
-    assert [row["model"] for row in listed] == ["  first", "> second"]
+    assert [(row["model"], row["in_use"]) for row in listed] == [("first", False), ("second", True)]
+    assert "> second" in run("models", "list", "-r", models)
     run("models", "use", "first", "-r", models)
     assert "EWMA(smoothing=0.9)" in run("models", "info", "first", "-r", models)
     compared = json.loads(run("models", "compare", "-r", models, "--json"))
-    assert {row["model"].strip("> ") for row in compared} == {"first", "second"}
+    assert {row["model"] for row in compared} == {"first", "second"}
     assert compared[0]["rmse"] <= compared[1]["rmse"]
     tables = json.loads(run("evaluate", models, "-t", today, "-f", folder, "--json"))
     assert {row["predictor"] for row in tables["overall"]} == {str(models), "last-value"}
+
+
+def test_a_file_and_a_registry_are_both_written_if_both_are_asked_for(tmp_path):
+    models, today, model = tmp_path / "models", tmp_path / "today.parquet", tmp_path / "a.safetensors"
+    wavy(9, iterations=90).save(today)
+    run("fit", "ewma", "-f", folder_of(tmp_path / "jobs", 1), "-o", model, "--registry", models, "-t", today)
+    assert learnt(load_model(model)) == learnt(Registry(models).load())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--name", "monday", "-t", "x.parquet"], "--name and --trace need --registry"),
+        (["-o", "y.xyz"], "--out must name a .safetensors file"),
+    ],
+)
+def test_an_option_without_effect_is_refused_before_the_fit(tmp_path, monkeypatch, options, sentence):
+    monkeypatch.chdir(tmp_path)
+    failed = CliRunner().invoke(cli.app, ["fit", "ewma", "-f", "nowhere", *options])
+    assert sentence in str(failed.exception)
 
 
 def test_a_fitted_trace_is_refused_wherever_a_model_of_a_registry_is_scored(tmp_path):

@@ -137,6 +137,7 @@ class Boosting(FleetPredictor):
             raise ValueError(
                 f"traces must hold at least {FEWEST_EXAMPLES} changes of speed to fit, got {len(target_N)}"
             )
+        self._require_known(inputs_NF)
         model = HistGradientBoostingRegressor(
             max_iter=self.trees,
             max_leaf_nodes=self.leaves,
@@ -151,6 +152,22 @@ class Boosting(FleetPredictor):
         self.trees_ = fresh if earlier is None else earlier.followed_by(fresh)
         self.reset(self.workers)
         return self
+
+    def _require_known(self, inputs_NF: Array) -> None:
+        """Refuse an input that no example knows: scikit-learn fails at it without naming it."""
+        names = [
+            *(f"the speed {k + 1} reports ago" for k in range(1, self.lags)),
+            *(f"the average with smoothing {smoothing}" for smoothing in SMOOTHINGS),
+            *(f"{name} now" for name in self.driver_names_),
+            *(f"{name} with a lag of {k + 1}" for k in range(self.driver_lags) for name in self.driver_names_),
+        ]
+        unknown_F = np.isnan(inputs_NF).all(axis=0)
+        if missing := [name for name, unknown in zip(names, unknown_F, strict=True) if unknown]:
+            raise ValueError(
+                f"traces must hold every input of the trees at least once, but no worker's reports hold {missing[0]}"
+                f"{f' nor {len(missing) - 1} other inputs' if len(missing) > 1 else ''}: "
+                f"take fewer lags than {self.lags}, fewer driver_lags than {self.driver_lags}, or other drivers"
+            )
 
     def _examples(self, trace: Trace) -> tuple[Array, Array]:
         """Pass the trace through the serving code, so that fitting and serving see the same inputs."""
