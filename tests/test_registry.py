@@ -287,7 +287,7 @@ def test_a_folder_for_the_hub_loads_as_the_model_and_says_what_it_is(tmp_path, r
     card = ModelCard.load(folder / "README.md")
     assert card.data.library_name == "paceline"
     assert "## Limits" in card.text
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match=r"hub exists already, .*: name a new folder"):
         to_folder(registry, "a", tmp_path / "hub")
 
 

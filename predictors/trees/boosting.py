@@ -17,7 +17,7 @@ from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import whole
+from paceline.predictors.ranges import driver_names, whole
 from paceline.predictors.report import FASTEST, SLOWEST
 from paceline.predictors.trees.forest import MOST_STEPS, Trees
 
@@ -105,7 +105,7 @@ class Boosting(FleetPredictor):
         self.trees = trees
         self.leaves = leaves
         self.learning_rate = learning_rate
-        self.drivers = None if drivers is None else tuple(drivers)
+        self.drivers = None if drivers is None else driver_names(drivers)
         self.driver_names_: tuple[str, ...] = self.drivers or ()
         self.trees_: Trees | None = None
 
@@ -161,8 +161,8 @@ class Boosting(FleetPredictor):
             *(f"{name} now" for name in self.driver_names_),
             *(f"{name} with a lag of {k + 1}" for k in range(self.driver_lags) for name in self.driver_names_),
         ]
-        unknown_F = np.isnan(inputs_NF).all(axis=0)
-        if missing := [name for name, unknown in zip(names, unknown_F, strict=True) if unknown]:
+        unknown_F = np.flatnonzero(np.isnan(inputs_NF).all(axis=0))
+        if missing := [names[f] for f in unknown_F]:
             raise ValueError(
                 f"traces must hold every input of the trees at least once, but no worker's reports hold {missing[0]}"
                 f"{f' nor {len(missing) - 1} other inputs' if len(missing) > 1 else ''}: "
