@@ -47,7 +47,8 @@ def driver_names(drivers: Sequence[str]) -> tuple[str, ...]:
     Traceback (most recent call last):
     ValueError: drivers must be a list of names such as ['cpu_share'], got 'cpu_share'
     """
-    if isinstance(drivers, str) or not all(isinstance(name, str) for name in drivers):
+    names = tuple(drivers)
+    if isinstance(drivers, str) or not all(isinstance(name, str) for name in names):
         example = [drivers] if isinstance(drivers, str) else ["cpu_share"]
         raise ValueError(f"drivers must be a list of names such as {example}, got {drivers!r}")
-    return tuple(drivers)
+    return names

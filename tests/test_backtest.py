@@ -80,7 +80,9 @@ def test_a_warmup_that_leaves_nothing_is_refused(warmup):
 
 
 def test_a_path_and_a_name_are_refused_with_what_to_do(tmp_path):
-    with pytest.raises(TypeError, match=r"must be a Trace, got a \w*Path: paceline\.datasets\.read_traces reads"):
+    with pytest.raises(
+        TypeError, match=r"must be a Trace, got an object of \w*Path: paceline\.datasets\.read_traces reads"
+    ):
         backtest(LastValue(), tmp_path / "a.parquet")
     with pytest.raises(TypeError, match=r"named\('ewma'\) makes one"):
         backtest("ewma", checks.example_trace())

@@ -98,7 +98,9 @@ def test_a_name_for_a_predictor_and_a_path_for_a_trace_are_refused_with_what_to_
     trace = checks.example_trace()
     with pytest.raises(TypeError, match=r"named\('ewma'\) makes one"):
         leaderboard({"e": "ewma"}, [trace])
-    with pytest.raises(TypeError, match=r"must be a Trace, got a str: paceline\.datasets\.read_traces reads"):
+    with pytest.raises(
+        TypeError, match=r"must be a Trace, got an object of str: paceline\.datasets\.read_traces reads"
+    ):
         leaderboard({"e": EWMA()}, ["a.parquet"])
     assert leaderboard({"e": EWMA()}, trace).overall["rmse"].equals(leaderboard({"e": EWMA()}, [trace]).overall["rmse"])
 

@@ -225,8 +225,8 @@ def digest_of(trace: Trace) -> str:
 
 def _no_trace(given: object) -> TypeError:
     return TypeError(
-        f"traces must be a Trace, a file, a folder, an address, or a list of these, got a {type(given).__name__}: "
-        "Trace.from_frame makes a trace of a frame"
+        "traces must be a Trace, a file, a folder, an address, or a list of these, got an object of "
+        f"{type(given).__name__}: Trace.from_frame makes a trace of a frame"
     )
 
 
