@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.datasets import Trace
-from paceline.eval.jobs import require_warmup
+from paceline.eval.jobs import require_trace, require_warmup
 from paceline.eval.overhead import barrier_overhead
 from paceline.predictors import Forecast, Predictor, Report
+from paceline.predictors.protocol import require_predictor
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +136,8 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
 
     Raises
     ------
+    TypeError
+        If either is something else, such as a name or a path.
     ValueError
         If the warm-up leaves no iteration to score.
 
@@ -145,6 +148,8 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     >>> backtest(LastValue(), trace, warmup=1).mae
     array([3.])
     """
+    require_predictor(predictor)
+    require_trace(trace)
     require_warmup(warmup, trace)
     began = time.perf_counter()
     steps = list(iter_backtest(predictor, trace))

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from paceline.datasets import Trace
 
 
-def by_name(traces: Iterable[Trace]) -> dict[str, Trace]:
+def by_name(traces: Iterable[Trace] | Trace) -> dict[str, Trace]:
     """Return the traces by name; refuse two traces of one name, which tables would merge.
 
     Raises
     ------
+    TypeError
+        If one is no trace.
     ValueError
         If two traces have the same name.
 
@@ -21,11 +23,21 @@ def by_name(traces: Iterable[Trace]) -> dict[str, Trace]:
     ['digits', 'trace']
     """
     jobs: dict[str, Trace] = {}
-    for trace in traces:
+    for trace in [traces] if isinstance(traces, Trace) else traces:
+        require_trace(trace)
         if trace.name in jobs:
             raise ValueError(f"traces must have different names, got {trace.name!r} twice: set meta['job']")
         jobs[trace.name] = trace
     return jobs
+
+
+def require_trace(trace: object) -> None:
+    """Raise an error unless this is a trace in memory."""
+    if not isinstance(trace, Trace):
+        raise TypeError(
+            f"a recorded job must be a Trace, got an object of {type(trace).__name__}: "
+            "paceline.datasets.read_traces reads a file, and Trace.from_frame makes one of a frame"
+        )
 
 
 def require_warmup(warmup: int, trace: Trace) -> None:

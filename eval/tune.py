@@ -47,6 +47,9 @@ FIRST_SCORED = 20
 MOST_FAILED = 5
 """Trials that may fail at the beginning; then it is not the arguments that are wrong."""
 
+MOST_LINE = 1 << 16
+"""Characters read of a journal's first line, which names the study: a foreign file may have a line without end."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -221,6 +224,20 @@ def _score(
     return float(np.exp(np.mean(np.log(np.maximum(ratios, 1e-12)))))
 
 
+def _require_journal(path: Path) -> None:
+    """Refuse a file that is no journal: Optuna would fail without naming it, or append to it."""
+    if not path.exists():
+        return
+    try:
+        with path.open() as file:
+            first = file.readline(MOST_LINE)
+        is_journal = not first or "op_code" in json.loads(first)
+    except (OSError, ValueError, TypeError):
+        is_journal = False
+    if not is_journal:
+        raise ValueError(f"{path}: is no journal of trials: name another file, or one that does not exist yet")
+
+
 def _study(storage: str | Path | None, name: str, seed: int, identity: str) -> Any:
     import optuna
 
@@ -230,6 +247,7 @@ def _study(storage: str | Path | None, name: str, seed: int, identity: str) -> A
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
+        _require_journal(Path(storage))
         place = JournalStorage(JournalFileBackend(str(storage)))
     study = optuna.create_study(storage=place, study_name=name, load_if_exists=True)
     if (known := study.user_attrs.get("of", identity)) != identity:

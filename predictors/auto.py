@@ -14,6 +14,7 @@ from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.linear.pooled import Pooled
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.networks.gated import GatedNARX
+from paceline.predictors.ranges import driver_names
 
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
@@ -65,7 +66,7 @@ class Auto(Calibrated):
     }
 
     def __init__(self, drivers: Sequence[str] = ()) -> None:
-        self.drivers = tuple(drivers)
+        self.drivers = driver_names(drivers)
         network = Pooled(GatedNARX(pretrained=True), self.drivers)
         super().__init__(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
 

@@ -74,6 +74,30 @@ class Predictor(Protocol):
         ...
 
 
+def require_predictor(predictor: object) -> None:
+    """Refuse what is no predictor, such as the name or the class of one.
+
+    Raises
+    ------
+    TypeError
+        If it does not keep the promise; the sentence says what to pass instead.
+
+    Examples
+    --------
+    >>> require_predictor(7)
+    Traceback (most recent call last):
+    TypeError: predictor must be one such as EWMA(), got an object of int: make one of a class in paceline.predictors
+    """
+    if isinstance(predictor, Predictor) and not isinstance(predictor, type):
+        return
+    what, instead = f"an object of {type(predictor).__name__}", "make one of a class in paceline.predictors"
+    if isinstance(predictor, str):
+        what, instead = f"the name {predictor!r}", f"paceline.predictors.named({predictor!r}) makes one"
+    elif isinstance(predictor, type):
+        what, instead = f"the class {predictor.__name__}", f"{predictor.__name__}() makes one"
+    raise TypeError(f"predictor must be one such as EWMA(), got {what}: {instead}")
+
+
 @runtime_checkable
 class WantsExcitation(Protocol):
     """Optional part of the promise: the predictor names workers whose batch sizes should vary, to learn their curves.

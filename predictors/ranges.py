@@ -1,6 +1,8 @@
-"""The ranges of the whole numbers that a predictor takes: they decide how much memory each worker needs."""
+"""What the arguments of a predictor may be: ranges of whole numbers, which decide its memory, and names of drivers."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,3 +29,26 @@ def whole(name: str, value: object, least: int, most: int = MOST) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
         raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
     return int(value)
+
+
+def driver_names(drivers: Sequence[str]) -> tuple[str, ...]:
+    """Return names of drivers; refuse one bare text, which would be taken for a name in each letter.
+
+    Raises
+    ------
+    ValueError
+        If it is a text, or holds anything other than texts.
+
+    Examples
+    --------
+    >>> driver_names(["cpu_share"])
+    ('cpu_share',)
+    >>> driver_names("cpu_share")
+    Traceback (most recent call last):
+    ValueError: drivers must be a list of names such as ['cpu_share'], got 'cpu_share'
+    """
+    names = tuple(drivers)
+    if isinstance(drivers, str) or not all(isinstance(name, str) for name in names):
+        example = [drivers] if isinstance(drivers, str) else ["cpu_share"]
+        raise ValueError(f"drivers must be a list of names such as {example}, got {drivers!r}")
+    return names

@@ -79,6 +79,15 @@ def test_a_warmup_that_leaves_nothing_is_refused(warmup):
         backtest(LastValue(), Trace([[1]] * 3, [[1]] * 3), warmup=warmup)
 
 
+def test_a_path_and_a_name_are_refused_with_what_to_do(tmp_path):
+    with pytest.raises(
+        TypeError, match=r"must be a Trace, got an object of \w*Path: paceline\.datasets\.read_traces reads"
+    ):
+        backtest(LastValue(), tmp_path / "a.parquet")
+    with pytest.raises(TypeError, match=r"named\('ewma'\) makes one"):
+        backtest("ewma", checks.example_trace())
+
+
 def test_two_iterations_ahead_is_forecast_one_boundary_earlier():
     trace = Trace(samples=[[6]] * 4, seconds=[[1.0], [2.0], [3.0], [6.0]])  # speeds 6, 3, 2, 1
     steps = list(iter_backtest(LastValue(), trace, horizon=2))

@@ -48,6 +48,27 @@ def test_drivers_that_explain_the_speed_help():
     assert backtest(with_drivers, unseen).rmse.mean() < 0.8 * backtest(without, unseen).rmse.mean()
 
 
+def test_an_input_that_no_worker_ever_reported_is_named():
+    trace = checks.example_trace(100)
+    with pytest.raises(ValueError, match=r"no worker's reports hold the speed 100 reports ago nor \d+ other inputs"):
+        Boosting(lags=200, drivers=()).fit([trace])
+    drivers = trace.drivers.copy()
+    drivers[..., 1] = np.nan
+    unknown = Trace(trace.samples, trace.seconds, drivers=drivers, driver_names=trace.driver_names)
+    with pytest.raises(ValueError, match="no worker's reports hold distractor now"):
+        Boosting().fit([unknown])
+
+
+def test_a_driver_that_is_sampled_every_other_iteration_has_no_past_to_fit():
+    trace = checks.example_trace(200)
+    seconds, drivers = trace.seconds.copy(), trace.drivers.copy()
+    seconds[1::2], drivers[1::2] = np.nan, np.nan
+    sparse = Trace(trace.samples, seconds, drivers=drivers, driver_names=trace.driver_names)
+    with pytest.raises(ValueError, match="no worker's reports hold cpu_busy with a lag of 1"):
+        Boosting().fit([sparse])
+    assert Boosting(driver_lags=0).fit([sparse]).trees_ is not None
+
+
 def test_the_unit_of_speed_does_not_matter(fitted):
     trace = synthetic_fleet("mixed", workers=2, iterations=100, seed=2)
     other = Trace(trace.samples, trace.seconds / 8, drivers=trace.drivers, driver_names=trace.driver_names)

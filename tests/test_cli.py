@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ def trace(tmp_path):
 
 @pytest.fixture
 def fitting(tmp_path):
-    return str(checks.example_trace(120, seed=3).save(tmp_path / "fitting.parquet"))
+    job = replace(checks.example_trace(120, seed=3), meta={"job": "fitting"})
+    return str(job.save(tmp_path / "fitting.parquet"))
 
 
 def run(*arguments):

@@ -152,6 +152,28 @@ def test_a_finished_network_that_is_resumed_warns_of_nothing(tmp_path):
         fit(NARX(lags=2, hidden=2, training=QUICK), [wavy(0)], checkpoint=tmp_path / "fit")
 
 
+def test_one_trace_is_a_list_of_one():
+    assert learnt(fit(EWMA(None), wavy(0))) == learnt(fit(EWMA(None), [wavy(0)]))
+
+
+@pytest.mark.parametrize("wrap", [lambda frame: frame, lambda frame: [frame], lambda frame: 7])
+def test_what_is_no_trace_is_refused_with_what_makes_one(wrap):
+    with pytest.raises(TypeError, match=r"traces must be a Trace, .* Trace\.from_frame makes a trace of a frame"):
+        fit(EWMA(None), wrap(wavy(0).to_frame()))
+
+
+@pytest.mark.parametrize("no_predictor", ["ewma", EWMA, None])
+def test_what_is_no_predictor_is_refused_with_what_makes_one(no_predictor):
+    with pytest.raises(TypeError, match="predictor must be one such as EWMA"):
+        fit(no_predictor, [wavy(0)])
+
+
+def test_a_checkpoint_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "notes").write_text("kept")
+    with pytest.raises(ValueError, match=r"checkpoint must be a folder, got the file .*notes"):
+        fit(networks()[0], [wavy(0)], checkpoint=tmp_path / "notes")
+
+
 def test_holding_out_nobody_is_refused():
     with pytest.raises(ValueError, match=r"holds out 0 of the 3 workers.*name those to hold out"):
         fit(EWMA(), [wavy(0)], hold_out=1e-9)

@@ -94,6 +94,17 @@ def test_every_trace_is_met_afresh():
     assert both.loc[both["trace"] == "job 2", scores].to_numpy().tolist() == alone[scores].to_numpy().tolist()
 
 
+def test_a_name_for_a_predictor_and_a_path_for_a_trace_are_refused_with_what_to_do():
+    trace = checks.example_trace()
+    with pytest.raises(TypeError, match=r"named\('ewma'\) makes one"):
+        leaderboard({"e": "ewma"}, [trace])
+    with pytest.raises(
+        TypeError, match=r"must be a Trace, got an object of str: paceline\.datasets\.read_traces reads"
+    ):
+        leaderboard({"e": EWMA()}, ["a.parquet"])
+    assert leaderboard({"e": EWMA()}, trace).overall["rmse"].equals(leaderboard({"e": EWMA()}, [trace]).overall["rmse"])
+
+
 def test_two_jobs_of_one_name_are_refused():
     with pytest.raises(ValueError, match="traces must have different names, got 'example' twice"):
         leaderboard({}, [checks.example_trace(seed=1), checks.example_trace(seed=2)])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from paceline.predictors import EWMA, LastValue, named, register
+from paceline.predictors import ARIMA, EWMA, GRU, NARX, RLS, Auto, BarrierHead, Boosting, LastValue, named, register
+from paceline.predictors.linear.pooled import Pooled
 from paceline.predictors.named import kinds
 
 
@@ -21,3 +22,15 @@ def test_a_class_that_is_defined_once_more_takes_its_old_place():
         assert type(named("mine")) is again
     finally:
         del kinds["mine"]
+
+
+@pytest.mark.parametrize("kind", [ARIMA, Auto, BarrierHead, Boosting, GRU, NARX, RLS], ids=lambda kind: kind.__name__)
+def test_a_text_is_not_taken_for_a_driver_in_each_letter(kind):
+    with pytest.raises(ValueError, match=r"drivers must be a list of names such as \['cpu_busy'\], got 'cpu_busy'"):
+        kind(drivers="cpu_busy")
+    assert kind(drivers=["cpu_busy"]).drivers == ("cpu_busy",)
+
+
+def test_a_correction_takes_no_text_for_drivers_either():
+    with pytest.raises(ValueError, match="drivers must be a list of names"):
+        Pooled(EWMA(), drivers="cpu_busy")

@@ -28,14 +28,22 @@ def registry(tmp_path):
 
 ADD = """
 import sys
-from pathlib import Path
 from paceline.predictors import EWMA
 from paceline.training.registry import Registry
 folder, mine = sys.argv[1:]
 sys.stdin.readline()  # all begin at once
 for n in range(20):
-    Registry(Path(folder)).add(f"{mine}-{n}", EWMA(), command="by hand")
+    Registry(folder).add(f"{mine}-{n}", EWMA(), command="by hand")
 """
+
+
+def test_a_folder_may_be_a_text(tmp_path):
+    registry = Registry(str(tmp_path / "models"))
+    save_model(EWMA(smoothing=0.3), tmp_path / "a.safetensors", fitted_on="monday, tuesday")
+    registry.add_file("a", str(tmp_path / "a.safetensors"), command="by hand")
+    assert registry == Registry(tmp_path / "models")
+    assert Registry(str(tmp_path / "models")).load().smoothing == 0.3
+    assert [fact.name for fact in registry.entry("a").data] == ["monday", "tuesday"]
 
 
 def test_processes_that_add_at_once_lose_no_model(registry):
@@ -204,14 +212,56 @@ def test_models_are_fitted_listed_shown_chosen_and_compared(tmp_path):
     for name, kind in (("first", "ewma:smoothing=0.9"), ("second", "ewma:smoothing=None")):
         run("fit", kind, "-f", folder, "--registry", models, "--name", name, "-t", today)
     listed = json.loads(run("models", "list", "-r", models, "--json"))
-    assert [row["model"] for row in listed] == ["  first", "> second"]
+    assert [(row["model"], row["in_use"]) for row in listed] == [("first", False), ("second", True)]
+    assert "> second" in run("models", "list", "-r", models)
     run("models", "use", "first", "-r", models)
     assert "EWMA(smoothing=0.9)" in run("models", "info", "first", "-r", models)
     compared = json.loads(run("models", "compare", "-r", models, "--json"))
-    assert {row["model"].strip("> ") for row in compared} == {"first", "second"}
+    assert {row["model"] for row in compared} == {"first", "second"}
     assert compared[0]["rmse"] <= compared[1]["rmse"]
     tables = json.loads(run("evaluate", models, "-t", today, "-f", folder, "--json"))
     assert {row["predictor"] for row in tables["overall"]} == {str(models), "last-value"}
+
+
+def test_a_file_and_a_registry_are_both_written_if_both_are_asked_for(tmp_path):
+    models, today, model = tmp_path / "models", tmp_path / "today.parquet", tmp_path / "a.safetensors"
+    wavy(9, iterations=90).save(today)
+    run("fit", "ewma", "-f", folder_of(tmp_path / "jobs", 1), "-o", model, "--registry", models, "-t", today)
+    assert learnt(load_model(model)) == learnt(Registry(models).load())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--name", "monday", "-t", "x.parquet"], "--name and --trace need --registry"),
+        (["-o", "y.xyz"], "--out must name a .safetensors file"),
+    ],
+)
+def test_an_option_without_effect_is_refused_before_the_fit(tmp_path, monkeypatch, options, sentence):
+    monkeypatch.chdir(tmp_path)
+    failed = CliRunner().invoke(cli.app, ["fit", "ewma", "-f", "nowhere", *options])
+    assert sentence in str(failed.exception)
+
+
+def test_a_fitted_trace_is_refused_wherever_a_model_of_a_registry_is_scored(tmp_path):
+    models, today = tmp_path / "models", tmp_path / "today.parquet"
+    folder = folder_of(tmp_path / "jobs", 2, iterations=90)
+    wavy(9, iterations=90).save(today)
+    run("fit", "ewma", "-f", folder, "--registry", models, "--name", "first", "-t", today)
+    for model in (models, models / "first" / "model.safetensors"):
+        for command in ("evaluate", "replay"):
+            failed = CliRunner().invoke(cli.app, [command, str(model), "-t", str(folder / "job00.parquet")])
+            assert "were fitted, and would flatter" in str(failed.exception)
+            run(command, model, "-t", today)
+
+
+def test_a_file_alone_warns_of_a_trace_of_the_same_name(tmp_path):
+    folder, model = folder_of(tmp_path / "jobs", 2, iterations=90), tmp_path / "a.safetensors"
+    wavy(9, iterations=90).save(tmp_path / "today.parquet")
+    run("fit", "ewma", "-f", folder, "-o", model)
+    fitted = " ".join(run("evaluate", model, "-t", folder / "job00.parquet").split())
+    assert "was fitted to traces called ['job0']" in fitted
+    assert "was fitted to" not in run("evaluate", model, "-t", tmp_path / "today.parquet")
 
 
 def test_yesterdays_model_is_the_start_of_todays(tmp_path):
@@ -237,7 +287,7 @@ def test_a_folder_for_the_hub_loads_as_the_model_and_says_what_it_is(tmp_path, r
     card = ModelCard.load(folder / "README.md")
     assert card.data.library_name == "paceline"
     assert "## Limits" in card.text
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match=r"hub exists already, .*: name a new folder"):
         to_folder(registry, "a", tmp_path / "hub")
 
 

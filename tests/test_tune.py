@@ -46,6 +46,15 @@ def test_a_search_goes_on_where_it_ended(tmp_path):
     assert len(set(more.trials["smoothing"])) == 5
 
 
+@pytest.mark.parametrize("text", ["hello", "a,b\n1,2\n", "[1]\n", "7\n", "\x00\udcff"])
+def test_a_file_that_is_no_journal_is_named_and_left_as_it_is(tmp_path, text):
+    file = tmp_path / "notes.txt"
+    file.write_bytes(before := text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=r"notes\.txt: is no journal of trials"):
+        tune("ewma", [noisy(0)], trials=1, hold_out=["w1"], storage=file)
+    assert file.read_bytes() == before
+
+
 def test_a_search_is_not_continued_on_other_traces_or_workers(tmp_path):
     journal = tmp_path / "journal"
     tune("ewma", [noisy(0)], trials=2, hold_out=["w1"], storage=journal)

@@ -33,6 +33,8 @@ def to_folder(registry: Registry, name: str, target: str | Path) -> Path:
     ['README.md', 'config.json', 'evaluation.json', 'model.safetensors']
     """
     target, entry = Path(target), registry.entry(name)
+    if target.exists():
+        raise FileExistsError(f"{target} exists already, and is never written into: name a new folder")
     target.mkdir(parents=True)
     shutil.copyfile(registry.path(name), target / "model.safetensors")
     about = describe_model(registry.path(name))

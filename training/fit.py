@@ -21,6 +21,7 @@ from paceline.datasets import Trace
 from paceline.predictors import FleetPredictor, Predictor
 from paceline.predictors.fitting import Fitting, Moment, Survey, fit_with
 from paceline.predictors.fitting.how import MEMORY
+from paceline.predictors.protocol import require_predictor
 from paceline.training.models import load_model
 from paceline.training.progress import Bar
 from paceline.training.sources import Given, Source
@@ -54,7 +55,7 @@ def fit(
     predictor
         Any predictor; its own ``fit`` or ``fit_streamed`` learns.
     traces
-        Recorded traces with speeds: in memory, a file or a folder of any readable format, an address such as
+        Recorded traces with speeds: one in memory, a file or a folder of any readable format, an address such as
         ``s3://bucket/folder``, a list of these, an iterator of traces, or a :class:`Source`. Files are read one at a
         time, more than once.
     start
@@ -83,6 +84,8 @@ def fit(
 
     Raises
     ------
+    TypeError
+        If ``predictor`` is no predictor or ``traces`` are no traces, such as a name or a frame.
     ValueError
         If there is no trace, a trace has no speeds at all, measured speeds and speeds derived from a model of resource
         usage are mixed, an argument is out of range, ``start`` is another kind of predictor, the checkpoint is of
@@ -104,8 +107,11 @@ def fit(
     >>> fit(EWMA(smoothing=None), [monday], start=first).smoothing_
     1.0
     """
+    require_predictor(predictor)
     fitted = copy.deepcopy(predictor)
     _check(hold_out, every, memory, device, precision)
+    if checkpoint is not None and Path(checkpoint).exists() and not Path(checkpoint).is_dir():
+        raise ValueError(f"checkpoint must be a folder, got the file {checkpoint}: name another place")
     if distributed:
         _join_processes()
     if start is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 """Names of models are names of folders, on any system."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Registry:
     """The models in a folder.
 
@@ -49,7 +50,7 @@ class Registry:
     >>> import tempfile
     >>> from paceline.predictors import EWMA
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     registry = Registry(Path(folder))
+    ...     registry = Registry(folder)
     ...     _ = registry.add("quick", EWMA(smoothing=0.5), command="by hand")
     ...     _ = registry.add("slow", EWMA(smoothing=0.1), command="by hand")
     ...     registry.use("quick")
@@ -58,6 +59,9 @@ class Registry:
     """
 
     folder: Path
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "folder", Path(folder))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -189,11 +193,12 @@ class Registry:
             raise ValueError(f"{file}: is not the file that was added to the registry; add it under another name")
         return load_model(file, kinds=kinds)
 
-    def add_file(self, name: str, file: str | Path, *, command: str, evaluation: Evaluation | None = None) -> Entry:
+    def add_file(
+        self, name: str, file: str | os.PathLike[str], *, command: str, evaluation: Evaluation | None = None
+    ) -> Entry:
         """Add a model file that was made elsewhere; its data are known by name only."""
-        about = describe_model(file)
-        data = [Fact(about["fitted_on"], "", 0, 0, "")] if about["fitted_on"] else []
-        return self.add(name, load_model(file), command=command, data=data, evaluation=evaluation)
+        model = load_model(Path(file))
+        return self.add(name, model, command=command, data=fitted_to(file), evaluation=evaluation)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -225,6 +230,22 @@ class Registry:
             temporary.write_text(json.dumps(index, indent=1))
 
 
-def is_registry(path: str | Path) -> bool:
+def is_registry(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a registry of models."""
     return (Path(path) / INDEX).is_file()
+
+
+def fitted_to(model: str | os.PathLike[str]) -> tuple[Fact, ...]:
+    """Return what a model was fitted to: the model in use of a registry, one of its files, or a file alone.
+
+    A registry knows the digest of every trace. A file alone knows at most 100 names: its facts have no digest.
+    """
+    path = Path(model)
+    if is_registry(path):
+        registry = Registry(path)
+        return registry.entry(registry.used).data
+    owner, name = Registry(path.parent.parent), path.parent.name
+    if path.name == MODEL and is_registry(owner.folder) and name in owner.names:
+        return owner.entry(name).data
+    names = str(describe_model(path)["fitted_on"]).split(", ")
+    return tuple(Fact(name, "", 0, 0, "") for name in names if name)

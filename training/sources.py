@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from paceline.datasets.readers.registry import jobs_of, read_job
 from paceline.training import stores
 
 Load = Callable[[], Iterator[Trace]]
-Given = Iterable[Trace | str | Path] | str | Path
+Given = Iterable[Trace | str | Path] | Trace | str | Path
 
 KEPT = 256 << 20
 """Bytes of traces from an iterator that are kept in memory; further ones are kept in a temporary folder."""
@@ -60,6 +60,11 @@ class Fact:
     workers: int
     digest: str
 
+    @classmethod
+    def of(cls, trace: Trace, file: str = "") -> Self:
+        """Return what is known of a trace."""
+        return cls(trace.name, file, len(trace), len(trace.workers), digest_of(trace))
+
 
 class Source:
     """Traces that can be passed over many times: one file is in memory at a time.
@@ -67,8 +72,8 @@ class Source:
     Parameters
     ----------
     traces
-        Traces; a file, or a folder of files, of any format that :mod:`paceline.datasets.readers` reads; an address such
-        as ``s3://bucket/folder``; a list of these; or an iterator of traces, which is kept as it passes.
+        A trace; a file, or a folder of files, of any format that :mod:`paceline.datasets.readers` reads; an address
+        such as ``s3://bucket/folder``; a list of these; or an iterator of traces, which is kept as it passes.
     strict
         Whether a file that cannot be read, or holds no speed, is an error. Otherwise it is left out and listed.
 
@@ -122,7 +127,7 @@ class Source:
             self._usable[place] = 0
             passed: list[Trace] = []
             for trace in self._readable(file, load):
-                fact = Fact(trace.name, file, len(trace), len(trace.workers), digest_of(trace))
+                fact = Fact.of(trace, file)
                 self.facts.append(fact)
                 derived += [fact] if "derived" in trace.meta else []
                 if 0 < len(derived) < len(self.facts):
@@ -177,6 +182,10 @@ class Source:
     def _loads_of(self, traces: Given) -> list[tuple[str, Load]]:
         if isinstance(traces, str | Path):
             return self._files(traces)
+        if isinstance(traces, Trace):
+            return [("", partial(_once, traces))]
+        if not isinstance(traces, Iterable) or hasattr(traces, "columns"):  # a frame would yield its columns' names
+            raise _no_trace(traces)
         if not isinstance(traces, Sequence):
             kept = _Kept(traces)
             return [("", partial(kept.one, n)) for n in range(len(kept))]
@@ -186,6 +195,8 @@ class Source:
         return loads
 
     def _files(self, name: str | Path) -> list[tuple[str, Load]]:
+        if not isinstance(name, str | Path):
+            raise _no_trace(name)
         if "://" in str(name):
             return [(file.address, partial(stores.read, file)) for file in stores.files(str(name))]
         path = Path(name)
@@ -210,6 +221,13 @@ def digest_of(trace: Trace) -> str:
             values[np.isnan(values)] = np.nan
             digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()[:16]
+
+
+def _no_trace(given: object) -> TypeError:
+    return TypeError(
+        "traces must be a Trace, a file, a folder, an address, or a list of these, got an object of "
+        f"{type(given).__name__}: Trace.from_frame makes a trace of a frame"
+    )
 
 
 def _has_speed(trace: Trace) -> bool:

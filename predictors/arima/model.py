@@ -19,7 +19,7 @@ from paceline.predictors.arima.filter import StateSpace, state_space, states
 from paceline.predictors.averages.smoothed import speed_of_log
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import whole
+from paceline.predictors.ranges import driver_names, whole
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -112,7 +112,7 @@ class ARIMA(FleetPredictor):
             raise ValueError(f"method must be 'css' or 'likelihood', got {method!r}")
         super().__init__()
         self.order = order
-        self.drivers = None if drivers is None else tuple(drivers)
+        self.drivers = None if drivers is None else driver_names(drivers)
         self.method = method
         self.log_speed = log_speed
         self.order_ = UNFITTED_ORDER

@@ -27,6 +27,7 @@ from paceline.predictors.linear.inputs import (
 from paceline.predictors.linear.own import Own
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import Predictor
+from paceline.predictors.ranges import driver_names
 from paceline.predictors.report import Report
 
 FORGETTING = 0.998
@@ -62,7 +63,7 @@ class Pooled(NestedPredictor):
     def __init__(self, predictor: str | Predictor, drivers: Sequence[str] = ()) -> None:
         super().__init__()
         self.predictor = predictor
-        self.drivers = tuple(drivers)
+        self.drivers = driver_names(drivers)
         self._inner = (adopted(predictor),)
         self._asked: _Asked | None = None
 

@@ -27,6 +27,7 @@ from paceline.predictors.linear.inputs import (
     target_of,
 )
 from paceline.predictors.linear.recursive import learn
+from paceline.predictors.ranges import driver_names
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -81,7 +82,7 @@ class RLS(FleetPredictor):
         if not 0.9 < forgetting <= 1.0:
             raise ValueError(f"forgetting must lie in (0.9, 1], got {forgetting}")
         super().__init__()
-        self.drivers = None if drivers is None else tuple(drivers)
+        self.drivers = None if drivers is None else driver_names(drivers)
         self.forgetting = forgetting
         self.driver_names_: tuple[str, ...] = self.drivers or ()
         self._asked: tuple[Array, bytes, Array] | None = None

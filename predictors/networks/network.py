@@ -13,6 +13,7 @@ from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.ranges import driver_names
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -29,7 +30,7 @@ class Network(FleetPredictor):
 
     def __init__(self, drivers: Sequence[str] | None) -> None:
         super().__init__()
-        self.drivers = None if drivers is None else tuple(drivers)
+        self.drivers = None if drivers is None else driver_names(drivers)
         self.weights_: dict[str, Array] = {}
         self.driver_names_: tuple[str, ...] = self.drivers or ()
         self.driver_mean_ = np.zeros(len(self.driver_names_))

@@ -17,7 +17,7 @@ from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import whole
+from paceline.predictors.ranges import driver_names, whole
 from paceline.predictors.report import FASTEST, SLOWEST
 from paceline.predictors.trees.forest import MOST_STEPS, Trees
 
@@ -105,7 +105,7 @@ class Boosting(FleetPredictor):
         self.trees = trees
         self.leaves = leaves
         self.learning_rate = learning_rate
-        self.drivers = None if drivers is None else tuple(drivers)
+        self.drivers = None if drivers is None else driver_names(drivers)
         self.driver_names_: tuple[str, ...] = self.drivers or ()
         self.trees_: Trees | None = None
 
@@ -137,6 +137,7 @@ class Boosting(FleetPredictor):
             raise ValueError(
                 f"traces must hold at least {FEWEST_EXAMPLES} changes of speed to fit, got {len(target_N)}"
             )
+        self._require_known(inputs_NF)
         model = HistGradientBoostingRegressor(
             max_iter=self.trees,
             max_leaf_nodes=self.leaves,
@@ -151,6 +152,22 @@ class Boosting(FleetPredictor):
         self.trees_ = fresh if earlier is None else earlier.followed_by(fresh)
         self.reset(self.workers)
         return self
+
+    def _require_known(self, inputs_NF: Array) -> None:
+        """Refuse an input that no example knows: scikit-learn fails at it without naming it."""
+        names = [
+            *(f"the speed {k + 1} reports ago" for k in range(1, self.lags)),
+            *(f"the average with smoothing {smoothing}" for smoothing in SMOOTHINGS),
+            *(f"{name} now" for name in self.driver_names_),
+            *(f"{name} with a lag of {k + 1}" for k in range(self.driver_lags) for name in self.driver_names_),
+        ]
+        unknown_F = np.flatnonzero(np.isnan(inputs_NF).all(axis=0))
+        if missing := [names[f] for f in unknown_F]:
+            raise ValueError(
+                f"traces must hold every input of the trees at least once, but no worker's reports hold {missing[0]}"
+                f"{f' nor {len(missing) - 1} other inputs' if len(missing) > 1 else ''}: "
+                f"take fewer lags than {self.lags}, fewer driver_lags than {self.driver_lags}, or other drivers"
+            )
 
     def _examples(self, trace: Trace) -> tuple[Array, Array]:
         """Pass the trace through the serving code, so that fitting and serving see the same inputs."""

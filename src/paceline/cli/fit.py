@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from paceline.predictors import FleetPredictor
     from paceline.training import Source
 
+SUFFIX, DEFAULT_FILE = ".safetensors", "model.safetensors"
+
 MOST_LISTED = 10
 """Files listed as left out; the others are counted."""
 
@@ -36,7 +38,12 @@ FitTraces = Annotated[
 def fit(
     predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
     traces: FitTraces = None,
-    model: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.safetensors"),
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The model file to write. [default: model.safetensors, or none with --registry]"
+        ),
+    ] = None,
     start: Annotated[str | None, typer.Option(help="A model to go on from, such as yesterday's.")] = None,
     hold_out: Annotated[float, typer.Option(help="Share of the workers that decide when to stop.")] = 0.0,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder of checkpoints: called again, it goes on.")] = None,
@@ -58,6 +65,7 @@ def fit(
     from paceline.cli import sources
     from paceline.training import Bar, Moment, Scalars, fit, save_model
 
+    _check_outputs(model, registry, name, evaluate_on)
     source = sources.source(traces, "fit", strict=strict)
     together = "TORCHELASTIC_RUN_ID" in os.environ
     first = not together or os.environ.get("RANK") == "0"
@@ -87,14 +95,22 @@ def fit(
         return
     _say(source)
     out.print(escape(repr(fitted)))
+    if registry is None or model is not None:
+        file = save_model(fitted, model or Path(DEFAULT_FILE), fitted_on=", ".join(f.name for f in source.facts[:100]))
+        out.print(f"written to {file}; use it by its file name in evaluate and replay")
     if registry is not None:
         name = name or f"{predictor.split(':')[0]}-{time.strftime('%Y-%m-%d-%H%M%S')}"
         _add(registry, name, fitted, source, start or "", evaluate_on)
         out.print(f"added to {registry} as {escape(name)}: paceline models info {escape(name)} --registry {registry}")
-        return
-    names = [fact.name for fact in source.facts]
-    save_model(fitted, model, fitted_on=", ".join(names[:100]))
-    out.print(f"written to {model}; use it by its file name in evaluate and replay")
+
+
+def _check_outputs(model: Path | None, registry: Path | None, name: str | None, evaluate_on: list[str] | None) -> None:
+    """Refuse, before a long fit, what would have no effect or could not be found again."""
+    if model is not None and model.suffix != SUFFIX:
+        raise ValueError(f"--out must name a {SUFFIX} file, by which evaluate and replay know a model, got {model}")
+    alone = [option for option, given in (("--name", name), ("--trace", evaluate_on)) if given]
+    if registry is None and alone:
+        raise ValueError(f"{' and '.join(alone)} need --registry: only a model in a registry has a name and a card")
 
 
 def _say(source: Source) -> None:

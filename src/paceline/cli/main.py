@@ -172,7 +172,7 @@ def _traces_and_models(
     import pandas as pd
 
     from paceline.cli import sources
-    from paceline.training import fit as fitted_to
+    from paceline.training import fit as fit_to
 
     scored, fitted_on = sources.traces(traces, "held-out"), sources.traces(fit_on, "fit")
     both = sorted({trace.name for trace in scored} & {trace.name for trace in fitted_on})
@@ -185,7 +185,9 @@ def _traces_and_models(
         with err.status(f"fitting {escape(text)} ..."):
             began, model = time.perf_counter(), sources.predictor(text)
             try:
-                models[text] = model if sources.is_model(text) else fitted_to(model, fitted_on)
+                if sources.is_model(text):
+                    _require_unfitted(text, scored)
+                models[text] = model if sources.is_model(text) else fit_to(model, fitted_on)
                 seconds[text] = time.perf_counter() - began
             except ImportError as error:
                 missing[text] = error
@@ -193,3 +195,17 @@ def _traces_and_models(
         raise next(iter(missing.values()))
     skipped = [{"predictor": text, "reason": str(error)} for text, error in missing.items()]
     return scored, models, seconds, pd.DataFrame(skipped, columns=["predictor", "reason"])
+
+
+def _require_unfitted(model: str, scored: list[Trace]) -> None:
+    """Refuse to score a model on a trace that it was fitted to; where only names are known, warn of the same name."""
+    from paceline.eval.evaluation import unfitted
+    from paceline.training.registry import fitted_to
+
+    fitted = fitted_to(model)
+    unfitted(scored, fitted, model)
+    if same := sorted({fact.name for fact in fitted if not fact.digest} & {trace.name for trace in scored}):
+        err.print(
+            f"{escape(model)} was fitted to traces called {escape(printable(str(same)))}; a model file keeps names "
+            "alone, so if these are the same traces, its scores here flatter it"
+        )

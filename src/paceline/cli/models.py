@@ -29,7 +29,7 @@ def models_list(registry: In = HERE, as_json: AsJson = False) -> None:
     from paceline.training.registry import Registry
 
     models = _existing(Registry(registry))
-    print_rows("models", [_row(models, name) for name in models.names], as_json)
+    _print([_row(models, name) for name in models.names], as_json)
 
 
 @models_app.command("info")
@@ -63,7 +63,7 @@ def models_compare(
     rows = [_row(models, name) for name in names or models.names]
     entries = [models.entry(name) for name in names or models.names]
     measured = {tuple(f.digest for f in e.evaluation.data) for e in entries if e.evaluation is not None}
-    print_rows("models", sorted(rows, key=lambda row: row["rmse"]), as_json)
+    _print(sorted(rows, key=lambda row: row["rmse"]), as_json)
     if len(measured) > 1:
         out.print("These models were measured on different traces: compare them with paceline evaluate instead.")
 
@@ -83,7 +83,8 @@ def _row(models: Any, name: str) -> dict[str, Any]:
     entry, nan = models.entry(name), float("nan")
     measured = entry.evaluation
     return {
-        "model": ("> " if name == models.used else "  ") + name,
+        "model": name,
+        "in_use": name == models.used,
         "kind": entry.kind,
         "made": entry.made,
         "traces": len(entry.data),
@@ -92,6 +93,14 @@ def _row(models: Any, name: str) -> dict[str, Any]:
         "speed-up": measured.speed_up if measured else nan,
         "regret": measured.regret if measured else nan,
     }
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print models; in a table ``>`` marks the one in use."""
+    if not as_json:
+        rows = [{**row, "model": ("> " if row["in_use"] else "  ") + row["model"]} for row in rows]
+        rows = [{key: value for key, value in row.items() if key != "in_use"} for row in rows]
+    print_rows("models", rows, as_json)
 
 
 @models_app.command("export")
