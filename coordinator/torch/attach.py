@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -23,9 +24,10 @@ from paceline.coordinator.torch.reporting.likeness import different
 from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.sampled import drivers_for
 from paceline.coordinator.torch.weighing.hooks import ddp_of
-from paceline.coordinator.torch.weighing.listener import Weigh
+from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
 from paceline.coordinator.torch.weighing.terms import Items, Terms, terms_of
 from paceline.predictors import Auto, Predictor
+from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import Allowance
 from paceline.recording.drivers import Driver
 from paceline.recording.torch.marks import CPUMarks, marks_of
@@ -174,7 +176,8 @@ def attach(
         return _joined(known, model, (predictor, policy, timeout, workers, drivers, every), weigh)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
-    predictor = predictor or Auto()
+    predictor = Auto() if predictor is None else predictor
+    require_predictor(predictor)
     policy = _policy_for(model, balanced, policy)
     if isinstance(balanced, KnowsWork) and not isinstance(policy.lower, Mapping):
         balanced.least_samples = max(int(policy.lower), 1)
@@ -185,6 +188,7 @@ def attach(
     way = weigh if items is None else f"{weigh}, by terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
     names = agree(exchange, balanced, facts_of(balanced, predictor, policy, way, timeout, every), workers)
+    _say_unknown_bounds(policy, names)
     warning = different(exchange, getattr(balanced, "dataset", None))
     marks = marks_of(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
@@ -271,6 +275,18 @@ def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -
     if normalises and wanted.lower == 1 and loader.global_batch >= 2 * loader.world_size:
         return replace(wanted, lower=2)  # batch normalisation needs two samples for a variance
     return wanted
+
+
+def _say_unknown_bounds(policy: Policy, names: Sequence[str]) -> None:
+    """Warn of bounds of workers that are not there: names are easily mistyped, and a bound may keep memory free."""
+    bounds = [name for given in (policy.lower, policy.upper) if isinstance(given, Mapping) for name in given]
+    if unknown := sorted(set(bounds) - set(names)):
+        warnings.warn(
+            f"policy.lower or policy.upper bounds {unknown}, who are not among the workers {list(names)}: these bounds "
+            "change nothing",
+            BalanceWarning,
+            stacklevel=4,
+        )
 
 
 def _require_loader(loader: object) -> None:
