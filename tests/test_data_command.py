@@ -231,3 +231,13 @@ def test_evaluate_and_replay_draw_what_they_print(tmp_path):
     arguments = ["replay", "ewma", "-t", names[0], "-t", names[1], "--figure", str(tmp_path / "jobs")]
     assert runner.invoke(cli.app, arguments).exit_code == 0
     assert sorted(path.stem for path in (tmp_path / "jobs").iterdir()) == sorted(names)
+
+
+def test_a_table_with_columns_of_its_own_is_recognised_once_they_are_named(tmp_path):
+    (tmp_path / "LOG.csv").write_text("rank,iteration,duration_ms\n0,0,500\n1,0,250\n0,1,500\n1,1,250\n")
+    options = ["--with", "seconds=duration_ms", "unit=ms", "worker=rank", "samples=32"]
+    for source in (tmp_path / "LOG.csv", tmp_path):
+        run("load", source, "--out", tmp_path / "l.parquet", *options)
+        assert load(tmp_path / "l.parquet").speed.tolist() == [[64.0, 128.0]] * 2
+        (tmp_path / "l.parquet").unlink()
+    assert "is of no format that is recognised" in fails("info", tmp_path / "LOG.csv", "--with", "unit=ms")

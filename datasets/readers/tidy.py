@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,10 @@ MOST_ABOUT = 1 << 20
 
 
 def read_parquet(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield the trace of each file."""
-    yield from map(Trace.load, paths)
+    """Yield the trace of each file; one without a recorded job is named after its file, as a CSV is."""
+    for path in paths:
+        trace = Trace.load(path)
+        yield replace(trace, meta={"job": path.name.removesuffix(".parquet"), **trace.meta})
 
 
 def read_csv(
@@ -73,6 +76,18 @@ def read_csv(
             yield Trace.from_frame(table, unit=unit, start_unit=start_unit, meta=meta)
         except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
             raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+
+
+def is_csv_with(first: str, options: Mapping[str, object]) -> bool:
+    """Whether a file is plain CSV once these options name its columns; ``first`` is its beginning.
+
+    >>> is_csv_with("rank,iteration,duration_ms", {"worker": "rank", "seconds": "duration_ms", "samples": 32})
+    True
+    >>> is_csv_with("rank,iteration,duration_ms", {"seconds": "duration_ms"})
+    False
+    """
+    header = header_of(first)
+    return {options.get(name, name) for name in ("worker", "iteration")} <= set(header)
 
 
 def about(path: Path) -> Path:
@@ -152,6 +167,6 @@ FORMATS = (
         seen=OWN,
         read=read_csv,
         columns=REQUIRED,
-        recognises=lambda path, first: {"worker", "iteration"} <= set(header_of(first)),
+        recognises=lambda path, first: is_csv_with(first, {}),
     ),
 )
