@@ -18,7 +18,7 @@ from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.plain import plain_table
-from paceline.datasets.readers.restarts import continued, runs_of_rows
+from paceline.datasets.readers.restarts import continued, repeated_rows, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -115,7 +115,7 @@ def _kept(path: Path) -> dict[str, str]:
 
 
 def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
-    """Let the iterations of a job that was started again go on after its first run."""
+    """Drop rows that were written twice, and let a job that was started again go on after its first run."""
     import pandas as pd
 
     if not {"worker", "iteration"} <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
@@ -123,9 +123,14 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     step_N = table["iteration"].to_numpy()
     if not (step_N[1:] < step_N[:-1]).any():  # written iteration by iteration: no worker's steps go back
         return table
-    step_N = step_N.astype(np.float64)
-    run_N = runs_of_rows(pd.factorize(table["worker"])[0], step_N)  # an array of names would be as wide as the longest
-    if not run_N.any() or not np.isfinite(step_N).all():
+    step_N, code_N = step_N.astype(np.float64), pd.factorize(table["worker"])[0]  # names would be wider than numbers
+    if not np.isfinite(step_N).all():
+        return table
+    again_N = repeated_rows(code_N, step_N)
+    tally.rows("repeated rows of a worker and iteration, of which the first counts", again_N.sum())
+    table, step_N, code_N = table[~again_N], step_N[~again_N], code_N[~again_N]
+    run_N = runs_of_rows(code_N, step_N)
+    if not run_N.any():
         return table
     tally.restarts(run_N.max())
     return table.assign(iteration=continued(step_N, run_N))
