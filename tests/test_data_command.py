@@ -111,6 +111,16 @@ def test_check_says_what_balancing_gains_where_there_is_nothing_to_predict(strag
     assert "\x1b" not in said
 
 
+def test_check_shows_no_correlation_where_no_two_consecutive_iterations_were_reported(tmp_path):
+    seconds = np.full((400, 2), np.nan)
+    seconds[::2] = np.random.default_rng(0).uniform(0.9, 1.1, (200, 2))
+    path = Trace(np.ones((400, 2)), seconds).save(tmp_path / "thin.parquet")
+    said = run("check", path)
+    (row,) = [line for line in said.splitlines() if line.startswith("│ speed")]
+    assert row.split("│")[6].strip() == "-"
+    assert "two consecutive iterations" in said
+
+
 def test_check_tells_machines_the_same_numbers(straggling):
     (found,) = json.loads(run("check", straggling, "--json"))
     gain = found["balancing"]
