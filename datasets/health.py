@@ -276,8 +276,8 @@ def _concerns(found: Health, trace: Trace) -> Iterator[str]:
         yield f"no speed was measured: {_why_no_speed(trace)}"
     elif not _have_neighbours(trace.speed):
         yield (
-            "no worker reported two consecutive iterations, so whether its speed is noise cannot be said; if only every "
-            "N-th iteration was logged, number the logged ones 0, 1, 2, ..."
+            "no worker reported two consecutive iterations, so whether its speed is noise cannot be said; if only "
+            "every N-th iteration was logged, number the logged ones 0, 1, 2, ..."
         )
     if "absent" in trace.meta:
         yield f"no worker reported {trace.meta['absent']}"

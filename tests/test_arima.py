@@ -292,9 +292,7 @@ def test_a_driver_that_hardly_moved_while_fitted_does_no_harm_when_it_spikes():
 def thinned(trace, step):
     """The same job, of which only every ``step``-th iteration was logged."""
     kept = np.arange(len(trace))[:, None] % step == 0
-    return Trace(
-        np.where(kept, trace.samples, np.nan), np.where(kept, trace.seconds, np.nan), workers=trace.workers
-    )
+    return Trace(np.where(kept, trace.samples, np.nan), np.where(kept, trace.seconds, np.nan), workers=trace.workers)
 
 
 @pytest.mark.parametrize("step", [2, 3, 10])

@@ -214,3 +214,12 @@ def test_a_row_written_once_more_is_dropped_and_is_no_restart(copies, tmp_path):
     assert "restarts" not in trace.meta
     assert trace.meta["rows_dropped"] == str(len(copies))
     np.testing.assert_array_equal(trace.seconds, once.seconds)
+
+
+def test_a_mini_batch_written_once_more_later_is_no_restart(tmp_path):
+    rows = [f",{worker},25,{10 * step + 1},{400 + step}" for step in range(40) for worker in (0, 1)]
+    lines = [",worker,gpu,time,batch_time_norm", *rows[:42], rows[11], *rows[42:]]
+    (tmp_path / "job_1_norm.csv").write_text("\n".join(lines) + "\n")
+    (trace,) = read_traces(tmp_path / "job_1_norm.csv")
+    assert (len(trace), trace.meta["rows_dropped"]) == (40, "1")
+    assert "restarts" not in trace.meta

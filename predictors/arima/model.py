@@ -67,10 +67,10 @@ class ARIMA(FleetPredictor):
     ----------
     order
         Autoregressive lags p, differences d and moving-average lags q; ``None`` chooses p and q up to 2, at one
-        difference, by the corrected AIC over all workers (only q up to 1, with a warning, where most speeds follow a gap).
-        Without differences (d = 0) forecasts revert to the mean of
-        the fitted trace, which is wrong for a worker whose speed has settled elsewhere; forecasts of a worker that was
-        not fitted revert to the mean of its own speeds so far.
+        difference, by the corrected AIC over all workers (no p, q up to 1, and a warning where most speeds follow a
+        gap). Without differences (d = 0) forecasts revert to the mean of the fitted trace, which is wrong for a worker
+        whose speed has settled elsewhere; forecasts of a worker that was not fitted revert to the mean of its own
+        speeds so far.
     drivers
         Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     method
