@@ -160,9 +160,10 @@ def health(trace: Trace) -> Health:
 
 
 def ljung_box(values_TW: Array, lags: int = LAGS) -> Array:
-    """Return the probability that white noise has autocorrelations as large as these, ``[W]``; NaN for short series.
+    """Return the probability that white noise has autocorrelations as large as these, ``[W]``.
 
-    Missing values are left out of the sums. G. Ljung and G. Box, "On a measure of lack of fit in time series
+    It is NaN for short series, and where no two values are apart by one of the lags, as in a log of every second
+    iteration. Missing values are left out of the sums. G. Ljung and G. Box, "On a measure of lack of fit in time series
     models", Biometrika 65, 1978.
 
     >>> rng = np.random.default_rng(0)
@@ -201,7 +202,10 @@ def _series(name: str, values_TW: Array, with_speed: float = float("nan")) -> Se
 
 
 def autocorrelations(values_TW: Array, lags: int = LAGS) -> Array:
-    """Return each worker's correlation with itself one lag ago and more, ``[H, W]``; NaN for a constant series."""
+    """Return each worker's correlation with itself one lag ago and more, ``[H, W]``.
+
+    It is NaN for a constant series, and where no two values are that far apart.
+    """
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.stack([_autocorrelation(values_TW, lag) for lag in range(1, lags + 1)])
@@ -209,8 +213,9 @@ def autocorrelations(values_TW: Array, lags: int = LAGS) -> Array:
 
 def _autocorrelation(values_TW: Array, lag: int) -> Array:
     centred_TW = values_TW - np.nanmean(values_TW, axis=0)
-    products_W = np.nansum(centred_TW[lag:] * centred_TW[:-lag], axis=0)
-    return np.asarray(products_W / np.nansum(centred_TW**2, axis=0))
+    products_TW = centred_TW[lag:] * centred_TW[:-lag]
+    seen_W = np.isfinite(products_TW).any(axis=0)  # the sum of no products is 0, which would look like noise
+    return np.where(seen_W, np.nansum(products_TW, axis=0) / np.nansum(centred_TW**2, axis=0), np.nan)
 
 
 def _correlation(driver_TW: Array, log_speed_TW: Array) -> float:
@@ -268,7 +273,12 @@ def _concerns(found: Health, trace: Trace) -> Iterator[str]:
     if "derived" in trace.meta:
         yield f"speeds are derived, not measured: {trace.meta['derived']}"
     if not any(one.name == "speed" for one in found.series):
-        yield "no speed was measured: the trace only has usage"
+        yield f"no speed was measured: {_why_no_speed(trace)}"
+    elif not _have_neighbours(trace.speed):
+        yield (
+            "no worker reported two consecutive iterations, so whether its speed is noise cannot be said; if only "
+            "every N-th iteration was logged, number the logged ones 0, 1, 2, ..."
+        )
     if "absent" in trace.meta:
         yield f"no worker reported {trace.meta['absent']}"
     if "restarts" in trace.meta:
@@ -283,6 +293,20 @@ def _concerns(found: Health, trace: Trace) -> Iterator[str]:
         yield f"{sentence(still)}, and change otherwise: what measured them may have stopped"
     for one in found.series:
         yield from _about_series(one, "speed" if one.name == "speed" else f"driver {one.name}", found.workers)
+
+
+def _why_no_speed(trace: Trace) -> str:
+    if trace.driver_names and np.isnan(trace.samples).all() and np.isnan(trace.seconds).all():
+        return "the trace only has usage"
+    for name, panel_TW in (("samples", trace.samples), ("seconds", trace.seconds)):
+        if not (panel_TW > 0).any():
+            return f"all its {name} are {'missing' if np.isnan(panel_TW).all() else 'missing or 0'}"
+    return "no worker reported samples and seconds of the same iteration"
+
+
+def _have_neighbours(speed_TW: Array) -> bool:
+    known_TW = np.isfinite(speed_TW)
+    return len(known_TW) == 1 or bool((known_TW[1:] & known_TW[:-1]).any())
 
 
 def _about_series(one: Series, name: str, workers: int) -> Iterator[str]:

@@ -287,3 +287,30 @@ def test_a_driver_that_hardly_moved_while_fitted_does_no_harm_when_it_spikes():
         model.observe(Report(trace.samples[k], trace.seconds[k], drivers=trace.drivers[k]))
     spiked = model.predict([[8.0], [8.0]]).speed
     assert spiked[1] < 2.0 * np.exp(log_TW[:, 1].max())
+
+
+def thinned(trace, step):
+    """The same job, of which only every ``step``-th iteration was logged."""
+    kept = np.arange(len(trace))[:, None] % step == 0
+    return Trace(np.where(kept, trace.samples, np.nan), np.where(kept, trace.seconds, np.nan), workers=trace.workers)
+
+
+@pytest.mark.parametrize("step", [2, 3, 10])
+def test_a_job_logged_every_few_iterations_is_warned_of_and_fitted_as_well_as_a_local_level(step):
+    rng = np.random.default_rng(step)
+    level_TW = np.cumsum(rng.normal(0, 0.005, (3000, 2)), axis=0)
+    whole = trace_of(100.0 * np.exp(level_TW + rng.normal(0, 0.05, (3000, 2))), np.zeros((3000, 2, 2)))
+    dense = ARIMA(drivers=()).fit([whole.select(slice(1500))])
+    with pytest.warns(UserWarning, match="only 0 of .* speeds follow one of the iteration before"):
+        sparse = ARIMA(drivers=()).fit([thinned(whole.select(slice(1500)), step)])
+    assert scored(sparse, whole, start=1500) < 1.05 * scored(dense, whole, start=1500)
+
+
+def test_gaps_do_not_let_the_fit_see_the_value_after_them():
+    """Of a random walk that is logged now and then, no change can be foretold from the one before."""
+    rng = np.random.default_rng(0)
+    value_TN = np.cumsum(rng.normal(size=(4000, 1)), axis=0)
+    value_TN[1::2] = np.nan
+    fit, loss = fit_css(value_TN, np.zeros((4000, 1, 0)), (1, 1, 0))
+    assert fit.ar == pytest.approx([0.0], abs=0.05)
+    assert loss == pytest.approx(2.0, rel=0.1)

@@ -186,3 +186,22 @@ def test_a_predictor_named_like_one_of_ours_is_compared_with_it_and_does_not_rep
     error = {row["predictor"]: row["rmse"] for row in tables["overall"]}
     assert error["random.py:EWMA"] > 2 * error["ewma"]
     assert sys.modules["random"] is before
+
+
+def test_plain_files_are_evaluated_under_their_names_and_paths_tell_equal_names_apart(tmp_path, fitting):
+    frame = checks.example_trace(120).to_frame()
+    for folder in ("one", "two"):
+        (tmp_path / "jobs" / folder).mkdir(parents=True)
+        frame.to_csv(tmp_path / "jobs" / folder / "a.csv", index=False)
+        frame.to_parquet(tmp_path / "jobs" / folder / f"{folder}.parquet")
+    expected = {"one", "two", "one/a.csv", "two/a.csv"}
+    files = [str(file) for file in (tmp_path / "jobs").glob("*/*")]
+    for named_as in ([str(tmp_path / "jobs")], files):
+        options = [part for name in named_as for part in ("-t", name)]
+        tables = json.loads(run("evaluate", "ewma", *options, "-f", fitting, "--json"))
+        assert {row["trace"] for row in tables["per trace"]} == expected
+
+
+def test_one_file_named_twice_is_refused(capsys, monkeypatch, trace, fitting):
+    error = fails(capsys, monkeypatch, "evaluate", "ewma", "-t", trace, "-t", trace, "-f", fitting)
+    assert "traces must have different names" in error

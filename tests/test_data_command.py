@@ -111,6 +111,16 @@ def test_check_says_what_balancing_gains_where_there_is_nothing_to_predict(strag
     assert "\x1b" not in said
 
 
+def test_check_shows_no_correlation_where_no_two_consecutive_iterations_were_reported(tmp_path):
+    seconds = np.full((400, 2), np.nan)
+    seconds[::2] = np.random.default_rng(0).uniform(0.9, 1.1, (200, 2))
+    path = Trace(np.ones((400, 2)), seconds).save(tmp_path / "thin.parquet")
+    said = run("check", path)
+    (row,) = [line for line in said.splitlines() if line.startswith("│ speed")]
+    assert row.split("│")[6].strip() == "-"
+    assert "two consecutive iterations" in said
+
+
 def test_check_tells_machines_the_same_numbers(straggling):
     (found,) = json.loads(run("check", straggling, "--json"))
     gain = found["balancing"]
@@ -231,3 +241,13 @@ def test_evaluate_and_replay_draw_what_they_print(tmp_path):
     arguments = ["replay", "ewma", "-t", names[0], "-t", names[1], "--figure", str(tmp_path / "jobs")]
     assert runner.invoke(cli.app, arguments).exit_code == 0
     assert sorted(path.stem for path in (tmp_path / "jobs").iterdir()) == sorted(names)
+
+
+def test_a_table_with_columns_of_its_own_is_recognised_once_they_are_named(tmp_path):
+    (tmp_path / "LOG.csv").write_text("rank,iteration,duration_ms\n0,0,500\n1,0,250\n0,1,500\n1,1,250\n")
+    options = ["--with", "seconds=duration_ms", "unit=ms", "worker=rank", "samples=32"]
+    for source in (tmp_path / "LOG.csv", tmp_path):
+        run("load", source, "--out", tmp_path / "l.parquet", *options)
+        assert load(tmp_path / "l.parquet").speed.tolist() == [[64.0, 128.0]] * 2
+        (tmp_path / "l.parquet").unlink()
+    assert "is of no format that is recognised" in fails("info", tmp_path / "LOG.csv", "--with", "unit=ms")

@@ -117,3 +117,27 @@ def test_recorded_jobs_have_something_to_predict():
     (speed,) = (one for one in found.series if one.name == "speed")
     assert speed.predictable == 1.0
     assert speed.lag_one > 0.3
+
+
+@pytest.mark.parametrize("step", [2, 3, 7])
+def test_nothing_is_said_of_noise_where_no_two_consecutive_iterations_were_reported(step):
+    thinned = walk()
+    thinned[np.arange(len(thinned)) % step > 0] = NAN
+    found = health(trace_of(thinned))
+    assert np.isnan([found.series[0].lag_one, found.series[0].predictable, found.series[0].repeated]).all()
+    assert any("no worker reported two consecutive iterations" in concern for concern in found.concerns)
+    assert not any("white noise" in concern for concern in found.concerns)
+    assert not any("consecutive" in concern for concern in health(trace_of(walk())).concerns)
+
+
+@pytest.mark.parametrize(
+    ("samples", "seconds", "why"),
+    [
+        ([[0], [0]], [[1], [1]], "all its samples are missing or 0"),
+        ([[NAN], [NAN]], [[1], [1]], "all its samples are missing"),
+        ([[8], [8]], [[NAN], [0]], "all its seconds are missing or 0"),
+        ([[8], [NAN]], [[NAN], [1]], "no worker reported samples and seconds of the same iteration"),
+    ],
+)
+def test_the_true_cause_is_said_where_there_is_no_speed(samples, seconds, why):
+    assert f"no speed was measured: {why}" in health(Trace(samples, seconds)).concerns

@@ -200,3 +200,26 @@ def test_frozen_drivers_are_counted_for_any_format(tmp_path):
     (trace,) = read_traces(tmp_path / "machine_usage.csv")
     assert trace.meta["frozen"] == "all drivers stand still for 70 iterations of m"
     assert any("70 iterations of m" in concern for concern in health(trace).concerns)
+
+
+@pytest.mark.parametrize("copies", [[100], [100, 101], [150, 100]], ids=str)
+def test_a_row_written_once_more_is_dropped_and_is_no_restart(copies, tmp_path):
+    rows = [f"{worker},{step},32,{0.5 + step / 1000}" for step in range(400) for worker in ("w0", "w1")]
+    (tmp_path / "job.csv").write_text("\n".join(["worker,iteration,samples,seconds", *rows]) + "\n")
+    (once,) = read_traces(tmp_path / "job.csv")
+    again = [rows[2 * step + 1] for step in copies]
+    lines = ["worker,iteration,samples,seconds", *rows[:402], *again, *rows[402:]]
+    (tmp_path / "job.csv").write_text("\n".join(lines) + "\n")
+    (trace,) = read_traces(tmp_path / "job.csv")
+    assert "restarts" not in trace.meta
+    assert trace.meta["rows_dropped"] == str(len(copies))
+    np.testing.assert_array_equal(trace.seconds, once.seconds)
+
+
+def test_a_mini_batch_written_once_more_later_is_no_restart(tmp_path):
+    rows = [f",{worker},25,{10 * step + 1},{400 + step}" for step in range(40) for worker in (0, 1)]
+    lines = [",worker,gpu,time,batch_time_norm", *rows[:42], rows[11], *rows[42:]]
+    (tmp_path / "job_1_norm.csv").write_text("\n".join(lines) + "\n")
+    (trace,) = read_traces(tmp_path / "job_1_norm.csv")
+    assert (len(trace), trace.meta["rows_dropped"]) == (40, "1")
+    assert "restarts" not in trace.meta

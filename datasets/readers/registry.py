@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +112,7 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
-    for chosen, files in jobs_of(path, format):
+    for chosen, files in jobs_of(path, format, options=options):
         yield from read_job(chosen, files, **options)
 
 
@@ -174,8 +174,10 @@ def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:
     return fitting[0].read(path)
 
 
-def recognise(path: str | Path) -> Format:
+def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> Format:
     """Return the format of a file, from its name and its first bytes.
+
+    A table of no format is plain CSV if ``options`` name the columns of its workers and iterations.
 
     Raises
     ------
@@ -185,6 +187,8 @@ def recognise(path: str | Path) -> Format:
     path = Path(path)
     text = head(path)
     fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
+    if not fitting and tidy.is_csv_with(text, options or {}):
+        return FORMATS["csv"]
     if described := [one.name for one in TABLES.values() if not fitting and one.fits(path, text)]:
         raise ValueError(f"{path}: is the table {described[0]}, which holds no series; read it with read_table")
     if len(fitting) > 1:
@@ -203,22 +207,31 @@ def _logged(file: Path, why: ValueError) -> None:
 
 
 def jobs_of(
-    path: Path, name: str | None = None, left_out: Callable[[Path, ValueError], None] = _logged
+    path: Path,
+    name: str | None = None,
+    left_out: Callable[[Path, ValueError], None] = _logged,
+    options: Mapping[str, object] | None = None,
 ) -> Iterator[tuple[Format, list[Path]]]:
-    """Yield the jobs of a file or a folder, each with its format; ``left_out`` is called for files of none."""
+    """Yield the jobs of a file or a folder, each with its format; ``left_out`` is called for files of none.
+
+    ``options`` are those to read with: see :func:`recognise`.
+    """
     if path.is_dir():
-        yield from _jobs_in(path, name, left_out)
+        yield from _jobs_in(path, name, left_out, options)
     else:
-        yield (recognise(path) if name is None else _named(name)), [path]
+        yield (recognise(path, options) if name is None else _named(name)), [path]
 
 
 def _jobs_in(
-    folder: Path, name: str | None, left_out: Callable[[Path, ValueError], None]
+    folder: Path,
+    name: str | None,
+    left_out: Callable[[Path, ValueError], None],
+    options: Mapping[str, object] | None,
 ) -> Iterator[tuple[Format, list[Path]]]:
     jobs: dict[tuple[str, Path, str], list[Path]] = {}
     for file in _files_below(folder):
         try:
-            chosen = recognise(file)
+            chosen = recognise(file, options)
         except ValueError as error:
             left_out(file, error)
             continue

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array, Mask, Sizes
 
 COUNTED_AT_ONCE = 10.0
 """A run's first increment, if it exceeds the usual one by this factor, is a resumed total and no increment."""
@@ -60,6 +60,34 @@ def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
     total_N = np.cumsum(back_N)
     run_N[written_N] = total_N - np.maximum.accumulate(np.where(first_N, total_N, 0))
     return run_N
+
+
+def repeated_rows(worker_N: NDArray[Any], step_N: Array) -> Mask:
+    """Return the rows that repeat steps of a worker which then goes on where it was: they were written twice.
+
+    After a restart a worker reaches the step at which it was once more; after a repeat it goes on with the next one.
+
+    >>> repeated_rows(np.array(["a"] * 6), np.array([0, 1, 2, 0, 3, 4.0]))
+    array([False, False, False,  True, False, False])
+    >>> repeated_rows(np.array(["a"] * 7), np.array([0, 1, 2, 0, 1, 2, 3.0])).any()
+    np.False_
+    """
+    steps, place_N = np.unique(step_N, return_inverse=True)
+    code_N = np.unique(worker_N, return_inverse=True)[1]
+    written_N = np.argsort(code_N, kind="stable")  # by worker, each in the order of writing
+    pair_N = (code_N * len(steps) + place_N)[written_N]  # a number for each worker and step, in their order
+    behind_N = pair_N < np.maximum.accumulate(pair_N)
+    seen_N = np.ones(len(pair_N), dtype=bool)
+    seen_N[np.unique(pair_N, return_index=True)[1]] = False
+    # Rows behind belong to the row ahead before them; the next row ahead says whether the worker went on from there.
+    ahead_A = np.flatnonzero(~behind_N)
+    after_N = np.cumsum(~behind_N) - 1
+    code_A = code_N[written_N][ahead_A]
+    went_on_A = np.append((np.diff(pair_N[ahead_A]) > 0) & (np.diff(code_A) == 0), False)
+    went_on_A[after_N[behind_N & ~seen_N]] = False  # rows that are only late are no repeats
+    repeated_N = np.empty(len(pair_N), dtype=bool)
+    repeated_N[written_N] = behind_N & went_on_A[after_N]
+    return repeated_N
 
 
 def increments(total_T: Array, run_T: Sizes) -> Array:

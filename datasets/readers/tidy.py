@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.plain import plain_table
-from paceline.datasets.readers.restarts import continued, runs_of_rows
+from paceline.datasets.readers.restarts import continued, repeated_rows, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -29,8 +30,10 @@ MOST_ABOUT = 1 << 20
 
 
 def read_parquet(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield the trace of each file."""
-    yield from map(Trace.load, paths)
+    """Yield the trace of each file; one without a recorded job is named after its file, as a CSV is."""
+    for path in paths:
+        trace = Trace.load(path)
+        yield replace(trace, meta={"job": path.name.removesuffix(".parquet"), **trace.meta})
 
 
 def read_csv(
@@ -75,6 +78,18 @@ def read_csv(
             raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
+def is_csv_with(first: str, options: Mapping[str, object]) -> bool:
+    """Whether a file is plain CSV once these options name its columns; ``first`` is its beginning.
+
+    >>> is_csv_with("rank,iteration,duration_ms", {"worker": "rank", "seconds": "duration_ms", "samples": 32})
+    True
+    >>> is_csv_with("rank,iteration,duration_ms", {"seconds": "duration_ms"})
+    False
+    """
+    header = header_of(first)
+    return {options.get(name, name) for name in ("worker", "iteration")} <= set(header)
+
+
 def about(path: Path) -> Path:
     """Return the file beside a CSV that keeps what its table cannot hold: licence, units, source, ..."""
     return path.with_name(f"{path.name}.meta.json")
@@ -100,7 +115,7 @@ def _kept(path: Path) -> dict[str, str]:
 
 
 def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
-    """Let the iterations of a job that was started again go on after its first run."""
+    """Drop rows that were written twice, and let a job that was started again go on after its first run."""
     import pandas as pd
 
     if not {"worker", "iteration"} <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
@@ -108,9 +123,14 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     step_N = table["iteration"].to_numpy()
     if not (step_N[1:] < step_N[:-1]).any():  # written iteration by iteration: no worker's steps go back
         return table
-    step_N = step_N.astype(np.float64)
-    run_N = runs_of_rows(pd.factorize(table["worker"])[0], step_N)  # an array of names would be as wide as the longest
-    if not run_N.any() or not np.isfinite(step_N).all():
+    step_N, code_N = step_N.astype(np.float64), pd.factorize(table["worker"])[0]  # names would be wider than numbers
+    if not np.isfinite(step_N).all():
+        return table
+    again_N = repeated_rows(code_N, step_N)
+    tally.rows("repeated rows of a worker and iteration, of which the first counts", again_N.sum())
+    table, step_N, code_N = table[~again_N], step_N[~again_N], code_N[~again_N]
+    run_N = runs_of_rows(code_N, step_N)
+    if not run_N.any():
         return table
     tally.restarts(run_N.max())
     return table.assign(iteration=continued(step_N, run_N))
@@ -152,6 +172,6 @@ FORMATS = (
         seen=OWN,
         read=read_csv,
         columns=REQUIRED,
-        recognises=lambda path, first: {"worker", "iteration"} <= set(header_of(first)),
+        recognises=lambda path, first: is_csv_with(first, {}),
     ),
 )

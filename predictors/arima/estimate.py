@@ -31,6 +31,9 @@ FIRST_DAMPING, LARGEST_DAMPING = 1e-4, 1e3
 NEGLIGIBLE = 1e-17
 """Share of a past innovation below which it is dropped: less than the rounding error of float64."""
 
+START_MOVING_AVERAGE = -0.5
+"""The first moving-average coefficient of a start of its own: differenced speeds mostly have a negative one."""
+
 LONG_AUTOREGRESSION = 8
 """Lags of the autoregression whose residuals approximate the innovations at the start (Hannan and Rissanen).
 
@@ -57,8 +60,8 @@ class Coefficients:
 def fit_css(value_TN: Array, drivers_TND: Array, order: Order) -> tuple[Coefficients, float]:
     """Return the coefficients with the least sum of squared innovations, and the mean of those squares.
 
-    Values and innovations before the first iteration count as zero. A straight line bridges a gap (NaN) in the values,
-    and in the drivers beside it; the innovations of a gap do not count.
+    Values and innovations before the first iteration count as zero. In a gap (NaN) of the values the last value holds,
+    and so do the drivers beside it; the innovations of a gap do not count.
 
     Raises
     ------
@@ -209,7 +212,7 @@ class _Panel:
         return _solved(*self.products(columns, target_TN), np.zeros(int(self.group_N.max()) + 1))
 
     def start(self) -> tuple[Array, Array]:
-        """Return the best of three starts (no memory, autoregression only, both) for each group, and the losses."""
+        """Return the best of several starts for each group (none, one or both kinds of memory), and the losses."""
         drivers_GD = self.regressed(list(np.moveaxis(self.drivers_TND, 2, 0)), self.value_TN)
         error_TN = self.errors(drivers_GD[self.group_N])
         groups = len(drivers_GD)
@@ -221,6 +224,9 @@ class _Panel:
             innovation_TN = error_TN - sum(lag_TN * weight_N for lag_TN, weight_N in explained)
             both = [*_lags(error_TN, self.p), *_lags(innovation_TN, self.q)]
             starts.append(self.regressed(both, error_TN))
+            # With every other value missing, no memory is a saddle: no lag of one is ever seen, and a fit would stay.
+            starts.append(np.zeros((groups, self.p + self.q)))
+            starts[-1][:, self.p] = START_MOVING_AVERAGE
         # The loss has several minima with moving averages, so the best of several starts is taken for each group.
         at_SGK = np.stack([self.allowed(np.concatenate([drivers_GD, start], axis=1)) for start in starts])
         loss_SG = np.stack([self.loss(self.innovations(at_GK)) for at_GK in at_SGK])
@@ -320,14 +326,15 @@ def _bounded(coefficients_GK: Array, largest: float) -> Array:
 
 
 def _bridged(panel_TNK: Array, missing_TN: NDArray[np.bool_]) -> Array:
-    """Return the panel with straight lines across gaps, held before the first value and after the last.
+    """Return the panel with the last value held in gaps, and the first one before it.
 
+    No later value enters: a straight line to the next one would foretell it, and the fit would learn to read that off.
     The drivers are bridged wherever the values are: a bridged value beside a measured driver would look like a jump.
     """
     bridged_TNK = panel_TNK.copy()
     times = np.arange(len(panel_TNK))
     for n in np.flatnonzero(missing_TN.any(axis=0)):
         known = np.flatnonzero(~missing_TN[:, n])
-        for k in range(panel_TNK.shape[2]):
-            bridged_TNK[:, n, k] = np.interp(times, known, panel_TNK[known, n, k]) if len(known) else 0.0
+        last_T = np.maximum(np.searchsorted(known, times, side="right") - 1, 0)
+        bridged_TNK[:, n] = panel_TNK[known[last_T], n] if len(known) else 0.0
     return bridged_TNK

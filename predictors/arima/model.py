@@ -5,6 +5,7 @@ Axes: T iterations, W workers, N fitted series, D drivers, S states.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -33,6 +34,15 @@ UNFITTED_MOVING_AVERAGE = -0.7
 ORDERS: tuple[Order, ...] = tuple((p, 1, q) for p in range(3) for q in range(3))
 """The orders that are tried when none is given. All are differenced, because speeds jump and settle at new levels."""
 
+SPARSE_ORDERS: tuple[Order, ...] = ((0, 1, 0), (0, 1, 1))
+"""The orders that are tried if few speeds follow one another: how one iteration acts on the next cannot be seen then.
+
+Of a local level, which these are, speeds any number of iterations apart tell the coefficient.
+"""
+
+FEWEST_CONSECUTIVE = 0.5
+"""Share of a worker's speeds that follow another of the iteration before, below which they are sparse."""
+
 SPEEDS_PER_COEFFICIENT = 10
 """A worker with fewer speeds than this per coefficient gets the coefficients fitted to all workers."""
 
@@ -57,9 +67,10 @@ class ARIMA(FleetPredictor):
     ----------
     order
         Autoregressive lags p, differences d and moving-average lags q; ``None`` chooses p and q up to 2, at one
-        difference, by the corrected AIC over all workers. Without differences (d = 0) forecasts revert to the mean of
-        the fitted trace, which is wrong for a worker whose speed has settled elsewhere; forecasts of a worker that was
-        not fitted revert to the mean of its own speeds so far.
+        difference, by the corrected AIC over all workers (no p, q up to 1, and a warning where most speeds follow a
+        gap). Without differences (d = 0) forecasts revert to the mean of the fitted trace, which is wrong for a worker
+        whose speed has settled elsewhere; forecasts of a worker that was not fitted revert to the mean of its own
+        speeds so far.
     drivers
         Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     method
@@ -219,9 +230,10 @@ class ARIMA(FleetPredictor):
             self.driver_names_ = survey.shared_drivers(self.drivers)
             self.driver_mean_, self.driver_scale_ = survey.mean_and_scale(self.driver_names_)
         names, value_TN, drivers_TND = self._panel(traces)
+        sparse = _are_sparse(value_TN)
         earlier = (dict(self.coefficients_), dict(self.constants_)) if fitting.warm else ({}, {})
         if not fitting.warm:
-            self.order_ = self.order or _chosen_order(value_TN, drivers_TND)
+            self.order_ = self.order or _chosen_order(value_TN, drivers_TND, SPARSE_ORDERS if sparse else ORDERS)
         differences = self.order_[1]
         pooled, _ = fit_css(*_centred(value_TN, drivers_TND, differences), self.order_)
         self.coefficients_ = {POOLED: pooled}
@@ -345,14 +357,29 @@ def _explained(standard_WD: Array, coefficients_WD: Array) -> Array:
     return np.asarray((standard_WD * coefficients_WD).sum(axis=1))
 
 
-def _chosen_order(value_TN: Array, drivers_TND: Array) -> Order:
+def _are_sparse(value_TN: Array) -> bool:
+    """Whether too few speeds follow another of the iteration before to learn lags from; if so, warn."""
+    known_TN = np.isfinite(value_TN)
+    follow = int((known_TN[1:] & known_TN[:-1]).sum())
+    speeds = int(known_TN.sum()) - int(known_TN.any(axis=0).sum())  # the first of a worker follows none
+    if follow >= FEWEST_CONSECUTIVE * speeds:
+        return False
+    warnings.warn(
+        f"only {follow} of {speeds} speeds follow one of the iteration before, so ARIMA cannot learn how one iteration "
+        "acts on the next; if only every N-th iteration was logged, number the logged ones 0, 1, 2, ...",
+        stacklevel=2,
+    )
+    return True
+
+
+def _chosen_order(value_TN: Array, drivers_TND: Array, orders: Sequence[Order]) -> Order:
     """Return the order with the least corrected AIC, fitted to all series together."""
 
     def criterion(order: Order) -> float:
         fit, loss = fit_css(value_TN, drivers_TND, order)
         return corrected_aic(loss, int(np.isfinite(value_TN).sum()), len(fit.vector))
 
-    return min(ORDERS, key=criterion)
+    return min(orders, key=criterion)
 
 
 def _centred(value_TN: Array, drivers_TND: Array, differences: int) -> tuple[Array, Array]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from paceline.cli.own import is_own, own_predictor
 from paceline.datasets import Trace, readers, recorded
+from paceline.datasets.readers.registry import jobs_of, read_job
 from paceline.predictors import FleetPredictor, named
 from paceline.training import Source, load_model
 from paceline.training.registry import Registry, is_registry
@@ -48,8 +50,43 @@ def trace(name: str) -> Trace:
 
 
 def traces(names: Sequence[str] | None, split: str) -> list[Trace]:
-    """Return all traces of those named, or the recorded ones of a split when none is named."""
-    return [one for name in names for one in find_traces(name)] if names else recorded.load_split(split)
+    """Return all traces of those named, or the recorded ones of a split when none is named.
+
+    Traces of different files that have the same name are named by as much of their paths as tells them apart.
+    """
+    if not names:
+        return recorded.load_split(split)
+    return _told_apart([found for name in names for found in _with_files(name)])
+
+
+def _with_files(name: str) -> Iterator[tuple[Trace, Path | None]]:
+    """Yield the traces of a name, each with its file if it has one."""
+    path = Path(name)
+    if not path.exists():
+        yield from ((one, None) for one in find_traces(name))
+        return
+    for chosen, files in jobs_of(path):
+        yield from ((one, files[0].resolve()) for one in read_job(chosen, files))
+
+
+def _told_apart(found: Sequence[tuple[Trace, Path | None]]) -> list[Trace]:
+    """Return the traces, renamed where different files hold traces of one name."""
+    files: dict[str, set[Path]] = {}
+    for one, file in found:
+        if file is not None:
+            files.setdefault(one.name, set()).add(file)
+    return [
+        one if file is None or len(files[one.name]) == 1 else _named_by_path(one, file, files[one.name] - {file})
+        for one, file in found
+    ]
+
+
+def _named_by_path(one: Trace, file: Path, others: set[Path]) -> Trace:
+    tails = ("/".join(file.parts[-depth:]) for depth in range(1, len(file.parts) + 1))
+    tail = next(tail for tail in tails if not any(other.as_posix().endswith(f"/{tail}") for other in others))
+    # A file may hold several traces: then its path alone is no name.
+    name = tail if file.name.startswith(f"{one.name}.") else f"{tail}/{one.name}"
+    return replace(one, meta={**one.meta, "job": name})
 
 
 def source(names: Sequence[str] | None, split: str, *, strict: bool = False) -> Source:
