@@ -177,7 +177,8 @@ def attach(
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = Auto() if predictor is None else predictor
-    require_predictor(predictor)
+    if isinstance(predictor, type) or not hasattr(predictor, "predict"):  # one's own may have no more than a job calls
+        require_predictor(predictor)
     policy = _policy_for(model, balanced, policy)
     if isinstance(balanced, KnowsWork) and not isinstance(policy.lower, Mapping):
         balanced.least_samples = max(int(policy.lower), 1)
