@@ -27,7 +27,7 @@ def test_a_bound_of_a_worker_that_is_not_there_is_said(script):
         attach(*script, policy=Policy(upper={"rank7": 5, "a": 20}), workers=["a"])
 
 
-def test_bounds_of_workers_that_are_there_are_no_matter(script):
+def test_bounds_of_workers_that_are_there_are_not_warned_of(script):
     with warnings.catch_warnings():
         warnings.simplefilter("error", BalanceWarning)
         attach(*script, policy=Policy(upper={"a": 20}), workers=["a"])

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.coordinator.torch.weighing.dealt import Dealt
-from paceline.coordinator.torch.weighing.handed import Handed, Sight, lengths
+from paceline.coordinator.torch.weighing.handed import Handed
+from paceline.coordinator.torch.weighing.sight import Sight, lengths
 
 GLOBAL_BATCH = 12
 
@@ -128,6 +129,15 @@ def test_slices_of_one_dataset_do_not_tell_batches_apart_and_copies_do_not_eithe
     assert handed.given([6], [3], sight, [whole[12:]]).share == 0.1
     assert handed.guessed
     assert handed.given([6], [3], sight, [whole[12:] + 1]).share == 0.2
+
+
+@pytest.mark.parametrize("odd", [torch.eye(6).to_sparse(), torch.zeros(0, 3), torch.zeros(6, 3, device="meta")])
+def test_tensors_without_a_place_in_memory_of_their_own_do_not_tell_batches_apart(odd):
+    batches = [(torch.zeros(6, 3), odd.clone()) for _ in range(3)]
+    handed, sight = handed_with(*batches), Sight()
+    shares = [handed.given([6], [3], sight, [x + 1, odd.clone()]).share for x, _ in batches[:2]]
+    assert shares == [0.1, 0.2]
+    assert handed.given([6], [3], sight, list(batches[2])).share == 0.3
 
 
 def test_a_batch_of_which_rows_were_dropped_weighs_by_what_is_left():

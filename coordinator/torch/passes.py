@@ -18,8 +18,9 @@ from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reporting.reports import LEAST
 from paceline.coordinator.torch.weighing.dealt import Dealt
-from paceline.coordinator.torch.weighing.handed import FAR_AHEAD, Handed, Sight, Turn, lengths
+from paceline.coordinator.torch.weighing.handed import FAR_AHEAD, Handed, Turn
 from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
+from paceline.coordinator.torch.weighing.sight import Sight, lengths
 from paceline.coordinator.torch.weighing.terms import Items
 
 TINY = 1e-300
@@ -115,7 +116,6 @@ class Passes(ABC):
         """
         began = time.thread_time()
         rows, second = lengths(args, kwargs)
-        waiting = self._handed.in_flight
         turn = self._handed.given(rows, second, sight, [*args, *kwargs.values()])
         if turn.fresh:
             self._require_scaled()
@@ -137,7 +137,7 @@ class Passes(ABC):
             self._foreign = True
             if turn.fresh:  # in a form in which it cannot be seen: it is the next in order, which is warned about
                 self._batch_turn = replace(turn, share=self._handed.weight)
-        self._say_what_is_unseen(turn, rows, waiting)
+        self._say_what_is_unseen(turn, rows)
         self._spent += time.thread_time() - began
         return turn
 
@@ -204,7 +204,7 @@ class Passes(ABC):
                 "samples count as much as those with many"
             )
 
-    def _say_what_is_unseen(self, turn: Turn, rows: Sequence[int], waiting: int) -> None:
+    def _say_what_is_unseen(self, turn: Turn, rows: Sequence[int]) -> None:
         if self._handed.disordered:
             self.warn(
                 "disordered",
@@ -225,7 +225,7 @@ class Passes(ABC):
                 "balanced loader can be seen. Losses are weighed as if batches were computed in the order in which "
                 "they were fetched.",
             )
-        elif (not rows and waiting > 1) or self._handed.guessed:
+        elif self._handed.guessed:
             self.warn(
                 "order",
                 "Batches are fetched ahead or skipped, and the data that the model is given does not tell which it is: "

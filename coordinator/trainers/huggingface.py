@@ -14,8 +14,8 @@ import torch
 
 from paceline.coordinator.metrics import Target, sinks
 from paceline.coordinator.torch import Balance, BalancedLoader, attach
-from paceline.coordinator.torch.weighing.handed import Sight, lengths
 from paceline.coordinator.torch.weighing.listener import Weigh
+from paceline.coordinator.torch.weighing.sight import Sight, lengths
 from paceline.coordinator.trainers.huggingface_loss import has_labels, takes_count, weigh_of
 from paceline.coordinator.trainers.huggingface_options import (
     costs_for,

@@ -36,7 +36,7 @@ class Own:
 
     @classmethod
     def of(cls, rows: Rows, inputs_WF: Array) -> Own | None:
-        """Return the part that is about known drivers, ``None`` where all their inputs are 0."""
+        """Return the part that is about known drivers, ``None`` where all their inputs ``[W, F]`` are 0."""
         levels, moves = _known(rows)
         inputs_WG = np.empty((len(inputs_WF), 2 * (levels.stop - levels.start)), order="F")
         inputs_WG[:, 0::2], inputs_WG[:, 1::2] = inputs_WF[:, levels], inputs_WF[:, moves]
@@ -51,7 +51,7 @@ class Own:
         return np.asarray((self.inputs_WG * self.weights_WG).sum(axis=1))
 
     def learn(self, error_W: Array, far_W: Array, forgetting: float) -> None:
-        """Learn from what error is left; examples that are far out count less."""
+        """Learn from what error is left, ``[W]`` in scales; examples count less by how far out they are, ``[W]``."""
         most = VARIANCE * self.inputs_WG.shape[1]
         learn(self.weights_WG, self.covariance_WGG, self.inputs_WG, error_W, doubt_of(error_W, far_W), forgetting, most)
 

@@ -188,37 +188,32 @@ def losses_summed_over_the_ranks_for_the_log(job):
     trained(job, loss_of)
 
 
+class TimeFirst(torch.nn.Module):
+    """A model of sequences ``[T, n, features]``."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, sequence):
+        return self.inner(sequence.mean(0))
+
+
 @exact
 def time_comes_first_in_the_inputs(job):
-    class Recurrent(torch.nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, sequence):  # [T, n, features]
-            return self.inner(sequence.mean(0))
-
     def loss_of(model, inputs, targets):
         return mse(model(torch.stack([inputs, 2 * inputs, 3 * inputs])), targets)
 
-    trained(job, loss_of, network=Recurrent(job.network()))
+    trained(job, loss_of, network=TimeFirst(job.network()))
 
 
 @exact
 def time_comes_first_with_as_many_steps_as_samples(job):
-    class Recurrent(torch.nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, sequence):  # [T, n, features]
-            return self.inner(sequence.mean(0))
-
     def loss_of(model, inputs, targets):
         steps = GLOBAL_BATCH // 2  # each of two ranks has as many samples at first
         return mse(model(torch.stack([inputs * step for step in range(steps)])), targets)
 
-    trained(job, loss_of, network=Recurrent(job.network()))
+    trained(job, loss_of, network=TimeFirst(job.network()))
 
 
 @exact

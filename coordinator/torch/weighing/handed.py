@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from paceline._arrays import Sizes
 from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.torch.weighing.hooks import tensors_in
+from paceline.coordinator.torch.weighing.sight import Sight
 
 FAR_AHEAD = 64
 """Most batches that a loop may fetch before it computes the first; the oldest of a longer queue are forgotten."""
@@ -95,8 +96,8 @@ class Handed:
         self._current: _Batch | None = None
         self._added = self._newest = 0
         self.guessed = self.disordered = False
-        """Whether the newest pass could have had another batch that counts differently, and whether its batch came
-        after one that was handed out later."""
+        """Whether the newest pass could have had another batch that is waiting, and whether its batch came after one
+        that was handed out later."""
 
     @property
     def in_flight(self) -> int:
@@ -125,7 +126,8 @@ class Handed:
         Parameters
         ----------
         rows, second
-            Lengths of the model's inputs, the likeliest first, and of their second axes: see :func:`lengths`.
+            Lengths of the model's inputs, the likeliest first, and of their second axes: see
+            :func:`paceline.coordinator.torch.weighing.sight.lengths`.
         sight
             How the size of a batch shows in this model's inputs, as far as known.
         inputs
@@ -147,12 +149,13 @@ class Handed:
         """Return the first waiting batch of a size that the inputs show."""
         fitting = [one for one in self._waiting if sight.fits(one.dealt.own(self.rank), rows, second)]
         likely = [one.dealt for one in fitting if one.dealt.own(self.rank) == fitting[0].dealt.own(self.rank)]
-        self.guessed = any(dealt.weight != likely[0].weight for dealt in likely)
+        unseen = not rows and len(self._waiting) > 1
+        self.guessed = unseen or any(dealt.weight != likely[0].weight for dealt in likely)
         return fitting[0] if fitting else None
 
     def _recognised(self, inputs: object) -> _Batch | None:
         """Return the batch in whose memory the inputs lie; None if it is not exactly one."""
-        places = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(inputs)}
+        places = _places(tensors_in(inputs))
         batches = [*self._waiting] if self._current is None else [*self._waiting, self._current]
         found = [one for one in batches if not places.isdisjoint(one.places())]
         return found[0] if len(found) == 1 else None
@@ -211,8 +214,7 @@ class _Batch:
 
     def places(self) -> set[int]:
         """Return where the tensors that still exist lie in memory."""
-        alive = (tensor() for tensor in self.tensors)
-        return {tensor.untyped_storage().data_ptr() for tensor in alive if tensor is not None}
+        return _places(tensor for known in self.tensors if (tensor := known()) is not None)
 
 
 def _own_memory(batch: object) -> list[weakref.ref[torch.Tensor]]:
@@ -220,73 +222,10 @@ def _own_memory(batch: object) -> list[weakref.ref[torch.Tensor]]:
     return [weakref.ref(tensor) for tensor in tensors_in(batch) if tensor._base is None]
 
 
-class Sight:
-    """How the size of a batch shows in the inputs of one model: the ways that fitted every new batch so far.
-
-    At the first batch several may fit by chance, such as the number of time steps; the next of another size decides.
-
-    Examples
-    --------
-    A recurrent network whose inputs have time as the first axis, at first as many steps as there are samples:
-
-    >>> sight = Sight()
-    >>> sight.learn(8, [8], [8])
-    >>> sight.fits(6, [8], [6])
-    True
-    >>> sight.learn(6, [8], [6])
-    >>> sight.fits(8, [8], [5])
-    False
-    """
-
-    def __init__(self) -> None:
-        self._ways: list[_Way] | None = None
-
-    def fits(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
-        """Whether the model's inputs can be a batch of this many samples."""
-        return any(way(samples, rows, second) for way in self._known(samples, rows))
-
-    def learn(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> None:
-        """Keep the ways in which these inputs, which are a new batch, show its size."""
-        self._ways = [way for way in self._known(samples, rows) if way(samples, rows, second)]
-
-    def _known(self, samples: int, rows: Sequence[int]) -> Sequence[_Way]:
-        return _ways_of(samples, rows) if self._ways is None else self._ways
-
-
-_Way = Callable[[int, Sequence[int], Sequence[int]], bool]
-"""Whether these rows, or lengths of second axes, can be a batch of so many samples."""
-
-
-def _ways_of(samples: int, rows: Sequence[int]) -> Sequence[_Way]:
-    """Return all ways in which a model's first batch, of this many samples, may show its size."""
-    if not rows:
-        return [lambda samples, rows, second: True]  # nothing to see: assume the order of handing out
-    ways: list[_Way] = [lambda samples, rows, second: samples in rows, lambda samples, rows, second: samples in second]
-    if rows[0] != samples and rows[0] % samples == 0:
-        each = rows[0] // samples  # several rows per sample, such as tokens or views
-        ways.append(lambda samples, rows, second: bool(rows) and rows[0] == each * samples)
-    return ways
-
-
-def lengths(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """Return the lengths of a model's inputs (lists and tensors), and of the tensors' second axes.
-
-    >>> import torch
-    >>> lengths((torch.zeros(8, 3),), {"mask": torch.zeros(8)}), lengths(([torch.zeros(3, 5), torch.zeros(3, 6)],), {})
-    (([8, 8], [3]), ([2, 3, 3], [5, 6]))
-    """
-    shapes = list(_shapes([*args, *kwargs.values()]))
-    return [shape[0] for shape in shapes], [shape[1] for shape in shapes if len(shape) > 1]
-
-
-def _shapes(values: Iterable[Any]) -> Iterator[tuple[int, ...]]:
-    for value in values:
-        shape = getattr(value, "shape", None)
-        if shape is not None:
-            if len(shape):
-                yield tuple(map(int, shape))
-        elif isinstance(value, Mapping):
-            yield from _shapes(value.values())
-        elif isinstance(value, (list, tuple)) and len(value):
-            yield (len(value),)
-            yield from _shapes(value)
+def _places(tensors: Iterable[torch.Tensor]) -> set[int]:
+    """Return where tensors lie in memory; sparse ones have no single place, and empty ones none of their own."""
+    places = set()
+    for tensor in tensors:
+        with suppress(RuntimeError):
+            places.add(tensor.untyped_storage().data_ptr())
+    return places - {0}

@@ -7,7 +7,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from paceline.coordinator.torch.weighing.handed import Sight, Turn
+from paceline.coordinator.torch.weighing.handed import Turn
+from paceline.coordinator.torch.weighing.sight import Sight
 
 Weigh = Literal["gradients", "loss", "none", "sum"]
 

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from paceline.coordinator.torch.reporting.exchange import Exchange
-from paceline.coordinator.torch.weighing.handed import Sight, Turn
+from paceline.coordinator.torch.weighing.handed import Turn
 from paceline.coordinator.torch.weighing.hooks import ddp_of
 from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
+from paceline.coordinator.torch.weighing.sight import Sight
 from paceline.coordinator.torch.weighing.weighting import Weighting
 
 Items = Callable[[Any], Any]

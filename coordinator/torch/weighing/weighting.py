@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 
 from paceline.coordinator.torch.reporting.exchange import Exchange
-from paceline.coordinator.torch.weighing.handed import Sight, Turn
+from paceline.coordinator.torch.weighing.handed import Turn
 from paceline.coordinator.torch.weighing.hooks import Only, all_reduce, ddp_of, drop_hook, take_hook, tensors_in
 from paceline.coordinator.torch.weighing.listener import Listener
+from paceline.coordinator.torch.weighing.sight import Sight
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.waiting import unheard
 from paceline.recording.torch.work import tell

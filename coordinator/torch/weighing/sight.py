@@ -1,0 +1,78 @@
+"""How the size of a batch shows in the inputs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+
+class Sight:
+    """How the size of a batch shows in the inputs of one model: the ways that fitted every new batch so far.
+
+    At the first batch several may fit by chance, such as the number of time steps; the next of another size decides.
+
+    Examples
+    --------
+    A recurrent network whose inputs have time as the first axis, at first as many steps as there are samples:
+
+    >>> sight = Sight()
+    >>> sight.learn(8, [8], [8])
+    >>> sight.fits(6, [8], [6])
+    True
+    >>> sight.learn(6, [8], [6])
+    >>> sight.fits(8, [8], [5])
+    False
+    """
+
+    def __init__(self) -> None:
+        self._ways: list[_Way] | None = None
+
+    def fits(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
+        """Whether the model's inputs can be a batch of this many samples."""
+        return any(way(samples, rows, second) for way in self._known(samples, rows))
+
+    def learn(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> None:
+        """Keep the ways in which these inputs, which are a new batch, show its size."""
+        self._ways = [way for way in self._known(samples, rows) if way(samples, rows, second)]
+
+    def _known(self, samples: int, rows: Sequence[int]) -> Sequence[_Way]:
+        return _ways_of(samples, rows) if self._ways is None else self._ways
+
+
+_Way = Callable[[int, Sequence[int], Sequence[int]], bool]
+"""Whether these rows, or lengths of second axes, can be a batch of so many samples."""
+
+
+def _ways_of(samples: int, rows: Sequence[int]) -> Sequence[_Way]:
+    """Return all ways in which a model's first batch, of this many samples, may show its size."""
+    if not rows:
+        return [lambda samples, rows, second: True]  # nothing to see: assume the order of handing out
+    ways: list[_Way] = [lambda samples, rows, second: samples in rows, lambda samples, rows, second: samples in second]
+    if rows[0] != samples and rows[0] % samples == 0:
+        each = rows[0] // samples  # several rows per sample, such as tokens or views
+        ways.append(lambda samples, rows, second: bool(rows) and rows[0] == each * samples)
+    return ways
+
+
+def lengths(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """Return the lengths of a model's inputs (lists and tensors), and of the tensors' second axes.
+
+    >>> import torch
+    >>> lengths((torch.zeros(8, 3),), {"mask": torch.zeros(8)}), lengths(([torch.zeros(3, 5), torch.zeros(3, 6)],), {})
+    (([8, 8], [3]), ([2, 3, 3], [5, 6]))
+    """
+    shapes = list(_shapes([*args, *kwargs.values()]))
+    return [shape[0] for shape in shapes], [shape[1] for shape in shapes if len(shape) > 1]
+
+
+def _shapes(values: Iterable[Any]) -> Iterator[tuple[int, ...]]:
+    for value in values:
+        shape = getattr(value, "shape", None)
+        if shape is not None:
+            if len(shape):
+                yield tuple(map(int, shape))
+        elif isinstance(value, Mapping):
+            yield from _shapes(value.values())
+        elif isinstance(value, (list, tuple)) and len(value):
+            yield (len(value),)
+            yield from _shapes(value)
