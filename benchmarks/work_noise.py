@@ -19,7 +19,6 @@ import numpy as np
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.torch.loading.costs.costs import Costs
 from paceline.coordinator.torch.planning import Planning
-from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.reporting.reports import COLUMNS
 from paceline.predictors import Auto
 
@@ -32,8 +31,8 @@ TRUE = np.array([0.6, 0.35, 0.05])
 FIXED = 0.03
 """Time of a step besides its samples, as a share of a mean batch's."""
 
-STEP_SECONDS, PLAN_SECONDS = 0.04, 0.0015
-"""A step, and a plan: these decide how often it is worth planning."""
+STEP_SECONDS = 0.04
+"""An iteration of equal batches."""
 
 SPEEDS = {"none": (1.0, 0), "quota": (0.5, 0), "bursty": (0.25, 20)}
 
@@ -81,7 +80,7 @@ class Stub:
 
 def row(seconds: float, features_F: np.ndarray) -> list[float]:
     """Return what a rank reports of one step."""
-    known = {"samples": 1.0, "micro_batches": 1.0, "steps": 1.0, "seconds": seconds, "plan_seconds": PLAN_SECONDS}
+    known = {"samples": 1.0, "micro_batches": 1.0, "steps": 1.0, "seconds": seconds}
     return [*(known.get(name, 0.0) for name in COLUMNS), *features_F]
 
 
@@ -97,7 +96,7 @@ def simulated(told: Told, kind: str, noise: float, seed: int) -> tuple[float, fl
         costs = replace(costs, features=(costs.features @ TRUE)[:, None])
         loader.coefficients = costs.prior
     true = replace(costs, features=costs.features if told.cost else (costs.features @ TRUE)[:, None])
-    planning: Any = Planning(balancer, loader, None, ["0", "1"], Pace(), 0)  # type: ignore[arg-type]
+    planning: Any = Planning(balancer, loader, None, ["0", "1"], 0)  # type: ignore[arg-type]
     second = STEP_SECONDS / (GLOBAL_BATCH / RANKS)
     took = best = 0.0
     for step, speed_W in enumerate(speeds_of(kind, chance, WARM_UP + STEPS)):
@@ -112,7 +111,8 @@ def simulated(told: Told, kind: str, noise: float, seed: int) -> tuple[float, fl
         if step >= WARM_UP:
             took, best = took + seconds_of(found).max(), best + seconds_of(ideal).max()
         rows = [row(seconds, costs.of_batch(drawn[found.of(rank)])) for rank, seconds in enumerate(seconds_of(found))]
-        planning.learn(planning.in_work(planning.in_order(np.array(rows))))
+        planning.learn(planning.in_order(np.array(rows)))
+        planning.hand_over()
     if told.cost:
         return took / best - 1, 0.0
     cost, known = costs.features @ loader.coefficients, true.features[:, 0]

@@ -237,7 +237,7 @@ def own_seconds_with_a_quota_on_the_second_rank(rank):
         attaching.Allowance = Tiny
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
     loader = BalancedLoader(torch.utils.data.TensorDataset(torch.randn(640, 64)), 64)
-    balance = attach(model, loader, policy=Policy(warmup=1000), timeout=60, every=1)
+    balance = attach(model, loader, policy=Policy(warmup=1000), timeout=60)
     own = []
     balance.on_iteration.append(lambda one: own.append(one.seconds))
     for (inputs,) in loader:

@@ -88,7 +88,7 @@ def attached_and_closed(rank, close):
     for turn in range(6):
         model = DistributedDataParallel(torch.nn.Linear(4, 2))
         loader = BalancedLoader(torch.randn(48, 4), 12)
-        balance = attach(model, loader, every=1)
+        balance = attach(model, loader)
         for inputs in loader:
             model(inputs).mean().backward()
         if close:

@@ -291,7 +291,7 @@ def slow_rank(rank, way):
         model = DistributedDataParallel(net)
     data = torch.utils.data.TensorDataset(torch.randn(5120, 256))
     loader = BalancedLoader(data, 256)
-    balance = attach(model, loader, predictor=EWMA(), policy=Policy(warmup=1000), weigh=weigh, timeout=30, every=1)
+    balance = attach(model, loader, predictor=EWMA(), policy=Policy(warmup=1000), weigh=weigh, timeout=30)
     own, wall = [], []
     balance.on_iteration.append(lambda one: (own.append(one.seconds), wall.append(one.wall_seconds)))
     with slowed() if rank == 1 and way != "between" else contextlib.nullcontext():

@@ -87,7 +87,7 @@ def train(rank, way, dtype, accumulate):
     model = wrapped(network(dtype), way)
     loader = BalancedLoader(Samples(dtype), GLOBAL_BATCH, accumulate=accumulate, seed=3)
     weigh = "gradients" if way == "ddp" else "loss"
-    balance = attach(model, loader, predictor=Restless(), policy=FREE, weigh=weigh, timeout=20, every=1)
+    balance = attach(model, loader, predictor=Restless(), policy=FREE, weigh=weigh, timeout=20)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     drawn = []
     for _ in range(EPOCHS):

@@ -32,7 +32,7 @@ def test_a_loop_is_under_way_from_its_first_batch_until_it_is_left():
 def trained():
     """Train on uneven batches, and leave the loop early; nobody closes the balance."""
     model, loader = DistributedDataParallel(torch.nn.Linear(4, 2)), BalancedLoader(samples(), 8)
-    balance = attach(model, loader, predictor=LastValue(), policy=Policy(warmup=1000), every=1)
+    balance = attach(model, loader, predictor=LastValue(), policy=Policy(warmup=1000))
     loader.sizes = np.array([5, 3])
     for (rows,) in loader:
         model(rows).mean().backward()

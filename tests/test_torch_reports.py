@@ -1,39 +1,33 @@
-"""What ranks measured between two plans becomes one report. Axes: K exchanges, W workers."""
+"""Rows that the ranks sent each other become one report. Axis: W workers."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.coordinator.torch.reporting.reports import COLUMNS, LEAST_OWN, RankReports, ReportTally, at_shares
+from paceline.coordinator.torch.reporting.reports import COLUMNS, LEAST_OWN, RankReports, at_shares
 
 
-def taken(*exchanges):
-    """The report of these exchanges, each a worker's ``(samples, micro_batches, steps, seconds, comm_seconds)``."""
-    tally = ReportTally()
-    for rows in exchanges:
-        tally.add(RankReports(np.array([[*row, *[0.0] * (len(COLUMNS) - 5)] for row in rows])))
-    return tally.take(None)
+def taken(*rows):
+    """The report of these rows, each a worker's ``(samples, micro_batches, steps, seconds, comm_seconds)``."""
+    return RankReports(np.array([[*row, *[0.0] * (len(COLUMNS) - 5)] for row in rows])).report(None)
 
 
-def test_a_report_is_the_mean_micro_batch_and_the_mean_exchange_of_gradients():
-    report = taken([(128, 16, 2, 0.8, 0.01)], [(128, 16, 2, 1.6, 0.03)])
-    assert report.samples == pytest.approx([8])
-    assert report.seconds == pytest.approx([2.4 / 32])
-    assert report.comm_seconds == pytest.approx([0.02])
+def test_a_report_is_the_mean_micro_batch_and_the_exchange_of_gradients():
+    report = taken((128, 16, 2, 0.8, 0.01), (64, 16, 2, 1.6, 0.03))
+    assert report.samples.tolist() == [8, 4]
+    assert report.seconds.tolist() == [0.05, 0.1]
+    assert report.comm_seconds.tolist() == [0.01, 0.03]
 
 
-def test_what_one_exchange_lacks_another_gives_and_what_none_has_is_unknown():
-    lacking = (np.nan, np.nan, np.nan, np.nan, np.nan)
-    report = taken([(8, 1, 1, 0.5, 0.01), lacking], [lacking, lacking])
+def test_a_worker_that_measured_nothing_is_unknown():
+    report = taken((8, 1, 1, 0.5, 0.01), (np.nan, np.nan, np.nan, np.nan, np.nan))
     assert report.samples.tolist()[0] == 8
-    assert report.comm_seconds[0] == pytest.approx(0.01)
     assert np.isnan([report.samples[1], report.seconds[1], report.comm_seconds[1]]).all()
 
 
 def test_samples_without_seconds_are_no_report():
-    report = taken([(8, 1, 1, np.nan, np.nan)], [(8, 1, 1, 0.0, np.nan)])
-    assert np.isnan(report.speed).all()
+    assert np.isnan(taken((8, 1, 1, np.nan, np.nan), (8, 1, 1, 0.0, np.nan)).speed).all()
 
 
 def rows(*more, **columns):
@@ -57,7 +51,9 @@ def test_ranks_are_together_with_the_same_plan_at_the_same_place(name):
     assert RankReports(rows(**{name: 7})).together
     assert not RankReports(rows(**{name: (7, 8)})).together
     assert RankReports(rows(**{name: (7, 8)})).agreed == (name != "checksum")
-    assert RankReports(rows(epoch=(7, 8), dealt=(5, 6))).places(["dealt", "epoch"]).tolist() == [[5, 7], [6, 8]]
+    at = RankReports(rows(epoch=(7, 8), batches=3, dealt=(5, 6)))
+    assert at.places(dealt=True).tolist() == [[7, 3, 5], [8, 3, 6]]
+    assert at.places(dealt=False).tolist() == [[7, 3], [8, 3]]
 
 
 def test_data_from_elsewhere_shows_by_its_mark_or_by_another_total():
@@ -83,13 +79,10 @@ def test_most_of_a_workers_time_may_be_fixed_but_never_all():
     assert told["seconds"] == pytest.approx([0.95 + 0.05 * 2, 0.95 + 0.05 / 2])
 
 
-def test_a_rank_that_ran_out_of_memory_once_says_so_and_no_other_does():
-    tally = ReportTally()
-    for ran_out in ((0, 0), (0, 1), (0, 0)):
-        tally.add(RankReports(rows(samples=8, micro_batches=1, seconds=0.5, out_of_memory=ran_out)))
-    assert len(tally) == 3
-    assert tally.take(None).out_of_memory.tolist() == [False, True]
-    assert len(tally) == 0, "the next report begins anew"
+def test_a_rank_that_ran_out_of_memory_says_so():
+    measured = {"samples": 8, "micro_batches": 1, "seconds": 0.5}
+    assert RankReports(rows(**measured, out_of_memory=(0, 1))).report(None).out_of_memory.tolist() == [False, True]
+    assert RankReports(rows(**measured)).report(None).out_of_memory is None
 
 
 def test_a_job_of_one_rank_is_always_together():

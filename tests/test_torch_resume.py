@@ -30,7 +30,7 @@ def run(rank, workers, state, steps):
     """Train this many steps; return each step's sizes and own samples, and the state as a checkpoint file has it."""
     model = DistributedDataParallel(torch.nn.Linear(4, 2))
     loader = BalancedLoader(Indices(), GLOBAL_BATCH, seed=7)
-    balance = attach(model, loader, predictor=EWMA(0.5), policy=FREE, workers=workers, timeout=30, every=1)
+    balance = attach(model, loader, predictor=EWMA(0.5), policy=FREE, workers=workers, timeout=30)
     if state is not None:
         balance.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
     history = []

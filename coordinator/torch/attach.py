@@ -21,7 +21,6 @@ from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reporting.agreement import agree, facts_of
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.likeness import different
-from paceline.coordinator.torch.reporting.pace import Pace
 from paceline.coordinator.torch.sampled import drivers_for
 from paceline.coordinator.torch.weighing.hooks import ddp_of
 from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
@@ -51,7 +50,6 @@ def attach(
     timeout: float | None = None,
     workers: Sequence[str] | None = None,
     drivers: Sequence[Driver] | None = None,
-    every: int | None = None,
 ) -> Balance: ...
 
 
@@ -78,7 +76,6 @@ def attach(
     timeout: float | None = None,
     workers: Sequence[str] | None = None,
     drivers: Sequence[Driver] | None = None,
-    every: int | None = None,
 ) -> Any:
     """Let every rank's batch size follow its speed, so that no rank waits for another.
 
@@ -125,9 +122,6 @@ def attach(
         Samplers for the predictor's drivers (driving factors, such as the CPU share); by default those that
         :func:`paceline.recording.drivers.linux.default_drivers` offers under the predictor's names. A driver that
         nothing samples is NaN.
-    every
-        Iterations from one exchange of reports to the next, with a plan after each. By default reports are exchanged up
-        to twenty times a second, and a plan is made once waiting has cost ten times what a plan costs.
 
     Returns
     -------
@@ -160,7 +154,7 @@ def attach(
     >>> dist.destroy_process_group()
     """
     if items is not None and not hasattr(loader, "position"):
-        others = (predictor, policy, timeout, workers, drivers, every)
+        others = (predictor, policy, timeout, workers, drivers)
         return terms_of(model, loader, None if items == "said" else items, weigh, accumulate, others)
     _require_loader(loader)
     balanced: Loader = loader
@@ -173,7 +167,7 @@ def attach(
         )
     refuse_mixing_layers(model, weigh)
     if balanced in _balances and (known := _balances[balanced]()) is not None and not known.closed:
-        return _joined(known, model, (predictor, policy, timeout, workers, drivers, every), weigh)
+        return _joined(known, model, (predictor, policy, timeout, workers, drivers), weigh)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = Auto() if predictor is None else predictor
@@ -188,7 +182,7 @@ def attach(
     exchange = Exchange(group, timeout)
     way = weigh if items is None else f"{weigh}, by terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
-    names = agree(exchange, balanced, facts_of(balanced, predictor, policy, way, timeout, every), workers)
+    names = agree(exchange, balanced, facts_of(balanced, predictor, policy, way, timeout), workers)
     _say_unknown_bounds(policy, names)
     warning = different(exchange, getattr(balanced, "dataset", None))
     marks = marks_of(model)
@@ -199,8 +193,7 @@ def attach(
     balancer = LoadBalancer(
         predictor, workers=names, global_batch=balanced.global_batch, policy=policy, horizon=1 + clock.delay
     )
-    pace = Pace(every)
-    how: dict[str, Any] = {"weigh": weigh, "pace": pace, "count": items}
+    how: dict[str, Any] = {"weigh": weigh, "count": items}
     balance = Balance(balancer, balanced, exchange, clock, workers=names, drivers=sampled, **how)
     balance.add(model)
     if warning:
@@ -244,10 +237,10 @@ def _listen(loader: Loader, balance: Balance) -> None:
     loader.on_start = weakly(balance.start_loop)
 
 
-def _quantum(global_batch: int, world_size: int) -> int:
+def default_quantum(global_batch: int, world_size: int) -> int:
     """Return the largest power of two that divides the batch and fits :data:`STEPS` times into a rank's share of it.
 
-    >>> _quantum(896, world_size=2), _quantum(1000, world_size=2), _quantum(30, world_size=2)
+    >>> default_quantum(896, world_size=2), default_quantum(1000, world_size=2), default_quantum(30, world_size=2)
     (8, 8, 1)
     """
     most = global_batch / world_size / STEPS
@@ -261,7 +254,7 @@ def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -
     """Return the policy, with a lower bound that the model needs for training."""
     # Samples of unequal cost make every batch another size anyway, so a quantum would only make shares coarse.
     costs = isinstance(loader, KnowsWork) and loader.coefficients is not None
-    quantum = 1 if costs else _quantum(loader.global_batch, loader.world_size)
+    quantum = 1 if costs else default_quantum(loader.global_batch, loader.world_size)
     if isinstance(loader, KnowsWork) and loader.micro_batch and loader.global_batch % loader.micro_batch == 0:
         # Whole micro-batches: fixed shapes, as compilers like them, and no time for a rest. Costs cut their own.
         quantum = 1 if costs else loader.micro_batch

@@ -69,6 +69,12 @@ SUMMED_TOO_EARLY = (
 )
 """What is raised in place of a hang."""
 
+OTHER_THREAD = (
+    "the balanced loader is read by another thread than the one that called attach(): fetch batches in the thread that "
+    "trains, and use num_workers= to load them ahead"
+)
+"""When such a thread takes a batch is chance, and so would be the plan it gets."""
+
 STEP_ALONE = (
     "the optimiser steps on gradients of this rank alone, so the ranks' models part, even with equal batches: call the "
     "model that was given to attach() (not model.module), and let each step's last backward pass sum gradients (not in "

@@ -28,7 +28,6 @@ from paceline.coordinator.torch.passes import Passes
 from paceline.coordinator.torch.planning import Planning
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.exchange import Exchange
-from paceline.coordinator.torch.reporting.pace import EXCHANGE_SECONDS, Pace, usual
 from paceline.coordinator.torch.reporting.reports import RankReports
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.torch.weighing.hooks import ddp_of
@@ -67,7 +66,6 @@ class Balance(Passes):
         workers: Sequence[str],
         drivers: Sequence[Driver] = (),
         weigh: Weigh = "gradients",
-        pace: Pace | None = None,
         count: Items | None = None,
     ) -> None:
         super().__init__(loader, clock, weigh, count)
@@ -76,19 +74,20 @@ class Balance(Passes):
         self._exchange = exchange
         self._workers = tuple(workers)
         self._drivers = tuple(drivers)
-        self._pace = pace or Pace()
         self._models: list[torch.nn.Module] = []
         self._weightings: list[Weighting] = []
         self._thread = threading.get_ident()
         self._mixes = False
-        self._sums = self._exchanges = 0
+        self._exchanges = 0
         self._sums_since = self._usual_sums = 0  # since the loader was last asked for a batch
-        self._exchange_seconds, self._sent_seconds = EXCHANGE_SECONDS, 0.0
+        self._reported = False  # whether this rank has sent a report since then
+        self._rows: RankReports | None = None  # what has arrived since then
+        self._used: Plan | None = None
         self._started = self._wall_seconds = math.nan
         self._out_of_memory = False
         self._looked = False
         self._audited: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._planning = Planning(balancer, loader, exchange, workers, self._pace, len(self._drivers))
+        self._planning = Planning(balancer, loader, exchange, workers, len(self._drivers))
         self._first_sizes = self.plan.sizes
         # Ended with it: a job that drops its model and loader drops the balance too.
         stop_listening = listen(self, EqualShapes(loader, dist.get_process_group_ranks(exchange.group)))
@@ -191,6 +190,8 @@ class Balance(Passes):
         """
         if self.closed:
             return
+        if self._rows is not None and self._rows.together and self.on_iteration:
+            self._tell(self._rows)  # the last iteration, which no other follows
         for weighting in self._weightings:
             weighting.close()
         self._weightings.clear()  # a cycle with this object, in which the model would wait for the garbage collector
@@ -200,7 +201,7 @@ class Balance(Passes):
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
-        self._receive()
+        self._finish()
         if self._handed.in_flight:
             self.warn(
                 "state",
@@ -220,7 +221,7 @@ class Balance(Passes):
         ValueError
             If the state is another global batch's or other data's.
         """
-        self._receive()
+        self._finish()
         self._loader.load_state_dict(from_torch(state["loader"]), skip_rest=skip_rest)
         self._planning.load_state_dict(state)
         self._look_at_process()
@@ -228,66 +229,75 @@ class Balance(Passes):
     # -- in the loop -----------------------------------------------------------------------------------------------
 
     def start_step(self) -> None:
-        """Take in what all ranks reported, and let the loader cut the next batch by the newest plan."""
-        self._require_same_thread()
+        """Let the loader cut the next batch by the newest plan, and tell observers of the iteration before it."""
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(audit.OTHER_THREAD)
         began = time.perf_counter()
         self._wall_seconds, self._started = began - self._started, began
         if self._exchanges < TRUSTED:
             self._usual_sums = max(self._usual_sums, self._sums_since)
-        self._sums_since = 0
-        self._receive()
+        self._sums_since, self._reported = 0, False
+        self._finish()
+        self._planning.hand_over()
 
     def _after_sum(self) -> None:
-        """Send what was measured, if it is time for a report.
+        """Send what was measured, once in an iteration.
 
         When that is must not depend on what this rank has seen: the others would wait for ever for a report that they
         alone send. Gradients are summed by all ranks alike, so sums are what is counted.
         """
-        self._sums += 1
         self._sums_since += 1
-        if self._sums >= self._pace.every and not self._exchange.under_way:
-            self._sums = 0
+        if not self._reported:
+            self._reported = True
             self._send()
 
     def _send(self) -> None:
         began = time.perf_counter()
-        position = self._loader.position
-        drivers = [driver.sample() if self._pace.alert else math.nan for driver in self._drivers]
-        computed = self._handed.sizes
-        total = 0 if computed is None else sum(computed.tolist())  # a call of numpy takes longer here
-        own = [self._planning.plan_seconds, self._exchange_seconds, self._log_norm, total, self._foreign]
         measure = self._clock.report()
         if self._micro_batch:  # plans are about steps, whose micro-batches differ in number
             measure = measure.by_steps()
-        features = (self._clock.features or [math.nan] * self._planning.features) if self._planning.features else []
-        row = [*measure, self._out_of_memory, self._planning.checksum, *position, *own, *drivers, *features]
-        self._exchange.send(row)
-        self._sent_seconds = time.perf_counter() - began
-        self._spent += self._sent_seconds
+        computed, planning = self._handed.sizes, self._planning
+        total = 0 if computed is None else sum(computed.tolist())  # a call of numpy takes longer here
+        drivers = [driver.sample() for driver in self._drivers]
+        features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
+        place = (self._out_of_memory, planning.checksum, *self._loader.position)
+        self._exchange.send([*measure, *place, self._log_norm, total, self._foreign, *drivers, *features])
+        self._spent += time.perf_counter() - began
         self._out_of_memory, self._foreign, self._log_norm = False, False, math.nan
 
+    def backward_ends(self) -> None:
+        """Plan the next iteration: the reports arrive with the gradients, for which the backward pass waits anyway."""
+        if self._exchange.under_way and not self._clock.delay:
+            self._receive()
+
     def _receive(self) -> None:
-        """Take in the reports that are under way, if there are any, plan if it is worth it, and set the sizes."""
-        if not self._exchange.under_way:
-            return
-        began = time.perf_counter()
+        """Take in the reports of all ranks, and plan, unless they have parted ways."""
         self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
         report_WF = self._exchange.receive()
         self._clock.wait_ends()
-        rows, used = self._planning.in_order(report_WF), self.plan
-        agreed = rows.together or self._planning.settle(rows, self._index)
-        self._trust(rows)
-        self._look_at_losses(rows)
-        planned = self._planning.learn(self._planning.in_work(rows))
-        self._look_at_process()
-        if not agreed:
+        began = time.perf_counter()
+        self._exchanges += 1
+        self._rows, self._used = self._planning.in_order(report_WF), self.plan
+        self._mixes = self._mixes or self._rows.any_foreign
+        if self._rows.together:
+            self._planning.learn(self._rows)
+        self.overhead_seconds = self._spent + time.perf_counter() - began
+
+    def _finish(self) -> None:
+        """Let all ranks go on from one plan, look at what they reported, and tell observers of it."""
+        if self._exchange.under_way:
+            self._receive()
+        rows, self._rows = self._rows, None
+        if rows is None:
+            return
+        if not rows.together:
+            self._planning.settle(rows, self._index)
             self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
-        took = time.perf_counter() - began
-        self._exchange_seconds = usual(self._exchange_seconds, self._sent_seconds + took - planned)
-        self.overhead_seconds = (self._spent + took) / max(self._unreported, 1)
-        self._spent, self._unreported = 0.0, 0
+        self._look_at_losses(rows)
+        self._look_at_process()
+        self._spent = 0.0
         if self.on_iteration:
-            self._tell(rows, used, agreed)
+            self._tell(rows)
 
     @property
     def sums_shares(self) -> bool:
@@ -301,12 +311,10 @@ class Balance(Passes):
             return self.weigh in ("gradients", "sum")
         return self._mixes or self._exchanges < TRUSTED or self._sums_since >= self._usual_sums
 
-    def _trust(self, rows: RankReports) -> None:
-        self._mixes = self._mixes or rows.any_foreign
-        self._exchanges += 1
-
-    def _tell(self, rows: RankReports, used: Plan, agreed: bool) -> None:
+    def _tell(self, rows: RankReports) -> None:
         """Tell the observers of the iteration that is over."""
+        used = self._used
+        assert used is not None, "rows arrived under a plan"
         steps_W, known_W = rows["steps"], np.isfinite(rows["samples"])  # a device may not have finished yet
         handed_W = self._handed.sizes
         planned_W = used.sizes if handed_W is None else handed_W[self._planning.order]
@@ -323,7 +331,7 @@ class Balance(Passes):
             comm_seconds=rows["comm_seconds"],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,
-            agreed=agreed,
+            agreed=rows.together,
             plan=self.plan,
             work=None if self.work is None else work_W,
         )
@@ -344,14 +352,6 @@ class Balance(Passes):
             self._looked = True
             for sentence in audit.of_the_process(self.models, self.weigh):
                 self.warn(sentence, sentence)
-
-    def _require_same_thread(self) -> None:
-        """Refuse a thread of the loop's own: when it takes a batch is chance, and so would be the plan it gets."""
-        if threading.get_ident() != self._thread:
-            raise RuntimeError(
-                "the balanced loader is read by another thread than the one that called attach(): fetch batches in the "
-                "thread that trains, and use num_workers= to load them ahead"
-            )
 
 
 def _call_all(*calls: Callable[[], object]) -> None:

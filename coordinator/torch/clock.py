@@ -7,6 +7,7 @@ logs, and the others wait for that as well.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from functools import reduce
@@ -55,7 +56,7 @@ class _Span(NamedTuple):
     spent: Spent
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Wait:
     """A wait between two marks; the second is missing while it lasts."""
 
@@ -63,15 +64,15 @@ class _Wait:
     end: Any = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Lap:
     """One lap: from one step's gradients being ready to the next step's."""
 
     begin: Any
+    waits: list[_Wait]
+    waits_between: list[_Wait] = field(default_factory=list)
     forward: Any = None
     end: Any = None
-    waits_between: list[_Wait] = field(default_factory=list)
-    waits_in_step: list[_Wait] = field(default_factory=list)
     exchange: _Wait | None = None
     samples: int = 0
     micro_batches: int = 0
@@ -81,10 +82,6 @@ class _Lap:
     spent_begin: Spent = NOTHING
     spent_forward: Spent = NOTHING
     spent_end: Spent = NOTHING
-
-    @property
-    def waits(self) -> list[_Wait]:
-        return self.waits_between if self.forward is None else self.waits_in_step
 
 
 class Clock:
@@ -128,7 +125,7 @@ class Clock:
         self.delay = 0 if isinstance(marks, CPUMarks) else 1
         self._marks = marks
         self._allowance, self._threads = allowance, threads
-        self._lap = _Lap(begin=None)  # the time before the first step is setup, not part of a step
+        self._lap = _Lap(begin=None, waits=[])  # the time before the first step is setup, not part of a step
         self._over: deque[_Lap] = deque(maxlen=LATEST)
         self._between: deque[_Span] = deque(maxlen=REMEMBERED)
         self._open: _Wait | None = None
@@ -141,20 +138,27 @@ class Clock:
 
         A step that does not count, such as an epoch's short last one, is left out of the reports.
         """
-        if self._lap.forward is None:
-            self._lap.forward, self._lap.spent_forward = self._marks.mark(), self._spent()
-        self._lap.samples += samples
-        self._lap.micro_batches += 1
-        self._lap.counts &= counts
-        self._lap.features = added(self._lap.features, features)
+        lap = self._lap
+        if lap.forward is None:
+            lap.forward, lap.spent_forward = self._marks.mark(), self._spent()
+            lap.waits_between, lap.waits = lap.waits, []
+        lap.samples += samples
+        lap.micro_batches += 1
+        lap.counts &= counts
+        if features:
+            lap.features = added(lap.features, features)
 
     def wait_begins(self) -> None:
         """Note that a collective begins to wait for other ranks."""
-        self._open = _Wait(self._marks.mark())
-        self._lap.waits.append(self._open)
+        waits = self._lap.waits
+        if waits and waits[-1].end is None:  # gradients are under way, and the rank waits for those anyway
+            self._open = waits[-1]
+        else:
+            self._open = _Wait(self._marks.mark())
+            waits.append(self._open)
 
     def wait_ends(self) -> None:
-        """Note that the collective's wait is over."""
+        """Note that the collective's wait is over; a wait for gradients goes on until they are summed, if later."""
         if self._open is not None:
             self._open.end, self._open = self._marks.mark(), None
 
@@ -166,11 +170,12 @@ class Clock:
         """
         ready, lap = self._marks.mark(), self._lap
         wait = _Wait(ready)
-        if lap.forward is not None:
-            lap.end, lap.exchange, lap.spent_end = ready, wait, self._spent()
-            self._over.append(lap)
-            self._lap = _Lap(begin=ready, spent_begin=lap.spent_end)
-        self._lap.waits.append(wait)
+        if lap.forward is None:
+            lap.waits.append(wait)
+            return wait
+        lap.end, lap.exchange, lap.spent_end = ready, wait, self._spent()
+        self._over.append(lap)
+        self._lap = _Lap(ready, [wait], spent_begin=lap.spent_end)
         return wait
 
     def summed(self, wait: _Wait) -> None:
@@ -183,62 +188,61 @@ class Clock:
 
     def report(self) -> Measure:
         """Return what is known by now, each lap once; NaN where nothing is known."""
-        laps = self._finished()
-        counted = [lap for lap in laps if lap.counts]
-        self.features = reduce(added, (lap.features for lap in counted), ())
-        if not counted:
-            return Measure(comm_seconds=self._comm_seconds(laps))
-        if self._allowance is not None:
-            self._allowance.look()
-        own = [self._lasting(self._in_step(lap)) for lap in counted]
-        # The time between steps comes from a median, because it is the part that evaluations and checkpoints disturb.
-        between = median(map(self._lasting, self._between)) if self._between else 0.0
-        seconds = sum(own) + len(own) * between
-        if self._given:
-            seconds = sum(self._given) / len(self._given) * len(counted)
-            self._given.clear()
-        return Measure(
-            float(sum(lap.samples for lap in counted)),
-            float(sum(lap.micro_batches for lap in counted)),
-            float(len(counted)),
-            seconds,
-            self._comm_seconds(laps),
-        )
-
-    def _finished(self) -> list[_Lap]:
-        """Take the laps that the device has finished, or all laps if their seconds were given from outside."""
         laps = []
         while self._over and (self._given or self._marks.passed(self._over[0].end)):
             laps.append(self._over.popleft())
-        return laps
+        counted = [lap for lap in laps if lap.counts]
+        self.features = reduce(added, [lap.features for lap in counted], ())
+        if not counted:
+            return Measure(comm_seconds=self._comm_seconds(laps))
+        if self._given:
+            seconds = sum(self._given) / len(self._given) * len(counted)
+            self._given.clear()
+        else:
+            seconds = self._own_seconds(counted)
+        samples = float(sum([lap.samples for lap in counted]))
+        parts = float(sum([lap.micro_batches for lap in counted]))
+        return Measure(samples, parts, float(len(counted)), seconds, self._comm_seconds(laps))
+
+    def _own_seconds(self, laps: list[_Lap]) -> float:
+        """Return what these laps take without waits, under the quota that holds now."""
+        if self._allowance is not None:
+            self._allowance.look()
+        own = [self._in_step(lap) for lap in laps]
+        between = list(self._between)
+        free = self._allowance is None or self._allowance.cores == math.inf
+        if free and not any([span.spent.throttled for span in (*own, *between)]):  # as a rule there is no quota
+            steps, gaps = [span.seconds for span in own], [span.seconds for span in between]
+        else:
+            steps, gaps = [self._lasting(span) for span in own], [self._lasting(span) for span in between]
+        # The time between steps comes from a median, because it is the part that evaluations and checkpoints disturb.
+        return sum(steps) + (len(steps) * median(gaps) if gaps else 0.0)
 
     def _in_step(self, lap: _Lap) -> _Span:
         """Return what a lap took from forward to ready, and remember what it took before, between steps."""
-        if self._given:
-            return _Span(0.0, NOTHING)
+        seconds = self._marks.seconds
         if lap.begin is not None:
-            between = self._marks.seconds(lap.begin, lap.forward) - self._waited(lap.waits_between)
+            between = seconds(lap.begin, lap.forward) - self._waited(lap.waits_between)
             self._between.append(_Span(max(between, 0.0), difference(lap.spent_begin, lap.spent_forward)))
-        in_step = self._marks.seconds(lap.forward, lap.end) - self._waited(lap.waits_in_step)
+        in_step = seconds(lap.forward, lap.end) - (self._waited(lap.waits) if lap.waits else 0.0)
         return _Span(in_step, difference(lap.spent_forward, lap.spent_end))
 
     def _lasting(self, span: _Span) -> float:
         """Return what a span takes under the quota that holds now: it may have begun with an unspent budget."""
-        if self._allowance is None:
-            return span.seconds
+        assert self._allowance is not None, "there is a quota"
         return lasting(span.seconds, span.spent, self._allowance.cores, self._threads)
 
     def _spent(self) -> Spent:
         return NOTHING if self._allowance is None else self._allowance.spent()
 
     def _waited(self, waits: list[_Wait]) -> float:
-        return sum(self._marks.seconds(wait.begin, wait.end) for wait in waits if self._is_known(wait))
+        return sum([self._marks.seconds(wait.begin, wait.end) for wait in waits if self._is_known(wait)])
 
     def _comm_seconds(self, laps: list[_Lap]) -> float:
         """Return how long the newest finished exchange took: on a CPU, that of the previous step."""
-        exchanges = [lap.exchange for lap in laps if lap.exchange is not None]
-        known = [wait for wait in (self._exchange, *exchanges) if wait is not None and self._is_known(wait)]
-        self._exchange = exchanges[-1] if exchanges else self._exchange
+        exchanges = [self._exchange, *[lap.exchange for lap in laps]]
+        self._exchange = exchanges[-1]
+        known = [wait for wait in exchanges if wait is not None and self._is_known(wait)]
         return self._marks.seconds(known[-1].begin, known[-1].end) if known else NAN
 
     def _is_known(self, wait: _Wait) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +14,7 @@ from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.protocol import KnowsWork, Loader
 from paceline.coordinator.torch.reporting.exchange import Exchange
-from paceline.coordinator.torch.reporting.pace import Pace, usual
-from paceline.coordinator.torch.reporting.reports import PLACE, RankReports, ReportTally, at_shares
+from paceline.coordinator.torch.reporting.reports import RankReports, at_shares
 from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.work import WorkModel
 from paceline.predictors import Report
@@ -43,23 +41,19 @@ class Planning:
         Where ranks that part ways find the first one's state.
     workers
         The names of the ranks, in their order.
-    pace
-        When a plan is worth its time.
     drivers
         How many drivers each rank samples.
 
     Attributes
     ----------
     plan
-        The plan in use.
+        The latest plan.
     checksum
         By which ranks see that they use the same plan, and the same costs.
     work
         What samples cost, learned or given; None where they have no costs.
     order
         The ranks, in the order of the plan's workers, ``[W]``.
-    plan_seconds
-        About how long a plan takes.
     """
 
     def __init__(
@@ -68,20 +62,15 @@ class Planning:
         loader: Loader,
         exchange: Exchange,
         workers: Sequence[str],
-        pace: Pace,
         drivers: int,
     ) -> None:
         self.balancer = balancer
         self.work = _work_of(loader)
         self.features = 0 if self.work is None else len(self.work.coefficients)
-        self.plan_seconds = 0.001  # about what it takes, until the first plans have shown it
         self._loader = loader
         self._exchange = exchange
         self._workers = tuple(workers)
-        self._pace = pace
         self._drivers_before = np.full((len(workers), drivers), np.nan)
-        self._tally = ReportTally()
-        self._retell = False
         self._begin()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
@@ -101,27 +90,23 @@ class Planning:
             if worker not in self._workers:
                 self.balancer.leave(worker)
         self._drivers_before = np.full_like(self._drivers_before, np.nan)
-        self._tally = ReportTally()
         self._begin()
 
     def in_order(self, report_WF: Array) -> RankReports:
         """Return the rows of all ranks in the order of the plan's workers."""
-        return RankReports(report_WF[self.order], self.features)
+        return RankReports(report_WF if self._in_order else report_WF[self.order], self.features)
 
-    def settle(self, rows: RankReports, iteration: int) -> bool:
-        """Let all ranks go on from what the first has learnt where their plans differ; return whether they agreed.
+    def settle(self, rows: RankReports, iteration: int) -> None:
+        """Let all ranks go on from what the first has learnt, as their plans differ.
 
         Raises
         ------
         RuntimeError
             If ranks have looped differently: samples are lost and repeated, and no plan can mend that.
         """
-        names = PLACE[1:] if rows.agreed else ("epoch", "batches")  # other plans deal other batches
-        places = rows.places(names)
+        places = rows.places(dealt=rows.agreed)  # other plans deal other batches
         if not (places == places[0]).all():
             raise RuntimeError(audit.apart(self.balancer.workers, places))
-        if rows.agreed:
-            return True
         logger.warning(
             "The ranks did not agree on the sizes of iteration %d: all go on with those of the first. A few samples of "
             "that iteration came twice or not at all. Do the ranks run on different hardware or libraries?",
@@ -130,78 +115,60 @@ class Planning:
         self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
         if self.work is not None:
             self.work.load_state_dict(self._exchange.from_first(self.work.state_dict()))
-        return False
-
-    def in_work(self, rows: RankReports) -> RankReports:
-        """Return the reports in work in place of samples, where samples have costs; and learn what these are."""
-        if self.work is None:
-            return rows
-        assert isinstance(self._loader, KnowsWork), "it has costs"
-        work_W, parts_W = self.work.work(rows.features_WF), rows["micro_batches"]
-        planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), self.work.fixed)
-        before_W = work_W
-        if self.work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
             self._loader.coefficients = self.work.coefficients
-            self._take_sizes()
-            if apart(self.work.work(rows.features_WF), before_W) > CHANGED:
-                return self._retold(rows)
+        self._begin()
+
+    def learn(self, rows: RankReports) -> None:
+        """Learn from the reports of an iteration, and plan the next."""
+        if self.work is not None:
+            rows = self._in_work(rows, self.work)
+        before_WD, now_WD = (self._drivers_before, rows.drivers_WD) if self._drivers_before.size else (None, None)
+        self.balancer.step(rows.report(before_WD), now_WD)
+        self._drivers_before = rows.drivers_WD
+        self._take_plan()
+
+    def _in_work(self, rows: RankReports, work: WorkModel) -> RankReports:
+        """Return the reports in work in place of samples, where samples have costs; and learn what these are."""
+        work_W, parts_W = work.work(rows.features_WF), rows["micro_batches"]
+        planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed)
+        if work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
+            self._loader.coefficients = work.coefficients
+            if apart(work.work(rows.features_WF), work_W) > CHANGED:
+                return self._retold(rows, work)
         return planned
 
-    def _retold(self, rows: RankReports) -> RankReports:
+    def _retold(self, rows: RankReports, work: WorkModel) -> RankReports:
         """Tell the predictor the last iterations in the units of the new costs; return the newest report in them.
 
         Speeds in the old units would look like a worker that has become slower: the one whose samples now cost more.
         """
-        assert self.work is not None, "it has costs"
-        shares_W, fixed = self.plan.sizes.astype(np.float64), self.work.fixed
-        self._tally, self._retell = ReportTally(), True
+        shares_W, fixed = self.plan.sizes.astype(np.float64), work.fixed
         if not self._drivers_before.size:  # drivers of past iterations are not kept
             self.balancer.predictor.reset(self.balancer.workers)
-            for features_WF1 in self.work.recent(RETOLD)[:-1]:
-                work_W, seconds_W = self.work.work(features_WF1[:, :-1]), features_WF1[:, -1]
+            for features_WF1 in work.recent(RETOLD)[:-1]:
+                work_W, seconds_W = work.work(features_WF1[:, :-1]), features_WF1[:, -1]
                 self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))
-        return rows.at_shares(self.work.work(rows.features_WF), shares_W, fixed)
+        return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
 
-    def learn(self, rows: RankReports) -> float:
-        """Take the reports to account, and plan if waiting has cost enough since the plan before.
+    def hand_over(self) -> None:
+        """Hand the sizes of the latest plan to the loader, between two steps."""
+        self._loader.sizes = self._rank_sizes
 
-        Return the seconds that a plan took, 0 without one.
-        """
-        # A rank that arrives early waits for the others within the exchange: the last one's time is what it costs.
-        costs = float(rows["plan_seconds"].max()), float(rows["exchange_seconds"].min())
-        wants = self._pace.wants_plan(rows["seconds"], rows["steps"], *costs)
-        if not (wants or self._retell):
-            self._tally.add(rows)
-            return 0.0
-        self._retell = False
-        began = time.perf_counter()
-        before_WD, now_WD = (self._drivers_before, rows.drivers_WD) if self._drivers_before.size else (None, None)
-        if len(self._tally):
-            # What was quiet, and the change that ended it, are two observations: their mean is neither.
-            self.balancer.observe(self._tally.take(before_WD))
-            before_WD = None if before_WD is None else np.full_like(before_WD, np.nan)
-        self._tally.add(rows)
-        self.balancer.step(self._tally.take(before_WD), now_WD)
-        self._drivers_before = rows.drivers_WD
-        self._take_sizes()
-        self._pace.planned(acted=self.plan.acted, gain=self.plan.gain)
-        took = time.perf_counter() - began
-        self.plan_seconds = usual(self.plan_seconds, took)
-        return took
-
-    def _take_sizes(self) -> None:
-        """Hand the plan to the loader."""
+    def _take_plan(self) -> None:
         self.plan = self.balancer.plan
-        self.checksum = self.plan.checksum
+        self._rank_sizes = self.plan.sizes if self._in_order else self.plan.sizes[self._rank_order]
+        # Ranks that planned as often, and reached the same sizes, have the same one; 32 bits fit into a float64.
+        self.checksum = zlib.crc32(self.plan.sizes.tobytes(), self.plan.iteration)
         if self.work is not None:  # ranks that learned other costs divide other batches
             self.checksum ^= zlib.crc32(self.work.coefficients.tobytes())
-        self._loader.sizes = self.plan.sizes[self._rank_order]
 
     def _begin(self) -> None:
         """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
         self.order = np.array([self._workers.index(worker) for worker in self.balancer.workers])
         self._rank_order = np.argsort(self.order)
-        self._take_sizes()
+        self._in_order = bool((self.order == np.arange(len(self.order))).all())
+        self._take_plan()
+        self.hand_over()
 
 
 def apart(one_W: Array, other_W: Array) -> float:

@@ -1,6 +1,6 @@
-"""What the ranks report about their iterations, as rows of numbers, and what the balancer learns from them.
+"""Rows of numbers that ranks report of their iterations, and the report that a balancer learns from.
 
-Axes: K exchanges, W workers, F numbers in a row, D drivers.
+Axes: W workers, F numbers in a row, D drivers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ COLUMNS = (
     "epoch",
     "batches",
     "dealt",
-    "plan_seconds",
-    "exchange_seconds",
     "log_norm",
     "total",
     "foreign",
@@ -37,18 +35,15 @@ LEAST = 0.5
 LEAST_OWN = 0.05
 """At least this share of a worker's seconds is for its work, whatever is taken for fixed."""
 
-PLACE = ("checksum", "epoch", "batches", "dealt")
-"""Columns that must be the same on all ranks: the plan in use, and the place in the data."""
-
-_SUMMED = ("samples", "micro_batches", "seconds")
 _AT = {name: place for place, name in enumerate(COLUMNS)}
-_PLACES = [_AT[name] for name in PLACE]
+_PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["dealt"] + 1)
+_TOGETHER = slice(_PLAN, _AT["dealt"] + 1)
+_LOOP = slice(_AT["total"], _AT["foreign"] + 1)
+"""Neighbouring columns: the plan in use and the place in the data, which all ranks must share, and what each trained on."""
 
 
 class RankReports:
-    """What all ranks reported in one exchange, ``[W, F]``, in the order of the plan's workers.
-
-    It splits off a column only on request, because this runs in every iteration and most columns are not needed.
+    """Rows that all ranks reported in one exchange, ``[W, F]``, in the order of the plan's workers.
 
     Parameters
     ----------
@@ -56,11 +51,29 @@ class RankReports:
         The rows.
     features
         How many of their last numbers say what the work is made of.
+
+    Examples
+    --------
+    Two ranks took two micro-batches; the second took longer:
+
+    >>> rest = [0, 0, 1, 0, 1, 1, 0, 96, 0]
+    >>> rows = RankReports(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, 0.7, *rest]]))
+    >>> report = rows.report(None)
+    >>> report.samples, report.seconds
+    (array([32., 16.]), array([0.25, 0.35]))
     """
 
     def __init__(self, report_WF: Array, features: int = 0) -> None:
         self.report_WF = report_WF
         self.features = features
+        # Plain numbers: comparing columns of a few ranks takes numpy several times as long.
+        told = report_WF.tolist()
+        places, loops = [row[_TOGETHER] for row in told], [row[_LOOP] for row in told]
+        self.together = places.count(places[0]) == len(places)
+        """Whether all ranks used the same plan, at the same place in the data."""
+        # A mark of its own, or inputs that were taken for other batches than on other ranks.
+        self.any_foreign = loops.count([loops[0][0], 0.0]) != len(loops)
+        """Whether a rank trained on data from elsewhere, or ranks attributed their inputs to different batches."""
 
     def __getitem__(self, name: str) -> Array:
         """Return a column, ``[W]``."""
@@ -78,6 +91,17 @@ class RankReports:
         """What the work is made of, of all samples in the report, ``[W, F]``."""
         features: Array = self.report_WF[:, self.report_WF.shape[1] - self.features :]
         return features
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all ranks used the same plan."""
+        checksums = self["checksum"]
+        return bool((checksums == checksums[0]).all())
+
+    def places(self, *, dealt: bool) -> Array:
+        """Return epoch and batches of every rank, and with ``dealt`` a checksum of what these held, ``[W, 2 or 3]``."""
+        places: Array = self.report_WF[:, _PLACE]
+        return places if dealt else places[:, :2]
 
     def at_shares(self, work_W: Array, shares_W: Array, fixed: float) -> RankReports:
         """Return the same rows as if each worker's work had been exactly its share: speeds are work per second.
@@ -99,28 +123,13 @@ class RankReports:
         report_WF[:, _AT["samples"]] = np.where(work_W > 0, shares_W * parts_W, np.nan)
         return RankReports(report_WF, self.features)
 
-    @property
-    def together(self) -> bool:
-        """Whether all ranks used the same plan, at the same place in the data."""
-        places = self.report_WF[:, _PLACES]
-        return bool((places == places[0]).all())
-
-    @property
-    def any_foreign(self) -> bool:
-        """Whether a rank trained on data from elsewhere, or ranks attributed their inputs to different batches."""
-        totals = self["total"]
-        return bool(self["foreign"].any() or (totals != totals[0]).any())
-
-    @property
-    def agreed(self) -> bool:
-        """Whether all ranks used the same plan."""
-        checksums = self["checksum"]
-        return bool((checksums == checksums[0]).all())
-
-    def places(self, names: Sequence[str]) -> Array:
-        """Return these columns, ``[W, len(names)]``."""
-        places: Array = self.report_WF[:, [_AT[name] for name in names]]
-        return places
+    def report(self, drivers_WD: Array | None) -> Report:
+        """Return the mean micro-batch of every worker, NaN where it reported none, with the drivers that held then."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            samples_W, seconds_W = self.report_WF[:, (0, 3)].T / self.report_WF[:, 1]  # 0 / 0 is NaN: nothing is known
+        ran_out_W = self["out_of_memory"] > 0
+        out_of_memory = ran_out_W if ran_out_W.any() else None
+        return Report(samples_W, seconds_W, self["comm_seconds"], drivers_WD, out_of_memory=out_of_memory)
 
 
 def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed: float | Array) -> Array:
@@ -133,51 +142,3 @@ def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed: float | A
     with np.errstate(invalid="ignore", divide="ignore"):
         seconds: Array = fixed_W + (seconds_W - fixed_W) * (shares_W / work_W)
     return seconds
-
-
-class ReportTally:
-    """Adds up reports until the balancer learns from them, so that no measurement between plans is lost.
-
-    Examples
-    --------
-    Two exchanges, each of one step with two micro-batches; the second worker took 0.5 s and 0.7 s:
-
-    >>> tally = ReportTally()
-    >>> for seconds in (0.5, 0.7):
-    ...     rest = [0, 0, 1, 0, 1, 1, 0, 0, 0, 96, 0]
-    ...     tally.add(RankReports(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, seconds, *rest]])))
-    >>> report = tally.take(None)
-    >>> report.samples, report.seconds
-    (array([32., 16.]), array([0.25, 0.3 ]))
-    """
-
-    def __init__(self) -> None:
-        self._rows: list[RankReports] = []
-
-    def __len__(self) -> int:
-        """Return the number of exchanges added since the last report was taken."""
-        return len(self._rows)
-
-    def add(self, rows: RankReports) -> None:
-        """Add the rows of one exchange."""
-        self._rows.append(rows)
-
-    def take(self, drivers_WD: Array | None) -> Report:
-        """Return the mean micro-batch since the last report (NaN for workers without one), and start again."""
-        report_KWF = np.stack([rows.report_WF for rows in self._rows])
-        self._rows = []
-        samples_KW, seconds_KW = report_KWF[..., _AT["samples"]], report_KWF[..., _AT["seconds"]]
-        # A row counts as a whole or not at all: samples without seconds would make the worker look fast.
-        known_KW = np.isfinite(samples_KW) & np.isfinite(seconds_KW) & (seconds_KW > 0)
-        sums = {
-            name: np.where(known_KW, np.nan_to_num(report_KWF[..., _AT[name]]), 0.0).sum(axis=0) for name in _SUMMED
-        }
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = {name: sums[name] / sums["micro_batches"] for name in _SUMMED}  # 0 / 0 is NaN: nothing is known
-        # One exchange of gradients each, however many steps and micro-batches a row is about.
-        comm_KW = report_KWF[..., _AT["comm_seconds"]]
-        timed_KW = np.isfinite(comm_KW)
-        with np.errstate(invalid="ignore"):
-            comm_W = np.where(timed_KW, comm_KW, 0.0).sum(axis=0) / timed_KW.sum(axis=0)
-        ran_out_W = (report_KWF[..., _AT["out_of_memory"]] > 0).any(axis=0)
-        return Report(means["samples"], means["seconds"], comm_W, drivers_WD, out_of_memory=ran_out_W)

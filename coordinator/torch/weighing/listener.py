@@ -65,6 +65,10 @@ class Listener(Protocol):
         """Note that a backward pass ended, for a model outside DistributedDataParallel."""
         ...
 
+    def backward_ends(self) -> None:
+        """Note that a backward pass has handed all it has to the network, and waits for the gradients of all ranks."""
+        ...
+
     def warn(self, about: str, sentence: str) -> None:
         """Warn, once per subject ``about``."""
         ...

@@ -220,6 +220,8 @@ class Weighting:
         self.in_backward = False
         if self._ddp is None:
             self.listener.backward_ended()
+        else:
+            self.listener.backward_ends()
 
     @property
     def _weighs(self) -> bool:
