@@ -28,7 +28,7 @@ def job(timeout=20.0, predictor=None, policy=None, **options):
     loader = BalancedLoader(data, GLOBAL_BATCH)
     policy = policy or Policy(warmup=1)
     balance = attach(
-        model, loader, predictor=predictor or EWMA(), policy=policy, timeout=timeout, **{"every": 1, **options}
+        model, loader, predictor=predictor or EWMA(), policy=policy, timeout=timeout, **options
     )
 
     def steps():

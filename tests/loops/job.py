@@ -239,7 +239,7 @@ class Job:
         """Attach, with sizes that change before every step."""
         if self.alone:
             return Alone()
-        balance = attach(model, loader, **{"predictor": Restless(), "policy": FREE, "every": 1, **options})
+        balance = attach(model, loader, **{"predictor": Restless(), "policy": FREE, **options})
         if balance not in self.balances:
             self.balances.append(balance)
         return balance
