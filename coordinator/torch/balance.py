@@ -41,6 +41,10 @@ from paceline.recording.torch.waiting import listen
 TRUSTED = 3
 """Exchanges in which every rank trained on the loader's batches alone, before weights are taken to sum to one."""
 
+SAMPLING = 0.004
+"""Largest share of the time that sampling covariates may take: where it takes longer, a sample serves for several
+iterations. Files of the kernel are read, at an iteration's end, when all others may be waiting for this rank."""
+
 
 class Balance(Passes):
     """Keeps the ranks of one training job in step. :func:`attach` makes it.
@@ -74,6 +78,8 @@ class Balance(Passes):
         self._exchange = exchange
         self._workers = tuple(workers)
         self._drivers = tuple(drivers)
+        self._covariates: list[float] = []
+        self._next_sample = 0.0
         self._models: list[torch.nn.Module] = []
         self._weightings: list[Weighting] = []
         self._thread = threading.get_ident()
@@ -252,17 +258,20 @@ class Balance(Passes):
             self._send()
 
     def _send(self) -> None:
-        began = time.perf_counter()
-        measure = self._clock.report()
+        measure, began = self._clock.report(), time.perf_counter()
         if self._micro_batch:  # plans are about steps, whose micro-batches differ in number
             measure = measure.by_steps()
         computed, planning = self._handed.sizes, self._planning
         total = 0 if computed is None else sum(computed.tolist())  # a call of numpy takes longer here
-        drivers = [driver.sample() for driver in self._drivers]
+        if began >= self._next_sample:
+            self._covariates = [driver.sample() for driver in self._drivers]
+            ended = time.perf_counter()
+            self._next_sample = ended + (ended - began) / SAMPLING
         features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
         place = (self._out_of_memory, planning.checksum, *self._loader.position)
-        self._exchange.send([*measure, *place, self._log_norm, total, self._foreign, *drivers, *features])
+        self._exchange.send([*measure, *place, self._log_norm, total, self._foreign, *self._covariates, *features])
         self._spent += time.perf_counter() - began
+        self._clock.look()
         self._out_of_memory, self._foreign, self._log_norm = False, False, math.nan
 
     def backward_ends(self) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import reduce
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -186,37 +186,36 @@ class Clock:
         """Let the next report carry these own seconds instead of the clock's."""
         self._given.append(seconds)
 
+    def look(self) -> None:
+        """Read the CPU quota that holds now; reading takes longer than all else, so it is done while others are awaited."""
+        if self._allowance is not None:
+            self._allowance.look()
+
     def report(self) -> Measure:
         """Return what is known by now, each lap once; NaN where nothing is known."""
         laps = []
-        while self._over and (self._given or self._marks.passed(self._over[0].end)):
+        while self._over and (self._given or not self.delay or self._marks.passed(self._over[0].end)):
             laps.append(self._over.popleft())
-        counted = [lap for lap in laps if lap.counts]
-        self.features = reduce(added, [lap.features for lap in counted], ())
-        if not counted:
-            return Measure(comm_seconds=self._comm_seconds(laps))
+        comm_seconds = self._comm_seconds(laps)
+        samples = parts = steps = 0
+        self.features, spans = (), []
+        for lap in laps:
+            if lap.counts:
+                samples, parts, steps = samples + lap.samples, parts + lap.micro_batches, steps + 1
+                if lap.features:
+                    self.features = added(self.features, lap.features)
+                if not self._given:
+                    spans.append(self._in_step(lap))
+        if not steps:
+            return Measure(comm_seconds=comm_seconds)
         if self._given:
-            seconds = sum(self._given) / len(self._given) * len(counted)
+            seconds = sum(self._given) / len(self._given) * steps
             self._given.clear()
         else:
-            seconds = self._own_seconds(counted)
-        samples = float(sum([lap.samples for lap in counted]))
-        parts = float(sum([lap.micro_batches for lap in counted]))
-        return Measure(samples, parts, float(len(counted)), seconds, self._comm_seconds(laps))
-
-    def _own_seconds(self, laps: list[_Lap]) -> float:
-        """Return what these laps take without waits, under the quota that holds now."""
-        if self._allowance is not None:
-            self._allowance.look()
-        own = [self._in_step(lap) for lap in laps]
-        between = list(self._between)
-        free = self._allowance is None or self._allowance.cores == math.inf
-        if free and not any([span.spent.throttled for span in (*own, *between)]):  # as a rule there is no quota
-            steps, gaps = [span.seconds for span in own], [span.seconds for span in between]
-        else:
-            steps, gaps = [self._lasting(span) for span in own], [self._lasting(span) for span in between]
-        # The time between steps comes from a median, because it is the part that evaluations and checkpoints disturb.
-        return sum(steps) + (len(steps) * median(gaps) if gaps else 0.0)
+            # The time between steps comes from a median: it is the part that evaluations and checkpoints disturb.
+            between = self._lasting(self._between)
+            seconds = sum(self._lasting(spans)) + (steps * median(between) if between else 0.0)
+        return Measure(float(samples), float(parts), float(steps), seconds, comm_seconds)
 
     def _in_step(self, lap: _Lap) -> _Span:
         """Return what a lap took from forward to ready, and remember what it took before, between steps."""
@@ -224,29 +223,39 @@ class Clock:
         if lap.begin is not None:
             between = seconds(lap.begin, lap.forward) - self._waited(lap.waits_between)
             self._between.append(_Span(max(between, 0.0), difference(lap.spent_begin, lap.spent_forward)))
-        in_step = seconds(lap.forward, lap.end) - (self._waited(lap.waits) if lap.waits else 0.0)
+        in_step = seconds(lap.forward, lap.end) - self._waited(lap.waits)
         return _Span(in_step, difference(lap.spent_forward, lap.spent_end))
 
-    def _lasting(self, span: _Span) -> float:
-        """Return what a span takes under the quota that holds now: it may have begun with an unspent budget."""
-        assert self._allowance is not None, "there is a quota"
-        return lasting(span.seconds, span.spent, self._allowance.cores, self._threads)
+    def _lasting(self, spans: Collection[_Span]) -> list[float]:
+        """Return what spans take under the quota that holds now: they may have begun with an unspent budget."""
+        cores = math.inf if self._allowance is None else self._allowance.cores
+        lasting_seconds = []
+        for span in spans:
+            free = cores == math.inf and not span.spent.throttled  # as a rule there is no quota
+            lasting_seconds.append(span.seconds if free else lasting(span.seconds, span.spent, cores, self._threads))
+        return lasting_seconds
 
     def _spent(self) -> Spent:
         return NOTHING if self._allowance is None else self._allowance.spent()
 
     def _waited(self, waits: list[_Wait]) -> float:
-        return sum([self._marks.seconds(wait.begin, wait.end) for wait in waits if self._is_known(wait)])
+        waited = 0.0
+        for wait in waits:
+            if self._is_known(wait):
+                waited += self._marks.seconds(wait.begin, wait.end)
+        return waited
 
     def _comm_seconds(self, laps: list[_Lap]) -> float:
         """Return how long the newest finished exchange took: on a CPU, that of the previous step."""
-        exchanges = [self._exchange, *[lap.exchange for lap in laps]]
-        self._exchange = exchanges[-1]
-        known = [wait for wait in exchanges if wait is not None and self._is_known(wait)]
-        return self._marks.seconds(known[-1].begin, known[-1].end) if known else NAN
+        newest = NAN
+        for exchange in (self._exchange, *(lap.exchange for lap in laps)):
+            if exchange is not None and self._is_known(exchange):
+                newest = self._marks.seconds(exchange.begin, exchange.end)
+            self._exchange = exchange
+        return newest
 
     def _is_known(self, wait: _Wait) -> bool:
-        return wait.end is not None and self._marks.passed(wait.end)
+        return wait.end is not None and (not self.delay or self._marks.passed(wait.end))
 
 
 def difference(start: Spent, stop: Spent) -> Spent:

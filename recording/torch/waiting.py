@@ -11,8 +11,8 @@ import functools
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -98,15 +98,22 @@ def listen(listener: Listener, before_gather: BeforeGather | None = None) -> Cal
     return stop
 
 
-@contextmanager
-def unheard() -> Iterator[None]:
+class _Unheard:
+    """A context in which waits are not reported; there is one object, since every iteration enters it several times."""
+
+    def __enter__(self) -> None:
+        _inside.depth = getattr(_inside, "depth", 0) + 1
+
+    def __exit__(self, *error: object) -> None:
+        _inside.depth -= 1
+
+
+_unheard = _Unheard()
+
+
+def unheard() -> AbstractContextManager[None]:
     """Wait without notifying the listeners: for this library's own collectives, which are not part of the training."""
-    before = getattr(_inside, "depth", 0)
-    _inside.depth = before + 1
-    try:
-        yield
-    finally:
-        _inside.depth = before
+    return _unheard
 
 
 def _replace() -> None:

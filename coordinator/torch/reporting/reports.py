@@ -125,11 +125,10 @@ class RankReports:
 
     def report(self, drivers_WD: Array | None) -> Report:
         """Return the mean micro-batch of every worker, NaN where it reported none, with the drivers that held then."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            samples_W, seconds_W = self.report_WF[:, (0, 3)].T / self.report_WF[:, 1]  # 0 / 0 is NaN: nothing is known
-        ran_out_W = self["out_of_memory"] > 0
-        out_of_memory = ran_out_W if ran_out_W.any() else None
-        return Report(samples_W, seconds_W, self["comm_seconds"], drivers_WD, out_of_memory=out_of_memory)
+        samples_W, parts_W, _, seconds_W, comm_W, ran_out_W = self.report_WF.T[: _AT["checksum"]]
+        out_of_memory = ran_out_W > 0 if ran_out_W.any() else None
+        # Nobody reports 0 micro-batches: NaN says that nothing is known.
+        return Report(samples_W / parts_W, seconds_W / parts_W, comm_W, drivers_WD, out_of_memory=out_of_memory)
 
 
 def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed: float | Array) -> Array:
