@@ -22,9 +22,9 @@ class Iteration:
     Parameters
     ----------
     index
-        The iteration's number, from 0 on. Numbers may skip: short iterations are not all planned and recorded.
+        The iteration's number, from 0 on.
     time
-        When the next plan was made, in seconds since the epoch, by this worker's clock.
+        When it was over, in seconds since the epoch, by this worker's clock.
     worker
         The name of the worker that holds the record.
     sizes
