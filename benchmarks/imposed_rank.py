@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-
-import numpy as np
 
 from paceline._arrays import Array
 
@@ -19,13 +17,13 @@ SAMPLES = 4096
 
 @dataclass(frozen=True)
 class Told:
-    """What a rank is told: who it is, and which schemes train at which speeds, ``[T, W]``, in blocks of iterations."""
+    """What a rank is told: who it is, and at which speeds, ``[T, W]``, each cell's schemes train, in blocks."""
 
     rank: int
     world_size: int
     store: str
-    speed_TW: Array
-    global_batch: int
+    cells: list[Array]
+    share: int
     schemes: tuple[str, ...]
     block: int
 
@@ -36,11 +34,10 @@ class Seen:
 
     sizes_TW: list[list[int]]
     wall_seconds: list[float]
-    calls: Any = None
 
 
-def run(told: Told) -> dict[str, Seen]:
-    """Train, the schemes in turn, and return what each did."""
+def run(told: Told, tell: Callable[[dict[str, Seen]], None]) -> None:
+    """Train through all cells, the schemes in turn, and tell what each did."""
     import torch
     import torch.distributed as dist
 
@@ -48,41 +45,43 @@ def run(told: Told) -> dict[str, Seen]:
     place = {"rank": told.rank, "world_size": told.world_size, "timeout": timedelta(seconds=120)}
     dist.init_process_group("gloo", init_method=f"file://{told.store}", **place)
     warnings.simplefilter("ignore")
-    jobs = {scheme: Job(scheme, told) for scheme in told.schemes}
-    for _ in range(len(told.speed_TW) // told.block):
+    for speed_TW in told.cells:
+        jobs = {scheme: Job(scheme, told, speed_TW) for scheme in told.schemes}
+        for _ in range(len(speed_TW) // told.block):
+            for job in jobs.values():
+                job.block()
         for job in jobs.values():
-            job.block()
-    seen = {scheme: job.seen for scheme, job in jobs.items()}
-    for job in jobs.values():
-        job.close()
+            job.close()
+        if told.rank == 0:
+            tell({scheme: job.seen for scheme, job in jobs.items()})
     dist.barrier()
     dist.destroy_process_group()
-    return seen
 
 
 class Job:
-    """One training, balanced by a scheme or plain."""
+    """One training, balanced by a scheme, or plain."""
 
-    def __init__(self, scheme: str, told: Told) -> None:
+    def __init__(self, scheme: str, told: Told, speed_TW: Array) -> None:
         import torch
         from torch.nn.parallel import DistributedDataParallel
         from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
         torch.manual_seed(0)
-        self.told, self.iteration = told, 0
+        self.told, self.speed_TW, self.iteration = told, speed_TW, 0
+        samples = told.share * told.world_size
         self.seen = Seen([], [])
-        self.model = DistributedDataParallel(sleeper(told, self))
+        self.model = DistributedDataParallel(sleeper(self))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         data = TensorDataset(torch.randn(SAMPLES, FEATURES), torch.randint(10, (SAMPLES,)))
         self.balance: Any = None
         if scheme == "equal":
             sampler: Any = DistributedSampler(data, told.world_size, told.rank)
-            self.loader: Any = DataLoader(data, told.global_batch // told.world_size, sampler=sampler, drop_last=True)
+            self.loader: Any = DataLoader(data, told.share, sampler=sampler, drop_last=True)
         else:
             from paceline.coordinator.torch import BalancedLoader, attach
             from paceline.predictors import named
 
-            self.loader = BalancedLoader(data, told.global_batch, drop_last=True)
+            self.loader = BalancedLoader(data, samples, drop_last=True)
             self.balance = attach(self.model, self.loader, predictor=named(scheme))
         self.batches = self._forever()
 
@@ -113,7 +112,7 @@ class Job:
             self.balance.close()
 
 
-def sleeper(told: Told, job: Job) -> Any:
+def sleeper(job: Job) -> Any:
     """Return a small network whose forward pass sleeps as long as the samples take at the imposed speed."""
     import torch
 
@@ -123,14 +122,8 @@ def sleeper(told: Told, job: Job) -> Any:
             self.layers = torch.nn.Sequential(torch.nn.Linear(FEATURES, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            time.sleep(len(inputs) / told.speed_TW[job.iteration % len(told.speed_TW), told.rank])
+            time.sleep(len(inputs) / job.speed_TW[job.iteration, job.told.rank])
             job.iteration += 1
             return self.layers(inputs)
 
     return Sleeper()
-
-
-def settled(sizes_TW: Array, after: int, ranks: int) -> float:
-    """Return how many iterations after this one sizes were equal again, within a tenth; NaN if they never were."""
-    near_T = (np.abs(sizes_TW[after:] / sizes_TW[0].mean() - 1) < 0.1).all(axis=1)
-    return float(near_T.argmax()) if near_T.any() else float("nan")
