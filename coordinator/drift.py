@@ -25,41 +25,39 @@ OVER = 0.5
 class Drift:
     """Tracks which share of the latest reports is unlike what the predictor was fitted on.
 
-    It is the measure of ``paceline models check``, without a backtest or a refit. A predictor without a reference has
-    no drift, and costs nothing here.
+    It is the measure of ``paceline models check``, without a backtest or a refit.
 
     Parameters
     ----------
-    predictor
-        The served predictor.
+    reference
+        What the served predictor was fitted on.
 
     Attributes
     ----------
     lasts
         Whether it has begun, and not ended.
-
-    Examples
-    --------
-    >>> from paceline.predictors import EWMA
-    >>> Drift(EWMA()).share
-    nan
     """
 
-    def __init__(self, predictor: Predictor) -> None:
-        self._reference: Reference | None = predictor.reference_ if isinstance(predictor, FleetPredictor) else None
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
         self._speed_W: Array | None = None
         self._shares = np.zeros(2)
         self.lasts = self._is_news = False
 
+    @classmethod
+    def of(cls, predictor: Predictor) -> Drift | None:
+        """Return a drift that is not known yet; none for a predictor without a reference."""
+        reference = predictor.reference_ if isinstance(predictor, FleetPredictor) else None
+        return None if reference is None else cls(reference)
+
     @property
     def share(self) -> float:
         """The share of changes of speed, or of drivers if that is larger, that is unlike what was fitted."""
-        return float("nan") if self._reference is None else float(self._shares.max())
+        return float(self._shares.max())
 
     def follow(self, report: Report) -> None:
         """Take in the report of an iteration."""
-        if (known := self._reference) is None:
-            return
+        known = self._reference
         before_W, self._speed_W = self._speed_W, report.speed
         if before_W is not None:
             change_W = changes(np.stack([before_W, self._speed_W]))[0]
@@ -75,11 +73,11 @@ class Drift:
         """Compare no speed with one from before the fleet changed."""
         self._speed_W = None
 
-    def news(self) -> str:
-        """Return a remark if drift has begun since the last call; empty otherwise."""
+    def news(self) -> tuple[why.Reason, ...]:
+        """Return a remark if drift has begun since the last call."""
         told, self._is_news = self._is_news, False
         of_changes, of_drivers = map(float, self._shares)
-        return why.left_fitted(of_changes, of_drivers, least=MANY) if told else ""
+        return ((why.left_fitted, (of_changes, of_drivers, MANY)),) if told else ()
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return all that was followed."""

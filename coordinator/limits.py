@@ -7,21 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array, Mask, Sizes
 from paceline._curves import Curves
 from paceline.coordinator.policy import Policy
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
-from paceline.solver.split import Split, split
+from paceline.solver.split import split
 
 SHRINK = 0.8
 """A worker that ran out of memory gets at most this share of the batch that was too large."""
+
+
+class Bounds(NamedTuple):
+    """Fewest and most samples of each worker, ``[W]``, multiples of the quantum."""
+
+    low: Array
+    high: Array
+    enough: bool
+    """Whether the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
+    limited: Mask
+    """Whom memory gives less than the policy's upper bound, ``[W]``."""
+    any_limited: bool
+
+    def broken_by(self, sizes: Sizes, quantum: int) -> bool:
+        """Return whether a size lies outside, or is no multiple of the quantum."""
+        return bool(((sizes < self.low) | (sizes > self.high) | (sizes % quantum != 0)).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,40 +68,43 @@ class Limits:
         low, high = np.ceil(lower / step) * step, np.floor(np.minimum(upper, global_batch) / step) * step
         return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if memory is None else memory)
 
-    def after(self, report: Report, sizes: Sizes, forecast: Forecast | None = None) -> Self:
+    def after(self, report: Report, sizes: Sizes, forecast: Forecast) -> Self:
         """Return the bounds after a report: who ran out of memory gets less, unless the curves' limit does that."""
-        if report.out_of_memory is None:
-            return self
         ran_out = _flags(report.out_of_memory, len(sizes))
+        if not ran_out.any():
+            return self
         samples = np.asarray(report.samples, dtype=np.float64)
         held = np.where(np.isfinite(samples) & (samples > 0), samples, sizes)
-        known = np.inf if forecast is None else forecast.curves.limit
         # A predictor of curves may learn the limit from the same report; shrinking twice would waste memory.
-        shrinks = ran_out & ~(known < held)
+        shrinks = ran_out & ~(forecast.curves.limit < held)
         return replace(self, memory=np.where(shrinks, np.minimum(self.memory, SHRINK * held), self.memory))
 
-    def bounds(self, limit: Array | float = np.inf) -> tuple[Array, Array, bool]:
-        """Return the fewest and most samples, ``[W]``, and whether the memory limits leave room for the batch.
+    def bounds(self, forecast: Forecast) -> Bounds:
+        """Return the bounds of sizes, with the memory limits of the forecast's curves if it has any."""
+        return self.own if forecast.batch_time is None else self._bounds(forecast.batch_time.limit)
 
-        If they do not, they are ignored, because the job must go on; the plan's reason tells the user.
-        """
+    @cached_property
+    def own(self) -> Bounds:
+        """The bounds without those of any forecast: computed once, as they change seldom."""
+        return self._bounds(np.inf)
+
+    @cached_property
+    def equal(self) -> Sizes:
+        """Sizes as equal as these bounds allow, ``[W]``."""
+        return self.equal_within(self.own)
+
+    def equal_within(self, bounds: Bounds) -> Sizes:
+        """Return sizes as equal as the bounds allow, ``[W]``."""
+        alike = Curves.from_speed(np.ones(len(bounds.low)))
+        return split(alike, self.global_batch, lower=bounds.low, upper=bounds.high, quantum=self.quantum).sizes
+
+    def _bounds(self, limit: Array | float) -> Bounds:
         fits = np.floor(np.minimum(self.memory, limit) / self.quantum) * self.quantum
         high = np.maximum(np.minimum(self.upper, fits), self.lower)
         enough = bool(high.sum() >= self.global_batch)
-        return self.lower, high if enough else self.upper, enough
-
-    def split(self, curves: Curves, low: Array, high: Array, spread: Array | None = None, risk: float = 0.0) -> Split:
-        """Return the split that ends soonest between these bounds, ``[W]``; the curves' own limits are ignored."""
-        # The bounds already include those limits, unless `bounds` ignored them because they leave no room.
-        free = replace(curves, limit=np.full(len(low), np.inf))
-        step = self.quantum
-        return split(free, self.global_batch, lower=low, upper=high, quantum=step, spread=spread, risk=risk)
-
-    def equal(self, limit: Array | float = np.inf) -> Sizes:
-        """Return sizes as equal as the bounds allow, ``[W]``."""
-        low, high, _ = self.bounds(limit)
-        alike = Curves.from_speed(np.ones(len(low)))
-        return self.split(alike, low, high).sizes
+        high = high if enough else self.upper
+        limited = high < self.upper
+        return Bounds(self.lower, high, enough, limited, bool(limited.any()))
 
 
 def require_drivers(name: str, drivers: ArrayLike | None, predictor: Predictor) -> None:
@@ -101,7 +121,7 @@ def require_drivers(name: str, drivers: ArrayLike | None, predictor: Predictor) 
 
 def require_fleet(report: Report, count: int) -> None:
     """Refuse a report that does not have one number for each worker."""
-    shapes = tuple(np.asarray(each, dtype=np.float64).shape for each in (report.samples, report.seconds))
+    shapes = np.asarray(report.samples).shape, np.asarray(report.seconds).shape
     if shapes != ((count,), (count,)):
         raise ValueError(
             f"the report must hold samples and seconds for each of the {count} workers, got the shapes {shapes[0]} and "
@@ -116,13 +136,13 @@ def require_fleet(report: Report, count: int) -> None:
         _flags(report.out_of_memory, count)
 
 
-def _flags(out_of_memory: object, count: int) -> NDArray[np.bool_]:
+def _flags(out_of_memory: object, count: int) -> Mask:
     flags = np.asarray(out_of_memory)
     if flags.shape != (count,):
         raise ValueError(
             f"out_of_memory must hold one flag for each of the {count} workers, got the shape {flags.shape}"
         )
-    ran_out: NDArray[np.bool_] = flags == 1
+    ran_out: Mask = flags == 1
     return ran_out
 
 

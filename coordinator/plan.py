@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
+from paceline.coordinator import why
 from paceline.predictors.forecast import Forecast
 from paceline.solver.split import Split, Status
 
@@ -24,7 +26,7 @@ class Plan:
         The fleet, in the order of every array.
     split
         The samples of each worker, the time each is expected to take for them, and what decides the makespan: the
-        solver's own result, or an evaluation of sizes that were kept or excited.
+        solver's own result, or an evaluation of sizes that were kept or are probed.
     forecast
         The forecast from which the sizes were chosen.
     gain
@@ -32,8 +34,8 @@ class Plan:
         0 if they were kept.
     acted
         Whether a size differs from the previous plan.
-    why
-        What was done and why, in a sentence.
+    reasons
+        What was done and why: the parts of the sentence ``why``, whose words are made when it is read.
     iteration
         Number of iterations reported when the plan was made.
     drift
@@ -58,10 +60,15 @@ class Plan:
     forecast: Forecast
     gain: float
     acted: bool
-    why: str
+    reasons: tuple[why.Reason, ...]
     iteration: int = 0
     drift: float = float("nan")
     drift_began: bool = False
+
+    @property
+    def why(self) -> str:
+        """What was done and why, in a sentence."""
+        return why.sentence(self.reasons)
 
     @property
     def sizes(self) -> Sizes:
@@ -97,12 +104,11 @@ class Plan:
         >>> from paceline.coordinator import LoadBalancer
         >>> from paceline.predictors import EWMA
         >>> LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan.checksum
-        1116388711042280
+        1928808633027677
         """
-        # Python's own hash of a string differs between processes; "<i8" fixes size and byte order on every platform.
-        digest = hashlib.blake2b(json.dumps([self.iteration, *self.workers]).encode(), digest_size=8)
-        digest.update(np.asarray(self.sizes, dtype="<i8").tobytes())
-        return int.from_bytes(digest.digest(), "little") >> 12
+        # "<i8" fixes size and byte order on every platform.
+        facts = _digest(self.workers) + self.iteration.to_bytes(8, "little") + self.sizes.astype("<i8").tobytes()
+        return int.from_bytes(hashlib.blake2b(facts, digest_size=8).digest(), "little") >> 12
 
     # A mean over tokens weighs a sample by its tokens, so shares of samples would be wrong for unequal sentences.
     def token_weights(self, tokens: ArrayLike) -> Array:
@@ -137,3 +143,9 @@ class Plan:
             raise ValueError(f"tokens must be finite, not negative and not all 0, got {counts.tolist()}")
         share: Array = counts / counts.sum()
         return share
+
+
+@lru_cache(maxsize=8)
+def _digest(workers: tuple[str, ...]) -> bytes:
+    """Return a hash of the fleet; Python's own hash of a string differs between processes."""
+    return hashlib.blake2b(json.dumps(workers).encode(), digest_size=8).digest()

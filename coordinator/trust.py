@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Sizes
-from paceline._curves import Curves
-from paceline.predictors.report import Report
+from paceline._arrays import Array
 
 STEP = 1.1
 """Factor by which a running typical size moves up or down per report. Equal factors both ways find the median, so that
@@ -46,160 +44,108 @@ LOST = -0.01
 
 
 class Trust:
-    """What a forecast gain must exceed to be believed, and whether the sizes in use have lately cost time."""
+    """What a forecast gain must exceed to be believed, and whether the sizes in use have lately cost time.
 
-    def __init__(self) -> None:
-        self._chance = Chance()
-        self._payoff = Payoff()
-
-    @property
-    def least_gain(self) -> float:
-        """The gain that noise alone may promise, or that has lately not come true."""
-        return max(self._chance.gain(), self._payoff.doubt)
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether equal batches would lately have been faster."""
-        return self._payoff.has_lost
-
-    @property
-    def lost(self) -> float:
-        """The share of the time by which they would have been."""
-        return -math.expm1(self._payoff.gain)
-
-    def judge(self, report: Report, equal: Sizes, curves: Curves) -> None:
-        """Compare what the sizes in use took with what equal ones would have taken."""
-        self._payoff.learn(report, equal, curves)
-
-    def follow(self, speed_W: Array, forecast_W: Array) -> None:
-        """Take in reported speeds and the next forecast."""
-        self._chance.learn(speed_W, forecast_W)
-
-    def begin_anew(self) -> None:
-        """Forget what sizes have gained that are no longer in use."""
-        self._payoff.begin_anew()
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that was followed."""
-        return {"payoff": np.array([self._payoff.gain, self._payoff.doubt]), **self._chance.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; a state that knows nothing of it begins anew."""
-        self._payoff.gain, self._payoff.doubt = map(float, state.get("payoff", (0.0, 0.0)))
-        self._chance.load_state_dict(state)
-
-
-class Chance:
-    """Tracks how far forecasts move from plan to plan, and how far off they are.
-
-    Let ``s`` be how far independent reports are from a forecast that gives the newest one the weight ``a``. The
-    forecast then moves by ``a s`` per report and has an error of its own of ``s sqrt(a / 2)``. So that error is
-    ``sqrt(move s / 2)``, for any ``a``. Among W workers with errors of this size, the slowest seems slower than the
-    mean by up to about ``sqrt(2 ln W) + 1`` of them.
-
-    Examples
-    --------
-    The forecast of one of two workers moves by 4 % from plan to plan, and is about 10 % off:
-
-    >>> chance = Chance()
-    >>> for move in (1.02, 0.98) * 20:
-    ...     chance.learn(np.array([100.0, 110.5]), np.array([100.0, 100.0 * move]))
-    >>> round(chance.gain(), 2)
-    0.04
-    """
-
-    def __init__(self) -> None:
-        self._log_forecast: Array | None = None
-        self._move = self._surprise = START
-
-    def learn(self, speed_W: Array, forecast_W: Array) -> None:
-        """Take reported speeds (NaN without a report) and the next forecast; a fleet of another size starts again."""
-        log_forecast = np.log(forecast_W)
-        before = self._log_forecast
-        if before is not None and len(before) == len(log_forecast):
-            self._move = _followed(self._move, _apart(log_forecast - before))
-            self._surprise = _followed(self._surprise, _apart(np.log(speed_W) - before))
-        self._log_forecast = log_forecast
-
-    def gain(self) -> float:
-        """Return the share of the time that a split may seem to save by chance."""
-        if self._log_forecast is None:
-            return 0.0
-        own_error = math.sqrt(self._move * self._surprise / 2)
-        return min((math.sqrt(2 * math.log(len(self._log_forecast))) + 1) * own_error, MOST)
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt, as arrays."""
-        last = np.zeros(0) if self._log_forecast is None else self._log_forecast.copy()
-        return {"log_forecast": last, "usual": np.array([self._move, self._surprise])}
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; a state saved before this class existed starts from the beginning."""
-        last = np.array(state.get("log_forecast", np.zeros(0)))
-        self._log_forecast = last if len(last) else None
-        self._move, self._surprise = map(float, state.get("usual", (START, START)))
-
-
-class Payoff:
-    """Tracks what the sizes in use have gained over equal ones, and how far to doubt forecast gains.
+    Noise promises gains by chance. Let ``s`` be how far independent reports are from a forecast that gives the newest
+    one the weight ``a``. The forecast then moves by ``a s`` per report and has an error of its own of
+    ``s sqrt(a / 2)``. So that error is ``sqrt(move s / 2)``, for any ``a``. Among W workers with errors of this size, the slowest seems
+    slower than the mean by up to about ``sqrt(2 ln W) + 1`` of them.
 
     Attributes
     ----------
     gain
         Smoothed logarithm of the time of equal batches over that of the batches in use.
     doubt
-        Forecast gains below this lead to no change.
+        Forecast gains below this lead to no change, because such gains have lately not come true.
 
     Examples
     --------
-    The second worker got fewer samples although it was not slower:
+    The forecast of one of two workers moves by 4 % from plan to plan, and is about 10 % off:
 
-    >>> payoff, curves = Payoff(), Curves.from_speed(np.array([100.0, 80.0]))
-    >>> sizes, equal = np.array([66, 54]), np.array([60, 60])
+    >>> trust = Trust()
+    >>> for move in (1.02, 0.98) * 20:
+    ...     trust.follow(np.array([100.0, 110.5]), np.array([100.0, 100.0 * move]))
+    >>> round(trust.least_gain, 2)
+    0.04
+
+    Sizes took 0.66 s where equal ones would have taken 0.6 s:
+
     >>> for _ in range(10):
-    ...     payoff.learn(Report(samples=sizes, seconds=[0.66, 0.54]), equal, curves)
-    >>> payoff.has_lost, round(payoff.doubt, 2)
-    (True, 0.08)
+    ...     trust.judge(taken=0.66, equal=0.6)
+    >>> trust.has_lost, round(trust.lost, 2), round(trust.doubt, 2)
+    (True, 0.06, 0.08)
     """
 
     def __init__(self) -> None:
         self.gain = self.doubt = 0.0
+        self._forecast_W: Array | None = None
+        self._move = self._surprise = START
+
+    @property
+    def least_gain(self) -> float:
+        """The gain that noise alone may promise, or that has lately not come true."""
+        if self._forecast_W is None:
+            return self.doubt
+        own_error = math.sqrt(self._move * self._surprise / 2)
+        return max(min((math.sqrt(2 * math.log(len(self._forecast_W))) + 1) * own_error, MOST), self.doubt)
 
     @property
     def has_lost(self) -> bool:
         """Whether equal batches would lately have been faster."""
         return self.gain < LOST
 
-    def learn(self, report: Report, equal: Sizes, curves: Curves) -> None:
-        """Learn from the report of an iteration; incomplete reports and equal sizes teach nothing.
+    @property
+    def lost(self) -> float:
+        """The share of the time by which they would have been."""
+        return -math.expm1(self.gain)
 
-        The times that equal sizes would have taken follow from the measured ones by the shape of the forecast curves.
-        """
-        samples, seconds = (np.asarray(each, dtype=np.float64) for each in (report.samples, report.seconds))
-        if not np.isfinite(report.speed).all() or np.array_equal(samples, equal):
-            return
-        with np.errstate(all="ignore"):
-            # At other sizes times follow the shape of the forecast curves.
-            otherwise = seconds * curves.busy_seconds(equal) / curves.busy_seconds(samples)
-            ratio = float(otherwise.max() / seconds.max())
+    def judge(self, taken: float, equal: float) -> None:
+        """Learn how long an iteration took, and how long equal batches would have taken, in seconds."""
+        ratio = equal / taken
         if not 0.0 < ratio < math.inf:  # measured times may lie beyond what float64 can divide
             return
         gain = math.log(ratio)
         self.gain += SMOOTHING * (gain - self.gain)
         self.doubt = min(max(self.doubt, FIRST_DOUBT) * DOUBT, MOST) if gain < 0 else self.doubt / RELIEF
 
+    def follow(self, speed_W: Array, forecast_W: Array) -> None:
+        """Take reported speeds (NaN without a report) and the next forecast; a fleet of another size starts again."""
+        before_W, self._forecast_W = self._forecast_W, forecast_W
+        if before_W is not None and len(before_W) == len(forecast_W):
+            self._move = _followed(self._move, forecast_W, before_W)
+            self._surprise = _followed(self._surprise, speed_W, before_W)
+
     def begin_anew(self) -> None:
-        """Forget the gain of sizes that are no longer in use; the doubt stays."""
+        """Forget what sizes have gained that are no longer in use; the doubt stays."""
         self.gain = 0.0
 
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return all that was followed."""
+        last = np.zeros(0) if self._forecast_W is None else self._forecast_W.copy()
+        usual = np.array([self._move, self._surprise])
+        return {"payoff": np.array([self.gain, self.doubt]), "forecast": last, "usual": usual}
 
-def _apart(change_W: Array) -> float:
-    """Return how far workers moved apart (a common change moves no samples); NaN if none is known."""
-    known = change_W[np.isfinite(change_W)]
-    return float(known.std()) if len(known) else math.nan
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume; a state that knows nothing of it begins anew."""
+        self.gain, self.doubt = map(float, state.get("payoff", (0.0, 0.0)))
+        self._move, self._surprise = map(float, state.get("usual", (START, START)))
+        last = np.array(state.get("forecast", np.zeros(0)))
+        self._forecast_W = last if len(last) else None
 
 
-def _followed(usual: float, newest: float) -> float:
-    if math.isnan(newest):
+def _followed(usual: float, now_W: Array, before_W: Array) -> float:
+    """Return the usual move, a step nearer to how far workers' logarithms have moved apart: the standard deviation.
+
+    A common change moves no samples. Where nothing is known of any worker, it stays.
+    """
+    changes = []
+    for now, before in zip(now_W.tolist(), before_W.tolist(), strict=True):
+        ratio = now / before
+        if 0.0 < ratio < math.inf:
+            changes.append(math.log(ratio))
+    if not changes:
         return usual
-    return max(usual * (STEP if newest > usual else 1 / STEP), LEAST)
+    count, total, squares = len(changes), sum(changes), 0.0
+    for change in changes:
+        squares += (change - total / count) ** 2
+    return max(usual * (STEP if squares > count * usual * usual else 1 / STEP), LEAST)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
+from paceline.predictors.forecast import Forecast
+
+Reason: TypeAlias = tuple[Callable[..., str], tuple[Any, ...]]
+"""A part of a sentence and the facts that it needs: a plan holds these, and its words are made when they are read."""
 
 SHOWN = 3
 """At most this many workers are named; the others are counted."""
@@ -17,17 +22,92 @@ SILENT = 3
 WORTH_NAMING = 0.01
 """A worker that is slower by less than this share is not called slow."""
 
-
 WORTH_A_WORD = 0.03
 """Rounding that costs less than this is not mentioned."""
 
 
-def rounded(quantum: int, lost: float) -> str:
-    """Return what sizes in whole quanta cost.
+def sentence(reasons: Iterable[Reason]) -> str:
+    """Return the parts as one sentence.
 
-    >>> rounded(8, 0.041)
-    '; in multiples of 8 samples, which costs at most 4.1 %'
+    >>> sentence([(equal_batches, (2, 5)), (left_fitted, (0.0, 0.0, 0.05))])
+    'Equal batches: 2 of 5 warm-up iterations done.'
     """
+    return _joined(reasons) + "."
+
+
+def _joined(reasons: Iterable[Reason]) -> str:
+    return "".join([words(*facts) for words, facts in reasons])
+
+
+def said(text: str) -> str:
+    """Return a whole sentence of somebody else as a part.
+
+    >>> said("Nobody is asked.")
+    'Nobody is asked'
+    """
+    return text.removesuffix(".")
+
+
+def nothing_reported() -> str:
+    """Return the reason for the first plan."""
+    return "Equal batches: no iteration has been reported yet"
+
+
+def resumed(iterations: int) -> str:
+    """Return the reason for the plan of a resumed job."""
+    return f"Resumed after {count(iterations, 'iteration')}"
+
+
+def equal_batches(iterations: int, warmup: int) -> str:
+    """Return the reason for equal batches in the warm-up."""
+    return f"Equal batches: {iterations} of {count(warmup, 'warm-up iteration')} done"
+
+
+def given_up(lost: float) -> str:
+    """Return the reason for equal batches where others lost time.
+
+    >>> given_up(0.03)
+    'Back to equal batches, which would lately have been 3 % faster'
+    """
+    return f"Back to equal batches, which would lately have been {percent(lost)} faster"
+
+
+def nothing_to_gain() -> str:
+    """Return the reason to keep sizes that are the best ones."""
+    return "Kept the sizes: no split is expected to be faster"
+
+
+def too_little(at_most: str, gain: float, dead_band: float, chance: float) -> str:
+    """Return the reason to keep sizes although others would gain a little.
+
+    >>> too_little("", 0.02, 0.04, 0.01)
+    'Kept the sizes: the best split would gain 2 %, less than the dead-band of 4 %'
+    """
+    words = f"Kept the sizes: the best split would gain {at_most}{percent(gain)}"
+    if gain < dead_band:
+        return f"{words}, less than the dead-band of {percent(dead_band)}"
+    return f"{words}, which may be chance: so far gains below {percent(chance)} are not trusted"
+
+
+def no_room() -> str:
+    """Return a remark on memory limits that cannot be kept."""
+    return "; the memory limits leave no room for the global batch and are ignored"
+
+
+def known_speed(forecast: Forecast) -> Array:
+    """Return the speeds that rest on reports, ``[W]``; NaN for those that are only a prior."""
+    return np.where(np.isfinite(forecast.spread), forecast.speed, np.nan)
+
+
+def rounded(quantum: int, made: float, soonest: float) -> str:
+    """Return what sizes in whole quanta cost, against single samples, where that is worth a word.
+
+    >>> rounded(8, 1.0, 0.959), rounded(8, 1.0, 0.999), rounded(1, 1.0, 0.959)
+    ('; in multiples of 8 samples, which costs at most 4.1 %', '', '')
+    """
+    lost = 1 - soonest / made if made > 0 else 0.0
+    if quantum == 1 or lost < WORTH_A_WORD:
+        return ""
     return f"; in multiples of {quantum} samples, which costs at most {percent(lost)}"
 
 
@@ -72,22 +152,26 @@ def listed(names: Sequence[str], more: int = 0) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def moved(workers: Sequence[str], before: Sizes, after: Sizes, speed: Array, speed_before: Array | None = None) -> str:
+def moved(
+    workers: Sequence[str], before: Sizes, after: Sizes, speed: Array, known_before: Forecast | None = None
+) -> str:
     """Return how many samples moved, from which workers, and to which.
 
-    The worker whose speed explains the move is named with it: one that recovered since the sizes were chosen
-    (``speed_before``, ``[W]``, NaN where nothing was known), or else the one that gives most, if it is slow.
+    The worker whose speed explains the move is named with it: one that recovered since the sizes were chosen by the
+    forecast ``known_before``, or else the one that gives most, if it is slow.
 
     >>> speed = np.array([100.0, 100.0, 38.0, 110.0])
     >>> moved(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed)
     'Moved 24 samples from g2 (62 % slower than the median) to g3, g1 and g0'
-    >>> moved(["a", "b", "c"], np.array([50, 20, 50]), np.array([40, 40, 40]), np.full(3, 9.0), np.array([9, 3, 9.0]))
+    >>> known = Forecast(np.array([9.0, 3.0, 9.0]), spread=np.zeros(3))
+    >>> moved(["a", "b", "c"], np.array([50, 20, 50]), np.array([40, 40, 40]), np.full(3, 9.0), known)
     'Moved 20 samples from a and c to b (200 % faster than before)'
     """
     change = after - before
     givers, more_givers = _largest(-change)
     takers, more_takers = _largest(change)
     from_names, to_names = [workers[i] for i in givers], [workers[i] for i in takers]
+    speed_before = None if known_before is None else known_speed(known_before)
     faster = _recovery(takers[0], givers[0], speed, speed_before)
     other, than = _usual(workers, speed, givers[0])
     slower = 1 - float(speed[givers[0]]) / other
@@ -114,23 +198,24 @@ def _usual(workers: Sequence[str], speed: Array, one: int) -> tuple[float, str]:
     return float(np.median(speed)), "the median"
 
 
-def split_again(event: str, sizes: Sizes, unknown: Sequence[str]) -> str:
-    """Return what a change of the fleet led to, and whose speed had to be guessed.
+def split_again(event: str, workers: Sequence[str], sizes: Sizes, known: Array) -> str:
+    """Return what a change of the fleet led to, and whose speed (``known``, NaN where it is not) had to be guessed.
 
-    >>> split_again("g2 joined", np.array([40, 50, 30]), ["g2"])
+    >>> split_again("g2 joined", ["g0", "g1", "g2"], np.array([40, 50, 30]), np.array([9.0, 9.0, np.nan]))
     'g2 joined: 120 samples split again over 3 workers, 30 to 50 each; g2 has not reported yet, so it is planned at the
     median speed of the others'
-    >>> split_again("g2 left", np.array([60, 60]), [])
+    >>> split_again("g2 left", ["g0", "g1"], np.array([60, 60]), np.array([9.0, 9.0]))
     'g2 left: 120 samples split again over 2 workers, 60 each'
     """
     least, most = int(sizes.min()), int(sizes.max())
     each = f"{least} to {most} each" if least < most else f"{most} each"
-    over = f"{count(int(sizes.sum()), 'sample')} split again over {count(len(sizes), 'worker')}, {each}"
-    if not unknown or len(unknown) == len(sizes):
-        return f"{event}: {over}"
-    has, it_is = ("has", "it is") if len(unknown) == 1 else ("have", "they are")
-    names = listed(unknown[:SHOWN], max(len(unknown) - SHOWN, 0))
-    return f"{event}: {over}; {names} {has} not reported yet, so {it_is} planned at the median speed of the others"
+    over = f"{event}: {count(int(sizes.sum()), 'sample')} split again over {count(len(sizes), 'worker')}, {each}"
+    unknown = ~(known > 0)
+    if not unknown.any() or unknown.all():
+        return over
+    has, it_is = ("has", "it is") if unknown.sum() == 1 else ("have", "they are")
+    names = _those(workers, unknown)
+    return f"{over}; {names} {has} not reported yet, so {it_is} planned at the median speed of the others"
 
 
 def moved_samples(before: Sizes, after: Sizes) -> int:
@@ -142,20 +227,18 @@ def moved_samples(before: Sizes, after: Sizes) -> int:
     return int(np.abs(after - before).sum()) // 2
 
 
-def with_excitation(reason: str, before: int, now: int) -> str:
-    """Return the reason, with a remark on samples that an excitation moves or has moved for a while.
+def with_probing(reasons: Iterable[Reason], before: int, now: int) -> str:
+    """Return the reasons, with a remark on samples that probing moves or has moved for a while.
 
-    >>> with_excitation("Kept the sizes: no split is expected to be faster", before=0, now=6)
+    >>> with_probing([(nothing_to_gain, ())], before=0, now=6)
     'Moved 6 samples for a while, to tell fixed time from time per sample; otherwise kept the sizes: no split is
     expected to be faster'
     """
-    done = []
+    reason, done = _joined(reasons), []
     if before:
         done.append(f"took back {count(before, 'sample')} that had been moved for a while")
     if now:
         done.append(f"moved {count(now, 'sample')} for a while, to tell fixed time from time per sample")
-    if not done:
-        return reason
     if reason.startswith("Kept the sizes"):
         first = " and ".join(done)
         return f"{first[0].upper()}{first[1:]}; otherwise kept{reason.removeprefix('Kept')}"
@@ -166,41 +249,27 @@ def expected(made: float, kept: float, horizon: int, risk: float) -> str:
     """Return what a change is expected to save.
 
     >>> expected(0.041, 0.055, horizon=1, risk=0)
-    'the next iteration is expected to take 41 ms instead of 55 ms'
+    ': the next iteration is expected to take 41 ms instead of 55 ms'
     """
     named = {1: "the next iteration", 2: "the iteration after the next"}
     which = named.get(horizon, f"the iteration after the next {horizon - 1}")
     verb = "is planned, with caution for noisy workers, at" if risk else "is expected to take"
-    return f"{which} {verb} {duration(made)} instead of {duration(kept)}"
-
-
-def cut(workers: Sequence[str], too_far: Mask, turns: Mask) -> str:
-    """Return which rules shortened the step, and for which workers.
-
-    >>> cut(["g0", "g1"], np.array([True, False]), np.array([False, True]))
-    ', held to the largest change for g0 and to half a step for g1, which turned round'
-    """
-    rules = []
-    if too_far.any():
-        rules.append(f"to the largest change for {_those(workers, too_far)}")
-    if turns.any():
-        rules.append(f"to half a step for {_those(workers, turns)}, which turned round")
-    return f", held {' and '.join(rules)}"
+    return f": {which} {verb} {duration(made)} instead of {duration(kept)}"
 
 
 def broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
     """Return which bound the sizes violated.
 
     >>> broken_bounds(["g0", "g1"], np.array([64, 128]), np.array([256.0, 102.0]))
-    'g1 has room for only 102 samples'
+    ': g1 has room for only 102 samples'
     """
     over = sizes > high
     if not over.any():
-        return "the previous sizes violated a lower bound or the quantum"
+        return ": the previous sizes violated a lower bound or the quantum"
     if over.sum() == 1:
         i = int(np.argmax(over))
-        return f"{workers[i]} has room for only {count(int(high[i]), 'sample')}"
-    return f"{_those(workers, over)} have room for fewer"
+        return f": {workers[i]} has room for only {count(int(high[i]), 'sample')}"
+    return f": {_those(workers, over)} have room for fewer"
 
 
 def held_back(workers: Sequence[str], full: Mask) -> str:

@@ -5,13 +5,14 @@ from paceline.eval.leaderboard import Leaderboard, leaderboard
 from paceline.eval.overhead import barrier_overhead
 from paceline.eval.pages.figures import leaderboard_figure, replay_figure
 from paceline.eval.replay import Replay, ReplayedIteration, Replays, iter_replay, replay, replay_all
-from paceline.eval.schemes import Balanced, Clairvoyant, EqualBatches, Scheme
+from paceline.eval.schemes import Balanced, BareSplit, Clairvoyant, EqualBatches, Scheme, balanced
 from paceline.eval.worth import Worth, worth
 
 __all__ = [
     "Backtest",
     "BacktestStep",
     "Balanced",
+    "BareSplit",
     "Clairvoyant",
     "EqualBatches",
     "Leaderboard",
@@ -21,6 +22,7 @@ __all__ = [
     "Scheme",
     "Worth",
     "backtest",
+    "balanced",
     "barrier_overhead",
     "iter_backtest",
     "iter_replay",

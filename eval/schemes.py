@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from paceline._arrays import Array, Sizes
+from paceline.coordinator.balancer import LoadBalancer
+from paceline.coordinator.policy import Policy
 from paceline.predictors import Curves, Predictor, Report
 from paceline.solver import split
 
@@ -54,7 +56,43 @@ class EqualBatches:
 
 
 class Balanced:
-    """Load-balanced BSP (LB-BSP): sizes solved from a predictor's forecast, at least one sample each.
+    """Load-balanced BSP (LB-BSP) as a job runs it: the sizes that a load balancer plans with this predictor.
+
+    Parameters
+    ----------
+    predictor
+        Any predictor, fitted if it needs fitting.
+    policy
+        When the balancer changes sizes; by default as in a job.
+    """
+
+    def __init__(self, predictor: Predictor, policy: Policy | None = None) -> None:
+        self.predictor = predictor
+        self.policy = policy
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers that its predictor reads."""
+        return self.predictor.driver_names
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job with these workers and this global batch; nothing is carried over."""
+        self.balancer = LoadBalancer(self.predictor, workers=workers, global_batch=global_batch, policy=self.policy)
+        self._report: Report | None = None
+
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+        """Return the sizes that the balancer plans from the last report."""
+        if self._report is not None:
+            self.balancer.step(self._report, drivers)
+        return self.balancer.plan.sizes
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Report the measured times."""
+        self._report = Report(samples=sizes, seconds=seconds, drivers=drivers)
+
+
+class BareSplit:
+    """The exact split of every forecast, at least one sample each: a balancer without any policy.
 
     Parameters
     ----------
@@ -82,6 +120,19 @@ class Balanced:
     def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
         """Pass the measured times to the predictor."""
         self.predictor.observe(Report(samples=sizes, seconds=seconds, drivers=drivers))
+
+
+def balanced(models: Mapping[str, Predictor]) -> dict[str, Scheme]:
+    """Return, for predictors by their names, what a job runs and what the bare split of each forecast would do.
+
+    >>> from paceline.predictors import EWMA
+    >>> list(balanced({"ewma": EWMA()}))
+    ['ewma', 'ewma, bare split']
+    """
+    schemes: dict[str, Scheme] = {}
+    for name, model in models.items():
+        schemes |= {name: Balanced(model), f"{name}, bare split": BareSplit(model)}
+    return schemes
 
 
 class Clairvoyant:

@@ -12,7 +12,7 @@ from paceline.predictors.linear.rls import RLS
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.named import name_of, named, register
 from paceline.predictors.networks import GRU, LSTM, NARX, BarrierHead, GatedNARX, SimpleRNN, Training
-from paceline.predictors.protocol import OptsOut, Predictor, WantsExcitation
+from paceline.predictors.protocol import OptsOut, Predictor, Probes
 from paceline.predictors.report import Report
 from paceline.predictors.trees import Boosting
 
@@ -71,11 +71,11 @@ __all__ = [
     "MovingAverage",
     "OptsOut",
     "Predictor",
+    "Probes",
     "Report",
     "RunningMedian",
     "SimpleRNN",
     "Training",
-    "WantsExcitation",
     "named",
     "register",
 ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
+    from paceline._arrays import Array, Sizes
     from paceline.datasets import Trace
     from paceline.predictors.forecast import Forecast
     from paceline.predictors.report import Report
@@ -99,15 +99,18 @@ def require_predictor(predictor: object) -> None:
 
 
 @runtime_checkable
-class WantsExcitation(Protocol):
-    """Optional part of the promise: the predictor names workers whose batch sizes should vary, to learn their curves.
+class Probes(Protocol):
+    """Optional part of the promise: the predictor tries sizes of its own, to learn curves.
 
     Batches of one size do not determine a curve.
     """
 
-    @property
-    def wants_excitation(self) -> NDArray[np.bool_]:
-        """Workers whose curve it does not know yet, ``[W]``."""
+    def probe(self, sizes: Sizes, low: Array, high: Array, *, quantum: int, iteration: int) -> Sizes:
+        """Return sizes to try for one iteration in place of these, ``[W]``; these, if there is nothing to try.
+
+        Their sum is the same, they lie between ``low`` and ``high``, and each differs by a multiple of the quantum.
+        Pure: every rank must get the same sizes.
+        """
         ...
 
 

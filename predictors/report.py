@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -47,9 +48,9 @@ class Report:
     drivers: ArrayLike | None = None
     out_of_memory: ArrayLike | None = None
 
-    @property
+    @cached_property
     def speed(self) -> Array:
-        """Samples per second, ``[W]``; NaN where there is no usable report."""
+        """Samples per second, ``[W]``; NaN where there is no usable report. Computed once: an iteration asks often."""
         samples = np.asarray(self.samples, dtype=np.float64)
         seconds = np.asarray(self.seconds, dtype=np.float64)
         if samples.ndim != 1 or samples.shape != seconds.shape:

@@ -52,8 +52,6 @@ class Split:
         without samples, which does not run.
     makespan
         The longest of these times, in seconds: how long the iteration takes.
-    weights
-        Share of each worker in the global batch, ``[W]``: its weight in the mean gradient.
     status
         What decides the makespan.
     """
@@ -61,8 +59,13 @@ class Split:
     sizes: Sizes
     seconds: Array
     makespan: float
-    weights: Array
     status: Status
+
+    @property
+    def weights(self) -> Array:
+        """Share of each worker in the global batch, ``[W]``: its weight in the mean gradient."""
+        share: Array = self.sizes / self.sizes.sum()
+        return share
 
 
 def split(
@@ -145,7 +148,6 @@ def split(
         sizes=(taken * step).astype(np.int64),
         seconds=seconds,
         makespan=float(np.maximum.reduce(seconds)),
-        weights=taken / quanta,
         status=status,
     )
 
@@ -157,7 +159,7 @@ def evaluate(curves: Curves, sizes: Sizes) -> Split:
     0.6
     """
     seconds = curves.busy_seconds(sizes)
-    return Split(sizes, seconds, float(seconds.max()), sizes / sizes.sum(), Status.GIVEN)
+    return Split(sizes, seconds, float(seconds.max()), Status.GIVEN)
 
 
 def _stretched(load: Load, spread: ArrayLike | None, risk: float) -> Load:

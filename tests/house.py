@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "solver": {FOUNDATION},
     "recording": {FOUNDATION, "datasets"},
     "training": {FOUNDATION, "datasets", "predictors"},
-    "eval": {FOUNDATION, "datasets", "predictors", "solver", "training"},
+    "eval": {FOUNDATION, "datasets", "predictors", "solver", "training", "coordinator"},
     "coordinator": {FOUNDATION, "datasets", "recording", "predictors", "solver"},
     "lab": {FOUNDATION, "datasets", "predictors", "solver", "recording", "training", "eval", "coordinator"},
 }

@@ -8,6 +8,7 @@ from paceline.datasets import Trace
 from paceline.datasets import recorded as recorded_jobs
 from paceline.eval import Balanced, backtest, replay
 from paceline.predictors import EWMA, BatchTime, Curves, Report
+from paceline.predictors.batch_time.probing import probed
 from paceline.solver import split
 from paceline.training import fit, load_model, save_model
 
@@ -323,3 +324,54 @@ def test_a_state_in_the_middle_of_a_job_resumes_curves_drift_and_limits():
     again.load_state_dict(model.state_dict())
     for name in ("floor", "slope", "intercept", "limit"):
         np.testing.assert_array_equal(getattr(again.predict().curves, name), getattr(model.predict().curves, name))
+
+
+# -- probing -------------------------------------------------------------------------------------------------------
+
+
+def tried(wanted, low=1.0, high=np.inf, quantum=1, iterations=30):
+    """The sizes of three workers of 200 samples in turn, 5 % of which may be tried."""
+    bounds = np.full(3, low), np.full(3, high)
+    options = {"amount": 0.05, "quantum": quantum}
+    sizes, mask = np.full(3, 200), np.array(wanted)
+    return np.array([probed(sizes, mask, *bounds, iteration=k, **options) for k in range(iterations)])
+
+
+def test_probing_moves_samples_of_those_whom_the_predictor_wants_to_know_around_their_sizes():
+    sizes_KW = tried((True, True, False))
+    assert (sizes_KW[:, 2] == 200).all()
+    assert set(sizes_KW[:, 0]) == set(sizes_KW[:, 1]) == {190, 210}
+
+
+def test_a_single_worker_is_probed_with_a_partner():
+    sizes_KW = tried((False, True, False))
+    assert set(sizes_KW[:, 1]) == {190, 210}
+    assert set(sizes_KW[:, 0]) == set(sizes_KW[:, 2]) == {190, 200, 210}
+
+
+def test_probing_keeps_sum_quantum_and_bounds_and_is_the_same_every_time():
+    sizes_KW = tried((True, True, True), low=196.0, high=204.0, quantum=4)
+    assert (sizes_KW.sum(axis=1) == 600).all()
+    assert set(sizes_KW.ravel()) == {196, 200, 204}
+    np.testing.assert_array_equal(sizes_KW, tried((True, True, True), low=196.0, high=204.0, quantum=4))
+
+
+def test_a_fleet_of_one_is_not_probed():
+    one = np.array([64])
+    assert probed(one, one > 0, one, one, amount=0.5, quantum=1, iteration=1).tolist() == [64]
+
+
+def test_who_knows_the_curves_or_may_not_probe_tries_nothing():
+    free = np.ones(2), np.full(2, np.inf)
+    still, model = BatchTime(probing=0.0), BatchTime()
+    for one in (still, model):
+        one.reset(["a", "b"])
+        one.observe(Report([100, 100], [0.5, 0.5]))
+    sizes = np.array([100, 100])
+    assert still.probe(sizes, *free, quantum=1, iteration=9) is sizes
+    assert sorted(model.probe(sizes, *free, quantum=1, iteration=9)) == [95, 105]
+    for size in (200, 100, 200):
+        model.observe(Report([size, size], 0.2 + np.array([0.003, 0.003]) * size))
+    assert model.probe(sizes, *free, quantum=1, iteration=9) is sizes
+    with pytest.raises(ValueError, match=r"probing must lie in \[0, 1\), got 1.0"):
+        BatchTime(probing=1.0)

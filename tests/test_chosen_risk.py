@@ -24,7 +24,7 @@ def balanced(deviation, risk, count=300):
         Calibrated("ewma:smoothing=0.1"),
         workers=FLEET,
         global_batch=4000,
-        policy=Policy(risk=risk, dead_band=0.0, largest_change=np.inf),
+        policy=Policy(risk=risk, dead_band=0.0),
     )
     found = []
     for speed_W in reports(count, deviation):

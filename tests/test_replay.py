@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from paceline.datasets import Trace
-from paceline.eval import Balanced, EqualBatches, iter_replay, replay, replay_all
+from paceline.coordinator import LoadBalancer
+from paceline.eval import Balanced, BareSplit, EqualBatches, iter_replay, replay, replay_all
 from paceline.eval.replay import COARSE, FINE
-from paceline.predictors import EWMA, LastValue, checks
+from paceline.predictors import EWMA, LastValue, Report, checks
 
 
 class Oracle(LastValue):
@@ -30,8 +31,24 @@ def test_a_replay_computed_by_hand():
 
 
 def test_a_perfect_predictor_has_no_regret():
-    table = replay({"oracle": Balanced(Oracle())}, with_speed_as_driver(checks.example_trace())).table
+    table = replay({"oracle": BareSplit(Oracle())}, with_speed_as_driver(checks.example_trace())).table
     assert table.set_index("scheme").loc["oracle", "regret"] == 0.0
+
+
+def test_a_replay_plans_what_a_job_would_plan():
+    trace = with_speed_as_driver(checks.example_trace())
+    ran = [each.sizes.tolist() for each in iter_replay(Balanced(EWMA()), trace, global_batch=192)]
+    balancer, plans = LoadBalancer(EWMA(), workers=trace.workers, global_batch=192), []
+    for speed_W in trace.speed:
+        plans.append(balancer.plan)
+        balancer.step(Report(balancer.plan.sizes, balancer.plan.sizes / speed_W))
+    assert ran == [plan.sizes.tolist() for plan in plans]
+    assert 5 < sum(plan.acted for plan in plans) < len(trace) / 2, "it keeps sizes, which a bare split does not"
+
+
+def test_a_real_balancer_with_a_perfect_predictor_loses_less_than_its_dead_band():
+    table = replay({"oracle": Balanced(Oracle())}, with_speed_as_driver(checks.example_trace())).table
+    assert 0.0 < table.set_index("scheme").loc["oracle", "regret"] < 0.04
 
 
 def test_nobody_is_faster_than_hindsight_in_any_iteration():
@@ -98,7 +115,7 @@ def test_sizes_do_see_the_drivers_of_their_own_boundary():
     drivers = trace.drivers.copy()
     drivers[20, 0] *= 10
     changed = Trace(trace.samples, trace.seconds, drivers=drivers, driver_names=["speed"])
-    ran = [[i.sizes for i in iter_replay(Balanced(Oracle()), t, global_batch=192)] for t in (trace, changed)]
+    ran = [[i.sizes for i in iter_replay(BareSplit(Oracle()), t, global_batch=192)] for t in (trace, changed)]
     assert [k for k in range(40) if (ran[0][k] != ran[1][k]).any()] == [20]
 
 

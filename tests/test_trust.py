@@ -5,21 +5,18 @@ import math
 import numpy as np
 import pytest
 
-from paceline.coordinator.trust import FIRST_DOUBT, MOST, STEP, Chance, Payoff, Trust
-from paceline.predictors import Curves, Report
-
-EQUAL = np.array([60, 60])
-CURVES = Curves(np.array([0.0, 0.5]), np.array([0.01, 0.02]), np.array([0.2, 0.0]), np.full(2, np.inf))
-"""Of 40 and 80 samples 0.6 and 1.6 s, of 60 each 0.8 and 1.2 s."""
+from paceline.coordinator import LoadBalancer, Policy
+from paceline.coordinator.trust import FIRST_DOUBT, MOST, STEP, Trust
+from paceline.predictors import LastValue, Report
 
 
-def followed(chance, smoothing, noise, iterations, workers=200, common=0.0):
+def followed(trust, smoothing, noise, iterations, workers=200, common=0.0):
     """Let reports of equal workers be averaged; return the deviation of such forecasts in log speed."""
     rng, log_forecast_W = np.random.default_rng(0), np.zeros(workers)
     for k in range(iterations):
         log_speed_W = rng.normal(0, noise, workers) + common * k
         log_forecast_W = log_forecast_W + smoothing * (log_speed_W - log_forecast_W)
-        chance.learn(np.exp(log_speed_W), np.exp(log_forecast_W))
+        trust.follow(np.exp(log_speed_W), np.exp(log_forecast_W))
     return noise * math.sqrt(smoothing / (2 - smoothing))
 
 
@@ -30,16 +27,16 @@ def share_of_chance(workers, error):
 @pytest.mark.parametrize("workers", [200, 1000])
 @pytest.mark.parametrize("smoothing", [0.1, 0.3, 0.6])
 def test_chance_may_promise_what_the_forecasts_own_errors_do_whatever_their_smoothing(smoothing, workers):
-    chance = Chance()
-    error = followed(chance, smoothing, 0.02, 300, workers)
-    assert chance.gain() == pytest.approx(share_of_chance(workers, error), rel=0.2)
+    trust = Trust()
+    error = followed(trust, smoothing, 0.02, 300, workers)
+    assert trust.least_gain == pytest.approx(share_of_chance(workers, error), rel=0.2)
 
 
 def test_a_change_that_all_workers_share_is_no_noise():
-    alone, together = Chance(), Chance()
+    alone, together = Trust(), Trust()
     followed(alone, 0.3, 0.02, 100)
     followed(together, 0.3, 0.02, 100, common=0.05)
-    assert together.gain() == pytest.approx(alone.gain())
+    assert together.least_gain == pytest.approx(alone.least_gain)
 
 
 def test_without_any_report_nothing_is_promised_by_chance():
@@ -47,19 +44,19 @@ def test_without_any_report_nothing_is_promised_by_chance():
 
 
 def test_one_jump_moves_what_is_usual_no_further_than_any_other_report():
-    chance = Chance()
-    followed(chance, 0.3, 0.02, 100)
-    before = chance.gain()
-    chance.learn(np.geomspace(1, 100, 200), np.geomspace(1, 100, 200))
-    assert before < chance.gain() <= STEP * before * (1 + 1e-12)
+    trust = Trust()
+    followed(trust, 0.3, 0.02, 100)
+    before = trust.least_gain
+    trust.follow(np.geomspace(1, 100, 200), np.geomspace(1, 100, 200))
+    assert before < trust.least_gain <= STEP * before * (1 + 1e-12)
 
 
 def test_noise_is_noticed_however_quiet_it_was_before():
-    chance = Chance()
-    followed(chance, 0.3, 0.0, 1000)
-    assert 0 < chance.gain() < 1e-4
-    error = followed(chance, 0.3, 0.02, 150)
-    assert chance.gain() == pytest.approx(share_of_chance(200, error), rel=0.2)
+    trust = Trust()
+    followed(trust, 0.3, 0.0, 1000)
+    assert 0 < trust.least_gain < 1e-4
+    error = followed(trust, 0.3, 0.02, 150)
+    assert trust.least_gain == pytest.approx(share_of_chance(200, error), rel=0.2)
 
 
 def test_a_gain_of_fifteen_percent_is_worth_a_change_however_noisy_speeds_are():
@@ -67,75 +64,81 @@ def test_a_gain_of_fifteen_percent_is_worth_a_change_however_noisy_speeds_are():
     for k in range(100):
         speed_W = np.array([1.0, 50.0]) if k % 2 else np.array([50.0, 1.0])
         trust.follow(speed_W, speed_W)
-        trust.judge(Report([40, 80], [0.6, 1.6]), EQUAL, CURVES)
+        trust.judge(1.6, 1.2)
     assert trust.least_gain == 0.15
 
 
 def test_an_iteration_without_reports_says_nothing_of_how_far_off_forecasts_are():
-    chance = Chance()
-    followed(chance, 0.3, 0.02, 50)
-    before = chance.state_dict()["usual"][1]
-    chance.learn(np.full(200, np.nan), np.ones(200))
-    assert chance.state_dict()["usual"][1] == before
+    trust = Trust()
+    followed(trust, 0.3, 0.02, 50)
+    before = trust.state_dict()["usual"][1]
+    trust.follow(np.full(200, np.nan), np.ones(200))
+    assert trust.state_dict()["usual"][1] == before
 
 
 def test_what_is_usual_outlives_a_change_of_the_fleet():
-    chance = Chance()
-    followed(chance, 0.3, 0.02, 50)
-    before = chance.state_dict()["usual"]
-    chance.learn(np.array([1.0, 5.0, 9.0]), np.array([1.0, 5.0, 9.0]))
-    np.testing.assert_array_equal(chance.state_dict()["usual"], before)
-    chance.learn(np.array([1.0, 5.0, 9.0]), np.array([1.0, 5.0, 9.0]))
-    assert (chance.state_dict()["usual"] < before).all()
+    trust = Trust()
+    followed(trust, 0.3, 0.02, 50)
+    before = trust.state_dict()["usual"]
+    trust.follow(np.array([1.0, 5.0, 9.0]), np.array([1.0, 5.0, 9.0]))
+    np.testing.assert_array_equal(trust.state_dict()["usual"], before)
+    trust.follow(np.array([1.0, 5.0, 9.0]), np.array([1.0, 5.0, 9.0]))
+    assert (trust.state_dict()["usual"] < before).all()
 
 
-@pytest.mark.parametrize("factor", [[1.0, 1.0], [1.5, 0.9]])
-@pytest.mark.parametrize(("used", "equal"), [([40, 80], [60, 60]), ([80, 40], [60, 60])])
-def test_what_is_lost_is_by_how_much_equal_batches_would_have_been_faster(used, equal, factor):
-    """Workers may be slower than forecast: by the same factor they would have been at equal sizes."""
-    trust, seconds_W = Trust(), CURVES.busy_seconds(np.array(used)) * factor
+@pytest.mark.parametrize(("taken", "equal"), [(1.6, 1.2), (1.2, 1.6)])
+def test_what_is_lost_is_by_how_much_equal_batches_would_have_been_faster(taken, equal):
+    trust = Trust()
     for _ in range(200):
-        trust.judge(Report(used, seconds_W), np.array(equal), CURVES)
-    otherwise = (CURVES.busy_seconds(np.array(equal)) * factor).max()
-    assert trust.lost == pytest.approx(1 - otherwise / seconds_W.max())
+        trust.judge(taken, equal)
+    assert trust.lost == pytest.approx(1 - equal / taken)
     assert trust.has_lost == (trust.lost > 0.01)
 
 
 def test_a_single_unlucky_iteration_is_no_loss_and_ten_are():
     trust = Trust()
     for _ in range(50):
-        trust.judge(Report([66, 54], [0.9, 0.9]), EQUAL, Curves.from_speed(np.array([66.0, 54.0])))
+        trust.judge(0.9, 0.91)
     told = []
     for _ in range(10):
-        trust.judge(Report([66, 54], [1.1, 0.9]), EQUAL, Curves.from_speed(np.array([60.0, 60.0])))
+        trust.judge(1.1, 1.0)
         told.append(trust.has_lost)
     assert told == sorted(told)
     assert (told[0], told[-1]) == (False, True)
 
 
+def stepped(sizes, seconds, slow=1.0):
+    """What a balancer trusts after it planned 40 and 80 samples and got this report."""
+    policy = Policy(warmup=0, dead_band=0.0)
+    balancer = LoadBalancer(LastValue(), workers="ab", global_batch=120, policy=policy)
+    balancer.step(Report([60, 60], [0.6, 0.3]))
+    assert balancer.plan.sizes.tolist() == [40, 80]
+    balancer.step(Report(sizes, np.array(seconds) * slow))
+    return balancer._trust.gain, balancer._trust.doubt
+
+
+@pytest.mark.parametrize("slow", [1.0, 3.0])
+def test_equal_batches_are_taken_to_follow_the_curves_of_the_plan(slow):
+    """The second worker took 0.8 s for 80 samples, so 60 would have taken 0.6 s; the first needs 0.6 s for 60."""
+    gain, doubt = stepped([40, 80], [0.4, 0.8], slow)
+    assert gain == pytest.approx(0.1 * math.log(0.6 / 0.8))
+    assert doubt > FIRST_DOUBT
+
+
 @pytest.mark.parametrize(
     "report",
-    [
-        Report(EQUAL, [0.9, 1.9]),
-        Report([40, 80], [np.nan, 1.6]),
-        Report([np.nan, 80], [0.6, 1.6]),
-        Report([40, 80], [1e-9, 1.6]),
-    ],
+    [([60, 60], [0.9, 1.9]), ([40, 80], [np.nan, 1.6]), ([np.nan, 80], [0.6, 1.6]), ([40, 80], [1e-9, 1.6])],
     ids=["equal sizes", "no time", "no samples", "no time that a clock could measure"],
 )
 def test_equal_sizes_and_incomplete_reports_teach_nothing_of_what_sizes_gain(report):
-    payoff = Payoff()
-    payoff.learn(Report([40, 80], [0.6, 1.6]), EQUAL, CURVES)
-    before = payoff.gain, payoff.doubt
-    payoff.learn(report, EQUAL, CURVES)
-    assert (payoff.gain, payoff.doubt) == before != (0.0, 0.0)
+    assert stepped(*report) == (0.0, 0.0)
 
 
 def test_doubt_grows_with_every_loss_up_to_the_most_and_every_gain_takes_some_of_it():
-    payoff, doubts = Payoff(), [0.0]
-    for used in [[80, 40]] * 5 + [[40, 80]] * 40 + [[80, 40]] * 40:
-        payoff.learn(Report(used, CURVES.busy_seconds(np.array(used))), EQUAL, CURVES)
-        doubts.append(payoff.doubt)
+    trust, doubts = Trust(), [0.0]
+    for taken in [1.0] * 5 + [1.6] * 40 + [1.0] * 40:
+        trust.judge(taken, 1.2)
+        doubts.append(trust.doubt)
     assert set(doubts[:6]) == {0.0}, "nothing has been lost yet"
     assert FIRST_DOUBT < doubts[6] < 1.5 * FIRST_DOUBT
     rises = np.diff(doubts[6:46])
@@ -145,16 +148,17 @@ def test_doubt_grows_with_every_loss_up_to_the_most_and_every_gain_takes_some_of
     assert ((falls > 0.9) & (falls < 1)).all(), "slowly"
 
 
-def test_sizes_that_cost_no_time_are_no_reason_to_doubt():
-    payoff, flat = Payoff(), Curves(np.ones(2), np.full(2, 0.01), np.zeros(2), np.full(2, np.inf))
-    payoff.learn(Report([40, 80], [1.0, 1.0]), EQUAL, flat)
-    assert (payoff.gain, payoff.doubt) == (0.0, 0.0)
+@pytest.mark.parametrize("equal", [1.0, math.nan, math.inf, 0.0])
+def test_what_costs_no_time_or_cannot_be_measured_is_no_reason_to_doubt(equal):
+    trust = Trust()
+    trust.judge(1.0, equal)
+    assert (trust.gain, trust.doubt) == (0.0, 0.0)
 
 
 def test_what_was_doubted_stays_so_when_sizes_change_and_what_they_lost_is_forgotten():
     trust = Trust()
     for _ in range(20):
-        trust.judge(Report([40, 80], [0.6, 1.6]), EQUAL, CURVES)
+        trust.judge(1.6, 1.2)
     doubt = trust.least_gain
     assert trust.has_lost
     trust.begin_anew()
@@ -167,8 +171,8 @@ def test_a_resumed_trust_goes_on_exactly_and_the_state_of_none_begins_anew(itera
         for _ in range(iterations):
             speed_W = rng.lognormal(0, 0.1, 2)
             trust.follow(speed_W, speed_W)
-            trust.judge(Report([40, 80], CURVES.busy_seconds(np.array([40, 80])) * speed_W), EQUAL, CURVES)
-        return trust.least_gain, trust.lost, *trust.state_dict()["log_forecast"]
+            trust.judge(1.6, 1.2 * speed_W.max())
+        return trust.least_gain, trust.lost, *trust.state_dict()["forecast"]
 
     first, resumed, fresh = (Trust() for _ in range(3))
     if iterations:

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
+from paceline.coordinator import why
 from paceline.coordinator.federated.reasons import Reason, reason_of
 from paceline.coordinator.plan import Plan
 from paceline.predictors import Curves, Forecast
@@ -123,4 +124,4 @@ class RoundPlan:
         forecast = Forecast(speed=self.speed[i], spread=self.spread[i], batch_time=curves)
         workers = tuple(self.clients[j] for j in i)
         split = evaluate(curves, self.sizes[i] * self.local_steps)
-        return Plan(workers, split, forecast, 0.0, True, self.summary, self.round_index)
+        return Plan(workers, split, forecast, 0.0, True, ((why.said, (self.summary,)),), self.round_index)

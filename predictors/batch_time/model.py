@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Sizes
 from paceline._curves import Curves
 from paceline.predictors.batch_time.device_curves import (
     FIELDS,
@@ -25,6 +25,7 @@ from paceline.predictors.batch_time.device_curves import (
     curves_of_traces,
     median_curve,
 )
+from paceline.predictors.batch_time.probing import probed
 from paceline.predictors.fitting import Fitting, fit_with
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Forecast
@@ -82,6 +83,9 @@ class BatchTime(FleetPredictor):
         Give it if ``seconds`` include communication that overlaps with computing, and ``comm_seconds`` are reported:
         the time of computing alone is then ``(seconds**g - comm_seconds**g) ** (1 / g)`` with this ``g``, and the
         curves are those of computing alone. Plan them with ``split(..., comm=..., overlap=...)``.
+    probing
+        How far a batch is varied for an iteration where :attr:`wants_excitation` asks for it, relative to its size, in
+        [0, 1); 0 never varies it.
 
     Examples
     --------
@@ -106,16 +110,20 @@ class BatchTime(FleetPredictor):
         drift: str = "ewma",
         near: float | None = None,
         overlap: float | None = None,
+        probing: float = 0.05,
     ) -> None:
         if near is not None and not near > 0:
             raise ValueError(f"near must be a batch size above 0, or None, got {near}")
         if overlap is not None and not overlap >= 1:
             raise ValueError(f"overlap must be at least 1 (no overlap), or None, got {overlap}")
+        if not 0 <= probing < 1:
+            raise ValueError(f"probing must lie in [0, 1), got {probing}")
         super().__init__()
         self.devices = dict(devices or {})
         self.drift = drift
         self.near = near
         self.overlap = overlap
+        self.probing = probing
         self.curves_: dict[str, Array] = {}
         self._drift = named(drift)
 
@@ -130,6 +138,13 @@ class BatchTime(FleetPredictor):
         noise_W = np.maximum(np.sqrt(self._rows["noise"]), LEAST_NOISE)
         wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self._rows["information"])) & (noise_W < HOPELESS)
         return wanted
+
+    def probe(self, sizes: Sizes, low: Array, high: Array, *, quantum: int, iteration: int) -> Sizes:
+        """Return sizes to try for one iteration, ``[W]``: random pairs exchange a few samples where that helps."""
+        wanted_W = self.wants_excitation
+        if not (self.probing and wanted_W.any()):
+            return sizes
+        return probed(sizes, wanted_W, low, high, amount=self.probing, quantum=quantum, iteration=iteration)
 
     # -- fitting -------------------------------------------------------------------------------------------------
 

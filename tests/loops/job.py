@@ -16,7 +16,7 @@ from paceline.coordinator.torch import BalancedLoader, StreamLoader, attach
 from paceline.predictors import Forecast
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
-FREE = Policy(warmup=0, dead_band=0, cooldown=0, largest_change=np.inf)
+FREE = Policy(warmup=0, dead_band=0)
 
 
 class Restless:

@@ -114,14 +114,16 @@ def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight."""
-    from paceline.eval import Balanced, replay_all
+    """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight.
+
+    A predictor's row is what the load balancer of a job does with it, and its [cyan]bare split[/] what following
+    every forecast would do.
+    """
+    from paceline.eval import balanced, replay_all
 
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on)
     with err.status("replaying ..."):
-        result = replay_all(
-            {name: Balanced(model) for name, model in models.items()}, scored, global_batch=batch, warmup=warmup
-        )
+        result = replay_all(balanced(models), scored, global_batch=batch, warmup=warmup)
     for note in result.notes:
         err.print(escape(note))
     if figure:
