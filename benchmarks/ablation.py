@@ -58,7 +58,7 @@ class InCommon(Pooled):
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         return super()._next_speed(drivers_WD, horizon)[:, 1:]
 
-    def _alone(self, inputs_WF: Array) -> None:
+    def _alone(self, driven_WF: Array) -> None:
         return None
 
 

@@ -65,25 +65,28 @@ class Auto(Calibrated):
         "a_silent_worker_leaves_others_alone": "its correction of the network is learnt from all workers together"
     }
 
+    _plain: ClassVar[bool] = True
+
     def __init__(self, drivers: Sequence[str] = ()) -> None:
         self.drivers = driver_names(drivers)
         network = Pooled(GatedNARX(pretrained=True), self.drivers)
         super().__init__(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
+        self._all_near = False
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return super()._fresh(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}
 
-    def _compare(self, forecast_W: Array, speed_W: Array) -> None:
+    def _compare(self, error_W: Array) -> None:
         """Forget, before this report is learnt, what was seen in a warm-up or before a jump; track the quantiles."""
-        error_W = np.log(speed_W / forecast_W)
-        warming_W = self._warming(error_W)
-        if anywhere(warming_W):
+        if np.minimum.reduce(self._rows["compared"]) < WARM_UP and anywhere(warming_W := self._warming(error_W)):
             self._forget(warming_W)
-            forecast_W, error_W = (np.where(warming_W, np.nan, values_W) for values_W in (forecast_W, error_W))
-        jumped_W = self._jumped(error_W)
-        if anywhere(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
-            self._inner[0]._forget(jumped_W)
-        super()._compare(forecast_W, speed_W)
+            error_W = np.where(warming_W, np.nan, error_W)
+        # Nobody is far off now, or was before: nobody has jumped.
+        if not (self._calm and self._all_near and np.maximum.reduce(np.abs(error_W)) <= JUMP):
+            jumped_W = self._jumped(error_W)
+            if anywhere(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
+                self._inner[0]._forget(jumped_W)
+        super()._compare(error_W)
 
     def _warming(self, error_W: Array) -> Mask:
         """Return who turned out much faster than forecast while it still warmed up."""
@@ -96,8 +99,8 @@ class Auto(Calibrated):
         # A worker without errors to compare with (NaN) has not jumped.
         far_W = np.sign(error_W) * (np.abs(error_W) > np.maximum(JUMP, USUAL_ERRORS * self._rows["scale"]))
         jumped_W = np.asarray((far_W != 0) & (far_W == before_W))
-        if anywhere(far_W) or anywhere(before_W):
-            self._rows["far"] = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
+        far_W = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
+        self._rows["far"], self._all_near = far_W, not anywhere(far_W)
         return jumped_W
 
     def _forget(self, forgotten_W: Mask) -> None:

@@ -10,8 +10,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from paceline._arrays import Array, anywhere, everywhere
+from paceline._arrays import Array, Mask, anywhere
+from paceline._curves import Curves
 from paceline.predictors.adopted import adopted
+from paceline.predictors.fleet import FleetPredictor, with_prior
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import Predictor
@@ -38,6 +40,9 @@ NORMAL_SCALE = 1.25
 EARLY_FADING = 4.0
 """Early errors fade as in a mean with weights that grow with the cube of time: the first ones, of a warm-up, are the
 largest."""
+
+SETTLED = max(EARLY_FADING / SCALE_SMOOTHING, FRESH)
+"""Errors after which nothing is early any more."""
 
 FARTHEST = 2.5
 """Farthest a quantile may lie, in root mean squares of recent errors, so that it soon recovers from a first spike."""
@@ -79,6 +84,7 @@ class Calibrated(NestedPredictor):
         super().__init__()
         self.predictor = predictor
         self._inner = (adopted(predictor),)
+        self._speed_alone = type(self._inner[0])._forecast is FleetPredictor._forecast
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return {
@@ -90,14 +96,22 @@ class Calibrated(NestedPredictor):
     # -- forecasting ---------------------------------------------------------------------------------------------
 
     def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
-        forecast = self._inner[0]._forecast(drivers_WD, horizon)
+        speed_W, curves = self._inner_forecast(drivers_WD, horizon)
         wider = math.sqrt(horizon)
-        error_WL = wider * self._rows["quantiles"]
-        quantiles_WL = forecast.speed[:, None] * np.exp(np.minimum(error_WL, 50.0))
-        quantiles_WL = np.minimum(np.maximum(quantiles_WL, SLOWEST), FASTEST)
+        error_WL = np.minimum(wider * self._rows["quantiles"], 50.0)
+        quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), SLOWEST), FASTEST)
         sigma_W = wider * self._deviation()
-        spread_W = np.where(np.isnan(sigma_W), np.inf, np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0))))
-        return Forecast(forecast.speed, spread_W, forecast.batch_time, LEVELS, quantiles_WL)
+        spread_W = np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0)))
+        if not self._calm:
+            spread_W = np.where(np.isnan(spread_W), np.inf, spread_W)
+        return Forecast(speed_W, spread_W, curves, LEVELS, quantiles_WL)
+
+    def _inner_forecast(self, drivers_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
+        inner = self._inner[0]
+        if self._speed_alone:
+            return with_prior(inner._next_speed(drivers_WD, horizon)), None
+        forecast = inner._forecast(drivers_WD, horizon)
+        return forecast.speed, forecast.batch_time
 
     def _deviation(self) -> Array:
         """Return the deviation in log speed of a normal error with this 90 % interval, NaN where none is known."""
@@ -116,14 +130,12 @@ class Calibrated(NestedPredictor):
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
         self._inner[0]._learn_report(report, speed_W, drivers_WD)
 
-    def _compare(self, forecast_W: Array, speed_W: Array) -> None:
+    def _compare(self, error_W: Array) -> None:
         """Move every quantile by this error; a worker that did not report keeps its quantiles."""
-        rows, error_W = self._rows, np.log(speed_W / forecast_W)
-        seen_W = np.isfinite(error_W)
+        rows = self._rows
+        # Without new workers or missing reports there is a shorter way.
+        settled = self._calm and np.minimum.reduce(rows["compared"]) >= SETTLED
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-        settled = bool(
-            everywhere(seen_W) and rows["compared"].min() >= FRESH
-        )  # without new workers there is a shorter way
         rate = SCALE_SMOOTHING if settled else self._early_rate()
         scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
         if not settled:
@@ -132,10 +144,13 @@ class Calibrated(NestedPredictor):
         moved_WL = rows["quantiles"] + (STEP * scale_W)[:, None] * (LEVELS_L - missed_WL)
         if not settled:
             moved_WL = self._early(moved_WL, scale_W)
-        super()._compare(forecast_W, speed_W)
+        super()._compare(error_W)
         reach_W1 = FARTHEST * np.sqrt(np.maximum(rows["squared_error"], SMALLEST_SCALE**2))[:, None]
         moved_WL = _rising(np.minimum(np.maximum(moved_WL, -reach_W1), reach_W1))
-        if not settled:
+        if settled:
+            seen_W: Mask | float = 1.0
+        else:
+            seen_W = np.isfinite(error_W)
             moved_WL = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
             scale_W = np.where(seen_W, scale_W, rows["scale"])
         rows["quantiles"], rows["scale"], rows["compared"] = moved_WL, scale_W, rows["compared"] + seen_W

@@ -32,8 +32,8 @@ ERROR_SMOOTHING = 0.05
 REFERENCE = "learnt/reference"
 """Where a state holds what the predictor was fitted on."""
 
-DOUBTED = 100.0
-"""A speed that is so many times the forecast is believed only if the next report says the same."""
+DOUBTED = float(np.log(100.0))
+"""A log speed that is so far above the forecast is believed only if the next report says the same."""
 
 
 class FleetPredictor:
@@ -48,7 +48,10 @@ class FleetPredictor:
 
     workers: tuple[str, ...] = ()
 
-    columns: ClassVar[int] = 1
+    _plain: ClassVar[bool] = False
+    """Whether usual reports cannot raise floating point warnings in it: silencing them costs a small fleet much."""
+
+    columns: int = 1
     """Forecasts that it makes of each worker: above 1 only for experts that a mixture asks."""
 
     reference_: Reference | None = None
@@ -57,6 +60,8 @@ class FleetPredictor:
     def __init__(self) -> None:
         self._rows: dict[str, Array] = {}
         self._fleet: dict[str, Array] = {}
+        self._drivers: tuple[bytes, Array] = (b"", np.empty((0, 0)))
+        self._calm = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={v!r}' for name, v in self.configuration().items())})"
@@ -83,6 +88,10 @@ class FleetPredictor:
         """Return the speed expected ``horizon`` iterations ahead, NaN where nothing is known yet."""
         raise TypeError(f"{type(self).__name__} must define _next_speed")
 
+    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
+        """Return the log of the next speed, or of each of its columns; those that work in log speed override it."""
+        return np.asarray(np.log(self._next_speed(drivers_WD, horizon)))
+
     # -- what predictors of batch time curves override -----------------------------------------------------------
 
     def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
@@ -92,7 +101,7 @@ class FleetPredictor:
     def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
         """Return the forecast; a predictor of curves adds them."""
         speed_W = self._next_speed(drivers_WD, horizon)
-        return Forecast(speed=_with_prior(speed_W), spread=self._spread(speed_W, horizon))
+        return Forecast(speed=with_prior(speed_W), spread=self._spread(speed_W, horizon))
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
         """Learn one iteration from the whole report; most predictors only need the speeds."""
@@ -122,6 +131,7 @@ class FleetPredictor:
         self.workers = names
         self._rows = self._fresh_rows(len(names))
         self._fleet = self._fresh_fleet()
+        self._calm = False
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
@@ -131,12 +141,14 @@ class FleetPredictor:
             newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self._rows.items()}
         self._rows = _side_by_side(newcomer)
         self.workers = (*self.workers, worker)
+        self._calm = False
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
         i = self._place(worker)
         self._rows = _side_by_side({name: np.delete(rows, i, axis=0) for name, rows in self._rows.items()})
         self.workers = self.workers[:i] + self.workers[i + 1 :]
+        self._calm = False
 
     def rename(self, old: str, new: str) -> None:
         """Give a worker another name; it keeps its place and everything learnt about it.
@@ -149,29 +161,42 @@ class FleetPredictor:
     def observe(self, report: Report) -> None:
         """Learn from the measurements of the iteration just finished, and how far its forecast was off."""
         self._require_fleet()
-        speed_W = _completed(report)
-        if len(speed_W) != len(self.workers):
+        if len(report.speed) != len(self.workers):
             raise ValueError(
-                f"the report must have one entry for each of the {len(self.workers)} workers, got {len(speed_W)}; "
+                f"the report must have one entry for each of the {len(self.workers)} workers, got {len(report.speed)}; "
                 "call reset, join or leave when the fleet changes"
             )
         drivers_WD = self._driver_rows(report.drivers)
-        with np.errstate(all="ignore"):  # reports may hold any number; what comes of it is clipped or counts as missing
-            # Compare before learning: the forecast to judge is the one made without this report.
-            forecast_W = self._speed_of(np.asarray(report.samples, dtype=np.float64), drivers_WD)
-            doubted_W = self._doubted(forecast_W, speed_W)
+        learn = self._judged if self._plain and self._calm and report.complete else self._judged_in_silence
+        learn(report, drivers_WD)
+
+    def _judged(self, report: Report, drivers_WD: Array) -> None:
+        """Compare a report with its forecast, then learn from it: the forecast was made without it."""
+        speed_W = _completed(report)
+        error_W = np.log(speed_W / self._speed_of(np.asarray(report.samples, dtype=np.float64), drivers_WD))
+        # One question to all workers at once: usual reports pass no further guard.
+        if not (self._calm and np.maximum.reduce(error_W) <= DOUBTED):  # NaN is not
+            self._calm = False
+            doubted_W = self._doubted(error_W, speed_W)
             if anywhere(doubted_W):
-                speed_W, report = np.where(doubted_W, np.nan, speed_W), _without(report, doubted_W)
-            self._compare(forecast_W, speed_W)
-            self._learn_report(report, speed_W, drivers_WD)
+                report = _without(report, doubted_W)
+                speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
+        self._compare(error_W)
+        self._learn_report(report, speed_W, drivers_WD)
+
+    # Reports may hold any number; what comes of it is clipped or counts as missing.
+    _judged_in_silence = np.errstate(all="ignore")(_judged)
 
     def predict(self, drivers: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer."""
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
         self._require_fleet()
+        drivers_WD = self._driver_rows(drivers)
+        if self._plain and self._calm:
+            return self._forecast(drivers_WD, horizon)
         with np.errstate(all="ignore"):
-            return self._forecast(self._driver_rows(drivers), horizon)
+            return self._forecast(drivers_WD, horizon)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, as arrays."""
@@ -223,9 +248,15 @@ class FleetPredictor:
 
     # -- guards --------------------------------------------------------------------------------------------------
 
-    def _compare(self, forecast_W: Array, speed_W: Array) -> None:
-        """Update the running squared error of each worker's forecast."""
-        self._rows["squared_error"] = _updated_error(self._rows["squared_error"], forecast_W, speed_W)
+    def _compare(self, error_W: Array) -> None:
+        """Smooth each worker's squared error in log speed: half as fast counts the same as twice as fast."""
+        before_W, newest_W = self._rows["squared_error"], np.square(error_W)
+        smoothed_W = before_W + ERROR_SMOOTHING * (newest_W - before_W)
+        if not self._calm:
+            known_W = np.where(np.isfinite(before_W), smoothed_W, newest_W)
+            smoothed_W = np.where(np.isfinite(newest_W), known_W, before_W)
+            self._calm = everywhere(np.isfinite(smoothed_W)) and not anywhere(self._rows["doubted"])
+        self._rows["squared_error"] = smoothed_W
 
     def _forget(self, forgotten_W: Mask) -> None:
         """Let these workers start afresh, as if they had never reported; the others keep their state."""
@@ -234,14 +265,15 @@ class FleetPredictor:
             # A new array, not a change in place: caches recognise the state that they belong to by its arrays.
             self._rows[name] = rows.copy(order="F")
             self._rows[name][forgotten_W] = fresh[name]
+        self._calm = False
 
-    def _doubted(self, forecast_W: Array, speed_W: Array) -> Mask:
+    def _doubted(self, error_W: Array, speed_W: Array) -> Mask:
         """Return whose speeds are not believed yet: those far above the forecast for the first time.
 
         A clock that jumps reports a step of no time, and one such speed would rule an average for a hundred iterations.
         A second report in a row that is as fast is believed. Slow speeds are believed at once: stalls are real.
         """
-        far_W = speed_W > DOUBTED * forecast_W  # False where either is NaN
+        far_W = error_W > DOUBTED  # False where there is no report, or no forecast yet (NaN)
         before_W = self._rows["doubted"]
         if anywhere(far_W) or anywhere(before_W):
             self._rows["doubted"] = np.where(np.isnan(speed_W), before_W, far_W & (before_W == 0))
@@ -250,6 +282,8 @@ class FleetPredictor:
     def _spread(self, speed_W: Array, horizon: int) -> Array:
         """Return the relative deviation of these speeds; infinite where a speed is NaN or was never compared."""
         spread_W = np.sqrt(self._rows["squared_error"] * horizon)
+        if self._calm:  # all have been compared, so all are forecast
+            return np.asarray(spread_W)
         return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 
     def _fresh_rows(self, count: int) -> dict[str, Array]:
@@ -280,17 +314,25 @@ class FleetPredictor:
             raise ValueError("there is no fleet yet: call reset(workers) with the workers' names first")
 
     def _driver_rows(self, drivers: ArrayLike | None) -> Array:
+        """Return the drivers, NaN where unknown; the same object for the same question, so that caches know it."""
         names = self.driver_names
         expected = (len(self.workers), len(names))
         if drivers is None or not names:
-            return np.full(expected, np.nan, order="F")
-        rows = np.asarray(drivers, dtype=np.float64, order="F")
-        if rows.shape != expected:
-            raise ValueError(
-                f"drivers must have the shape [workers, drivers] {expected}, in the order "
-                f"{list(names)}, got {rows.shape}"
-            )
-        return np.where(np.isfinite(rows), rows, np.nan)
+            rows, key = None, b""
+        else:
+            rows = np.asarray(drivers, dtype=np.float64, order="F")
+            if rows.shape != expected:
+                raise ValueError(
+                    f"drivers must have the shape [workers, drivers] {expected}, in the order "
+                    f"{list(names)}, got {rows.shape}"
+                )
+            key = rows.tobytes()
+        if self._drivers[0] != key or self._drivers[1].shape != expected:
+            known = np.full(expected, np.nan, order="F")
+            if rows is not None:
+                np.copyto(known, rows, where=np.isfinite(rows))
+            self._drivers = (key, known)
+        return self._drivers[1]
 
 
 def _side_by_side(rows: dict[str, Array]) -> dict[str, Array]:
@@ -321,19 +363,10 @@ def _without(report: Report, left_out_W: Mask) -> Report:
     return replace(report, samples=samples_W, seconds=seconds_W)
 
 
-def _updated_error(error_W: Array, forecast_W: Array, speed_W: Array) -> Array:
-    """Smooth the squared error of the log speed: half as fast counts the same as twice as fast."""
-    newest = np.square(np.log(speed_W / forecast_W))
-    smoothed = error_W + ERROR_SMOOTHING * (newest - error_W)
-    if everywhere(np.isfinite(smoothed)):
-        return np.asarray(smoothed)
-    smoothed = np.where(np.isfinite(error_W), smoothed, newest)
-    return np.where(np.isfinite(newest), smoothed, error_W)
-
-
-def _with_prior(speed_W: Array) -> Array:
-    known = np.isfinite(speed_W)
-    if everywhere(known):
-        return np.minimum(np.maximum(speed_W, SLOWEST), FASTEST)
-    prior = float(np.median(speed_W[known])) if known.any() else PRIOR_SPEED
-    return np.clip(np.where(known, speed_W, prior), SLOWEST, FASTEST)
+def with_prior(speed_W: Array) -> Array:
+    """Return possible speeds: where one is not known, the median of the others."""
+    if np.minimum.reduce(speed_W) >= SLOWEST and np.maximum.reduce(speed_W) <= FASTEST:  # NaN is neither
+        return speed_W.copy()  # it may be the state itself
+    known_W = np.isfinite(speed_W)
+    prior = float(np.median(speed_W[known_W])) if known_W.any() else PRIOR_SPEED
+    return np.clip(np.where(known_W, speed_W, prior), SLOWEST, FASTEST)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, anywhere, everywhere
+from paceline._arrays import Array, Mask, all_finite
 from paceline.predictors.adopted import adopted
 from paceline.predictors.averages.smoothed import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
@@ -102,13 +102,12 @@ class Mixture(NestedPredictor):
     def weights(self) -> Array:
         """How far each expert is trusted, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
         self._require_fleet()
-        regret_WE, square_WE = self._rows["regret"], self._rows["square"]
-        count = self._columns
-        rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(math.log(count + 1.0) / np.maximum(square_WE, 1e-12)))
-        merit_WE = rate_WE * (regret_WE - rate_WE * square_WE) + np.log(rate_WE)
-        trust_WE = np.exp(merit_WE - merit_WE.max(axis=1, keepdims=True))
-        trust_WE /= trust_WE.sum(axis=1, keepdims=True)
-        return np.asarray((1.0 - SHARE) * trust_WE + SHARE / count)
+        rows, count = self._rows, self._columns
+        rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(math.log(count + 1.0) / np.maximum(rows["square"], 1e-12)))
+        merit_WE = rate_WE * (rows["regret"] - rate_WE * rows["square"]) + np.log(rate_WE)
+        trust_WE = np.exp(merit_WE - np.maximum.reduce(merit_WE, axis=1, keepdims=True))
+        trust_WE *= (1.0 - SHARE) / np.add.reduce(trust_WE, axis=1, keepdims=True)
+        return np.asarray(trust_WE + SHARE / count)
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return {
@@ -129,40 +128,42 @@ class Mixture(NestedPredictor):
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         if horizon == 1:
             return self._answered(drivers_WD).speed
-        return np.exp(self._mean(self._expected(drivers_WD, lambda inner, mine: inner._next_speed(mine, horizon))))
+        return np.exp(self._mean(self._expected(drivers_WD, lambda inner, mine: inner._next_log(mine, horizon))))
 
     def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
         """Return the mixed forecast, and keep the experts' own: the next report shows how far each was off."""
         if self._asked_once:
             return self._answered(drivers_WD).speed
-        expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._speed_of(samples_W, mine))
-        self._answer = _Answer(None, b"", expected_WE, self._mean(expected_WE))
+        expected_WE = self._expected(drivers_WD, lambda inner, mine: np.log(inner._speed_of(samples_W, mine)))
+        self._answer = _Answer(None, None, expected_WE, self._mean(expected_WE))
         return self._answer.speed
 
     def _answered(self, drivers_WD: Array) -> _Answer:
         """Return the answer for these drivers, cached until the next report."""
-        regret_WE, asked = self._rows["regret"], drivers_WD.tobytes()
-        if self._answer is None or self._answer.regret_WE is not regret_WE or self._answer.asked != asked:
-            expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._next_speed(mine, 1))
-            self._answer = _Answer(regret_WE, asked, expected_WE, self._mean(expected_WE))
-        return self._answer
+        answer, regret_WE = self._answer, self._rows["regret"]
+        if answer is None or answer.regret_WE is not regret_WE or answer.asked is not drivers_WD:
+            expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._next_log(mine, 1))
+            answer = self._answer = _Answer(regret_WE, drivers_WD, expected_WE, self._mean(expected_WE))
+        return answer
 
     def _expected(self, drivers_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
         """Return the log speed that each expert expects."""
-        speed_WE = np.empty((len(drivers_WD), self._columns), order="F")
+        expected_EW = np.empty((self._columns, len(drivers_WD)))
         first = 0
         for inner, mine_WD in self._with_drivers(drivers_WD):
-            speed_WE.T[first : first + inner.columns] = ask(inner, mine_WD).T
-            first += inner.columns
-        return np.log(speed_WE, out=speed_WE)
+            end = first + inner.columns
+            expected_EW[first:end] = ask(inner, mine_WD).T
+            first = end
+        return expected_EW.T
 
     def _mean(self, expected_WE: Array) -> Array:
         """Return the weighted mean over the experts that know the worker, NaN where none does."""
-        mean_W = (self.weights * expected_WE).sum(axis=1)
-        if everywhere(np.isfinite(mean_W)):
+        weights_WE = self.weights
+        mean_W = np.add.reduce(weights_WE * expected_WE, axis=1)
+        if all_finite(mean_W):
             return np.asarray(mean_W)
         known_WE = np.isfinite(expected_WE)
-        weights_WE = np.where(known_WE, self.weights, 0.0)
+        weights_WE = np.where(known_WE, weights_WE, 0.0)
         with np.errstate(invalid="ignore"):
             known_W = (weights_WE * np.where(known_WE, expected_WE, 0.0)).sum(axis=1)
             return np.asarray(known_W / weights_WE.sum(axis=1))
@@ -180,13 +181,13 @@ class Mixture(NestedPredictor):
         rows, error_W = self._rows, log_speed_W - mean_W
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
         scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
-        whole = everywhere(np.isfinite(scale_W))  # everybody reported, and not for the first time
+        whole = all_finite(scale_W)  # everybody reported, and not for the first time
         if not whole:
             scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
         better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
         gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
         kept: Array | float = DISCOUNT
-        if anywhere(np.isnan(gain_WE)):
+        if not all_finite(gain_WE):
             gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
         if not whole:
             seen_W = np.isfinite(error_W)
@@ -202,7 +203,7 @@ class _Answer:
     """What the experts and the mixture expected, and for which question: after which report, with which drivers."""
 
     regret_WE: Array | None
-    asked: bytes
+    asked: Array | None
     expected_WE: Array
     mean_W: Array
 

@@ -5,7 +5,7 @@ Axes: W workers, D drivers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -27,6 +27,7 @@ class NestedPredictor(FleetPredictor):
 
     _inner: tuple[FleetPredictor, ...] = ()
     _read: tuple[tuple[str, ...], list[NDArray[np.intp] | None]] | None = None
+    _split: tuple[Array, Sequence[tuple[FleetPredictor, Array]]] | None = None
 
     @property
     def driver_names(self) -> tuple[str, ...]:
@@ -55,7 +56,7 @@ class NestedPredictor(FleetPredictor):
         """Fit the inner predictors to traces that may be read more than once and never all at once."""
         for i, inner in enumerate(self._inner):
             fit_with(inner, traces, fitting.part(f"inner{i}"))
-        self._read = None
+        self._read = self._split = None
         return self
 
     def reset(self, workers: Sequence[str]) -> None:
@@ -103,16 +104,25 @@ class NestedPredictor(FleetPredictor):
         for i, inner in enumerate(self._inner):
             mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [f"inner{i}"]}
             inner.load_state_dict(workers | {n.replace(f"/inner{i}/", "/", 1): value for n, value in mine.items()})
-        self._read = None
+        self._read = self._split = None
         self._load_reference(state)  # the inner ones know only now which drivers they read
 
-    def _with_drivers(self, drivers_WD: Array) -> Iterator[tuple[FleetPredictor, Array]]:
-        """Yield each inner predictor with the drivers that it reads, in its order."""
-        for inner, places in zip(self._inner, self._reading()[1], strict=True):
-            if places is None:
-                yield inner, drivers_WD
-            else:  # take from the transpose, where a driver's column is contiguous
-                yield inner, drivers_WD.T.take(places, axis=0).T if len(places) else drivers_WD[:, :0]
+    def _with_drivers(self, drivers_WD: Array) -> Sequence[tuple[FleetPredictor, Array]]:
+        """Return each inner predictor with the drivers that it reads, in its order.
+
+        Cached until other drivers come: the same object for the same drivers, so that inner caches know it, too.
+        """
+        if self._split is None or self._split[0] is not drivers_WD:
+            pairs = zip(self._inner, self._reading()[1], strict=True)
+            self._split = (drivers_WD, [(inner, _taken(drivers_WD, places)) for inner, places in pairs])
+        return self._split[1]
+
+
+def _taken(drivers_WD: Array, places: NDArray[np.intp] | None) -> Array:
+    if places is None:
+        return drivers_WD
+    # Take from the transpose, where a driver's column is contiguous.
+    return drivers_WD.T.take(places, axis=0).T if len(places) else drivers_WD[:, :0]
 
 
 def _places(mine: tuple[str, ...], names: tuple[str, ...]) -> NDArray[np.intp] | None:

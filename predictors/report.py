@@ -13,6 +13,9 @@ from paceline._arrays import Array
 SLOWEST, FASTEST = 1e-9, 1e12
 """Speeds outside this range, in samples/s, cannot be real and are clipped."""
 
+LARGEST = 1e18
+"""Samples. Whatever their number below this, no division by a usable time overflows."""
+
 SHORTEST = 1e-6
 """Seconds. No worker computes a batch in less, whatever its clock says, so a shorter time counts as no report."""
 
@@ -48,9 +51,18 @@ class Report:
     drivers: ArrayLike | None = None
     out_of_memory: ArrayLike | None = None
 
-    @cached_property
+    @property
     def speed(self) -> Array:
-        """Samples per second, ``[W]``; NaN where there is no usable report. Computed once: an iteration asks often."""
+        """Samples per second, ``[W]``; NaN where there is no usable report. Computed once."""
+        return self._speeds[0]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker has a usable report."""
+        return self._speeds[1]
+
+    @cached_property
+    def _speeds(self) -> tuple[Array, bool]:
         samples = np.asarray(self.samples, dtype=np.float64)
         seconds = np.asarray(self.seconds, dtype=np.float64)
         if samples.ndim != 1 or samples.shape != seconds.shape:
@@ -58,9 +70,19 @@ class Report:
                 f"samples and seconds must both have one entry per worker, "
                 f"got the shapes {samples.shape} and {seconds.shape}"
             )
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        least, largest = np.minimum.reduce, np.maximum.reduce
+        # Three questions to all workers at once, and no floating point warnings to silence: the usual report.
+        if least(seconds, initial=np.inf) >= SHORTEST and largest(samples, initial=0.0) < LARGEST:  # NaN is neither
             speed = samples / seconds
-        usable = (seconds >= SHORTEST) & (
-            speed > 0
-        )  # the speed is not above 0 if samples are not, or if seconds are infinite
-        return np.where(usable, np.minimum(np.maximum(speed, SLOWEST), FASTEST), np.nan)
+            if least(speed, initial=np.inf) >= SLOWEST and largest(speed, initial=0.0) <= FASTEST:
+                return speed, self.out_of_memory is None
+        return _usable(samples, seconds), False
+
+
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")
+def _usable(samples_W: Array, seconds_W: Array) -> Array:
+    """Return possible speeds, NaN where a worker has no usable report."""
+    speed_W = samples_W / seconds_W
+    # The speed is not above 0 if samples are not, or if seconds are infinite.
+    usable_W = (seconds_W >= SHORTEST) & (speed_W > 0)
+    return np.where(usable_W, np.minimum(np.maximum(speed_W, SLOWEST), FASTEST), np.nan)

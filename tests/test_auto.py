@@ -189,3 +189,26 @@ def test_the_state_of_an_earlier_version_is_refused_with_a_sentence():
     old = {name: value for name, value in model.state_dict().items() if "deviations" not in name}
     with pytest.raises(ValueError, match="saved by another predictor"):
         Auto().load_state_dict(old)
+
+
+def functions_entered(act):
+    """Python functions and methods that an act enters, counted."""
+    entered = []
+    sys.setprofile(lambda frame, event, _: entered.append(frame) if event == "call" else None)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return len(entered)
+
+
+@pytest.mark.parametrize(("make", "most"), [(Auto, 130), (LastValue, 30)])
+def test_a_usual_iteration_enters_few_functions_each_of_which_is_cold_in_a_training_loop(make, most):
+    model, rng = make(), np.random.default_rng(0)
+    model.reset([str(w) for w in range(8)])
+    for seconds_W in np.exp(rng.normal(0.0, 0.1, (100, 8))):
+        report = Report(np.ones(8), seconds_W)
+        model.observe(report)
+        model.predict()
+    fresh = Report(np.ones(8), seconds_W)
+    assert functions_entered(lambda: (model.observe(fresh), model.predict())) <= most

@@ -170,7 +170,8 @@ class KeepsInputs(LastValue):
         self.report = report
 
     def _next_speed(self, drivers_WD, horizon):
-        return self.report.speed if hasattr(self, "report") else super()._next_speed(drivers_WD, horizon)
+        kept = getattr(self, "report", None)
+        return kept.samples / kept.seconds if kept else super()._next_speed(drivers_WD, horizon)
 
 
 class Dice(LastValue):

@@ -6,7 +6,7 @@ import pytest
 from paceline.predictors import Report
 from paceline.predictors.linear.inputs import scale_of
 from paceline.predictors.linear.own import VARIANCE
-from paceline.predictors.linear.pooled import Pooled
+from paceline.predictors.linear.pooled import OWN_FORECAST, Pooled
 
 
 def hot(iterations, workers, seed=6):
@@ -146,5 +146,5 @@ def test_the_correction_sees_how_far_the_forecast_is_from_the_last_speed_in_the_
     model = Pooled("ewma:smoothing=0.5", ["heat"])
     served(model, log_TW, heat_TW)
     asked = model._answered(heat_TW[-1][:, None])
-    ahead_W = np.log(asked.speed_W) - log_TW[-1]
-    assert asked.inputs_WF[:, -1] * scale_of(model._rows) == pytest.approx(ahead_W)
+    ahead_W = asked.log_W - log_TW[-1]
+    assert asked.inputs_WF[:, OWN_FORECAST] * scale_of(model._rows) == pytest.approx(ahead_W)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets import Trace
-from paceline.predictors import EWMA, Holt, HuberEWMA, MovingAverage, Report, RunningMedian, checks
+from paceline.predictors import EWMA, Holt, HuberEWMA, LastValue, MovingAverage, Report, RunningMedian, checks
 
 
 def served(predictor, speeds):
@@ -108,3 +108,12 @@ def test_holts_trend_dies_out_with_the_horizon():
 def test_an_argument_out_of_range_is_named(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_who_changes_a_forecast_in_place_changes_nothing_else():
+    model = LastValue()
+    model.reset(["a", "b"])
+    for _ in range(3):
+        model.observe(Report([64, 64], [0.5, 0.25]))
+    model.predict().speed[:] = 1.0
+    assert model.predict().speed.tolist() == [128.0, 256.0]

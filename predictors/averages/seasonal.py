@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, anywhere, everywhere
+from paceline._arrays import Array, Mask, all_finite, anywhere
 from paceline.predictors.averages.smoothed import speed_of_log
 from paceline.predictors.fleet import FleetPredictor
 
@@ -60,56 +60,62 @@ class Seasonal(FleetPredictor):
             "level": np.full(count, np.nan),
             "variance": np.zeros(count),
             "deviations": np.zeros((count, CYCLES * LONGEST)),
-            "echoes": np.zeros((count, LONGEST - SHORTEST + 1)),
+            "echoes": np.zeros((count, 1 + LONGEST - SHORTEST + 1 + 1)),  # with one beside the first and the last lag
             "power": np.zeros(count),
             "seen": np.zeros(count),
         }
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        return speed_of_log(self._next_log(drivers_WD, horizon))
+
+    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
         rows, workers = self._rows, np.arange(len(self.workers))
-        best_W = rows["echoes"].argmax(axis=1)
+        echoes_WP = rows["echoes"]
+        best_W = 1 + echoes_WP[:, 1:-1].argmax(axis=1)
         # After a jump all deviations have one sign, and neighbouring lags correlate as well: a period stands out.
-        beside_W = rows["echoes"][workers, np.maximum(best_W - 1, 0)] * (best_W > 0)
-        beside_W += rows["echoes"][workers, np.minimum(best_W + 1, LONGEST - SHORTEST)] * (best_W < LONGEST - SHORTEST)
-        stands_out_W = rows["echoes"][workers, best_W] - np.maximum(beside_W / 2.0, 0.0)
-        share_W = stands_out_W / np.maximum(rows["power"], 1e-9)
+        beside_W = echoes_WP[workers, best_W - 1] + echoes_WP[workers, best_W + 1]
+        share_W = echoes_WP[workers, best_W] - np.maximum(beside_W / 2.0, 0.0)
+        share_W /= np.maximum(rows["power"], 1e-9)
         share_W *= share_W * np.sqrt(rows["seen"]) > SURE
         if not anywhere(share_W):
-            return np.exp(rows["level"])
-        period_W = SHORTEST + best_W
-        ahead_W = period_W - 1 - (horizon - 1) % period_W  # place of the deviation one period before that iteration
+            return rows["level"]
+        period_W = SHORTEST - 1 + best_W
+        # The place of the deviation one period before that iteration.
+        ahead_W = period_W - 1 - ((horizon - 1) % period_W if horizon > 1 else 0)
         past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
-        return speed_of_log(rows["level"] + share_W * (past_W / CYCLES) * self._scale())
+        return np.asarray(rows["level"] + share_W * past_W * (self._scale() / CYCLES))
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        rows, log_speed_W = self._rows, np.log(speed_W)
-        off_W = log_speed_W - rows["level"]  # NaN without a report, and for the first
-        known_W = np.isfinite(off_W)
-        if not everywhere(known_W):
+        rows, log_speed_W, seen_W = self._rows, np.log(speed_W), self._rows["seen"]
+        off_W, known_W = log_speed_W - rows["level"], None
+        if not all_finite(off_W):  # without a report, and for the first
+            known_W = np.isfinite(off_W)
             rows["level"] = np.where(np.isnan(rows["level"]), log_speed_W, rows["level"])
             off_W = np.where(known_W, off_W, 0.0)
-        rate_W = known_W * np.maximum(ECHO_SMOOTHING, 1.0 / (rows["seen"] + 1.0))
+        rate_W = np.maximum(ECHO_SMOOTHING, 1.0 / (seen_W + 1.0))
+        # Otherwise a slow warm-up would hold the level down for dozens of iterations.
+        fading_W = np.maximum(LEVEL_SMOOTHING, FADING / (FADING + 1.0 + seen_W))
+        if known_W is not None:
+            rate_W = known_W * rate_W
         size_W = np.minimum(np.abs(off_W), LARGEST * self._scale())
         rows["variance"] = rows["variance"] + rate_W * (np.square(size_W) - rows["variance"])
-        # Otherwise a slow warm-up would hold the level down for dozens of iterations.
-        fading_W = np.maximum(LEVEL_SMOOTHING, FADING / (FADING + 1.0 + rows["seen"]))
         rows["level"] = rows["level"] + fading_W * off_W
         newest_W = np.minimum(np.maximum(off_W / self._scale(), -LARGEST), LARGEST)
         past_WL = rows["deviations"]
         # Two products and a sum in place: these arrays are the largest that the predictor has.
-        moved_WP = past_WL[:, SHORTEST - 1 : LONGEST] * (rate_W * newest_W)[:, None]
-        moved_WP += rows["echoes"] * (1.0 - rate_W)[:, None]
+        moved_WP = rows["echoes"] * (1.0 - rate_W)[:, None]
+        moved_WP[:, 1:-1] += past_WL[:, SHORTEST - 1 : LONGEST] * (rate_W * newest_W)[:, None]
         rows["echoes"] = moved_WP
         rows["power"] = rows["power"] + rate_W * (np.square(newest_W) - rows["power"])
         rows["deviations"] = _shifted(past_WL, newest_W, known_W)
-        rows["seen"] = rows["seen"] + known_W
+        rows["seen"] = seen_W + (1.0 if known_W is None else known_W)
 
     def _scale(self) -> Array:
         return np.sqrt(np.maximum(self._rows["variance"], SMALLEST_SCALE**2))
 
 
-def _shifted(past_WL: Array, newest_W: Array, known_W: Mask) -> Array:
+def _shifted(past_WL: Array, newest_W: Array, known_W: Mask | None) -> Array:
     """Return the deviations with the newest in front; workers without one keep theirs."""
     shifted_WL = np.empty_like(past_WL)
     shifted_WL[:, 0], shifted_WL[:, 1:] = newest_W, past_WL[:, :-1]
-    return shifted_WL if everywhere(known_W) else np.where(known_W[:, None], shifted_WL, past_WL)
+    return shifted_WL if known_W is None else np.where(known_W[:, None], shifted_WL, past_WL)

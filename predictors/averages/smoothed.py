@@ -6,7 +6,7 @@ Axes: T iterations, W workers, D drivers, G smoothings tried.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,8 @@ class LastValue(FleetPredictor):
     >>> model.predict().speed
     array([128.,  64.])
     """
+
+    _plain: ClassVar[bool] = True
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"last": np.full(count, np.nan)}
@@ -93,6 +95,7 @@ class EWMA(FleetPredictor):
     1.0
     """
 
+    _plain: ClassVar[bool] = True
     smoothing_: float = UNFITTED_SMOOTHING
     errors_G_: Array | None = None
 
@@ -162,18 +165,16 @@ class Averages(FleetPredictor):
         super().__init__()
         self.smoothings = tuple(smoothings)
         self.fading = fading
-
-    @property
-    def columns(self) -> int:  # type: ignore[override]  # as many as there are smoothings
-        """Forecasts that it makes of each worker."""
-        return len(self.smoothings)
+        self.columns = len(self.smoothings)
+        self._weights = np.array(self.smoothings)
+        self._settled = fading / min(self.smoothings)
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"level": np.full((count, len(self.smoothings)), np.nan), "seen": np.zeros(count)}
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        seen_W, weight = self._rows["seen"], np.array(self.smoothings)
-        if self.fading and seen_W.min() < self.fading / weight.min():
+        seen_W, weight = self._rows["seen"], self._weights
+        if self.fading and np.minimum.reduce(seen_W) < self._settled:
             weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
         self._rows["level"] = smoothed(self._rows["level"], speed_W[:, None], weight)
         if self.fading:

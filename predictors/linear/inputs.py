@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array, everywhere
+from paceline._arrays import Array, Mask, all_finite
 from paceline.predictors.averages.smoothed import smoothed
 
 Rows = dict[str, Array]
@@ -44,49 +44,55 @@ def fresh(count: int, drivers: int) -> Rows:
     }
 
 
-def inputs_of(rows: Rows, drivers_WD: Array, more: int = 0) -> Array:
+def inputs_of(rows: Rows, drivers_WD: Array, scale_W: Array, more: int = 0) -> Array:
     """Return how far references are from the last speed, then drivers from their mean and last value, in scales.
 
-    ``more`` columns at the end are left for the caller to fill.
+    ``more`` columns between the two are left for the caller to fill.
     """
     drivers, last_W1 = drivers_WD.shape[1], rows["log_speed"][:, :1]
-    inputs_WF = np.empty((len(last_W1), REFERENCES + 2 * drivers + more), order="F")
+    begin = REFERENCES + more
+    inputs_WF = np.empty((len(last_W1), begin + 2 * drivers), order="F")
     if more:
-        inputs_WF[:, -more:] = 0.0
+        inputs_WF[:, REFERENCES:begin] = 0.0
     np.subtract(rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
     np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : REFERENCES])
-    inputs_WF[:, :REFERENCES] /= scale_of(rows)[:, None]
+    inputs_WF[:, :REFERENCES] /= scale_W[:, None]
     if drivers:
         spread_WD = np.sqrt(rows["driver_spread"]) + 1e-6
-        driven_WF = inputs_WF[:, REFERENCES : REFERENCES + 2 * drivers]
+        driven_WF = inputs_WF[:, begin:]
         np.divide(drivers_WD - rows["driver_mean"], spread_WD, out=driven_WF[:, :drivers])
         np.divide(drivers_WD - rows["last_drivers"], spread_WD, out=driven_WF[:, drivers:])
         np.minimum(np.maximum(driven_WF, -FARTHEST_DRIVER), FARTHEST_DRIVER, out=driven_WF)
-    inputs_WF[np.isnan(inputs_WF)] = 0.0  # an unknown input adds nothing to the forecast
+    if not all_finite(inputs_WF):
+        inputs_WF[np.isnan(inputs_WF)] = 0.0  # an unknown input adds nothing to the forecast
     return inputs_WF
 
 
-def target_of(rows: Rows, log_speed_W: Array) -> Array:
+def target_of(rows: Rows, log_speed_W: Array, scale_W: Array) -> Array:
     """Return the change to this log speed in scales, NaN for a worker without any change before to scale by."""
-    target_W = (log_speed_W - rows["log_speed"][:, 0]) / scale_of(rows)
-    target_W[np.isnan(rows["scale"])] = np.nan
+    target_W = (log_speed_W - rows["log_speed"][:, 0]) / scale_W
+    if not all_finite(rows["scale"]):
+        target_W[np.isnan(rows["scale"])] = np.nan
     return np.asarray(target_W)
 
 
 def reach_of(inputs_WF: Array) -> Array:
     """Return the farthest that a step may go: as far as the worker has moved lately, and a little more."""
-    return np.asarray(np.abs(inputs_WF[:, :REFERENCES]).max(axis=1) + HUBER)
+    return np.asarray(np.maximum.reduce(np.abs(inputs_WF[:, :REFERENCES]), axis=1) + HUBER)
 
 
-def bounded(step_W: Array, reach_W: Array) -> Array:
+def bounded(step: Array, reach_W: Array) -> Array:
     """Return steps no farther than their reach: weights that have gone astray do bounded harm."""
-    return np.asarray(np.minimum(np.maximum(step_W, -reach_W), reach_W))
+    return np.asarray(np.minimum(np.maximum(step, -reach_W), reach_W))
 
 
-def farness(inputs_WF: Array) -> Array:
-    """Return by how much an example counts less for its inputs, 1 for usual ones: their mean square over Huber's."""
-    square_W = np.einsum("wf,wf->w", inputs_WF, inputs_WF)
-    return np.asarray(np.maximum(square_W / (HUBER**2 * inputs_WF.shape[1]), 1.0))
+def farness(inputs_WF: Array, inputs: int) -> Array:
+    """Return by how much an example counts less for its inputs, 1 for usual ones: their mean square over Huber's.
+
+    ``inputs`` is the number of all inputs, those that are 0 throughout and left out included.
+    """
+    square_W = np.add.reduce(np.square(inputs_WF), axis=1)
+    return np.asarray(np.maximum(square_W / (HUBER**2 * inputs), 1.0))
 
 
 def doubt_of(error_W: Array, far_W: Array) -> Array:
@@ -94,29 +100,42 @@ def doubt_of(error_W: Array, far_W: Array) -> Array:
     return np.asarray(np.maximum(np.abs(error_W) / HUBER, 1.0) * far_W)
 
 
-def move(rows: Rows, log_speed_W: Array, drivers_WD: Array) -> None:
-    """Move the delay line, averages, scale and drivers on; a worker that did not report keeps its own."""
+def move(rows: Rows, log_speed_W: Array, drivers_WD: Array, scale_W: Array) -> None:
+    """Move the delay line, averages, scale and drivers on; a worker that did not report keeps its own.
+
+    Without columns no driver is known, and none moves.
+    """
     change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
     moved_WR = np.empty_like(rows["log_speed"])
     moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, rows["log_speed"][:, :-1]
-    bounded_W = np.minimum(change_W, 5.0 * scale_of(rows))
-    if everywhere(np.isfinite(bounded_W + rows["scale"])):  # without gaps there is a shorter way
-        rows["log_speed"] = moved_WR
-        rows["scale"] = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
+    bounded_W = np.minimum(change_W, 5.0 * scale_W)
+    later_W = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
+    seen_W: Mask | float = 1.0
+    if all_finite(later_W):  # without gaps there is a shorter way
+        rows["log_speed"], rows["scale"] = moved_WR, later_W
         rows["averages"] = rows["averages"] + SMOOTHINGS * (log_speed_W[:, None] - rows["averages"])
     else:
-        scale_W = np.where(np.isnan(rows["scale"]), change_W, smoothed(rows["scale"], bounded_W, SCALE_SMOOTHING))
+        seen_W = np.isfinite(log_speed_W)
+        scale_W = np.where(np.isnan(rows["scale"]), change_W, later_W)
         rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
-        rows["log_speed"] = np.where(np.isfinite(log_speed_W)[:, None], moved_WR, rows["log_speed"])
+        rows["log_speed"] = np.where(seen_W[:, None], moved_WR, rows["log_speed"])
         rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
-    unknown_WD = np.isnan(drivers_WD)
-    if not everywhere(unknown_WD):
-        off_WD = np.square(drivers_WD - rows["driver_mean"])
-        rate_W1 = np.maximum(DRIVER_SMOOTHING, 1.0 / (rows["seen"] + 1.0))[:, None]
-        rows["driver_spread"] = smoothed(rows["driver_spread"], off_WD, rate_W1)
-        rows["driver_mean"] = smoothed(rows["driver_mean"], drivers_WD, rate_W1)
-        rows["last_drivers"] = np.where(unknown_WD, rows["last_drivers"], drivers_WD)
-    rows["seen"] = rows["seen"] + np.isfinite(log_speed_W)
+    if drivers_WD.shape[1]:
+        _move_drivers(rows, drivers_WD)
+    rows["seen"] = rows["seen"] + seen_W
+
+
+def _move_drivers(rows: Rows, drivers_WD: Array) -> None:
+    off_WD = drivers_WD - rows["driver_mean"]
+    rate_W1 = np.maximum(DRIVER_SMOOTHING, 1.0 / (rows["seen"] + 1.0))[:, None]
+    mean_WD = rows["driver_mean"] + rate_W1 * off_WD
+    spread_WD = rows["driver_spread"] + rate_W1 * (np.square(off_WD) - rows["driver_spread"])
+    if not all_finite(mean_WD):  # a first sample becomes the mean, and a missing one changes nothing
+        unknown_WD, first_WD = np.isnan(drivers_WD), np.isnan(rows["driver_mean"])
+        mean_WD = np.where(unknown_WD, rows["driver_mean"], np.where(first_WD, drivers_WD, mean_WD))
+        spread_WD = np.where(unknown_WD | first_WD, rows["driver_spread"], spread_WD)
+        drivers_WD = np.where(unknown_WD, rows["last_drivers"], drivers_WD)
+    rows["driver_spread"], rows["driver_mean"], rows["last_drivers"] = spread_WD, mean_WD, drivers_WD
 
 
 def scale_of(rows: Rows) -> Array:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from paceline._arrays import Array, anywhere, everywhere
+from paceline._arrays import Array, all_finite, anywhere, everywhere
 from paceline.predictors.adopted import adopted
 from paceline.predictors.linear import inputs, own
 from paceline.predictors.linear.inputs import (
@@ -36,6 +35,9 @@ FORGETTING = 0.998
 SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
 """After so many iterations the weights move slowly, and are solved for only every few."""
 
+OWN_FORECAST = REFERENCES
+"""Place of the predictor's forecast among the inputs: after past speeds and averages, and before the drivers."""
+
 RIDGE = 20.0
 """Penalty of a squared weight, in examples of unit inputs: until as many were seen, little is corrected."""
 
@@ -58,7 +60,7 @@ class Pooled(NestedPredictor):
         Names of the drivers that the corrections read in addition to those of the predictor.
     """
 
-    columns: ClassVar[int] = 3
+    columns = 3
 
     def __init__(self, predictor: str | Predictor, drivers: Sequence[str] = ()) -> None:
         super().__init__()
@@ -75,90 +77,105 @@ class Pooled(NestedPredictor):
         return inputs.fresh(count, drivers) | own.fresh(count, drivers)
 
     def _fresh_fleet(self) -> dict[str, Array]:
-        inputs = REFERENCES + 2 * len(self.driver_names) + 1
+        inputs = OWN_FORECAST + 1 + 2 * len(self.driver_names)
         return {
-            "products": np.zeros((inputs, inputs)),
-            "together": np.zeros(inputs),
+            "products": np.zeros((inputs, inputs + 1)),
             "weights": np.zeros(inputs),
             "iterations": np.zeros(1),
         }
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         """Return the forecasts with both corrections, with that of the fleet, and without, ``[W, C]``."""
+        return np.exp(self._next_log(drivers_WD, horizon))
+
+    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
         if horizon > 1:
-            (inner, mine_WD) = next(self._with_drivers(drivers_WD))
-            return np.stack([inner._next_speed(mine_WD, horizon)] * self.columns, axis=1)
+            (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
+            return np.stack([inner._next_log(mine_WD, horizon)] * self.columns, axis=1)
         asked = self._answered(drivers_WD)
-        corrected_W = asked.corrected(asked.step_W)
+        log_CW = np.empty((self.columns, len(asked.log_W)))
         # Without drivers the plain forecast: the fleet's correction, counted twice, would gain trust too fast.
-        own_W = asked.speed_W if asked.alone is None else asked.corrected(asked.step_W + asked.alone.step)
-        return np.array([own_W, corrected_W, asked.speed_W]).T
+        log_CW[:] = asked.log_W
+        log_CW[1] += asked.corrected(asked.step_W)
+        if asked.alone is not None:
+            log_CW[0] += asked.corrected(asked.step_W + asked.alone.step_W)
+        return log_CW.T
 
     def _answered(self, drivers_WD: Array) -> _Asked:
         """Return inputs and the predictor's forecast for these drivers, cached until the next report."""
-        memory_WR, key = self._rows["log_speed"], drivers_WD.tobytes()
-        if self._asked is None or self._asked.memory_WR is not memory_WR or self._asked.key != key:
-            (inner, mine_WD) = next(self._with_drivers(drivers_WD))
-            speed_W = inner._next_speed(mine_WD, 1)
-            inputs_WF, scale_W = inputs_of(self._rows, drivers_WD, more=1), scale_of(self._rows)
-            ahead_W = (np.log(speed_W) - memory_WR[:, 0]) / scale_W
-            inputs_WF[:, -1] = np.where(np.isfinite(ahead_W), ahead_W, 0.0)
-            step_W, alone = inputs_WF @ self._fleet["weights"], self._alone(inputs_WF)
-            self._asked = _Asked(memory_WR, key, speed_W, inputs_WF, scale_W, reach_of(inputs_WF), step_W, alone)
-        return self._asked
+        asked, memory_WR = self._asked, self._rows["log_speed"]
+        if asked is None or asked.memory_WR is not memory_WR or asked.drivers_WD is not drivers_WD:
+            asked = self._asked = self._asks(drivers_WD, memory_WR)
+        return asked
 
-    def _alone(self, inputs_WF: Array) -> Own | None:
+    def _asks(self, drivers_WD: Array, memory_WR: Array) -> _Asked:
+        (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
+        log_W, scale_W = inner._next_log(mine_WD, 1), scale_of(self._rows)
+        # Inputs of drivers that nobody reports would all be 0.
+        known_WD = drivers_WD[:, :0] if everywhere(np.isnan(drivers_WD)) else drivers_WD
+        inputs_WF = inputs_of(self._rows, known_WD, scale_W, more=1)
+        ahead_W = (log_W - memory_WR[:, 0]) / scale_W
+        inputs_WF[:, OWN_FORECAST] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
+        step_W = inputs_WF @ self._fleet["weights"][: inputs_WF.shape[1]]
+        alone, reach_W = self._alone(inputs_WF[:, OWN_FORECAST + 1 :]), reach_of(inputs_WF)
+        return _Asked(memory_WR, drivers_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, step_W, alone)
+
+    def _alone(self, driven_WF: Array) -> Own | None:
         """Return the part of each worker's own correction, ``None`` where no driver is known."""
-        return Own.of(self._rows, inputs_WF)
+        return Own.of(self._rows, driven_WF)
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
         asked, log_speed_W = self._answered(drivers_WD), np.log(speed_W)
-        target_W = target_of(self._rows, log_speed_W) - asked.inputs_WF[:, -1]
-        far_W = farness(asked.inputs_WF)
+        target_W = target_of(self._rows, log_speed_W, asked.scale_W) - asked.inputs_WF[:, OWN_FORECAST]
+        far_W = farness(asked.inputs_WF, len(self._fleet["weights"]))
+        error_W = target_W - asked.step_W
         if asked.alone is not None:
-            asked.alone.learn(target_W - asked.step_W - asked.alone.step, far_W, FORGETTING)
-        self._learn_weights(target_W, asked, far_W)
+            asked.alone.learn(error_W - asked.alone.step_W, far_W, FORGETTING)
+        self._learn_weights(target_W, error_W, far_W, asked.inputs_WF)
         self._asked = None
-        (inner, mine_WD) = next(self._with_drivers(drivers_WD))
+        (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
         inner._learn_report(report, speed_W, mine_WD)
-        inputs.move(self._rows, log_speed_W, drivers_WD)
+        inputs.move(self._rows, log_speed_W, asked.known_WD, asked.scale_W)
 
-    def _learn_weights(self, target_W: Array, asked: _Asked, far_W: Array) -> None:
+    def _learn_weights(self, target_W: Array, error_W: Array, far_W: Array, inputs_WF: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
-        fleet, inputs_WF, seen_W = self._fleet, asked.inputs_WF, np.isfinite(target_W)
-        if not anywhere(seen_W):
-            return
-        known_W = target_W if everywhere(seen_W) else np.where(seen_W, target_W, 0.0)
-        error_W = known_W - seen_W * asked.step_W
-        counted_WF = inputs_WF * (seen_W / doubt_of(error_W, far_W))[:, None]
-        # New arrays, not changes in place: an earlier state must not change.
-        self._fleet = fleet | {
-            "products": FORGETTING * fleet["products"] + counted_WF.T @ inputs_WF,
-            "together": FORGETTING * fleet["together"] + counted_WF.T @ known_W,
-            "iterations": fleet["iterations"] + 1.0,
-        }
+        doubt_W = doubt_of(error_W, far_W)
+        if not all_finite(error_W):
+            seen_W = np.isfinite(error_W)
+            if not anywhere(seen_W):
+                return
+            target_W, doubt_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, doubt_W, np.inf)
+        fleet, places = self._fleet, inputs_WF.shape[1]
+        counted_FW = (inputs_WF / doubt_W[:, None]).T
+        # A new array, not changes in place: an earlier state must not change.
+        products_FF = FORGETTING * fleet["products"]
+        products_FF[:places, :places] += counted_FW @ inputs_WF
+        products_FF[:places, -1] += counted_FW @ target_W
         count = int(fleet["iterations"][0])
+        self._fleet = fleet | {"products": products_FF, "iterations": fleet["iterations"] + 1.0}
         if count < SOLVED_ALWAYS or count % SOLVED_EVERY == 0:
-            self._fleet["weights"] = _ridge(self._fleet["products"], self._fleet["together"])
+            self._fleet["weights"] = _ridge(products_FF)
 
 
-def _ridge(products_FF: Array, together_F: Array) -> Array:
-    penalised_FF = products_FF.copy()
-    penalised_FF.flat[:: len(together_F) + 1] += RIDGE
-    return np.asarray(np.linalg.solve(penalised_FF, together_F), dtype=np.float64)
+def _ridge(products_FF: Array) -> Array:
+    """Return the weights that solve these normal equations, whose last column is the right side."""
+    penalised_FF = products_FF[:, :-1] + RIDGE * np.eye(len(products_FF))
+    return np.asarray(np.linalg.solve(penalised_FF, products_FF[:, -1]), dtype=np.float64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Asked:
     """What was asked, after which report and with which drivers, and what follows from it.
 
-    The predictor's forecast, the inputs, each worker's scale, the most scales that it may be corrected by, the fleet's
-    correction in scales, and the worker's own beyond that (``None`` where no driver is known).
+    The drivers if any is known, the log of the predictor's forecast, the inputs, each worker's scale, the most scales
+    that it may be corrected by, the fleet's correction in scales, and the worker's own beyond that (``None`` where no
+    driver is known).
     """
 
     memory_WR: Array
-    key: bytes
-    speed_W: Array
+    drivers_WD: Array
+    known_WD: Array
+    log_W: Array
     inputs_WF: Array
     scale_W: Array
     reach_W: Array
@@ -166,5 +183,5 @@ class _Asked:
     alone: Own | None
 
     def corrected(self, step_W: Array) -> Array:
-        """Return the forecast moved by so many scales."""
-        return np.asarray(self.speed_W * np.exp(self.scale_W * bounded(step_W, self.reach_W)))
+        """Return by how much so many scales move the log speed."""
+        return np.asarray(self.scale_W * bounded(step_W, self.reach_W))

@@ -85,7 +85,7 @@ class RLS(FleetPredictor):
         self.drivers = None if drivers is None else driver_names(drivers)
         self.forgetting = forgetting
         self.driver_names_: tuple[str, ...] = self.drivers or ()
-        self._asked: tuple[Array, bytes, Array] | None = None
+        self._asked: tuple[Array, Array, Array, Array] | None = None
         self._set_zero_prior()
 
     @property
@@ -154,26 +154,26 @@ class RLS(FleetPredictor):
         }
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        rows = self._rows
-        inputs_WF = self._inputs(drivers_WD)
-        step_W = bounded((inputs_WF * rows["weights"]).sum(axis=1), reach_of(inputs_WF))
-        return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_of(rows) * step_W))
+        rows, (inputs_WF, scale_W) = self._rows, self._inputs(drivers_WD)
+        step_W = bounded(np.add.reduce(inputs_WF * rows["weights"], axis=1), reach_of(inputs_WF))
+        return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_W * step_W))
 
-    def _inputs(self, drivers_WD: Array) -> Array:
-        """Return the inputs, cached from the forecast until its iteration is learnt."""
-        memory_WR, asked = self._rows["log_speed"], drivers_WD.tobytes()
-        if self._asked is None or self._asked[0] is not memory_WR or self._asked[1] != asked:
-            self._asked = (memory_WR, asked, inputs_of(self._rows, drivers_WD))
-        return self._asked[2]
+    def _inputs(self, drivers_WD: Array) -> tuple[Array, Array]:
+        """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learnt."""
+        asked, memory_WR = self._asked, self._rows["log_speed"]
+        if asked is None or asked[0] is not memory_WR or asked[1] is not drivers_WD:
+            scale_W = scale_of(self._rows)
+            asked = self._asked = (memory_WR, drivers_WD, inputs_of(self._rows, drivers_WD, scale_W), scale_W)
+        return asked[2], asked[3]
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        log_speed_W = np.log(speed_W)
-        target_W, inputs_WF = target_of(self._rows, log_speed_W), self._inputs(drivers_WD)
+        log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(drivers_WD)
+        target_W = target_of(self._rows, log_speed_W, scale_W)
         weights_WF, covariance_WFF = self._rows["weights"], self._rows["covariance"]
-        error_W = target_W - (inputs_WF * weights_WF).sum(axis=1)
-        doubt_W, most = doubt_of(error_W, farness(inputs_WF)), float(self.prior_variance_.sum())
+        error_W = target_W - np.add.reduce(inputs_WF * weights_WF, axis=1)
+        doubt_W, most = doubt_of(error_W, farness(inputs_WF, inputs_WF.shape[1])), float(self.prior_variance_.sum())
         learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, most)
         self._asked = None
-        inputs.move(self._rows, log_speed_W, drivers_WD)
+        inputs.move(self._rows, log_speed_W, drivers_WD, scale_W)

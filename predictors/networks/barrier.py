@@ -104,7 +104,7 @@ class BarrierHead(GatedNARX):
             last_W, scale_W = rows["memory"][:, 0], scale_of(rows)
             target_W = (log_speed_W - last_W) / scale_W
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
+            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._newly_scaled(rows, drivers_WD))
             level_W = last_W - rows["memory"][:, SLOWEST_AVERAGE]
             columns = (inputs_WF, target_W, np.full(len(usable_W), validates), references_WR, unit_W, scale_W, level_W)
             yield BarrierExamples.chosen(usable_W, *columns)

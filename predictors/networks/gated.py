@@ -113,8 +113,8 @@ class GatedNARX(Network):
         self.pretrained = pretrained
         self.online = online
         self.training = training
-        self._answer: tuple[Array, bytes, Array] | None = None
-        self._scaled: tuple[Array, bytes, tuple[Array, Array]] | None = None
+        self._answer: tuple[Array, Array, Array] | None = None
+        self._scaled: tuple[Array, Array, tuple[Array, Array]] | None = None
         if pretrained:
             self._load_learnt(_shipped(self.shipped_as))
 
@@ -128,19 +128,22 @@ class GatedNARX(Network):
         return len(self.weights_["b1"]) if self.weights_ else self.hidden
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+        return np.exp(self._next_log(drivers_WD, horizon))
+
+    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
         if horizon == 1:
             return self._answered(drivers_WD)
         rows = self._rows
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
             rows = self._moved(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
-        return np.exp(self._next_log_speed(rows, drivers_WD))
+        return self._next_log_speed(rows, drivers_WD)
 
     def _answered(self, drivers_WD: Array) -> Array:
-        """Return the next speed, cached for these drivers until the next report."""
-        memory_WM, asked = self._rows["memory"], drivers_WD.tobytes()
-        if self._answer is None or self._answer[0] is not memory_WM or self._answer[1] != asked:
-            self._answer = (memory_WM, asked, np.exp(self._next_log_speed(self._rows, drivers_WD)))
-        return self._answer[2].copy()
+        """Return the log of the next speed, cached for these drivers until the next report."""
+        answer, memory_WM = self._answer, self._rows["memory"]
+        if answer is None or answer[0] is not memory_WM or answer[1] is not drivers_WD:
+            answer = self._answer = (memory_WM, drivers_WD, self._next_log_speed(self._rows, drivers_WD))
+        return answer[2]
 
     def _next_log_speed(self, rows: Rows, drivers_WD: Array) -> Array:
         last_W = rows["memory"][:, 0]
@@ -155,16 +158,18 @@ class GatedNARX(Network):
         return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEEDS[0]), LOG_SPEEDS[1]))
 
     def _standard(self, rows: Rows, drivers_WD: Array) -> tuple[Array, Array]:
-        """Return the drivers in deviations, the last value (or 0) where one is missing, and which were ever known."""
-        if not self.driver_names_:
-            return drivers_WD, drivers_WD
-        past_WQ, asked = rows["past_drivers"], drivers_WD.tobytes()
+        """Return drivers to serve with, as `_newly_scaled` does; none where no driver was ever known."""
+        scaled, past_WQ = self._scaled, rows["past_drivers"]
         # The forecast asked for the same, and learning asks again.
-        if self._scaled is None or self._scaled[0] is not past_WQ or self._scaled[1] != asked:
-            self._scaled = (past_WQ, asked, self._newly_scaled(rows, drivers_WD))
-        return self._scaled[2]
+        if scaled is None or scaled[0] is not past_WQ or scaled[1] is not drivers_WD:
+            standard = self._newly_scaled(rows, drivers_WD)
+            if not anywhere(standard[1]):
+                standard = (drivers_WD[:, :0], drivers_WD[:, :0])
+            scaled = self._scaled = (past_WQ, drivers_WD, standard)
+        return scaled[2]
 
     def _newly_scaled(self, rows: Rows, drivers_WD: Array) -> tuple[Array, Array]:
+        """Return the drivers in deviations, the last value (or 0) where one is missing, and which were ever known."""
         standard_WD = (drivers_WD - self.driver_mean_) / self.driver_scale_
         standard_WD = np.minimum(np.maximum(standard_WD, -FARTHEST), FARTHEST)
         missing_WD = np.isnan(standard_WD)
@@ -228,7 +233,7 @@ class GatedNARX(Network):
             used_W, validates = roles[k]
             target_W = (log_speed_W - rows["memory"][:, 0]) / scale_of(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
+            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._newly_scaled(rows, drivers_WD))
             validates_W = np.full(len(usable_W), validates)
             yield GateExamples.chosen(usable_W, inputs_WF, target_W, validates_W, references_WR, unit_W)
 

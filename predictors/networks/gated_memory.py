@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array, everywhere
+from paceline._arrays import Array, all_finite
 
 Rows = dict[str, Array]
 
@@ -68,18 +68,20 @@ def scale_of(rows: Rows) -> Array:
 def inputs_of(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array, Array, Array]:
     """Return inputs ``[W, F]``, references ``[W, R]`` and the second head's unit ``[W]``, in running scales.
 
-    ``standard_WD`` are the drivers now, in deviations, 0 where unknown; ``known_WD`` says which are known.
+    ``standard_WD`` are the drivers now, in deviations, 0 where unknown; ``known_WD`` says which are known. Without
+    columns no driver was ever known, and the inputs that drivers make, which would all be 0, are left out.
     """
-    memory_WM, scale_W, past_WQ = rows["memory"], scale_of(rows), rows["past_drivers"]
+    memory_WM, scale_W = rows["memory"], scale_of(rows)
     drivers = standard_WD.shape[1]
-    inputs_WF = np.empty((len(memory_WM), OFFSETS + 2 + ECHOES + 4 * drivers + past_WQ.shape[1]), order="F")
+    past_WQ = rows["past_drivers"] if drivers else standard_WD
+    begin = OFFSETS + 2 + ECHOES
+    inputs_WF = np.empty((len(memory_WM), begin + 4 * drivers + past_WQ.shape[1]), order="F")
     # Column-major arrays and in-place results: with short rows of many workers this is several times faster.
     off_WM = (memory_WM[:, 1:] - memory_WM[:, :1]) / scale_W[:, None]
     # arcsinh is linear for usual changes and logarithmic for jumps, so no jump saturates the tanh layer.
     np.arcsinh(off_WM, out=inputs_WF[:, :OFFSETS])
     inputs_WF[:, OFFSETS] = np.log(scale_W) + 2.5
     inputs_WF[:, OFFSETS + 1] = 3.0 / np.sqrt(rows["seen"] + 1.0)
-    begin = OFFSETS + 2 + ECHOES
     np.divide(rows["echoes"][:, 1:], rows["echoes"][:, :1], out=inputs_WF[:, OFFSETS + 2 : begin])
     if drivers:
         effect_WD = rows["together"] / rows["driver_moves"]
@@ -88,7 +90,8 @@ def inputs_of(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array, A
         inputs_WF[:, begin + 2 * drivers : begin + 3 * drivers] = effect_WD
         inputs_WF[:, begin + 3 * drivers : begin + 4 * drivers] = effect_WD * (standard_WD - past_WQ[:, :drivers])
         inputs_WF[:, begin + 4 * drivers :] = past_WQ
-    return inputs_WF, off_WM[:, REFERENCES], np.minimum(LARGEST_UNIT / scale_W, SCALES_IN_UNIT)
+    references_WR = off_WM[:, REFERENCES]
+    return inputs_WF, references_WR, np.minimum(LARGEST_UNIT / scale_W, SCALES_IN_UNIT)
 
 
 def driver_columns(drivers: int, driver_lags: int) -> Array:
@@ -102,11 +105,11 @@ def driver_columns(drivers: int, driver_lags: int) -> Array:
 
 def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> Rows:
     """Return the memory one iteration later; for a worker without a log speed (NaN) only the drivers move."""
-    memory_WM, drivers = rows["memory"], standard_WD.shape[1]
+    memory_WM, seen_W, drivers = rows["memory"], rows["seen"], standard_WD.shape[1]
     # Every entry is computed for all workers first, and restored below for those without a log speed.
-    settled = rows["seen"].min() >= SETTLED  # without new workers there is a shorter way to the same result
+    settled = np.minimum.reduce(seen_W) >= SETTLED  # without new workers there is a shorter way to the same result
     if not settled:  # the first log speed fills the whole memory
-        memory_WM = np.where(rows["seen"][:, None] == 0, log_speed_W[:, None], memory_WM)
+        memory_WM = np.where(seen_W[:, None] == 0, log_speed_W[:, None], memory_WM)
     line_WE = np.empty((len(memory_WM), ECHOES + 2), order="F")
     line_WE[:, 0] = log_speed_W
     line_WE[:, 1:] = memory_WM[:, : ECHOES + 1]
@@ -115,19 +118,19 @@ def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -
     bounded_WE = np.minimum(np.maximum(change_WE / scale_W1, -LARGEST_CHANGE), LARGEST_CHANGE)
     newest_W1 = bounded_WE[:, :1]
     later = {
-        "memory": _remembered(memory_WM, None if settled else rows["seen"], log_speed_W),
+        "memory": _remembered(memory_WM, None if settled else seen_W, log_speed_W),
         "scale": _scaled(rows, np.abs(newest_W1 * scale_W1)[:, 0], settled, change_WE[:, 0]),
-        "seen": rows["seen"] + 1.0,
+        "seen": seen_W + 1.0,
         "echoes": _smoothed(rows["echoes"], newest_W1 * bounded_WE),
     }
     if drivers:
         move_WD = standard_WD - rows["past_drivers"][:, :drivers]
         later["together"] = _smoothed(rows["together"], newest_W1 * move_WD)
         later["driver_moves"] = _smoothed(rows["driver_moves"], np.square(move_WD) + FEWEST_MOVES)
-    seen_W = np.isfinite(log_speed_W)
-    if not everywhere(seen_W):
+    if not all_finite(log_speed_W):
+        reported_W = np.isfinite(log_speed_W)
         for name, new in later.items():
-            later[name] = np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[name])
+            later[name] = np.where(reported_W if new.ndim == 1 else reported_W[:, None], new, rows[name])
     if drivers:
         later["past_drivers"] = np.concatenate([standard_WD, rows["past_drivers"][:, :-drivers]], axis=1)
         later["known_before"] = known_WD

@@ -144,8 +144,8 @@ def tanh_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
 
 
 def hidden_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
-    """Return ``tanh(inputs @ w1 + b1)``, ``[N, H]``."""
-    sums = inputs @ weights["w1"]
+    """Return ``tanh(inputs @ w1 + b1)``, ``[N, H]``; inputs at the end that are left out count as 0."""
+    sums = inputs @ weights["w1"][: inputs.shape[1]]
     sums += weights["b1"]
     return np.tanh(sums, out=sums)
 
@@ -160,5 +160,5 @@ def gated_layer(weights: Mapping[str, Array], hidden: Array, references: Array, 
     output += weights["b2"]
     # No maximum is subtracted, as a softmax usually does: outputs of a tanh layer are bounded.
     gates = np.exp(output[:, :-2])
-    chosen = np.einsum("nr,nr->n", gates, references) / (1.0 + gates.sum(axis=1))
+    chosen = np.add.reduce(gates * references, axis=1) / (1.0 + np.add.reduce(gates, axis=1))
     return np.asarray(chosen + output[:, -2] + unit * output[:, -1])
