@@ -101,7 +101,9 @@ class Stream(IterableDataset):
 
 @pytest.mark.parametrize("dataset", [Stream(), iter(range(40)), {1, 2, 3}])
 def test_a_dataset_without_numbered_samples_is_refused(dataset):
-    with pytest.raises(TypeError, match=f"dataset must be map-style.*got {type(dataset).__name__}: samples are dealt"):
+    with pytest.raises(
+        TypeError, match=f"dataset must be map-style.*got {type(dataset).__name__}: samples are assigned"
+    ):
         made(dataset)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.torch import audit
-from paceline.coordinator.torch.protocol import KnowsWork, Loader
+from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.pace import Pace, usual
 from paceline.coordinator.torch.reporting.reports import PLACE, RankReports, ReportTally, at_shares
@@ -136,7 +136,6 @@ class Planning:
         """Return the reports in work in place of samples, where samples have costs; and learn what these are."""
         if self.work is None:
             return rows
-        assert isinstance(self._loader, KnowsWork), "it has costs"
         work_W, parts_W = self.work.work(rows.features_WF), rows["micro_batches"]
         planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), self.work.fixed)
         before_W = work_W
@@ -195,7 +194,7 @@ class Planning:
         self.checksum = self.plan.checksum
         if self.work is not None:  # ranks that learned other costs divide other batches
             self.checksum ^= zlib.crc32(self.work.coefficients.tobytes())
-        self._loader.sizes = self.plan.sizes[self._rank_order]
+        self._loader.shares = self.plan.sizes[self._rank_order]
 
     def _begin(self) -> None:
         """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
@@ -218,5 +217,4 @@ def apart(one_W: Array, other_W: Array) -> float:
 
 def _work_of(loader: Loader) -> WorkModel | None:
     """Return a model of what the loader's samples cost, if they have costs."""
-    coefficients = loader.coefficients if isinstance(loader, KnowsWork) else None
-    return None if coefficients is None else WorkModel(len(coefficients))
+    return None if loader.coefficients is None else WorkModel(len(loader.coefficients))

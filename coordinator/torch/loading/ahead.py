@@ -9,8 +9,8 @@ from weakref import WeakMethod
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, default_collate
 
+from paceline.coordinator.torch.loading.assigner import EpochAssigner
 from paceline.coordinator.torch.loading.chunks import Begin, Chunks, Collate, Request, Samples
-from paceline.coordinator.torch.loading.dealer import Dealer
 from paceline.coordinator.torch.loading.options import Loading
 from paceline.coordinator.torch.loading.rows import cut, joined, runs
 
@@ -22,23 +22,22 @@ class AheadOfTime:
     is a batch and nothing is copied. When it changes, the next batches are cut out of the chunks already loaded, so
     that no batch waits for a new size.
 
-    The hand, from its front, is first what was asked for (in stock, or still under way), then what was not. When
-    another hand is played, a new generation begins, which has asked for nothing. Requests and what arrives carry
+    The rank's buffer, from its front, is first what was asked for (in stock, or still under way), then what was not.
+    When other samples lie in it, a new generation begins, which has asked for nothing. Requests and what arrives carry
     their generation; what an older one asked for is dropped when it arrives.
 
     Parameters
     ----------
     dataset, collate
         What is loaded, and what makes a batch of samples; None stacks them as torch does.
-    dealer, rank
+    assigner
         Where to see what this rank holds.
     loading
         The processes that load.
     """
 
-    def __init__(self, dataset: Any, dealer: Dealer, rank: int, collate: Collate | None, loading: Loading) -> None:
-        self.dealer = dealer
-        self.rank = rank
+    def __init__(self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> None:
+        self.assigner = assigner
         self.collate = collate
         self.generation = 0
         self._size = 1
@@ -60,7 +59,7 @@ class AheadOfTime:
         self._arrivals: Iterator[Any] | None = None
 
     def restart(self) -> None:
-        """Begin a new generation, at the front of the hand."""
+        """Begin a new generation, at the front of the buffer."""
         self.generation += 1
         self._asked = 0
         self._stock = {}
@@ -68,7 +67,9 @@ class AheadOfTime:
     def take(self, samples: Samples) -> Any:
         """Return a batch of these samples, the first that this rank holds; wait for those not yet there."""
         self._size = len(samples)
-        self._asked = min(self._asked, len(self.dealer.hand(self.rank)))  # another rank may have been given its end
+        self._asked = min(
+            self._asked, len(self.assigner.buffers[self.assigner.rank])
+        )  # another rank may have been given its end
         for sample in samples.tolist():
             while sample not in self._stock:
                 self._receive()
@@ -98,9 +99,9 @@ class AheadOfTime:
         self._stock.update((sample, (chunk, row)) for row, sample in enumerate(samples.tolist()))
 
     def _next_request(self) -> Request:
-        """Return the samples of the hand to ask for next, up to the end of a batch; there may be none."""
+        """Return the samples of the buffer to ask for next, up to the end of a batch; there may be none."""
         end = (self._asked // self._size + 1) * self._size
-        samples = self.dealer.hand(self.rank)[self._asked : end]
+        samples = self.assigner.buffers[self.assigner.rank][self._asked : end]
         self._asked += len(samples)
         return self.generation, samples
 

@@ -9,8 +9,8 @@ from torch.utils.data import default_collate
 
 from paceline.coordinator.torch.loading.ahead import AheadOfTime
 from paceline.coordinator.torch.loading.chunks import Chunks, Collate, Request, Samples
-from paceline.coordinator.torch.loading.costs.cost_dealer import CostDealer
 from paceline.coordinator.torch.loading.options import Loading
+from paceline.coordinator.torch.loading.sliced import SliceAssigner
 
 
 class AheadOfPlan(AheadOfTime):
@@ -22,22 +22,22 @@ class AheadOfPlan(AheadOfTime):
 
     Parameters
     ----------
-    dataset, dealer, rank, collate, loading
+    dataset, assigner, collate, loading
         As for :class:`AheadOfTime`.
     """
 
-    dealer: CostDealer
+    assigner: SliceAssigner
 
-    def __init__(self, dataset: Any, dealer: CostDealer, rank: int, collate: Collate | None, loading: Loading) -> None:
-        super().__init__(dataset, dealer, rank, collate, loading)
+    def __init__(self, dataset: Any, assigner: SliceAssigner, collate: Collate | None, loading: Loading) -> None:
+        super().__init__(dataset, assigner, collate, loading)
         self._here = Chunks(dataset, default_collate if collate is None else list)
         self._under_way: dict[int, int] = {}
         self._place = 0
 
     def restart(self) -> None:
-        """Begin a new generation, at the dealer's place in the epoch."""
+        """Begin a new generation, at the assigner's place in the epoch."""
         super().restart()
-        self._under_way, self._place = {}, self.dealer.place
+        self._under_way, self._place = {}, self.assigner.place
 
     def take(self, samples: Samples) -> Any:
         """Return a batch of these samples."""
@@ -49,7 +49,7 @@ class AheadOfPlan(AheadOfTime):
         while any(sample not in self._stock for sample in wanted):
             self._receive()
         batch = self.gathered([self._stock[sample] for sample in wanted])
-        self._forget(self.dealer.place)
+        self._forget(self.assigner.place)
         return batch
 
     def _forget(self, place: int) -> None:
@@ -62,11 +62,11 @@ class AheadOfPlan(AheadOfTime):
 
     def _next_request(self) -> Request:
         """Return the samples to ask for next: what is expected of one more global batch; there may be none."""
-        self._place = max(self._place, self.dealer.place)
-        end = self.dealer.after(self._place)
+        self._place = max(self._place, self.assigner.place)
+        end = self.assigner.after(self._place)
         if end is None:
             return self.generation, np.arange(0)
-        samples = self.dealer.part(self.rank, self._place)
+        samples = self.assigner.part(self._place)
         self._under_way.update(dict.fromkeys(samples.tolist(), self._place))
         self._place = end
         return self.generation, samples

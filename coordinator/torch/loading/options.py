@@ -21,6 +21,7 @@ INSTEAD = {
     "in_order": "batches come in order, so leave it out",
     "pin_memory_device": "memory is pinned for the current CUDA device, so give pin_memory= alone",
     "num_replicas": "give world_size, the number of ranks",
+    **dict.fromkeys(("lengths", "cost", "items", "cap", "global_tokens", "padded"), "it is a part of costs=Costs(...)"),
 }
 """Options of torch's loaders and samplers that this one has not, and what to do about it."""
 
@@ -28,6 +29,7 @@ UNKNOWN = {
     "sampler": "epochs count up by themselves, and loader.set_epoch(epoch) chooses one",
     "batch_size": "this rank's changes from batch to batch, and loader.global_batch is that of all ranks",
     "batch_sampler": DRAWS,
+    "sizes": "where samples have costs, shares= divides their work, and batch_sizes are the samples of a drawn batch",
 }
 """Attributes of torch's loader that this one has not, and what there is instead."""
 
@@ -113,8 +115,8 @@ def require_samples(dataset: Any, world_size: int, least: int) -> None:
         raise TypeError("dataset must be what a DataLoader loads, got the DataLoader: give its dataset")
     if isinstance(dataset, IterableDataset) or not all(hasattr(dataset, name) for name in ("__len__", "__getitem__")):
         raise TypeError(
-            f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples are dealt "
-            "to ranks by their numbers, and a stream has none: take StreamLoader"
+            f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples are "
+            "assigned to ranks by their numbers, and a stream has none: take StreamLoader"
         )
     if len(dataset) < world_size:
         raise ValueError(
