@@ -59,12 +59,8 @@ def test_whenever_a_job_is_resumed_every_sample_of_every_epoch_comes_once(kind, 
             seen[epoch] += batch or []
             stop -= batch is not None
             done = len(seen[epoch]) == SAMPLES
-            if (
-                done
-                and epoch == EPOCHS - 1
-                or number < len(jobs) - 1
-                and stop <= 0
-                and (not (late and done) or not batch)
+            if (done and epoch == EPOCHS - 1) or (
+                number < len(jobs) - 1 and stop <= 0 and (not (late and done) or not batch)
             ):
                 break
         state = loaders[-1].state_dict()

@@ -122,7 +122,7 @@ class Fleet(RuleBasedStateMachine):
         self.start()
         self.loops = [iter(loader) for loader in self.loaders]
         self.batch()
-        self.older, self.loops = self.older + self.loops, []
+        self.loops = []
         if again:
             self.set_epoch(self.epoch)
 

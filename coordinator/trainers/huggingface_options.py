@@ -85,7 +85,9 @@ def costs_for(dataset: Any, costs: Costs | None, micro_batches: int) -> Costs | 
             "divided by num_items_in_batch, which needs no items"
         )
     numbers = {name: given for name in NUMBERS if (given := getattr(costs, name)) is not None}
-    read = {name: numbers_of(dataset, given, name, zero=name == "items") for name, given in numbers.items()}
+    read: dict[str, Any] = {
+        name: numbers_of(dataset, given, name, zero=name == "items") for name, given in numbers.items()
+    }
     return replace(costs, **read)
 
 

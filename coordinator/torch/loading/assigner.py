@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,44 +18,51 @@ from paceline.coordinator.torch.weighing.dealt import Dealt
 State = Mapping[str, NDArray[Any]]
 
 
-class Assigner(Protocol):
+class Assigner(ABC):
     """The contract of what a loader asks who takes which samples. Every rank runs the same, and so need not ask others.
+
+    Parameters
+    ----------
+    rule
+        How an epoch is cut into global batches.
+    rank
+        The rank whose samples are asked for.
 
     Attributes
     ----------
     epoch, batches, digest
         The epoch under way, the batches taken of it, and a checksum of who took what: ranks that assigned alike have
         the same.
+    remaining
+        Samples of the epoch that are in no batch yet; None where nobody knows.
     coefficients
-        By which costs follow from features, ``[F]``; None where samples have no costs.
+        Factors by which costs follow from features, ``[F]``; None where samples have no costs.
     least_samples
         Fewest samples of a rank in a batch, where samples have costs.
     """
 
-    epoch: int
-    batches: int
-    digest: int
-    coefficients: Array | None
-    least_samples: int
+    remaining: int | None = None
+    coefficients: Array | None = None
+    least_samples = 1
+
+    def __init__(self, rule: GlobalBatch, rank: int) -> None:
+        self.rule, self.rank = rule, rank
+        self.epoch = self.batches = self.digest = 0
 
     @property
-    def remaining(self) -> int | None:
-        """Samples of the epoch that are in no batch yet; None where nobody knows."""
-        ...
-
-    @property
+    @abstractmethod
     def over(self) -> bool:
         """Whether the epoch has no further batch."""
-        ...
 
+    @abstractmethod
     def start(self, epoch: int) -> None:
         """Begin this epoch."""
-        ...
 
+    @abstractmethod
     def end(self) -> None:
         """Leave out the rest of the epoch."""
-        ...
 
+    @abstractmethod
     def next(self, shares_W: Sizes, accumulate: int) -> tuple[Dealt, Any]:
         """Return what is known of the next batch, and this rank's samples; asked again, the same.
 
@@ -65,48 +73,45 @@ class Assigner(Protocol):
         accumulate
             Batches of an optimiser step.
         """
-        ...
 
+    @abstractmethod
     def advance(self) -> None:
         """Count the next batch as taken."""
-        ...
 
-    def about(self, samples: Samples) -> tuple[float, tuple[float, ...]]:
-        """Return the loss terms of these samples of one rank, and what their work is made of."""
-        ...
-
-    def settings(self) -> dict[str, object]:
-        """Return what must be the same on every rank, by readable names."""
-        ...
-
+    @abstractmethod
     def check(self, state: State, *, with_rest: bool) -> None:
         """Refuse a state with which the epoch, or the rest of it, cannot go on; change nothing."""
-        ...
 
+    @abstractmethod
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the epoch stands."""
-        ...
 
+    @abstractmethod
     def load_state_dict(self, state: State) -> None:
         """Stand where a state says, at the start of a loop."""
-        ...
 
     def adopt(self, state: State) -> None:
         """Stand where another rank stands, in the middle of a loop."""
-        ...
+        self.load_state_dict(state)
+
+    def about(self, samples: Any) -> tuple[float, tuple[float, ...]]:
+        """Return the loss terms of samples of this rank, one each if unknown, and what their work is made of."""
+        return float(len(samples)), ()
+
+    def settings(self) -> dict[str, object]:
+        """Return what must be the same on every rank, beside the order and the rule, by readable names."""
+        return {}
 
 
-class EpochAssigner:
+class EpochAssigner(Assigner):
     """The place in an epoch of a dataset, how it is saved, and how it is taken up by another number of ranks.
 
     Parameters
     ----------
     order
         The order of every epoch.
-    rule
-        How it is cut into global batches.
-    rank
-        The rank whose samples are asked for.
+    rule, rank
+        As for :class:`Assigner`.
 
     Attributes
     ----------
@@ -114,24 +119,35 @@ class EpochAssigner:
         The epoch's samples in their order; the first ``place`` of them are in a batch or in a buffer.
     buffers
         Samples drawn for each rank in advance; empty where batches are cut when they are taken.
+    varies
+        Whether epochs have different numbers of batches.
     """
 
-    buffered = False
-    """Whether a rank's next samples are known before its sizes are."""
-
-    varies = False
-    """Whether epochs have different numbers of batches."""
-
-    coefficients: Array | None = None
-    least_samples = 1
+    remaining: int
+    buffered = varies = False
 
     def __init__(self, order: Order, rule: GlobalBatch, rank: int) -> None:
-        self.order, self.rule, self.rank = order, rule, rank
-        self.epoch = self.batches = self.digest = 0
+        super().__init__(rule, rank)
+        self.order = order
         self._least = rule.least
         self._unique = False
         self._dealt = Dealt.plain(rule.equal(), rank)
         self.end()
+
+    @abstractmethod
+    def expected(self, asked: int) -> tuple[Samples, int]:
+        """Return the samples to load next, which this rank will take if shares stay as they are; there may be none.
+
+        ``asked`` says how far they were asked for: 0 at the start, and then what was returned beside the last ones.
+        """
+
+    def asks_for_next(self, asked: int) -> bool:
+        """Return whether what is asked for next belongs to the next batch, if that has not been asked for."""
+        return asked <= self.place
+
+    @abstractmethod
+    def settled(self) -> Samples:
+        """Return the samples that this rank takes with the next batch, or that it turns out not to take at all."""
 
     @property
     def over(self) -> bool:
@@ -161,14 +177,6 @@ class EpochAssigner:
     def batches_in(self, epoch: int) -> int:
         """Return the batches of a whole epoch: of the one under way, or else of this one."""
         return self.rule.batches(len(self.order))
-
-    def about(self, samples: Samples) -> tuple[float, tuple[float, ...]]:
-        """Return the loss terms of these samples: one each, where nothing else is known, at no cost."""
-        return float(len(samples)), ()
-
-    def settings(self) -> dict[str, object]:
-        """Return what must be the same on every rank, beside the order and the rule."""
-        return {}
 
     def check(self, state: State, *, with_rest: bool) -> None:
         """Refuse a state of other samples or another order, or a rest that is too small for so many ranks.
@@ -215,10 +223,6 @@ class EpochAssigner:
             numbers, place, self._unique = np.concatenate([held, numbers[place:]]), 0, True
         self._stand(numbers, place)
 
-    def adopt(self, state: State) -> None:
-        """Stand where another rank stands."""
-        self.load_state_dict(state)
-
     def _stand(self, numbers: Samples, place: int) -> None:
         """Stand at this place in this order."""
         self.numbers, self.place = numbers, place
@@ -226,12 +230,7 @@ class EpochAssigner:
 
 
 def require_same(state: State, own: Mapping[str, object]) -> None:
-    """Refuse a state that was saved with other settings than these.
-
-    >>> require_same({"seed": np.array(3)}, {"seed": 4})
-    Traceback (most recent call last):
-    ValueError: the state was saved with seed=3, but this loader has 4: the epoch cannot go on with other seed
-    """
+    """Refuse a state that was saved with other settings than these."""
     for name, value in own.items():
         if name in state and state[name].item() != value:
             raise ValueError(

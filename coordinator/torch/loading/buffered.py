@@ -48,8 +48,8 @@ class BufferAssigner(EpochAssigner):
     buffered = True
 
     def __init__(self, order: Order, rule: GlobalBatch, rank: int, ahead: int = AHEAD) -> None:
-        super().__init__(order, rule, rank)
         self.ahead = ahead
+        super().__init__(order, rule, rank)
 
     def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[Dealt, Samples]:
         """Return what is known of the next batch, and this rank's samples."""
@@ -57,11 +57,30 @@ class BufferAssigner(EpochAssigner):
         if sizes_W is not self._dealt.sizes:
             self._dealt = Dealt.plain(sizes_W, self.rank)
         self.reserve(sizes_W)
+        # Another rank may have been given this buffer's end: what comes there later has not been asked for.
+        self._reach = min(self._reach, self._taken + len(self.buffers[self.rank]))
         return self._dealt, self.buffers[self.rank][: sizes_W[self.rank]]
+
+    def expected(self, asked: int) -> tuple[Samples, int]:
+        """Return what lies next in the buffer, up to the end of a batch; samples are counted since the loop began."""
+        buffer, size = self.buffers[self.rank], self._dealt.own(self.rank)
+        first = min(asked, self._reach) - self._taken
+        self._reach = self._taken + len(buffer)
+        samples = buffer[first : (first // size + 1) * size]
+        return samples, self._taken + first + len(samples)
+
+    def asks_for_next(self, asked: int) -> bool:
+        """Return true: all that lies in the buffer is asked for sooner or later, from its front."""
+        return True
+
+    def settled(self) -> Samples:
+        """Return this rank's part of the next batch: what else lies in its buffer stays."""
+        return self.buffers[self.rank][: self._dealt.own(self.rank)]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
         self.batches += 1
+        self._taken += self._dealt.own(self.rank)
         self.take(self._dealt.sizes)
 
     def reserve(self, sizes_W: Sizes) -> None:
@@ -81,6 +100,10 @@ class BufferAssigner(EpochAssigner):
         self.remaining -= int(sizes_W.sum())
         self.digest = zlib.crc32(sizes_W.astype("<i8").tobytes(), self.digest)
         return parts
+
+    def _stand(self, numbers: Samples, place: int) -> None:
+        super()._stand(numbers, place)
+        self._taken = self._reach = 0  # of this rank's samples: taken, and asked for at most and still in the buffer
 
     def _held(self) -> Sizes:
         return np.array([len(buffer) for buffer in self.buffers])

@@ -11,9 +11,9 @@ from paceline.coordinator.torch.loading.costs.by_cost import CostAssigner
 from paceline.coordinator.torch.loading.costs.costs import Costs, SampleCosts
 from paceline.coordinator.torch.loading.global_batch import GlobalBatch
 from paceline.coordinator.torch.loading.micro import Pieces
-from paceline.coordinator.torch.loading.options import Loading, refuse, require_samples, whole
+from paceline.coordinator.torch.loading.options import Loading, place, refuse, require_samples, whole
 from paceline.coordinator.torch.loading.order import Order, Sampler
-from paceline.coordinator.torch.loading.rank_loader import RankLoader, placed
+from paceline.coordinator.torch.loading.rank_loader import RankLoader
 from paceline.coordinator.torch.loading.sliced import SliceAssigner
 from paceline.coordinator.torch.loading.source import source
 
@@ -71,7 +71,7 @@ class BalancedLoader(RankLoader):
     Attributes
     ----------
     shares, sizes, batch_sizes, dealt, step_ends, before_batch, after_batch, on_start
-        See :class:`RankLoader`; :func:`attach` sets ``shares``, and is called at these moments.
+        See :class:`paceline.coordinator.torch.protocol.Loader`; :func:`attach` sets ``shares``, and is called at these moments.
 
     Raises
     ------
@@ -116,7 +116,7 @@ class BalancedLoader(RankLoader):
         **unknown: Never,
     ) -> None:
         refuse(unknown, BalancedLoader)
-        rank, world_size = placed(rank, world_size)
+        rank, world_size = place(rank, world_size)
         require_samples(dataset, world_size, 1)
         table = None if costs is None else costs.of_dataset(dataset)
         rule = GlobalBatch(_mean_batch(global_batch, costs, table, world_size, drop_last), world_size, bool(drop_last))

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
+import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
 DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
@@ -96,14 +97,15 @@ def whole(name: str, value: Any, least: int, unit: str = "") -> int:
     return int(value)
 
 
-def place(rank: int, world_size: int) -> tuple[int, int]:
-    """Return which rank this is, of how many.
+def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return which rank this is, of how many: those of ``torch.distributed`` where they are not given.
 
     >>> place(2, 2)
     Traceback (most recent call last):
     ValueError: rank must lie in [0, 2), as there are 2 ranks, got 2
     """
-    rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1, "rank")
+    rank = whole("rank", dist.get_rank() if rank is None else rank, 0)
+    world_size = whole("world_size", dist.get_world_size() if world_size is None else world_size, 1, "rank")
     if rank >= world_size:
         raise ValueError(f"rank must lie in [0, {world_size}), as there are {world_size} ranks, got {rank}")
     return rank, world_size

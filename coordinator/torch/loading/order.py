@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch.utils.data
 from numpy.typing import NDArray
 
 Samples = NDArray[np.int64]
 
 
-class Sampler(Protocol):
-    """A user's order of an epoch, as torch's samplers are: numbers of samples, of which some may come often, or never.
-
-    It is asked anew for every epoch, after its ``set_epoch`` if it has one.
-    """
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of samples."""
-        ...
-
-    def __len__(self) -> int:
-        """Return how many it yields."""
-        ...
+Sampler = torch.utils.data.Sampler[int] | Sequence[int]
 
 
 @dataclass(frozen=True)

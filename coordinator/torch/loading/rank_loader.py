@@ -7,7 +7,6 @@ from typing import Any, Never
 from weakref import ref
 
 import numpy as np
-import torch.distributed as dist
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
@@ -15,7 +14,7 @@ from paceline.coordinator.torch.loading.assigner import Assigner
 from paceline.coordinator.torch.loading.global_batch import GlobalBatch
 from paceline.coordinator.torch.loading.loop import Loop
 from paceline.coordinator.torch.loading.micro import micro_batches
-from paceline.coordinator.torch.loading.options import UNKNOWN, place, whole
+from paceline.coordinator.torch.loading.options import UNKNOWN, whole
 from paceline.coordinator.torch.loading.progress import Progress
 from paceline.coordinator.torch.loading.source import Source
 from paceline.coordinator.torch.weighing.dealt import Dealt
@@ -37,23 +36,10 @@ class RankLoader:
 
     Attributes
     ----------
-    global_batch, rank, world_size
-        Samples of all ranks together in one batch, this process, and the number of processes.
-    accumulate
-        Micro-batches of an optimiser step, each a global batch of its own.
-    micro_batch
-        Samples of a micro-batch, where a rank's part of a global batch comes in several; None otherwise.
-    batch_sizes
-        Samples of each rank in the batch handed out last, ``[W]`` int64.
-    dealt
-        What else is known of that batch.
     newest_loop
         Returns the loop that is under way, or None.
-    step_ends
-        Whether it is the last of its step on this rank, with ``micro_batch``.
-    before_batch, after_batch, on_start
-        Called before a batch is cut, before it is handed out, and when a new series of batches begins: see
-        :class:`paceline.coordinator.torch.protocol.Loader`.
+    others
+        Those of :class:`paceline.coordinator.torch.protocol.Loader`.
     """
 
     accumulate = 1
@@ -243,8 +229,3 @@ class RankLoader:
 
 def _none() -> None:
     """Return that no loop is under way."""
-
-
-def placed(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return which rank this is, of how many: those of ``torch.distributed`` where they are not given."""
-    return place(dist.get_rank() if rank is None else rank, dist.get_world_size() if world_size is None else world_size)

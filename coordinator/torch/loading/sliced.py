@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import zlib
 
+import numpy as np
+
 from paceline._arrays import Sizes
 from paceline.coordinator.torch.loading.assigner import EpochAssigner
 from paceline.coordinator.torch.loading.global_batch import GlobalBatch
@@ -23,7 +25,6 @@ class SliceAssigner(EpochAssigner):
 
     Examples
     --------
-    >>> import numpy as np
     >>> assigner = SliceAssigner(Order(10, shuffle=False), GlobalBatch(6, world_size=2), rank=1)
     >>> assigner.start(epoch=0)
     >>> assigner.next(np.array([4, 2]))[1]
@@ -57,6 +58,16 @@ class SliceAssigner(EpochAssigner):
         """Return where the global batch ends that begins at this place; None if none begins there."""
         left = len(self.numbers) - place
         return place + self.rule.count(left) if left >= self._least else None
+
+    def expected(self, asked: int) -> tuple[Samples, int]:
+        """Return this rank's part of one more global batch, and where that ends."""
+        place = max(asked, self.place)
+        end = self.after(place)
+        return (np.arange(0), place) if end is None else (self.part(place), end)
+
+    def settled(self) -> Samples:
+        """Return the samples of the next global batch: other ranks take the rest of it."""
+        return self.numbers[self.place : self.after(self.place)]
 
     def part(self, place: int) -> Samples:
         """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""

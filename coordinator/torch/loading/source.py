@@ -10,11 +10,11 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
-from paceline.coordinator.torch.loading.ahead import AheadOfTime
-from paceline.coordinator.torch.loading.ahead_of_plan import AheadOfPlan
+from paceline.coordinator.torch.loading.ahead import Ahead
 from paceline.coordinator.torch.loading.assigner import EpochAssigner
-from paceline.coordinator.torch.loading.chunks import Chunks, Collate, Samples
+from paceline.coordinator.torch.loading.chunks import Chunks, Collate
 from paceline.coordinator.torch.loading.options import Loading
+from paceline.coordinator.torch.loading.order import Samples
 
 
 class Source(Protocol):
@@ -24,8 +24,8 @@ class Source(Protocol):
         """Begin a new generation: other samples come from now on, and what was loaded ahead is of no use."""
         ...
 
-    def take(self, samples: Samples) -> Any:
-        """Return a batch of these samples, the first that the rank holds."""
+    def take(self, samples: Any) -> Any:
+        """Return a batch of these samples, the next of the rank."""
         ...
 
 
@@ -34,11 +34,9 @@ def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loadi
     pin = loading.pin_memory and torch.cuda.is_available()
     if loading.pin_memory and not pin:
         warnings.warn("pin_memory: there is no CUDA device here, so batches are not pinned", stacklevel=3)
-    if not loading.num_workers:
-        batches: Source = OnDemand(dataset, collate)
-    else:
-        ahead = AheadOfTime if assigner.buffered else AheadOfPlan
-        batches = ahead(dataset, assigner, collate, replace(loading, pin_memory=pin))
+    batches: Source = OnDemand(dataset, collate)
+    if loading.num_workers:
+        batches = Ahead(dataset, assigner, collate, replace(loading, pin_memory=pin))
     return Pinned(batches) if pin else batches
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.loading.assigner import State, require_same
+from paceline.coordinator.torch.loading.assigner import Assigner, State, require_same
 from paceline.coordinator.torch.loading.costs.costs import Costs, SampleCosts, dealt_by_terms
 from paceline.coordinator.torch.loading.global_batch import GlobalBatch
 from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
-class StreamAssigner:
+class StreamAssigner(Assigner):
     """Draws global batches from a stream, which every rank reads, and divides them.
 
     Parameters
@@ -32,17 +32,13 @@ class StreamAssigner:
         Samples that are held back and mixed, and the seed of the mixing.
     """
 
-    remaining = None
-    least_samples = 1
+    over = True
 
     def __init__(
         self, stream: Iterable[Any], rule: GlobalBatch, rank: int, costs: Costs | None, window: int, seed: int
     ) -> None:
-        self.stream, self.rule, self.rank, self.costs = stream, rule, rank, costs
-        self.window, self.seed = window, seed
-        self.epoch = self.batches = self.digest = 0
-        self.over = True
-        self.coefficients: Array | None = None
+        super().__init__(rule, rank)
+        self.stream, self.costs, self.window, self.seed = stream, costs, window, seed
         if costs is not None:
             self.coefficients = np.eye(3 if costs.lengths is not None and costs.cost is None else 1)[0]
         self._scale = np.zeros(0)
@@ -85,13 +81,9 @@ class StreamAssigner:
         self._drawn += len(self._batch)
         self._batch, self.over = [], not self._ahead
 
-    def about(self, samples: Any) -> tuple[float, tuple[float, ...]]:
-        """Return the loss terms of these samples: one each, where nothing else is known, at no cost."""
-        return float(len(samples)), ()
-
     def settings(self) -> dict[str, object]:
         """Return what must be the same on every rank, beside the rule."""
-        known = {"window": self.window, "seed": self.seed}
+        known: dict[str, object] = {"window": self.window, "seed": self.seed}
         if self.costs is None:
             return known
         asked = [name for name in ("cost", "lengths", "items") if getattr(self.costs, name) is not None]

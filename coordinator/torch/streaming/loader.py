@@ -9,8 +9,8 @@ from torch.utils.data import default_collate
 
 from paceline.coordinator.torch.loading.costs.costs import Costs
 from paceline.coordinator.torch.loading.global_batch import GlobalBatch
-from paceline.coordinator.torch.loading.options import whole
-from paceline.coordinator.torch.loading.rank_loader import RankLoader, placed
+from paceline.coordinator.torch.loading.options import place, whole
+from paceline.coordinator.torch.loading.rank_loader import RankLoader
 from paceline.coordinator.torch.streaming.drawn import StreamAssigner
 
 
@@ -71,7 +71,7 @@ class StreamLoader(RankLoader):
         costs: Costs | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        rank, world_size = placed(rank, world_size)
+        rank, world_size = place(rank, world_size)
         global_batch = whole("global_batch", global_batch, world_size, "samples, one for each rank")
         if costs is not None:
             costs.require_functions()

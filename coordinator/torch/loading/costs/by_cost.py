@@ -63,7 +63,7 @@ class CostAssigner(SliceAssigner):
         """Return what is known of the next batch, and this rank's samples."""
         self._shares_W = shares_W
         samples = self.part(self.place)
-        own, batch = self.table[samples], self.table[self._slice(self.place)]
+        own, batch = self.table[samples], self.table[self.settled()]
         if self.batches % accumulate == 0:
             self._step_terms = self._terms_of(accumulate)
         sizes_W = self._assignment(self.place).counts

@@ -103,8 +103,8 @@ class Costs:
         numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost", "items"))
         for name in numbers:
             if (given := getattr(self, name)) is not None:
-                numbers[name] = np.array([given(sample) for sample in samples], dtype=np.float64)
-                require_in_range(numbers[name], name, zero=name == "items", first=first, of=" of the stream")
+                values = numbers[name] = np.array([given(sample) for sample in samples], dtype=np.float64)
+                require_in_range(values, name, zero=name == "items", first=first, of=" of the stream")
         return self._known(numbers, len(samples), first, " of the stream")
 
     def require_functions(self) -> None:
