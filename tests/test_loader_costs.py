@@ -245,6 +245,7 @@ def test_a_column_of_a_hugging_face_dataset_is_read_without_the_rows(tmp_path):
         ({"sampler": [], "lengths": [1.0] * 10}, "the sampler yields 0 samples, too few for 2 ranks"),
         ({"cap": 8}, "cap is about samples of unequal cost: give cost= or lengths= too"),
         ({"global_tokens": 8, "global_batch": None}, "global_tokens is about samples of unequal cost"),
+        ({"padded": False}, "Costs says nothing of any sample: give lengths=, cost= or items="),
         ({"cost": [1.0] * 10, "cap": 0}, "cap must be above 0 tokens and finite, got 0"),
         ({"cost": [1.0] * 10, "global_tokens": 8}, "global_batch and global_tokens exclude each other"),
         (

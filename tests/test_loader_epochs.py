@@ -55,7 +55,8 @@ def test_whenever_a_job_is_resumed_every_sample_of_every_epoch_comes_once(kind, 
         loaders = [loader_of(kind, rank, world_size) for rank in range(world_size)]
         for loader in loaders if state else []:
             loader.load_state_dict(state)
-        for epoch, batch in loops(loaders, said, epoch):
+        first = epoch
+        for epoch, batch in loops(loaders, said, first):
             seen[epoch] += batch or []
             stop -= batch is not None
             done = len(seen[epoch]) == SAMPLES

@@ -1,5 +1,6 @@
 """The balanced loader: every sample once per epoch for any sizes, exact resumes, and new sizes at once."""
 
+import sys
 from weakref import ref
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from paceline.coordinator.torch.loading.costs.costs import Costs
 from paceline.coordinator.torch.loading.loader import BalancedLoader
 from paceline.coordinator.torch.loading.rows import cut, joined
 
@@ -234,3 +236,36 @@ def test_ranks_may_load_ahead_each_in_its_way():
     change_sizes(loaders, seed=1)
     seen = [sample for batches in zip(*loaders, strict=True) for batch in batches for sample in batch.tolist()]
     assert sorted(seen) == list(range(103))
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}])
+def test_a_batch_of_constant_sizes_is_handed_out_in_at_most_eight_functions_of_ours(options):
+    loader = BalancedLoader(TensorDataset(torch.arange(800)), 32, rank=0, world_size=2, **options)
+    loop, called = iter(loader), []
+    for _ in range(4):
+        next(loop)
+
+    def note(frame, event, _):
+        if event == "call" and "/coordinator/" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        next(loop)
+    finally:
+        sys.setprofile(None)
+    assert 3 <= len(called) <= 8, called
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_sizes_are_samples_and_shares_are_work_and_both_are_one_where_nothing_costs(num_workers):
+    plain = BalancedLoader(range(40), 8, rank=0, world_size=2, num_workers=num_workers)
+    plain.shares = np.array([5, 3])
+    assert plain.sizes.tolist() == [5, 3]
+    assert len(next(iter(plain))) == 5
+    costly = BalancedLoader(range(40), 8, rank=0, world_size=2, num_workers=num_workers, costs=Costs(cost=range(1, 41)))
+    costly.shares = np.array([5, 3])
+    for set_or_ask in (lambda: costly.sizes, lambda: setattr(costly, "sizes", np.array([5, 3]))):
+        with pytest.raises(AttributeError, match=r"BalancedLoader has no sizes: .*shares= divides their work"):
+            set_or_ask()
+    assert not hasattr(costly, "sizes")

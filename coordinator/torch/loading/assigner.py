@@ -21,15 +21,10 @@ State = Mapping[str, NDArray[Any]]
 class Assigner(ABC):
     """The contract of what a loader asks who takes which samples. Every rank runs the same, and so need not ask others.
 
-    Parameters
-    ----------
-    rule
-        How an epoch is cut into global batches.
-    rank
-        The rank whose samples are asked for.
-
     Attributes
     ----------
+    rule, rank
+        How an epoch is cut into global batches, and the rank whose samples are asked for.
     epoch, batches, digest
         The epoch under way, the batches taken of it, and a checksum of who took what: ranks that assigned alike have
         the same.
@@ -64,15 +59,7 @@ class Assigner(ABC):
 
     @abstractmethod
     def next(self, shares_W: Sizes, accumulate: int) -> tuple[Dealt, Any]:
-        """Return what is known of the next batch, and this rank's samples; asked again, the same.
-
-        Parameters
-        ----------
-        shares_W
-            Shares of the work of a full global batch, ``[W]``, in average samples.
-        accumulate
-            Batches of an optimiser step.
-        """
+        """Return what is known of the next batch, and this rank's samples, if the work is shared so; count nothing."""
 
     @abstractmethod
     def advance(self) -> None:
@@ -106,15 +93,10 @@ class Assigner(ABC):
 class EpochAssigner(Assigner):
     """The place in an epoch of a dataset, how it is saved, and how it is taken up by another number of ranks.
 
-    Parameters
+    Attributes
     ----------
     order
         The order of every epoch.
-    rule, rank
-        As for :class:`Assigner`.
-
-    Attributes
-    ----------
     numbers
         The epoch's samples in their order; the first ``place`` of them are in a batch or in a buffer.
     buffers
@@ -155,13 +137,7 @@ class EpochAssigner(Assigner):
         return self.remaining < self._least
 
     def start(self, epoch: int) -> None:
-        """Begin this epoch.
-
-        Raises
-        ------
-        ValueError
-            If a sampler yields fewer samples than there are ranks, or one that the dataset does not have.
-        """
+        """Begin this epoch."""
         self.end()
         numbers = self.order.of(epoch, self.rule.world_size)
         self.epoch, self.batches = epoch, 0
@@ -179,13 +155,7 @@ class EpochAssigner(Assigner):
         return self.rule.batches(len(self.order))
 
     def check(self, state: State, *, with_rest: bool) -> None:
-        """Refuse a state of other samples or another order, or a rest that is too small for so many ranks.
-
-        Raises
-        ------
-        ValueError
-            If the epoch cannot go on from it.
-        """
+        """Refuse a state of other samples or another order, or a rest that is too small for so many ranks."""
         require_same(state, {name: getattr(self.order, name) for name in ("samples", "seed", "shuffle")})
         left, ranks = int(state["remaining"]), self.rule.world_size
         if with_rest and self._least <= left < ranks:
@@ -197,15 +167,15 @@ class EpochAssigner(Assigner):
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the epoch stands; the order itself follows from the seed, unless it is unique."""
-        numbers = {"samples": self.order.samples, "seed": self.order.seed, "shuffle": self.order.shuffle}
-        numbers |= {"epoch": self.epoch, "batches": self.batches, "digest": self.digest}
-        numbers |= {"remaining": self.remaining, "drawn": self.place}
-        arrays = {  # named as in states of earlier versions
+        known = {name: getattr(self.order, name) for name in ("samples", "seed", "shuffle")}
+        known |= {name: getattr(self, name) for name in ("epoch", "batches", "digest", "remaining")}
+        known |= {  # named as in states of earlier versions
+            "drawn": self.place,
             "held": np.concatenate(self.buffers),
-            "hands": np.array([len(buffer) for buffer in self.buffers]),
+            "hands": [len(buffer) for buffer in self.buffers],
             "deck": self.numbers if self._unique else np.arange(0),
         }
-        return {name: np.array(number) for name, number in numbers.items()} | arrays
+        return {name: np.array(value) for name, value in known.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Stand where a state says, exactly; with another number of ranks, what the old ones held comes first."""

@@ -46,6 +46,8 @@ class BufferAssigner(EpochAssigner):
     """
 
     buffered = True
+    _taken = _reach = 0
+    """Samples that this rank has taken, and the end up to which its buffer has stayed since it was last asked for some."""
 
     def __init__(self, order: Order, rule: GlobalBatch, rank: int, ahead: int = AHEAD) -> None:
         self.ahead = ahead
@@ -103,7 +105,7 @@ class BufferAssigner(EpochAssigner):
 
     def _stand(self, numbers: Samples, place: int) -> None:
         super()._stand(numbers, place)
-        self._taken = self._reach = 0  # of this rank's samples: taken, and asked for at most and still in the buffer
+        self._taken = self._reach = 0
 
     def _held(self) -> Sizes:
         return np.array([len(buffer) for buffer in self.buffers])

@@ -71,7 +71,7 @@ class BalancedLoader(RankLoader):
     Attributes
     ----------
     shares, sizes, batch_sizes, dealt, step_ends, before_batch, after_batch, on_start
-        See :class:`paceline.coordinator.torch.protocol.Loader`; :func:`attach` sets ``shares``, and is called at these moments.
+        See :class:`paceline.coordinator.torch.protocol.Loader`; :func:`attach` sets ``shares``, and listens.
 
     Raises
     ------

@@ -42,7 +42,8 @@ class Order:
 
     def __len__(self) -> int:
         """Return the samples of an epoch."""
-        return self.samples if self.sampler is None else len(self.sampler)
+        sampler: Any = self.sampler  # not every sampler has a length; who asks for one is told by Python
+        return self.samples if sampler is None else len(sampler)
 
     def of(self, epoch: int, ranks: int = 1) -> Samples:
         """Return the numbers of the epoch's samples, for so many ranks.

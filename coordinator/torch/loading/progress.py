@@ -19,13 +19,10 @@ class Progress:
     the script sets the resumed epoch nevertheless, as ``for epoch in range(saved_epoch, epochs)`` does, its loop is
     empty.
 
-    Parameters
+    Attributes
     ----------
     assigner
         Assigns the samples of the epoch under way.
-
-    Attributes
-    ----------
     next_epoch
         The epoch that the next loop begins.
     """
@@ -55,14 +52,7 @@ class Progress:
         return {**self.assigner.state_dict(), "next_epoch": np.array(self.next_epoch)}
 
     def resume(self, state: State, *, skip_rest: bool = False) -> None:
-        """Let the rest of the epoch that was under way come next; or leave it out, and say so.
-
-        Raises
-        ------
-        ValueError
-            If the state is that of other samples, or of another order of them, or the rest of the epoch is too small
-            for so many ranks. Nothing has changed then.
-        """
+        """Let the rest of the epoch that was under way come next; or leave it out, and say so."""
         self.assigner.check(state, with_rest=not skip_rest)
         self.assigner.load_state_dict(state)
         self.next_epoch, epoch, self._left = int(state["next_epoch"]), self.assigner.epoch, ""

@@ -21,25 +21,10 @@ from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
 class RankLoader:
-    """Hands out one rank's part of every global batch.
+    """Hands out one rank's part of every global batch: an assigner says which samples it is, and a source loads them.
 
-    Parameters
-    ----------
-    assigner
-        Says which samples these are.
-    source
-        Loads them.
-    rule
-        How an epoch is cut into global batches.
-    rank
-        This process.
-
-    Attributes
-    ----------
-    newest_loop
-        Returns the loop that is under way, or None.
-    others
-        Those of :class:`paceline.coordinator.torch.protocol.Loader`.
+    Its attributes are those of :class:`paceline.coordinator.torch.protocol.Loader`; ``newest_loop`` returns the loop
+    that is under way, or None.
     """
 
     accumulate = 1
@@ -169,7 +154,7 @@ class RankLoader:
             for so many ranks. Nothing has changed then.
         """
         self._progress.resume(state, skip_rest=skip_rest)
-        self.newest_loop = _none
+        self.newest_loop, self.step_ends = _none, True
         self._take_shares(state)
         self._restart()
 

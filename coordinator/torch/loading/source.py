@@ -14,7 +14,6 @@ from paceline.coordinator.torch.loading.ahead import Ahead
 from paceline.coordinator.torch.loading.assigner import EpochAssigner
 from paceline.coordinator.torch.loading.chunks import Chunks, Collate
 from paceline.coordinator.torch.loading.options import Loading
-from paceline.coordinator.torch.loading.order import Samples
 
 
 class Source(Protocol):
@@ -41,29 +40,22 @@ def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loadi
 
 
 class OnDemand:
-    """Loads a batch in this process, when it is asked for."""
+    """Loads a batch in this process, when it is asked for; without a dataset, samples come as they are."""
 
     def __init__(self, dataset: Any, collate: Collate | None) -> None:
-        self.chunks = Chunks(dataset, collate or default_collate)
+        collate = collate or default_collate
+        self.take = collate if dataset is None else Chunks(dataset, collate).load
 
     def restart(self) -> None:
         """Nothing is under way that could be left over."""
-
-    def take(self, samples: Samples) -> Any:
-        """Load these samples."""
-        return self.chunks.load(samples)
 
 
 class Pinned:
     """Pins the batches of another source, but for those that lie in pinned memory already."""
 
     def __init__(self, batches: Source) -> None:
-        self.batches = batches
+        self.batches, self.restart = batches, batches.restart
 
-    def restart(self) -> None:
-        """Begin a new generation."""
-        self.batches.restart()
-
-    def take(self, samples: Samples) -> Any:
+    def take(self, samples: Any) -> Any:
         """Return a batch in pinned memory."""
         return pinned(self.batches.take(samples))

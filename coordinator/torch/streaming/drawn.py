@@ -18,18 +18,9 @@ from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
 class StreamAssigner(Assigner):
-    """Draws global batches from a stream, which every rank reads, and divides them.
+    """Draws global batches from a stream, which every rank reads anew for every epoch, and divides them.
 
-    Parameters
-    ----------
-    stream
-        What yields samples, anew for every epoch.
-    rule, rank
-        How it is cut into global batches, and the rank whose samples are asked for.
-    costs
-        What samples cost; None where all cost the same.
-    window, seed
-        Samples that are held back and mixed, and the seed of the mixing.
+    ``window`` samples are held back and mixed, as ``seed`` says.
     """
 
     over = True
@@ -57,18 +48,11 @@ class StreamAssigner(Assigner):
         self.over = True
 
     def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[Dealt, list[Any]]:
-        """Return what is known of the next batch, and this rank's samples.
-
-        Raises
-        ------
-        ValueError
-            If the stream has fewer samples than there are ranks, or a sample's number is out of range; it is named.
-        """
+        """Return what is known of the next batch, and this rank's samples."""
         drawn = self._batch or self._draw()
         if self.costs is None:
-            sizes_W = self.rule.sizes(len(drawn), shares_W)
-            known, dealt = np.zeros((0, 1)), Dealt.plain(sizes_W, self.rank)
-            owner_N = np.repeat(np.arange(len(sizes_W)), sizes_W)
+            dealt = Dealt.plain(self.rule.sizes(len(drawn), shares_W), self.rank)
+            known, owner_N = np.zeros(0), np.repeat(np.arange(len(shares_W)), dealt.sizes)
         else:
             known, dealt, owner_N = self._divided(self.costs, drawn, shares_W)
         self._seen = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes()

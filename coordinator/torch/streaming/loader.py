@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch.utils.data import default_collate
-
 from paceline.coordinator.torch.loading.costs.costs import Costs
 from paceline.coordinator.torch.loading.global_batch import GlobalBatch
 from paceline.coordinator.torch.loading.options import place, whole
 from paceline.coordinator.torch.loading.rank_loader import RankLoader
+from paceline.coordinator.torch.loading.source import OnDemand
 from paceline.coordinator.torch.streaming.drawn import StreamAssigner
 
 
@@ -78,18 +77,8 @@ class StreamLoader(RankLoader):
         rule = GlobalBatch(global_batch, world_size)
         window, seed = whole("window", window, 1, "sample"), whole("seed", seed, 0)
         assigner = StreamAssigner(stream, rule, rank, costs, window, seed)
-        super().__init__(assigner, _Collating(collate_fn or default_collate), rule, rank)
+        super().__init__(assigner, OnDemand(None, collate_fn), rule, rank)
 
     def settings(self) -> dict[str, object]:
         """Return all that must be the same on every rank."""
         return {"global_batch": self.global_batch, "world_size": self.world_size, **self._assigner.settings()}
-
-
-class _Collating:
-    """Makes batches of samples that are there already."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self.take = collate
-
-    def restart(self) -> None:
-        """Nothing is under way that could be left over."""

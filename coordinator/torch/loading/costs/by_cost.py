@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline._arrays import Sizes
 from paceline.coordinator.torch.loading.assigner import State
@@ -20,14 +22,10 @@ from paceline.solver import Assignment
 class CostAssigner(SliceAssigner):
     """Cuts the epoch's order into the global batches that come without costs, and divides each by cost.
 
-    Parameters
+    Attributes
     ----------
-    order, rule, rank
-        As for :class:`SliceAssigner`.
-    costs
-        By which rules global batches are divided.
-    table
-        The costs of all samples.
+    costs, table
+        By which rules global batches are divided, and the costs of all samples.
 
     Examples
     --------
@@ -48,13 +46,7 @@ class CostAssigner(SliceAssigner):
         super().__init__(order, rule, rank)
 
     def start(self, epoch: int) -> None:
-        """Begin this epoch.
-
-        Raises
-        ------
-        ValueError
-            If a global batch of it exceeds what all ranks may take.
-        """
+        """Begin this epoch; refuse it if a global batch of it exceeds what all ranks may take."""
         super().start(epoch)
         if self.costs.cap is not None:
             self._require_room(self.costs.cap)
@@ -108,7 +100,7 @@ class CostAssigner(SliceAssigner):
         """Return what must be the same on every rank, beside the order and the rule."""
         return {"costs of the samples": self.table.digest, **self.costs.settings()}
 
-    def state_dict(self) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+    def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the epoch stands."""
         return {**super().state_dict(), "step_items": np.array(self._step_terms)}
 

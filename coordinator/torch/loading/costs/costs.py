@@ -74,13 +74,7 @@ class Costs:
                 raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
 
     def of_dataset(self, dataset: Any) -> SampleCosts:
-        """Return the costs of all samples, each feature scaled to the mean 1.
-
-        Raises
-        ------
-        ValueError
-            If a number is out of range; the sample is named.
-        """
+        """Return the costs of all samples, each feature scaled to the mean 1; refuse numbers that are out of range."""
         numbers = {
             name: None if given is None else numbers_of(dataset, given, name, zero=name == "items")
             for name, given in (("lengths", self.lengths), ("cost", self.cost), ("items", self.items))
@@ -93,13 +87,7 @@ class Costs:
         return SampleCosts(_scaled(known.features), known.tokens, known.items)
 
     def of_drawn(self, samples: list[Any], first: int) -> SampleCosts:
-        """Return the costs of samples drawn from a stream, of which the first has this number; not scaled.
-
-        Raises
-        ------
-        ValueError
-            If a number is out of range; the sample is named.
-        """
+        """Return the costs of samples drawn from a stream, of which the first has this number; not scaled."""
         numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost", "items"))
         for name in numbers:
             if (given := getattr(self, name)) is not None:
@@ -214,16 +202,10 @@ def dealt_by_terms(
     accumulate: int,
     work: tuple[float, ...],
 ) -> Dealt:
-    """Return what is known of a batch in which this rank has these samples.
+    """Return what is known of a batch in which this rank has these samples, and such work.
 
-    Parameters
-    ----------
-    of_batch, of_step
-        Loss terms of all ranks in this global batch, and in all of the step's.
-    accumulate
-        Global batches of a step: loops divide by them, which the weights take back.
-    work
-        What the work of this rank is made of.
+    Loss terms are given of all ranks in this global batch, and in all of the step's. There are ``accumulate`` of them:
+    loops divide by that, which the weights take back.
     """
     plain = Dealt.plain(sizes_W, rank)
     if own.items is None:
