@@ -47,7 +47,7 @@ class BufferAssigner(EpochAssigner):
 
     buffered = True
     _taken = _reach = 0
-    """Samples that this rank has taken, and the end up to which its buffer has stayed since it was last asked for some."""
+    """Samples that this rank has taken, and the end up to which its buffer stayed since it was last asked for some."""
 
     def __init__(self, order: Order, rule: GlobalBatch, rank: int, ahead: int = AHEAD) -> None:
         self.ahead = ahead
