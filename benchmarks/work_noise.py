@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.coordinator.torch.loading.costs.costs import Costs
+from paceline.coordinator.torch.loading.costs.costs import Costs, SampleCosts
 from paceline.coordinator.torch.planning import Planning
 from paceline.coordinator.torch.reporting.reports import COLUMNS
 from paceline.predictors import Auto
@@ -71,14 +71,12 @@ def speeds_of(kind: str, chance: np.random.Generator, steps: int) -> np.ndarray:
 class Stub:
     """What planning asks of a loader."""
 
-    def __init__(self, costs: Costs, told: Told) -> None:
-        self.coefficients = costs.prior
-        self.sizes = np.full(RANKS, GLOBAL_BATCH // RANKS)
-        self.dealt = self.micro_batch = None
-        self.least_samples, self.step_ends = 1, True
+    def __init__(self, known: SampleCosts) -> None:
+        self.coefficients = known.prior
+        self.shares = np.full(RANKS, GLOBAL_BATCH // RANKS)
 
 
-def row(seconds: float, features_F: np.ndarray) -> list[float]:
+def row(seconds: float, features_F: tuple[float, ...]) -> list[float]:
     """Return what a rank reports of one step."""
     known = {"samples": 1.0, "micro_batches": 1.0, "steps": 1.0, "seconds": seconds}
     return [*(known.get(name, 0.0) for name in COLUMNS), *features_F]
@@ -89,13 +87,13 @@ def simulated(told: Told, kind: str, noise: float, seed: int) -> tuple[float, fl
     chance = np.random.default_rng(seed)
     length_N = lengths(chance)
     columns = np.stack([length_N, length_N**2, np.ones_like(length_N)], axis=1)
-    costs = Costs(columns / columns.mean(axis=0), length_N, padded=True)
-    loader, policy = Stub(costs, told), Policy(warmup=2**40) if told.speeds_alike else None
+    rules, known = Costs(lengths=length_N, padded=True), SampleCosts(columns / columns.mean(axis=0), length_N)
+    loader, policy = Stub(known), Policy(warmup=2**40) if told.speeds_alike else None
     balancer = LoadBalancer(Auto(), workers=["0", "1"], global_batch=GLOBAL_BATCH, policy=policy)
     if told.cost:
-        costs = replace(costs, features=(costs.features @ TRUE)[:, None])
-        loader.coefficients = costs.prior
-    true = replace(costs, features=costs.features if told.cost else (costs.features @ TRUE)[:, None])
+        known = replace(known, features=(known.features @ TRUE)[:, None])
+        loader.coefficients = known.prior
+    true = replace(known, features=known.features if told.cost else (known.features @ TRUE)[:, None])
     planning: Any = Planning(balancer, loader, None, ["0", "1"], 0)  # type: ignore[arg-type]
     second = STEP_SECONDS / (GLOBAL_BATCH / RANKS)
     took = best = 0.0
@@ -103,20 +101,22 @@ def simulated(told: Told, kind: str, noise: float, seed: int) -> tuple[float, fl
         drawn, noise_W = chance.integers(0, len(length_N), GLOBAL_BATCH), chance.lognormal(0, noise, RANKS)
 
         def seconds_of(found: Any, drawn=drawn, speed_W=speed_W, noise_W=noise_W) -> np.ndarray:
-            work_W = [true.of_batch(drawn[found.of(rank)])[0] for rank in range(RANKS)]
+            work_W = [rules.work(true[drawn[found.of(rank)]])[0] for rank in range(RANKS)]
             return second * (np.array(work_W) + FIXED * GLOBAL_BATCH / RANKS) / speed_W * noise_W
 
-        found = costs.assigned(drawn, loader.sizes, loader.coefficients, 1)
-        ideal = true.assigned(drawn, speed_W / speed_W.max() * 1000, np.ones(1), 1)
+        found = rules.divided(known[drawn], loader.shares, loader.coefficients, 1)
+        ideal = rules.divided(true[drawn], speed_W / speed_W.max() * 1000, np.ones(1), 1)
         if step >= WARM_UP:
             took, best = took + seconds_of(found).max(), best + seconds_of(ideal).max()
-        rows = [row(seconds, costs.of_batch(drawn[found.of(rank)])) for rank, seconds in enumerate(seconds_of(found))]
+        rows = [
+            row(seconds, rules.work(known[drawn[found.of(rank)]])) for rank, seconds in enumerate(seconds_of(found))
+        ]
         planning.learn(planning.in_order(np.array(rows)))
         planning.hand_over()
     if told.cost:
         return took / best - 1, 0.0
-    cost, known = costs.features @ loader.coefficients, true.features[:, 0]
-    return took / best - 1, float(np.abs(cost / cost.mean() - known / known.mean()).sum() / len(known))
+    cost, right = known.features @ loader.coefficients, true.features[:, 0]
+    return took / best - 1, float(np.abs(cost / cost.mean() - right / right.mean()).sum() / len(right))
 
 
 def report() -> Iterator[str]:

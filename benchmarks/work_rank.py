@@ -115,7 +115,7 @@ class Contestant:
         self._steps = self._train()
 
     def _loader(self, scheme: str, profiled: np.ndarray) -> tuple[Any, Any]:
-        from paceline.coordinator.torch import BalancedLoader, attach
+        from paceline.coordinator.torch import BalancedLoader, Costs, attach
         from paceline.predictors import Auto
 
         if scheme == "batch_rebalance":
@@ -125,12 +125,12 @@ class Contestant:
             lengths = self.lengths.astype(int).tolist()
             sampler = BatchRebalanceSampler(lengths, GLOBAL_BATCH, 2, 1, rank=self.told.rank)
             return DataLoader(self.data, batch_sampler=sampler, collate_fn=collate), None
-        about: dict[str, Any] = {}
+        costs: Costs | None = None
         if scheme in ("cost", "both"):
-            about = {"lengths": self.lengths, "items": self.lengths, "padded": True}
+            costs = Costs(lengths=self.lengths, items=self.lengths, padded=True)
         if scheme == "clairvoyant":
-            about = {"cost": profiled, "items": self.lengths, "padded": True}
-        loader = BalancedLoader(self.data, GLOBAL_BATCH, collate_fn=collate, **about)
+            costs = Costs(cost=profiled, items=self.lengths, padded=True)
+        loader = BalancedLoader(self.data, GLOBAL_BATCH, collate_fn=collate, costs=costs)
         balance = None
         if scheme in ("speed", "both", "cost"):
             from paceline.coordinator.policy import Policy
@@ -144,7 +144,7 @@ class Contestant:
         if self.scheme == "clairvoyant":
             slow = self.speed()
             share = round(GLOBAL_BATCH * slow / (1 + slow))
-            self.loader.sizes = np.array([GLOBAL_BATCH - share, share])
+            self.loader.shares = np.array([GLOBAL_BATCH - share, share])
         next(self._steps)
 
     def _train(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.coordinator.torch import BalancedLoader, Costs, attach
 
 
 def functions(longest=256):
@@ -53,7 +53,8 @@ dataset = functions()
 
 model = DistributedDataParallel(Model())
 lengths = [len(text) - 1 for text in dataset]  # what a length costs is learned; each byte but the first is a loss term
-loader = BalancedLoader(dataset, global_batch=32, lengths=lengths, items=lengths, padded=True, collate_fn=collate)
+costs = Costs(lengths=lengths, items=lengths, padded=True)
+loader = BalancedLoader(dataset, global_batch=32, costs=costs, collate_fn=collate)
 attach(model, loader)
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 

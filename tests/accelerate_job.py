@@ -24,7 +24,7 @@ from trainers import (
     restless,
 )
 
-from paceline.coordinator.torch import BalancedLoader, StreamLoader, attach, gather_rows
+from paceline.coordinator.torch import BalancedLoader, Costs, StreamLoader, attach, gather_rows
 from paceline.coordinator.trainers.accelerate import prepare
 
 
@@ -61,7 +61,7 @@ def trained(net=MeanNet, *, accumulate=1, folder=None, options=None, costs=None,
     optimizer = torch.optim.SGD(network.parameters(), RATE)
     metrics = str(folder / "run.jsonl") if folder else ()
     model, optimizer, loader = prepare(
-        accelerator, network, optimizer, loader_of(**costs or {}), metrics=metrics, **restless(**options or {})
+        accelerator, network, optimizer, loader_of(costs=costs), metrics=metrics, **restless(**options or {})
     )
     scales = loader.balance.weigh == "loss"
     rates = train(accelerator, model, optimizer, loader, loss_of=loader.balance.scale if scales else lambda loss: loss)
@@ -76,7 +76,7 @@ def in_micro_batches():
     """Ranks with different numbers of micro-batches; gradients are summed after a step's last one alone."""
     accelerator, network = Accelerator(cpu=True), MeanNet()
     optimizer = torch.optim.SGD(network.parameters(), RATE)
-    loader = loader_of(micro_batch=2, accumulate="balance")
+    loader = loader_of(micro_batch=2)
     model, optimizer, loader = prepare(accelerator, network, optimizer, loader, **restless())
     seen, part = [], []
     for _ in range(EPOCHS):
@@ -212,9 +212,7 @@ def refusals():
     return {
         "no loader": trainers.refusal(lambda: prepare(accelerator, network)),
         "micro-batches": trainers.refusal(lambda: prepare(accelerator, network, loader_of(accumulate=2))),
-        "counted twice": trainers.refusal(
-            lambda: prepare(accelerator, network, loader_of(micro_batch=2, accumulate="balance"))
-        ),
+        "counted twice": trainers.refusal(lambda: prepare(accelerator, network, loader_of(micro_batch=2))),
         "a stream": trainers.refusal(lambda: prepare(accelerator, network, StreamLoader(Samples(), GLOBAL_BATCH))),
         "no model": trainers.refusal(lambda: prepare(accelerator, loader_of())),
         "collective": trainers.refusal(lambda: trained(SynchronisedNet)),
@@ -228,8 +226,8 @@ def main(folder):
         "plain": trained(folder=folder),
         "accumulated": trained(accumulate=3, dataloader_config=dealing),
         "loss": trained(SynchronisedNet, accumulate=3, options={"weigh": "loss"}),
-        "costs": trained(costs={"lengths": LENGTHS, "cap": 60.0}),
-        "costs and items": trained(OwnTokensNet, accumulate=3, costs={"cost": LENGTHS, "items": ITEMS}, by_tokens=True),
+        "costs": trained(costs=Costs(lengths=LENGTHS, cap=60.0)),
+        "costs and items": trained(OwnTokensNet, accumulate=3, costs=Costs(cost=LENGTHS, items=ITEMS), by_tokens=True),
         "micro-batches": in_micro_batches(),
         "two models": two_models(),
         "rates": {

@@ -25,6 +25,7 @@ from trainers import (
 )
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
+from paceline.coordinator.torch import Costs
 from paceline.coordinator.trainers.huggingface import BalancedTrainerMixin
 
 
@@ -311,9 +312,9 @@ def refusals(folder):
         "a collective": refused(folder, SynchronisedNet),
         "no scale": refused(folder, balancing={"weigh": "loss"}),
         "a packed batch": refused(folder, collate=packed),
-        "items with accumulation": refused(folder, costs={"items": ITEMS}, gradient_accumulation_steps=3),
-        "items twice": refused(folder, TokenNet, costs={"items": ITEMS}),
-        "a budget": refused(folder, costs={"lengths": LENGTHS, "global_tokens": 50}),
+        "items with accumulation": refused(folder, costs=Costs(items=ITEMS), gradient_accumulation_steps=3),
+        "items twice": refused(folder, TokenNet, costs=Costs(items=ITEMS)),
+        "a budget": refused(folder, costs=Costs(lengths=LENGTHS, global_tokens=50)),
         "a checkpoint": missing(folder.parent / "resumed", MeanNet),
     }
 
@@ -373,9 +374,9 @@ def main(folder):
         "tokens, accumulated": case(
             "accumulated-tokens", TokenNet, {**by_tokens, "accumulate": 3}, gradient_accumulation_steps=3
         ),
-        "costs": case("costs", MeanNet, costs={"lengths": LENGTHS, "cap": 60.0}),
-        "costs, tokens": case("costs-tokens", TokenNet, by_tokens, costs={"cost": length_of, "padded": True}),
-        "costs and items": case("items", OwnTokensNet, by_tokens, costs={"lengths": LENGTHS, "items": items_of}),
+        "costs": case("costs", MeanNet, costs=Costs(lengths=LENGTHS, cap=60.0)),
+        "costs, tokens": case("costs-tokens", TokenNet, by_tokens, costs=Costs(cost=length_of, padded=True)),
+        "costs and items": case("items", OwnTokensNet, by_tokens, costs=Costs(lengths=LENGTHS, items=items_of)),
         "compiled": case("compiled", MeanNet, torch_compile_backend="eager", max_steps=4),
         "scaled": case("scaled", SynchronisedNet, kind=Scaled, balancing={"weigh": "loss"}),
         "resumed": resumed(folder / "resumed", MeanNet),

@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, default_collate
 from trainers import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, restless
 
-from paceline.coordinator.torch import BalancedLoader
+from paceline.coordinator.torch import BalancedLoader, Costs
 from paceline.coordinator.trainers.lightning import balance_callback
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -258,8 +258,8 @@ def refusals(folder):
         "overfit_batches": refused(overfit_batches=2),
         "reload_dataloaders_every_n_epochs": refused(reload_dataloaders_every_n_epochs=1),
         "accumulate": refused(Module(accumulate=2), accumulate_grad_batches=3),
-        "micro-batches": refused(Module(micro_batch=2, accumulate="balance")),
-        "a budget of tokens": refused(Budget(lengths=trainers.LENGTHS, global_tokens=50.0)),
+        "micro-batches": refused(Module(micro_batch=2)),
+        "a budget of tokens": refused(Budget(costs=Costs(lengths=trainers.LENGTHS, global_tokens=50.0))),
         "a backward pass of one's own": refused(Unscaled()),
         "a collective": refused(Module(SynchronisedNet), options={"weigh": "gradients"}),
     }
@@ -298,10 +298,10 @@ def main(folder):
         "limited": trained(folder, alone={"batches": 5}, limit_train_batches=5)[0],
         "by gradients": trained(folder, options={"weigh": "gradients"})[0],
         "tokens": trained(folder, Tokens(), alone={"by_tokens": True}, options={"weigh": "none"})[0],
-        "costs": trained(folder, Module(lengths=trainers.LENGTHS, cap=60.0))[0],
+        "costs": trained(folder, Module(costs=Costs(lengths=trainers.LENGTHS, cap=60.0)))[0],
         "costs and items": trained(
             folder,
-            OwnTokens(cost=trainers.LENGTHS, items=trainers.ITEMS),
+            OwnTokens(costs=Costs(cost=trainers.LENGTHS, items=trainers.ITEMS)),
             alone={**thirds, "by_tokens": True},
             accumulate_grad_batches=3,
         )[0],

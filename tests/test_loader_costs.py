@@ -1,5 +1,6 @@
 """A loader that divides by cost: global batches as without it, every sample once, alike on all ranks. Axis: W ranks."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import paceline
+from paceline.coordinator.torch.loading.costs.costs import Costs
 from paceline.coordinator.torch.loading.loader import BalancedLoader
 
 
@@ -29,7 +31,16 @@ def lengths_of(samples, seed=0):
     return np.ceil(20 * np.random.default_rng(seed).lognormal(0, 0.8, samples))
 
 
+def with_costs(options):
+    """Return a loader's options with all that is said of costs in one object."""
+    names = {field.name for field in dataclasses.fields(Costs)}
+    said = {name: value for name, value in options.items() if name in names}
+    rest = {name: value for name, value in options.items() if name not in names}
+    return {**rest, "costs": Costs(**said)} if said else rest
+
+
 def fleet(dataset, world_size, **options):
+    options = with_costs(options)
     return [BalancedLoader(dataset, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
 
 
@@ -40,7 +51,7 @@ def change_shares(loaders, seed):
         def change(known=ref(loader), rng=np.random.default_rng(seed)):  # noqa: B008
             self = known()
             size, ranks = self.global_batch, self.world_size
-            self.sizes = 1 + rng.multinomial(size - ranks, rng.dirichlet(np.ones(ranks)))
+            self.shares = 1 + rng.multinomial(size - ranks, rng.dirichlet(np.ones(ranks)))
             self.coefficients = rng.dirichlet(np.ones(len(self.coefficients)))
 
         loader.before_batch = change
@@ -94,7 +105,7 @@ def test_every_sample_comes_once_and_global_batches_are_those_without_costs(
 @pytest.mark.parametrize("num_workers", [(1, 2), (2, 2)])
 def test_loading_processes_change_nothing_in_what_comes(num_workers, collate):
     data = TensorDataset(torch.arange(90), torch.arange(90.0) * 2)
-    options = {"global_batch": 12, "lengths": lengths_of(90), "seed": 4}
+    options = {"global_batch": 12, "costs": Costs(lengths=lengths_of(90)), "seed": 4}
     here = fleet(data, 2, **options)
     ahead = [
         BalancedLoader(data, rank=rank, world_size=2, num_workers=count, collate_fn=collate, **options)
@@ -115,7 +126,7 @@ def test_ranks_end_together_by_cost_and_shares():
     lengths = lengths_of(640)
     loaders = fleet(range(640), 2, global_batch=64, cost=lengths)
     for loader in loaders:
-        loader.sizes = np.array([48, 16])
+        loader.shares = np.array([48, 16])
     for parts in batches_of(loaders):
         work = [lengths[part].sum() for part in parts]
         assert work[0] / (work[0] + work[1]) == pytest.approx(0.75, abs=0.01)
@@ -234,6 +245,7 @@ def test_a_column_of_a_hugging_face_dataset_is_read_without_the_rows(tmp_path):
         ({"sampler": [], "lengths": [1.0] * 10}, "the sampler yields 0 samples, too few for 2 ranks"),
         ({"cap": 8}, "cap is about samples of unequal cost: give cost= or lengths= too"),
         ({"global_tokens": 8, "global_batch": None}, "global_tokens is about samples of unequal cost"),
+        ({"padded": False}, "Costs says nothing of any sample: give lengths=, cost= or items="),
         ({"cost": [1.0] * 10, "cap": 0}, "cap must be above 0 tokens and finite, got 0"),
         ({"cost": [1.0] * 10, "global_tokens": 8}, "global_batch and global_tokens exclude each other"),
         (
@@ -253,7 +265,7 @@ def test_what_cannot_be_divided_is_refused_and_the_sample_named(options, says):
 
 def test_a_column_of_a_dataset_without_columns_is_refused():
     with pytest.raises(TypeError, match="cost='length' names a column, which range does not have"):
-        BalancedLoader(range(10), 4, rank=0, world_size=1, cost="length")
+        BalancedLoader(range(10), 4, rank=0, world_size=1, costs=Costs(cost="length"))
 
 
 def test_a_loader_without_a_size_is_refused():

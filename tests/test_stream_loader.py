@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.torch import BalancedLoader, StreamLoader
-from paceline.coordinator.torch.streaming.draw import mixed
+from paceline.coordinator.torch import BalancedLoader, Costs, StreamLoader
+from paceline.coordinator.torch.streaming.drawn import mixed
 
 
 def fleet(stream, world_size, global_batch, **options):
@@ -29,7 +29,7 @@ def change_shares(loaders, seed):
 
         def change(loader=loader, rng=np.random.default_rng(seed)):  # noqa: B008
             size, ranks = loader.global_batch, loader.world_size
-            loader.sizes = 1 + rng.multinomial(size - ranks, rng.dirichlet(np.ones(ranks)))
+            loader.shares = 1 + rng.multinomial(size - ranks, rng.dirichlet(np.ones(ranks)))
             loader.coefficients = rng.dirichlet(np.ones(len(loader.coefficients)))
 
         loader.before_batch = change
@@ -47,7 +47,7 @@ def change_shares(loaders, seed):
 def test_every_sample_of_a_stream_comes_once_also_when_it_is_resumed(
     samples, world_size, per_rank, window, learned, stop
 ):
-    options = {"lengths" if learned else "cost": lambda sample: 1 + sample % 7, "window": window}
+    options = {"costs": Costs(**{"lengths" if learned else "cost": lambda sample: 1 + sample % 7}), "window": window}
     loaders = fleet(range(samples), world_size, world_size * per_rank, **options)
     change_shares(loaders, stop)
     seen = [sample for batch in union(loaders) for sample in batch]
@@ -74,7 +74,7 @@ def test_a_window_mixes_and_every_epoch_in_another_way():
 def test_streams_that_differ_between_ranks_show_in_the_position():
     streams = [range(8), range(1, 9)]
     loaders = [
-        StreamLoader(stream, 4, rank=rank, world_size=2, cost=lambda sample: 1 + sample, collate_fn=list)
+        StreamLoader(stream, 4, rank=rank, world_size=2, costs=Costs(cost=lambda sample: 1 + sample), collate_fn=list)
         for rank, stream in enumerate(streams)
     ]
     for loader in loaders:
@@ -84,26 +84,32 @@ def test_streams_that_differ_between_ranks_show_in_the_position():
 
 def test_what_cannot_be_asked_of_a_stream_is_refused_at_once():
     with pytest.raises(ValueError, match="cap is about samples of unequal cost: give cost= or lengths= too"):
-        fleet([1, 2], 2, 2, cap=5)
+        Costs(cap=5)
     with pytest.raises(ValueError, match="cap must be above 0 tokens and finite, got -1"):
-        fleet([1, 2], 2, 2, cap=-1, cost=float)
+        Costs(cap=-1, cost=float)
     with pytest.raises(
         TypeError, match="lengths must be a function of a sample, as samples of a stream have no numbers, got list"
     ):
-        fleet([1, 2], 2, 2, lengths=[1, 2])
+        fleet([1, 2], 2, 2, costs=Costs(lengths=[1, 2]))
+    with pytest.raises(ValueError, match="global_tokens is about datasets: for a stream leave it out"):
+        fleet([1, 2], 2, 2, costs=Costs(lengths=len, global_tokens=5))
 
 
 @pytest.mark.parametrize(
     ("stream", "options", "says"),
     [
-        ([1, 2, 0], {"cost": float}, "cost must be finite and above 0, got 0 for sample 2 of the stream"),
+        ([1, 2, 0], {"costs": Costs(cost=float)}, "cost must be finite and above 0, got 0 for sample 2 of the stream"),
         (
             [1, 2, 3],
-            {"items": lambda sample: -sample / 2},
+            {"costs": Costs(items=lambda sample: -sample / 2)},
             "items must be finite and not negative, got -0.5 for sample 0",
         ),
         ([1], {}, "the stream has 1 samples, too few for 2 ranks"),
-        ([1, 9, 1], {"cost": float, "cap": 5}, "sample 1 of the stream takes 9 tokens, more than the cap of 5"),
+        (
+            [1, 9, 1],
+            {"costs": Costs(cost=float, cap=5)},
+            "sample 1 of the stream takes 9 tokens, more than the cap of 5",
+        ),
     ],
 )
 def test_what_cannot_be_divided_is_refused_and_the_sample_named(stream, options, says):

@@ -1,15 +1,14 @@
 """The balanced loader: every sample once per epoch for any sizes, exact resumes, and new sizes at once."""
 
+import sys
 from weakref import ref
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
-from paceline.coordinator.torch.loading.dealer import Dealer
+from paceline.coordinator.torch.loading.costs.costs import Costs
 from paceline.coordinator.torch.loading.loader import BalancedLoader
 from paceline.coordinator.torch.loading.rows import cut, joined
 
@@ -33,47 +32,6 @@ def change_sizes(loaders, seed, skip=0):
             known().sizes = random_sizes(rng, known().world_size, known().global_batch)
 
         loader.before_batch = change
-
-
-@settings(max_examples=50)
-@given(
-    samples=st.integers(4, 200),
-    world_size=st.integers(1, 4),
-    ahead=st.integers(0, 3),
-    shuffle=st.booleans(),
-    seed=st.integers(0, 5),
-)
-def test_every_sample_is_dealt_exactly_once(samples, world_size, ahead, shuffle, seed):
-    dealer = Dealer(samples, world_size, shuffle=shuffle, seed=seed, ahead=ahead)
-    rng = np.random.default_rng(seed)
-    for epoch in range(2):
-        dealer.start(epoch)
-        dealt = []
-        while dealer.remaining:
-            total = min(dealer.remaining, int(rng.integers(1, 12)))
-            sizes = rng.multinomial(total, rng.dirichlet(np.ones(world_size)))
-            batches = dealer.deal(sizes)
-            assert [len(batch) for batch in batches] == sizes.tolist()
-            dealt += batches
-        assert np.sort(np.concatenate(dealt)).tolist() == list(range(samples))
-
-
-def test_epochs_differ_in_order_and_seeds_too():
-    def order(seed, epoch):
-        dealer = Dealer(50, 1, seed=seed)
-        dealer.start(epoch)
-        return dealer.deal(np.array([50]))[0].tolist()
-
-    assert order(0, 0) == order(0, 0)
-    assert order(0, 0) != order(0, 1)
-    assert order(0, 0) != order(1, 0)
-
-
-def test_dealing_more_than_remains_is_an_error():
-    dealer = Dealer(5, 2)
-    dealer.start(0)
-    with pytest.raises(ValueError, match="more samples than the 5 that remain"):
-        dealer.deal(np.array([4, 2]))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -165,23 +123,6 @@ def test_a_resumed_epoch_goes_on_exactly_as_it_would_have(num_workers):
     assert resumed == whole
 
 
-@pytest.mark.parametrize("world_size", [1, 3, 5])
-@pytest.mark.parametrize("ahead", [0, 2])
-def test_a_resume_with_another_number_of_ranks_covers_the_rest_once(world_size, ahead):
-    before = Dealer(97, 2, seed=1, ahead=ahead)
-    before.start(4)
-    dealt = [sample for _ in range(3) for batch in before.deal(np.array([7, 3])) for sample in batch]
-    after = Dealer(97, world_size, seed=1, ahead=ahead)
-    after.load_state_dict(before.state_dict())
-    twice = Dealer(97, world_size + 1, seed=1)
-    dealt += [sample for batch in after.deal(np.full(world_size, 2)) for sample in batch]
-    twice.load_state_dict(after.state_dict())
-    assert twice.remaining == 97 - len(dealt)
-    sizes = np.diff(np.linspace(0, twice.remaining, world_size + 2).astype(int))
-    dealt += np.concatenate(twice.deal(sizes)).tolist()
-    assert sorted(dealt) == list(range(97))
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_rank_that_went_astray_goes_on_with_the_others(num_workers):
     first, second = fleet(range(40), 2, global_batch=8, num_workers=num_workers)
@@ -216,7 +157,7 @@ def test_sizes_move_only_between_optimiser_steps():
 def test_micro_batches_make_up_the_very_part_that_comes_as_a_whole(most, collate):
     options = {"rank": 1, "world_size": 2, "collate_fn": collate}
     whole = BalancedLoader(range(50), 8, **options)
-    loader = BalancedLoader(range(50), 8, accumulate="balance", micro_batch=most, **options)
+    loader = BalancedLoader(range(50), 8, micro_batch=most, **options)
     change_sizes([whole, loader], seed=3)
     parts = iter(loader)
     for batch in whole:
@@ -295,3 +236,36 @@ def test_ranks_may_load_ahead_each_in_its_way():
     change_sizes(loaders, seed=1)
     seen = [sample for batches in zip(*loaders, strict=True) for batch in batches for sample in batch.tolist()]
     assert sorted(seen) == list(range(103))
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}])
+def test_a_batch_of_constant_sizes_is_handed_out_in_at_most_eight_functions_of_ours(options):
+    loader = BalancedLoader(TensorDataset(torch.arange(800)), 32, rank=0, world_size=2, **options)
+    loop, called = iter(loader), []
+    for _ in range(4):
+        next(loop)
+
+    def note(frame, event, _):
+        if event == "call" and "/coordinator/" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        next(loop)
+    finally:
+        sys.setprofile(None)
+    assert 3 <= len(called) <= 8, called
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_sizes_are_samples_and_shares_are_work_and_both_are_one_where_nothing_costs(num_workers):
+    plain = BalancedLoader(range(40), 8, rank=0, world_size=2, num_workers=num_workers)
+    plain.shares = np.array([5, 3])
+    assert plain.sizes.tolist() == [5, 3]
+    assert len(next(iter(plain))) == 5
+    costly = BalancedLoader(range(40), 8, rank=0, world_size=2, num_workers=num_workers, costs=Costs(cost=range(1, 41)))
+    costly.shares = np.array([5, 3])
+    for set_or_ask in (lambda: costly.sizes, lambda: setattr(costly, "sizes", np.array([5, 3]))):
+        with pytest.raises(AttributeError, match=r"BalancedLoader has no sizes: .*shares= divides their work"):
+            set_or_ask()
+    assert not hasattr(costly, "sizes")

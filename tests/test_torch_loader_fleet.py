@@ -192,7 +192,9 @@ class Fleet(RuleBasedStateMachine):
         if self.rest is not None and self.rest[0] == self.epoch:
             self.left = set(self.rest[1])
         else:
-            self.left, self.rest = set(range(self.samples)), None
+            self.left = set(range(self.samples))
+            if self.rest is not None and self.rest[1]:
+                self.rest = None
 
     def take_up(self):
         """Load the state into all loaders; or see them refuse it, when too few samples are left."""
@@ -213,6 +215,9 @@ class Fleet(RuleBasedStateMachine):
             self.rest, self.next_epoch = (self.epoch, set(left)), self.epoch
         elif under_way:
             self.left, self.next_epoch = set(), max(self.next_epoch, self.epoch + 1)
+            self.rest = (self.epoch, set())
+        elif left is not None:  # nothing is left of it: set again, it is empty
+            self.rest = (self.epoch, set())
         self.turns = [0] * self.world_size
 
     def batch(self):

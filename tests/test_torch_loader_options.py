@@ -33,6 +33,7 @@ DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
         ("generator", DRAWS),
         ("batch_size", "give global_batch, the samples of all ranks together"),
         ("persistent_workers", "loading processes live on from epoch to epoch anyway, so leave it out"),
+        ("lengths", r"it is a part of costs=Costs\(...\)"),
         ("xyz", "it takes global_batch, rank, world_size, shuffle"),
     ],
 )
@@ -60,6 +61,9 @@ def test_an_option_that_does_not_exist_is_refused(name, instead, num_workers):
         ({"timeout": -1}, ValueError, "timeout must be at least 0 seconds, got -1"),
         ({"timeout": 5}, ValueError, "timeout is about loading processes: give num_workers above 0, or leave it out"),
         ({"multiprocessing_context": "spawn"}, ValueError, "multiprocessing_context is about loading processes"),
+        ({"micro_batch": 0}, ValueError, "micro_batch must be at least 1 sample, got 0"),
+        ({"micro_batch": 2, "accumulate": 2}, ValueError, "micro_batch makes a global batch a step, and accumulate a"),
+        ({"accumulate": "balance"}, TypeError, "accumulate must be a whole number, got 'balance'"),
         ({"global_batch": 41, "drop_last": True}, ValueError, "drop_last would leave out all 40 samples"),
     ],
 )
@@ -101,7 +105,9 @@ class Stream(IterableDataset):
 
 @pytest.mark.parametrize("dataset", [Stream(), iter(range(40)), {1, 2, 3}])
 def test_a_dataset_without_numbered_samples_is_refused(dataset):
-    with pytest.raises(TypeError, match=f"dataset must be map-style.*got {type(dataset).__name__}: samples are dealt"):
+    with pytest.raises(
+        TypeError, match=f"dataset must be map-style.*got {type(dataset).__name__}: samples are assigned"
+    ):
         made(dataset)
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.coordinator.torch import BalancedLoader, Costs, attach
 from paceline.coordinator.torch.planning import Planning
 from paceline.coordinator.torch.reporting.reports import COLUMNS, RankReports
 from paceline.coordinator.work import RAREST, WorkStatus
@@ -26,7 +26,7 @@ def alone():
 def job(**options):
     lengths = np.ceil(9 * np.random.default_rng(0).lognormal(0, 0.8, 400))
     data = torch.utils.data.TensorDataset(torch.randn(400, 4), torch.tensor(lengths))
-    loader = BalancedLoader(data, 20, lengths=lengths, **options)
+    loader = BalancedLoader(data, 20, costs=Costs(lengths=lengths), **options)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     return model, loader, attach(model, loader)
 
@@ -110,11 +110,8 @@ def test_a_recorder_takes_the_work_that_the_loader_knows_and_else_the_size_of_th
 class Stub:
     """What planning asks of a loader of two ranks."""
 
-    dealt = micro_batch = None
-    least_samples, step_ends = 1, True
-
     def __init__(self):
-        self.coefficients, self.sizes = np.eye(3)[0], np.array([32, 32])
+        self.coefficients, self.shares = np.eye(3)[0], np.array([32, 32])
 
 
 def planned(steps, *, true=(0.4, 0.5, 0.1), tell=lambda planning: None):
@@ -123,7 +120,7 @@ def planned(steps, *, true=(0.4, 0.5, 0.1), tell=lambda planning: None):
     balancer = LoadBalancer(EWMA(0.3), workers=["0", "1"], global_batch=64, policy=Policy(warmup=2))
     planning = Planning(balancer, loader, None, ["0", "1"], 0)
     for _ in range(steps):
-        part_W = np.array(loader.sizes / 32.0)
+        part_W = np.array(loader.shares / 32.0)
         long, short = chance.uniform(0.9, 1.1, (2, 3)) * [[30, 55, 8], [30, 9, 50]]
         features_WF = np.stack([long, short]) * part_W[:, None]
         known = {"samples": 1, "micro_batches": 1, "steps": 1}

@@ -8,6 +8,7 @@ from paceline.coordinator.iteration import Iteration  # noqa: E402 (the sentence
 from paceline.coordinator.torch.attach import attach  # noqa: E402
 from paceline.coordinator.torch.balance import Balance  # noqa: E402
 from paceline.coordinator.torch.gather import gather_rows  # noqa: E402
+from paceline.coordinator.torch.loading.costs.costs import Costs  # noqa: E402
 from paceline.coordinator.torch.loading.loader import BalancedLoader  # noqa: E402
 from paceline.coordinator.torch.reporting.exchange import LostRankError  # noqa: E402
 from paceline.coordinator.torch.streaming.loader import StreamLoader  # noqa: E402
@@ -18,6 +19,7 @@ __all__ = [
     "Balance",
     "BalanceWarning",
     "BalancedLoader",
+    "Costs",
     "Iteration",
     "LostRankError",
     "StreamLoader",

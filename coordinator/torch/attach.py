@@ -17,7 +17,7 @@ from paceline.coordinator.policy import Policy
 from paceline.coordinator.torch.audit import refuse_mixing_layers
 from paceline.coordinator.torch.balance import Balance
 from paceline.coordinator.torch.clock import Clock
-from paceline.coordinator.torch.protocol import KnowsWork, Loader
+from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.agreement import agree, facts_of
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.likeness import different
@@ -160,9 +160,9 @@ def attach(
     balanced: Loader = loader
     _require_weigh(model, weigh)
     _require_items(balanced, items, weigh, accumulate)
-    if isinstance(balanced, KnowsWork) and balanced.micro_batch and ddp_of(model) is None:
+    if balanced.micro_batch and ddp_of(model) is None:
         raise TypeError(
-            f'accumulate="balance" needs DistributedDataParallel, got {type(model).__name__}: layers that gather their '
+            f"micro_batch= needs DistributedDataParallel, got {type(model).__name__}: layers that gather their "
             "parameters (FSDP, HSDP) make every rank wait in every forward pass, so all need as many micro-batches"
         )
     refuse_mixing_layers(model, weigh)
@@ -174,7 +174,7 @@ def attach(
     if isinstance(predictor, type) or not hasattr(predictor, "predict"):  # one's own may have no more than a job calls
         require_predictor(predictor)
     policy = _policy_for(model, balanced, policy)
-    if isinstance(balanced, KnowsWork) and not isinstance(policy.lower, Mapping):
+    if not isinstance(policy.lower, Mapping):
         balanced.least_samples = max(int(policy.lower), 1)
     sampled = drivers_for(predictor, drivers)
     ddp = ddp_of(model)
@@ -253,9 +253,9 @@ def default_quantum(global_batch: int, world_size: int) -> int:
 def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -> Policy:
     """Return the policy, with a lower bound that the model needs for training."""
     # Samples of unequal cost make every batch another size anyway, so a quantum would only make shares coarse.
-    costs = isinstance(loader, KnowsWork) and loader.coefficients is not None
+    costs = loader.coefficients is not None
     quantum = 1 if costs else default_quantum(loader.global_batch, loader.world_size)
-    if isinstance(loader, KnowsWork) and loader.micro_batch and loader.global_batch % loader.micro_batch == 0:
+    if loader.micro_batch and loader.global_batch % loader.micro_batch == 0:
         # Whole micro-batches: fixed shapes, as compilers like them, and no time for a rest. Costs cut their own.
         quantum = 1 if costs else loader.micro_batch
     wanted = policy or Policy(quantum=quantum)
@@ -290,7 +290,7 @@ def _require_loader(loader: object) -> None:
             "replace it and its sampler with BalancedLoader(dataset, global_batch=...); or keep it, and give items= to "
             "weigh by loss terms alone"
         )
-    missing = [name for name in ("global_batch", "sizes", "settings", "position") if not hasattr(loader, name)]
+    missing = [name for name in ("global_batch", "shares", "settings", "position") if not hasattr(loader, name)]
     if missing:
         raise TypeError(f"loader must be a BalancedLoader, got {type(loader).__name__}, which has no {missing[0]}")
 

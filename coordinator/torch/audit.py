@@ -63,7 +63,7 @@ COLLECTIVE_IN_BACKWARD = (
 
 
 SUMMED_TOO_EARLY = (
-    'with accumulate="balance" ranks have different numbers of micro-batches, and gradients were about to be summed '
+    "with micro_batch= ranks have different numbers of micro-batches, and gradients were about to be summed "
     "before this rank's last: put forward and backward into `with balance.accumulating():`, and step where "
     "loader.step_ends is true"
 )

@@ -168,7 +168,7 @@ class Balance(Passes):
         return loss * (self._batch_turn.share * self._loader.world_size)
 
     def accumulating(self) -> AbstractContextManager[object]:
-        """Return the context for a forward and backward pass of a loader with ``accumulate="balance"``.
+        """Return the context for a forward and backward pass of a loader with ``micro_batch=``.
 
         Gradients are summed over the ranks after the step's last micro-batch alone: ranks have different numbers of
         them, and one that summed after each would wait for ever.

@@ -15,7 +15,7 @@ import torch
 from paceline._arrays import Sizes
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.clock import Clock
-from paceline.coordinator.torch.protocol import KnowsWork, Loader
+from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.reports import LEAST
 from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.torch.weighing.handed import FAR_AHEAD, Handed, Turn
@@ -47,13 +47,11 @@ class Passes(ABC):
         self.adds_parts = count is not None
         self._count = count
         self._loader = loader
-        # Asked once: to look at a protocol's attributes takes 10 us, and batches are handed out often.
-        self._knows = loader if isinstance(loader, KnowsWork) else None
-        self._costs = self._knows is not None and self._knows.coefficients is not None
+        self._costs = loader.coefficients is not None
         self._clock = clock
         self._handed = Handed(loader.rank, loader.global_batch)
         self._losses = audit.LossKind(weigh)
-        self._micro_batch = None if self._knows is None else self._knows.micro_batch
+        self._micro_batch = loader.micro_batch
         self._index = -1
         self._unreported = 0
         self._micro_batches = 0
@@ -84,14 +82,14 @@ class Passes(ABC):
 
     @property
     def _steps_end(self) -> bool:
-        return self._knows is None or self._knows.step_ends
+        return self._loader.step_ends
 
     # -- in the loader ---------------------------------------------------------------------------------------------
 
     def hand_out(self, sizes_W: Sizes, batch: object) -> None:
         """Note a batch that the loop is given."""
-        known = None if self._knows is None else self._knows.dealt
-        dealt = known if known is not None and known.sizes is sizes_W else Dealt.plain(sizes_W, self._loader.rank)
+        known = self._loader.dealt
+        dealt = known if known.sizes is sizes_W else Dealt.plain(sizes_W, self._loader.rank)
         if self._count is not None:
             terms = _checked_terms(self._count(batch))
             dealt = replace(dealt, weight=1.0 if self.weigh == "sum" else terms, part=terms, whole=1.0)
@@ -143,7 +141,7 @@ class Passes(ABC):
 
     def work_of(self, turn: Turn) -> float:
         """Return what this rank's samples of a turn cost, in average samples."""
-        coefficients = None if self._knows is None else self._knows.coefficients
+        coefficients = self._loader.coefficients
         assert coefficients is not None, "its samples have costs"
         return float(sum(part * each for part, each in zip(turn.features, coefficients.tolist(), strict=True)))
 

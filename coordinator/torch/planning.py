@@ -12,7 +12,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.torch import audit
-from paceline.coordinator.torch.protocol import KnowsWork, Loader
+from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.reports import RankReports, at_shares
 from paceline.coordinator.torch.state import from_torch, to_torch
@@ -151,8 +151,8 @@ class Planning:
         return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
 
     def hand_over(self) -> None:
-        """Hand the sizes of the latest plan to the loader, between two steps."""
-        self._loader.sizes = self._rank_sizes
+        """Hand the shares of the latest plan to the loader, between two steps."""
+        self._loader.shares = self._rank_sizes
 
     def _take_plan(self) -> None:
         self.plan = self.balancer.plan
@@ -185,5 +185,4 @@ def apart(one_W: Array, other_W: Array) -> float:
 
 def _work_of(loader: Loader) -> WorkModel | None:
     """Return a model of what the loader's samples cost, if they have costs."""
-    coefficients = loader.coefficients if isinstance(loader, KnowsWork) else None
-    return None if coefficients is None else WorkModel(len(coefficients))
+    return None if loader.coefficients is None else WorkModel(len(loader.coefficients))

@@ -1,9 +1,9 @@
-"""What a loader must offer so that its batches can be balanced. Axis: W ranks."""
+"""What a loader must offer so that its batches can be balanced. Axes: W ranks, F features of a sample's cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -12,7 +12,7 @@ from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
 class Loader(Protocol):
-    """The interface of a loader whose batches can be balanced; :class:`BalancedLoader` is one.
+    """The interface of a loader whose batches can be balanced, which both loaders here keep.
 
     Attributes
     ----------
@@ -21,13 +21,17 @@ class Loader(Protocol):
     rank, world_size
         This process, and the number of processes.
     accumulate
-        Micro-batches per optimiser step.
+        Micro-batches per optimiser step, each a global batch of its own.
+    micro_batch
+        Samples of a micro-batch, where ranks have different numbers of them in a step; None otherwise.
+    step_ends
+        Whether the batch handed out last is the last of its step on this rank.
     batch_sizes
         Samples of each rank in the batch handed out last, ``[W]`` int64.
-    looping
-        Whether a loop over it is under way: the same on every rank, wherever the script stands.
+    dealt
+        What else is known of that batch.
     before_batch
-        Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``sizes``.
+        Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``shares``.
     after_batch
         Called with the sizes of a batch, ``[W]``, and this rank's collated part of it, just before the part is handed
         out. Only this call shows which sizes belong to which batch, even if a loop fetches batches early.
@@ -41,19 +45,42 @@ class Loader(Protocol):
     rank: int
     world_size: int
     accumulate: int
+    micro_batch: int | None
+    step_ends: bool
     batch_sizes: Sizes
-    looping: bool
+    dealt: Dealt
     before_batch: Callable[[], None] | None
     after_batch: Callable[[Sizes, Any], None] | None
     on_start: Callable[[], None] | None
 
     @property
-    def sizes(self) -> Sizes:
-        """Samples of each rank in the next full batch, ``[W]``."""
+    def shares(self) -> Sizes:
+        """Shares of the ranks in the work of the next full batch, ``[W]`` int64, in average samples."""
         ...
 
-    @sizes.setter
-    def sizes(self, sizes_W: Sizes) -> None: ...
+    @shares.setter
+    def shares(self, shares_W: Sizes) -> None: ...
+
+    @property
+    def coefficients(self) -> Array | None:
+        """Factors by which costs follow from features, ``[F]``, to be set alike on every rank; None without costs."""
+        ...
+
+    @coefficients.setter
+    def coefficients(self, coefficients_F: Array) -> None: ...
+
+    @property
+    def least_samples(self) -> int:
+        """Fewest samples of a rank where samples have costs."""
+        ...
+
+    @least_samples.setter
+    def least_samples(self, samples: int) -> None: ...
+
+    @property
+    def looping(self) -> bool:
+        """Whether a loop over it is under way: the same on every rank, wherever the script stands."""
+        ...
 
     @property
     def weight(self) -> float:
@@ -84,28 +111,3 @@ class Loader(Protocol):
     def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from another rank's place, in the middle of an epoch and of a loop."""
         ...
-
-
-@runtime_checkable
-class KnowsWork(Protocol):
-    """What is asked of a loader whose samples may have unequal costs, or unequal numbers of loss terms.
-
-    Attributes
-    ----------
-    dealt
-        What is known of the batch handed out last.
-    coefficients
-        By which costs follow from features, ``[F]``, to be set alike on every rank; None where samples have no costs.
-    least_samples
-        Fewest samples of a rank.
-    micro_batch
-        Samples of a micro-batch, where ranks have different numbers of them; None otherwise.
-    step_ends
-        Whether the batch handed out last is the last of its step on this rank.
-    """
-
-    dealt: Dealt
-    coefficients: Array | None
-    least_samples: int
-    micro_batch: int | None
-    step_ends: bool

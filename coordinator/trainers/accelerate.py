@@ -121,7 +121,7 @@ class PreparedLoader:
 
     @property
     def step_ends(self) -> bool:
-        """Whether the batch handed out last is the last of its step on this rank, with ``accumulate="balance"``."""
+        """Whether the batch handed out last is the last of its step on this rank, with ``micro_batch=``."""
         return self.loader.step_ends
 
     def __len__(self) -> int:
@@ -186,7 +186,7 @@ def _take_micro_batches(accelerator: Any, loader: BalancedLoader) -> None:
     if loader.micro_batch and steps != 1:
         raise ValueError(
             f"the accelerator counts gradient_accumulation_steps={steps} on every rank, but with "
-            'accumulate="balance" ranks have different numbers of micro-batches: leave gradient_accumulation_steps at '
+            "micro_batch= they have different numbers of micro-batches: leave gradient_accumulation_steps at "
             "1, compute inside `with loader.balance.accumulating():`, and step where loader.step_ends is true"
         )
     if loader.accumulate not in (1, steps):

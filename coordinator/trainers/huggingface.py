@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from paceline.coordinator.metrics import Target, sinks
-from paceline.coordinator.torch import Balance, BalancedLoader, attach
+from paceline.coordinator.torch import Balance, BalancedLoader, Costs, attach
 from paceline.coordinator.torch.weighing.listener import Weigh
 from paceline.coordinator.torch.weighing.sight import Sight, lengths
 from paceline.coordinator.trainers.huggingface_loss import has_labels, takes_count, weigh_of
@@ -49,8 +49,8 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``. The mixin chooses
         ``weigh``, if it is not given; with ``weigh="loss"``, ``compute_loss`` calls ``self.balance.scale(loss)``.
     costs
-        Options of :class:`BalancedLoader` about samples of unequal cost: ``lengths``, ``cost``, ``cap``, ``padded`` and
-        ``items``. Names of columns are those of ``train_dataset``, also of columns that the model does not take.
+        What samples cost, if they cost differently: a :class:`Costs`. Names of columns are those of ``train_dataset``,
+        also of columns that the model does not take.
     metrics
         Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
 
@@ -77,13 +77,13 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         self,
         *arguments: Any,
         balancing: Mapping[str, Any] | None = None,
-        costs: Mapping[str, Any] | None = None,
+        costs: Costs | None = None,
         metrics: str | Iterable[Target] = (),
         **options: Any,
     ) -> None:
         self.balance: Balance | None = None
         self._balancing = dict(balancing or {})
-        self._costs = dict(costs or {})
+        self._costs = costs
         self._sinks = sinks(*([metrics] if isinstance(metrics, str) else metrics))
         self._feed: Feed | None = None
         self._made_of: Any = None
@@ -140,7 +140,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
             accumulate=arguments.gradient_accumulation_steps,
             collate_fn=collate,
             **loading(arguments),
-            **costs_for(self.train_dataset, self._costs, arguments.gradient_accumulation_steps),
+            costs=costs_for(self.train_dataset, self._costs, arguments.gradient_accumulation_steps),
         )
 
     def _columns(self) -> tuple[Any, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
 
-from paceline.coordinator.torch import BalanceWarning
+from paceline.coordinator.torch import BalanceWarning, Costs
 from paceline.coordinator.torch.loading.costs.numbers import numbers_of
 
 SHUFFLES = {"random": True, "sequential": False}
@@ -20,10 +21,7 @@ DEALING = ("_get_train_sampler", "_get_dataloader", "get_train_dataloader")
 overrides in classes after the mixin would be ignored."""
 
 NUMBERS = ("lengths", "cost", "items")
-"""Options of costs that hold a number for each sample."""
-
-COSTS = (*NUMBERS, "cap", "padded")
-"""What the Trainer's loader can be told of samples of unequal cost."""
+"""Parts of costs that hold a number for each sample."""
 
 DEALT_BY_ACCELERATE = {"split_batches": (False,), "dispatch_batches": (None, False), "use_seedable_sampler": (True,)}
 """Options of ``accelerator_config`` about dealing samples, with the values that change nothing."""
@@ -66,40 +64,36 @@ def loading(arguments: Any) -> dict[str, Any]:
     return options
 
 
-def costs_for(dataset: Any, costs: Mapping[str, Any], micro_batches: int) -> dict[str, Any]:
-    """Return the loader's options about costs, with the numbers of all samples of this dataset.
+def costs_for(dataset: Any, costs: Costs | None, micro_batches: int) -> Costs | None:
+    """Return the loader's costs, with the numbers of all samples of this dataset.
 
     They are read here because the loader gets a dataset without the columns that the model does not take.
 
     Raises
     ------
-    TypeError
-        If there is another option.
     ValueError
-        If the Trainer cannot honour it.
+        If the Trainer cannot honour them.
     """
-    for name in costs:
-        if name not in COSTS:
-            raise TypeError(
-                f"costs takes {', '.join(COSTS)}, got {name!r}: the Trainer's own arguments say how many samples a "
-                "step has, in which order, and in how many micro-batches"
-            )
-    if costs.get("items") is not None and micro_batches > 1:
+    if costs is None:
+        return None
+    if costs.global_tokens is not None:
+        raise ValueError("global_tokens of costs must be left out: the Trainer says how many samples a step has")
+    if costs.items is not None and micro_batches > 1:
         raise ValueError(
-            "costs={'items': ...} needs gradient_accumulation_steps=1: the Trainer divides the last step of an epoch "
+            "items of costs need gradient_accumulation_steps=1: the Trainer divides the last step of an epoch "
             "by fewer micro-batches, so that its terms would weigh more. Give a larger batch, or a loss that is "
             "divided by num_items_in_batch, which needs no items"
         )
-    numbers = {name: given for name, given in costs.items() if name in NUMBERS and given is not None}
-    return {
-        **costs,
-        **{name: numbers_of(dataset, given, name, zero=name == "items") for name, given in numbers.items()},
+    numbers = {name: given for name in NUMBERS if (given := getattr(costs, name)) is not None}
+    read: dict[str, Any] = {
+        name: numbers_of(dataset, given, name, zero=name == "items") for name, given in numbers.items()
     }
+    return replace(costs, **read)
 
 
-def refuse_items(weigh: str, costs: Mapping[str, Any]) -> None:
+def refuse_items(weigh: str, costs: Costs | None) -> None:
     """Refuse numbers of loss terms for a loss that needs none."""
-    if weigh == "none" and costs.get("items") is not None:
+    if weigh == "none" and costs is not None and costs.items is not None:
         raise ValueError(
             "the loss is divided by the tokens of all ranks already (num_items_in_batch), so that no rank has to weigh "
             "by its terms: leave items out"
@@ -159,7 +153,7 @@ def _of_arguments(arguments: Any) -> Iterator[str]:
     if way not in SHUFFLES:
         yield (
             f"train_sampling_strategy must be one of {sorted(SHUFFLES)}, got {way!r}: to divide by the samples' "
-            "lengths, leave it out and give the Trainer costs={{'lengths': ...}}"
+            "lengths, leave it out and give the Trainer costs=Costs(lengths=...)"
         )
     if arguments.auto_find_batch_size:
         yield (

@@ -138,7 +138,7 @@ def _loader_of(trainer: Any) -> BalancedLoader:
     if loader.micro_batch:
         raise ValueError(
             "Lightning takes an optimiser's step after the same number of batches on every rank, but with "
-            'accumulate="balance" these differ: remove micro_batch and accumulate, and give accumulate_grad_batches'
+            "micro_batch= these differ: remove it, and give accumulate_grad_batches"
         )
     if loader.varies:
         raise ValueError(

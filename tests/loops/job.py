@@ -3,6 +3,7 @@
 A loop shape is written once, against this job, and knows nothing of which of the two it is.
 """
 
+import dataclasses
 import warnings
 from contextlib import nullcontext
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, StreamLoader, attach
+from paceline.coordinator.torch import BalancedLoader, Costs, StreamLoader, attach
 from paceline.predictors import Forecast
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
@@ -151,6 +152,14 @@ class Apart(torch.nn.Module):
         return torch.cat([self.network(part) for part in parts])
 
 
+def with_costs(options):
+    """Return a loader's options with all that shapes say of costs in one object."""
+    names = [field.name for field in dataclasses.fields(Costs)]
+    said = {name: value for name, value in options.items() if name in names and value is not None}
+    rest = {name: value for name, value in options.items() if name not in names}
+    return {**rest, "costs": Costs(**said)} if said else rest
+
+
 class Alone:
     """The balance of a job that has only one process."""
 
@@ -202,7 +211,7 @@ class Job:
         if self.alone:
             loader = Replayed(dataset, self.drawn[number], self.lengths[number])
         else:
-            loader = Recorded(dataset, global_batch, **{"seed": 3, **options})
+            loader = Recorded(dataset, global_batch, **{"seed": 3, **with_costs(options)})
             loader.loops = []
         self.loaders.append(loader)
         return loader
@@ -211,7 +220,9 @@ class Job:
         """Return a balanced loader of a stream over this dataset; alone, the union of what the ranks drew."""
         if self.alone:
             return self.loader(dataset)
-        loader = RecordedStream([dataset[number] for number in range(len(dataset))], global_batch, **options)
+        loader = RecordedStream(
+            [dataset[number] for number in range(len(dataset))], global_batch, **with_costs(options)
+        )
         loader.loops = []
         self.loaders.append(loader)
         return loader

@@ -150,7 +150,7 @@ def a_mean_weighted_by_the_class_of_a_sample(job):
 
 @exact(ranks=(2, 4))
 def terms_that_only_balanced_micro_batches_show(job):
-    counted(job, micro_batch=4, accumulate="balance", global_batch=32)
+    counted(job, micro_batch=4, global_batch=32)
 
 
 @exact(ranks=(2, 4))

@@ -230,7 +230,7 @@ def samples_of_unequal_cost_loaded_ahead(job):
 def in_micro_batches(job, loss_of=mse, data=None, *, weigh="gradients", model=None, clip=0.0, **options):
     """Ranks with different numbers of micro-batches; nothing is divided by how many they are."""
     model = job.ddp(model or job.network())
-    loader = job.loader(data, **{"micro_batch": 4, "accumulate": "balance", "global_batch": 32, **options})
+    loader = job.loader(data, **{"micro_batch": 4, "global_batch": 32, **options})
     balance, optimizer = job.attach(model, loader, weigh=weigh), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
@@ -278,7 +278,7 @@ def micro_batches_of_tokens_with_a_weighed_loss(job):
 
 @refused("put forward and backward into `with balance.accumulating():`")
 def micro_batches_whose_gradients_are_summed_every_time(job):
-    model, loader = job.ddp(job.network()), job.loader(micro_batch=2, accumulate="balance")
+    model, loader = job.ddp(job.network()), job.loader(micro_batch=2)
     job.attach(model, loader)
     for inputs, targets, _ in loader:
         mse(model(inputs), targets).backward()
@@ -288,7 +288,7 @@ def micro_batches_whose_gradients_are_summed_every_time(job):
 def micro_batches_under_fsdp(job):
     from torch.distributed.fsdp import fully_shard
 
-    model, loader = fully_shard(job.network()), job.loader(micro_batch=2, accumulate="balance")
+    model, loader = fully_shard(job.network()), job.loader(micro_batch=2)
     job.attach(model, loader, weigh="loss")
 
 
@@ -298,7 +298,7 @@ def micro_batches_under_hsdp(job):
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2, job.world_size // 2), mesh_dim_names=("replicas", "shards"))
-    model, loader = fully_shard(job.network(), mesh=mesh), job.loader(micro_batch=2, accumulate="balance")
+    model, loader = fully_shard(job.network(), mesh=mesh), job.loader(micro_batch=2)
     job.attach(model, loader, weigh="loss")
 
 

@@ -1,4 +1,4 @@
-"""Load ahead of time: other processes load what this rank holds, whatever its batches will be."""
+"""Load ahead of time: other processes load what this rank will take, whatever its batches will be."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakMethod
 
+import numpy as np
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, default_collate
 
-from paceline.coordinator.torch.loading.chunks import Begin, Chunks, Collate, Request, Samples
-from paceline.coordinator.torch.loading.dealer import Dealer
+from paceline.coordinator.torch.loading.assigner import EpochAssigner
+from paceline.coordinator.torch.loading.chunks import Begin, Chunks, Collate, Request
 from paceline.coordinator.torch.loading.options import Loading
+from paceline.coordinator.torch.loading.order import Samples
 from paceline.coordinator.torch.loading.rows import cut, joined, runs
 
 
-class AheadOfTime:
-    """Lets other processes load the samples that this rank holds, and cuts batches from what has arrived.
+class Ahead:
+    """Lets other processes load the samples that this rank is expected to take, and makes batches of what has arrived.
 
-    Samples are asked for in chunks that end where batches end at the size now in force: as long as it stays, a chunk
-    is a batch and nothing is copied. When it changes, the next batches are cut out of the chunks already loaded, so
-    that no batch waits for a new size.
+    Samples are asked for in chunks that are batches if sizes stay as they are: then nothing is copied. If sizes change,
+    batches are cut out of the chunks already loaded, this process loads what nobody was asked for, and what others
+    take is dropped. What a batch holds does not depend on what was loaded.
 
-    The hand, from its front, is first what was asked for (in stock, or still under way), then what was not. When
-    another hand is played, a new generation begins, which has asked for nothing. Requests and what arrives carry
-    their generation; what an older one asked for is dropped when it arrives.
+    When samples come that do not follow those before, a new generation begins, which has asked for nothing. Requests
+    and what arrives carry their generation; what an older one asked for is dropped when it arrives.
 
     Parameters
     ----------
     dataset, collate
         What is loaded, and what makes a batch of samples; None stacks them as torch does.
-    dealer, rank
-        Where to see what this rank holds.
+    assigner
+        Says which samples this rank is expected to take.
     loading
         The processes that load.
     """
 
-    def __init__(self, dataset: Any, dealer: Dealer, rank: int, collate: Collate | None, loading: Loading) -> None:
-        self.dealer = dealer
-        self.rank = rank
+    def __init__(self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> None:
+        self.assigner = assigner
         self.collate = collate
-        self.generation = 0
-        self._size = 1
-        self._asked = 0
+        self.generation = self._asked = 0
+        self._under_way: set[int] = set()
         self._stock: dict[int, tuple[Any, int]] = {}
+        self._here = Chunks(dataset, default_collate if collate is None else list)
         self._loader = DataLoader(
-            Chunks(dataset, default_collate if collate is None else list),
+            self._here,
             batch_size=None,
             sampler=Requests(WeakMethod(self._next_request)),
             collate_fn=_unchanged,
@@ -60,23 +60,29 @@ class AheadOfTime:
         self._arrivals: Iterator[Any] | None = None
 
     def restart(self) -> None:
-        """Begin a new generation, at the front of the hand."""
+        """Begin a new generation."""
         self.generation += 1
-        self._asked = 0
-        self._stock = {}
+        self._asked, self._under_way, self._stock = 0, set(), {}
 
     def take(self, samples: Samples) -> Any:
-        """Return a batch of these samples, the first that this rank holds; wait for those not yet there."""
-        self._size = len(samples)
-        self._asked = min(self._asked, len(self.dealer.hand(self.rank)))  # another rank may have been given its end
-        for sample in samples.tolist():
+        """Return a batch of these samples; wait for those not yet there."""
+        wanted = samples.tolist()
+        if self._arrivals is None:
+            self._arrivals = iter(self._loader)
+        while self.assigner.asks_for_next(self._asked) and not self._under_way.issuperset(wanted):
+            self._receive()
+        if missing := [sample for sample in wanted if sample not in self._under_way]:
+            self._store(missing, self._here.load(np.array(missing)))
+        for sample in wanted:
             while sample not in self._stock:
                 self._receive()
-        places = [self._stock.pop(sample) for sample in samples.tolist()]
-        self._asked -= len(samples)
-        return self.gathered(places)
+        batch = self._gathered([self._stock[sample] for sample in wanted])
+        for sample in self.assigner.settled().tolist():
+            self._under_way.discard(sample)
+            self._stock.pop(sample, None)
+        return batch
 
-    def gathered(self, places: list[tuple[Any, int]]) -> Any:
+    def _gathered(self, places: list[tuple[Any, int]]) -> Any:
         """Return the batch of the samples that lie in these rows of these chunks."""
         if self.collate is not None:
             return self.collate([chunk[row] for chunk, row in places])
@@ -84,9 +90,8 @@ class AheadOfTime:
 
     def _receive(self) -> None:
         """Put into stock what arrives next; the next chunk is asked for in its place."""
-        if self._arrivals is None:
-            self._arrivals = iter(self._loader)
         try:
+            assert self._arrivals is not None
             generation, samples, chunk = next(self._arrivals)
         except BaseException:
             self._arrivals = None  # a process died or did not answer in time: the next loop starts new ones
@@ -95,13 +100,15 @@ class AheadOfTime:
             return
         if isinstance(chunk, ExceptionWrapper):
             raise_in(chunk)
-        self._stock.update((sample, (chunk, row)) for row, sample in enumerate(samples.tolist()))
+        self._store(samples.tolist(), chunk)
+
+    def _store(self, samples: list[int], chunk: Any) -> None:
+        self._stock.update((sample, (chunk, row)) for row, sample in enumerate(samples))
 
     def _next_request(self) -> Request:
-        """Return the samples of the hand to ask for next, up to the end of a batch; there may be none."""
-        end = (self._asked // self._size + 1) * self._size
-        samples = self.dealer.hand(self.rank)[self._asked : end]
-        self._asked += len(samples)
+        """Return the samples to ask for next; there may be none."""
+        samples, self._asked = self.assigner.expected(self._asked)
+        self._under_way.update(samples.tolist())
         return self.generation, samples
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, get_worker_info
 
-Samples = NDArray[np.int64]
+from paceline.coordinator.torch.loading.order import Samples
+
 Collate = Callable[[list[Any]], Any]
 Request = tuple[int, Samples]
 """What is asked for: the generation that asks, and its samples."""

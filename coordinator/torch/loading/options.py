@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
+import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
 DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
@@ -21,6 +22,7 @@ INSTEAD = {
     "in_order": "batches come in order, so leave it out",
     "pin_memory_device": "memory is pinned for the current CUDA device, so give pin_memory= alone",
     "num_replicas": "give world_size, the number of ranks",
+    **dict.fromkeys(("lengths", "cost", "items", "cap", "global_tokens", "padded"), "it is a part of costs=Costs(...)"),
 }
 """Options of torch's loaders and samplers that this one has not, and what to do about it."""
 
@@ -28,6 +30,7 @@ UNKNOWN = {
     "sampler": "epochs count up by themselves, and loader.set_epoch(epoch) chooses one",
     "batch_size": "this rank's changes from batch to batch, and loader.global_batch is that of all ranks",
     "batch_sampler": DRAWS,
+    "sizes": "where samples have costs, shares= divides their work, and batch_sizes are the samples of a drawn batch",
 }
 """Attributes of torch's loader that this one has not, and what there is instead."""
 
@@ -94,14 +97,15 @@ def whole(name: str, value: Any, least: int, unit: str = "") -> int:
     return int(value)
 
 
-def place(rank: int, world_size: int) -> tuple[int, int]:
-    """Return which rank this is, of how many.
+def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return which rank this is, of how many: those of ``torch.distributed`` where they are not given.
 
     >>> place(2, 2)
     Traceback (most recent call last):
     ValueError: rank must lie in [0, 2), as there are 2 ranks, got 2
     """
-    rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1, "rank")
+    rank = whole("rank", dist.get_rank() if rank is None else rank, 0)
+    world_size = whole("world_size", dist.get_world_size() if world_size is None else world_size, 1, "rank")
     if rank >= world_size:
         raise ValueError(f"rank must lie in [0, {world_size}), as there are {world_size} ranks, got {rank}")
     return rank, world_size
@@ -113,8 +117,8 @@ def require_samples(dataset: Any, world_size: int, least: int) -> None:
         raise TypeError("dataset must be what a DataLoader loads, got the DataLoader: give its dataset")
     if isinstance(dataset, IterableDataset) or not all(hasattr(dataset, name) for name in ("__len__", "__getitem__")):
         raise TypeError(
-            f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples are dealt "
-            "to ranks by their numbers, and a stream has none: take StreamLoader"
+            f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples are "
+            "assigned to ranks by their numbers, and a stream has none: take StreamLoader"
         )
     if len(dataset) < world_size:
         raise ValueError(

@@ -6,71 +6,56 @@ import warnings
 from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
-from paceline.coordinator.torch.loading.ahead import AheadOfTime
-from paceline.coordinator.torch.loading.ahead_of_plan import AheadOfPlan
+from paceline.coordinator.torch.loading.ahead import Ahead
+from paceline.coordinator.torch.loading.assigner import EpochAssigner
 from paceline.coordinator.torch.loading.chunks import Chunks, Collate
-from paceline.coordinator.torch.loading.costs.cost_dealer import CostDealer
-from paceline.coordinator.torch.loading.dealer import Dealer
 from paceline.coordinator.torch.loading.options import Loading
-
-Samples = NDArray[np.int64]
 
 
 class Source(Protocol):
     """What loads the batches of one rank."""
 
     def restart(self) -> None:
-        """Begin a new generation: another hand is played from now on, and what was loaded ahead is of no use."""
+        """Begin a new generation: other samples come from now on, and what was loaded ahead is of no use."""
         ...
 
-    def take(self, samples: Samples) -> Any:
-        """Return a batch of these samples, the first that the rank holds."""
+    def take(self, samples: Any) -> Any:
+        """Return a batch of these samples, the next of the rank."""
         ...
 
 
-def source(dataset: Any, dealer: Dealer, rank: int, collate: Collate | None, loading: Loading) -> Source:
-    """Return what loads a rank's batches in this way."""
+def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> Source:
+    """Return what loads in this way what a rank is assigned."""
     pin = loading.pin_memory and torch.cuda.is_available()
     if loading.pin_memory and not pin:
         warnings.warn("pin_memory: there is no CUDA device here, so batches are not pinned", stacklevel=3)
-    if not loading.num_workers:
-        batches: Source = OnDemand(dataset, collate)
-    else:
-        ahead = AheadOfPlan if isinstance(dealer, CostDealer) else AheadOfTime
-        batches = ahead(dataset, dealer, rank, collate, replace(loading, pin_memory=pin))  # type: ignore[arg-type]
+    batches: Source = OnDemand(dataset, collate)
+    if loading.num_workers:
+        batches = Ahead(dataset, assigner, collate, replace(loading, pin_memory=pin))
     return Pinned(batches) if pin else batches
 
 
 class OnDemand:
-    """Loads a batch in this process, when it is asked for."""
+    """Loads a batch in this process, when it is asked for; without a dataset, samples come as they are."""
 
     def __init__(self, dataset: Any, collate: Collate | None) -> None:
-        self.chunks = Chunks(dataset, collate or default_collate)
+        collate = collate or default_collate
+        self.take = collate if dataset is None else Chunks(dataset, collate).load
 
     def restart(self) -> None:
         """Nothing is under way that could be left over."""
-
-    def take(self, samples: Samples) -> Any:
-        """Load these samples."""
-        return self.chunks.load(samples)
 
 
 class Pinned:
     """Pins the batches of another source, but for those that lie in pinned memory already."""
 
     def __init__(self, batches: Source) -> None:
-        self.batches = batches
+        self.batches, self.restart = batches, batches.restart
 
-    def restart(self) -> None:
-        """Begin a new generation."""
-        self.batches.restart()
-
-    def take(self, samples: Samples) -> Any:
+    def take(self, samples: Any) -> Any:
         """Return a batch in pinned memory."""
         return pinned(self.batches.take(samples))

@@ -1,4 +1,4 @@
-"""What the samples of a dataset cost, and what of their loss counts. Axes: N samples, W ranks, F features."""
+"""What the samples of a dataset or stream cost, and what of their loss counts. Axes: N samples, W ranks, F features."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.torch.loading.costs.numbers import Numbers, numbers_of
+from paceline.coordinator.torch.loading.costs.numbers import Numbers, numbers_of, require_in_range
+from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.work import sum_of_products
 from paceline.solver import Assignment, assign
 
@@ -20,40 +21,151 @@ the long end went now here, now there, the errors of costs looked like changing 
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """The costs of all samples of a dataset, and by which rules a global batch of them is divided.
+    """What samples cost: the loader draws global batches as without it, and divides them so that ranks end together.
+
+    ``lengths``, ``cost`` and ``items`` are arrays of N numbers, names of a dataset's columns, or functions of a sample;
+    for a stream functions of a sample.
+
+    Parameters
+    ----------
+    lengths
+        Length of each sample; what a length costs is learned while training, unless ``cost`` says.
+    cost
+        Cost of each sample, used as it is, in any unit.
+    items
+        Terms of the loss that each sample has: of a column of labels, those that are not -100. A rank then weighs by
+        its share of the step's terms, in place of its samples.
+    cap
+        Most tokens of a rank in a batch, in units of ``lengths``, or else of ``cost``: its memory.
+    global_tokens
+        Tokens of a global batch, in place of ``global_batch``: each takes as many samples as fit. Not for streams.
+    padded
+        Whether a rank's samples are padded to its longest.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or one is given that only makes sense beside another.
+
+    Examples
+    --------
+    >>> Costs(cap=4096)
+    Traceback (most recent call last):
+    ValueError: cap is about samples of unequal cost: give cost= or lengths= too
+    """
+
+    lengths: Numbers | None = None
+    cost: Numbers | None = None
+    items: Numbers | None = None
+    cap: float | None = None
+    global_tokens: float | None = None
+    padded: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        unequal = self.cost is not None or self.lengths is not None
+        if not unequal and self.items is None and not (self.cap or self.global_tokens or self.padded):
+            raise ValueError("Costs says nothing of any sample: give lengths=, cost= or items=")
+        for name in ("cap", "global_tokens", "padded"):
+            value = getattr(self, name)
+            if value and not unequal:
+                raise ValueError(f"{name} is about samples of unequal cost: give cost= or lengths= too")
+            if name != "padded" and value is not None and not 0 < value < np.inf:
+                raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
+
+    def of_dataset(self, dataset: Any) -> SampleCosts:
+        """Return the costs of all samples, each feature scaled to the mean 1; refuse numbers that are out of range."""
+        numbers = {
+            name: None if given is None else numbers_of(dataset, given, name, zero=name == "items")
+            for name, given in (("lengths", self.lengths), ("cost", self.cost), ("items", self.items))
+        }
+        known = self._known(numbers, len(dataset))
+        if known.items is not None and not known.items.any():
+            raise ValueError(
+                "items are 0 for every sample: there is no loss to train on. Do they count the right labels?"
+            )
+        return SampleCosts(_scaled(known.features), known.tokens, known.items)
+
+    def of_drawn(self, samples: list[Any], first: int) -> SampleCosts:
+        """Return the costs of samples drawn from a stream, of which the first has this number; not scaled."""
+        numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost", "items"))
+        for name in numbers:
+            if (given := getattr(self, name)) is not None:
+                values = numbers[name] = np.array([given(sample) for sample in samples], dtype=np.float64)
+                require_in_range(values, name, zero=name == "items", first=first, of=" of the stream")
+        return self._known(numbers, len(samples), first, " of the stream")
+
+    def require_functions(self) -> None:
+        """Refuse what is no function of a sample: samples of a stream have no numbers."""
+        for name in ("cost", "lengths", "items"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise TypeError(
+                    f"{name} must be a function of a sample, as samples of a stream have no numbers, got "
+                    f"{type(given).__name__}"
+                )
+        if self.global_tokens is not None:
+            raise ValueError("global_tokens is about datasets: for a stream leave it out, and give global_batch")
+
+    def divided(self, drawn: SampleCosts, shares_W: Sizes, coefficients_F: Array, least: int) -> Assignment:
+        """Return who takes which of the drawn samples, if ranks are to end work in these proportions at once."""
+        return assign(
+            sum_of_products(drawn.features, coefficients_F),
+            shares_W,
+            tokens=drawn.tokens,
+            cap=self.cap,
+            lower=min(least, len(drawn.tokens) // len(shares_W)),
+            padded=self.padded,
+            steady=STEADY,
+        )
+
+    def work(self, own: SampleCosts) -> tuple[float, ...]:
+        """Return what the work of one rank's samples is made of, ``[F]``: the sum, or padded to the longest."""
+        features_NF = own.features
+        total_F = features_NF.max(axis=0) * len(features_NF) if self.padded else features_NF.sum(axis=0)
+        return tuple(total_F.tolist())
+
+    def settings(self) -> dict[str, object]:
+        """Return the rules, which must be the same on every rank."""
+        names = ("cap", "global_tokens", "padded")
+        return {**{name: getattr(self, name) for name in names}, "items": self.items is not None}
+
+    def _known(self, numbers: dict[str, Array | None], samples: int, first: int = 0, of: str = "") -> SampleCosts:
+        """Return what costs are made of: a given cost is used as it is, and lengths leave it to be learned."""
+        length_N, cost_N, items_N = numbers["lengths"], numbers["cost"], numbers["items"]
+        ones_N = np.ones(samples)
+        token_N = next((one for one in (length_N, cost_N) if one is not None), ones_N)
+        if self.cap is not None and (token_N > self.cap).any():
+            place = int(token_N.argmax())
+            raise ValueError(
+                f"sample {first + place}{of} takes {token_N[place]:g} tokens, more than the cap of {self.cap:g} for a "
+                "rank"
+            )
+        columns = [ones_N if cost_N is None else cost_N]
+        if cost_N is None and length_N is not None:
+            with np.errstate(over="ignore", under="ignore"):
+                columns = [length_N, length_N**2, ones_N]
+        return SampleCosts(np.stack(columns, axis=1), token_N, items_N)
+
+
+@dataclass(frozen=True, eq=False)
+class SampleCosts:
+    """The numbers of some samples.
 
     Parameters
     ----------
     features
-        What the cost of a sample is made of, ``[N, F]``, each scaled to the mean 1: its given cost alone; or its
-        length, the square of that, and 1, whose coefficients are learned.
+        What the cost of a sample is made of, ``[N, F]``: its given cost alone; or its length, the square of that, and
+        1, whose coefficients are learned.
     tokens
         What each sample takes of the cap and of a budget, ``[N]``: its length, or else its cost.
     items
-        How many terms of the loss each sample has, ``[N]``; None where each counts as one.
-    cap
-        Most tokens of a rank; infinite where there is none.
-    budget
-        Tokens of a global batch; None where global batches have a fixed number of samples.
-    padded
-        Whether a rank's samples are padded to its longest.
+        Terms of the loss of each sample, ``[N]``; None where each counts as one.
     """
 
     features: Array
     tokens: Array
     items: Array | None = None
-    cap: float = np.inf
-    budget: float | None = None
-    padded: bool = False
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.features)
-
-    @property
-    def learned(self) -> bool:
-        """Whether the cost is to be learned."""
-        return int(self.features.shape[1]) > 1
 
     @property
     def prior(self) -> Array:
@@ -61,127 +173,58 @@ class Costs:
         first: Array = np.eye(self.features.shape[1])[0]
         return first
 
-    def settings(self) -> dict[str, object]:
-        """Return what must be the same on every rank, by readable names."""
-        parts = [self.features, self.tokens] + ([] if self.items is None else [self.items])
-        digest = hashlib.blake2b(b"".join(np.ascontiguousarray(part).tobytes() for part in parts), digest_size=8)
-        return {
-            "costs of the samples": digest.hexdigest(),
-            "cap": self.cap,
-            "global_tokens": self.budget,
-            "padded": self.padded,
-            "items": self.items is not None,
-        }
+    @property
+    def terms(self) -> float:
+        """Loss terms of all these samples."""
+        return float(len(self.tokens)) if self.items is None else float(self.items.sum())
 
-    def assigned(self, samples: Sizes, shares_W: Sizes, coefficients: Array, lower: int) -> Assignment:
-        """Return who takes which of these samples, if ranks are to end work in these proportions at once."""
-        return assign(
-            sum_of_products(self.features[samples], coefficients),
-            shares_W,
-            tokens=self.tokens[samples],
-            cap=None if self.cap == np.inf else self.cap,
-            lower=lower,
-            padded=self.padded,
-            steady=STEADY,
+    @property
+    def digest(self) -> str:
+        """A checksum of all numbers."""
+        parts = [self.features, self.tokens] + ([] if self.items is None else [self.items])
+        return hashlib.blake2b(
+            b"".join(np.ascontiguousarray(part).tobytes() for part in parts), digest_size=8
+        ).hexdigest()
+
+    def __getitem__(self, samples: Sizes) -> SampleCosts:
+        """Return the numbers of these samples."""
+        return SampleCosts(
+            self.features[samples], self.tokens[samples], None if self.items is None else self.items[samples]
         )
 
-    def of_batch(self, samples: Sizes) -> Array:
-        """Return the features of a rank's batch, ``[F]``: their sum, or padded to the longest."""
-        features_NF = self.features[samples]
-        total: Array = features_NF.max(axis=0) * len(samples) if self.padded else features_NF.sum(axis=0)
-        return total
 
-    def items_of(self, samples: Sizes) -> float:
-        """Return how many terms of the loss these samples have."""
-        return float(len(samples)) if self.items is None else float(self.items[samples].sum())
+def dealt_by_terms(
+    sizes_W: Sizes,
+    rank: int,
+    own: SampleCosts,
+    of_batch: float,
+    of_step: float,
+    accumulate: int,
+    work: tuple[float, ...],
+) -> Dealt:
+    """Return what is known of a batch in which this rank has these samples, and such work.
 
-    def require_room(self, order: Sizes, ends: Sizes, ranks: int) -> None:
-        """Refuse an epoch in which a global batch exceeds what all ranks may take, before it begins.
-
-        Raises
-        ------
-        ValueError
-            If there is such a batch.
-        """
-        if self.cap == np.inf:
-            return
-        until_N = np.concatenate([[0.0], self.tokens[order].cumsum()])
-        begin = np.concatenate([[0], ends[:-1]])
-        tokens_B = until_N[ends] - until_N[begin]
-        if (tokens_B > self.cap * ranks).any():
-            worst = int(tokens_B.argmax())
-            raise ValueError(
-                f"global batch {worst} of this epoch holds {tokens_B[worst]:g} tokens, more than {ranks} ranks may "
-                f"take under a cap of {self.cap:g} each: draw smaller global batches, or give global_tokens, a budget"
-            )
-
-
-def costs_of(
-    dataset: Any,
-    *,
-    cost: Numbers | None,
-    lengths: Numbers | None,
-    items: Numbers | None,
-    cap: float | None,
-    global_tokens: float | None,
-    padded: bool,
-) -> Costs | None:
-    """Return what the samples cost, from the loader's arguments; None if they say nothing of it.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range, or only makes sense beside one that is missing.
+    Loss terms are given of all ranks in this global batch, and in all of the step's. There are ``accumulate`` of them:
+    loops divide by that, which the weights take back.
     """
-    require_rules(cost is not None or lengths is not None, cap=cap, global_tokens=global_tokens, padded=padded)
-    if cost is None and lengths is None and items is None:
-        return None
-    length_N = None if lengths is None else numbers_of(dataset, lengths, "lengths")
-    cost_N = None if cost is None else numbers_of(dataset, cost, "cost")
-    token_N = next((one for one in (length_N, cost_N) if one is not None), np.ones(len(dataset)))
-    if cap is not None and (token_N > cap).any():
-        number = int(token_N.argmax())
-        raise ValueError(f"sample {number} takes {token_N[number]:g} tokens, more than the cap of {cap:g} for a rank")
-    items_N = None if items is None else numbers_of(dataset, items, "items", zero=True)
-    if items_N is not None and not items_N.any():
-        raise ValueError("items are 0 for every sample: there is no loss to train on. Do they count the right labels?")
-    return Costs(
-        _features(cost_N, length_N, len(dataset)),
-        token_N,
-        items_N,
-        np.inf if cap is None else float(cap),
-        global_tokens,
-        padded,
-    )
+    plain = Dealt.plain(sizes_W, rank)
+    if own.items is None:
+        return Dealt(sizes_W, plain.weight, plain.part, features=work)
+    part = own.terms / of_batch if of_batch else plain.part
+    each = accumulate / of_step if of_step else 0.0
+    return Dealt(sizes_W, own.terms * each, part, of_batch * each, work)
 
 
-def require_rules(costs: bool, *, cap: float | None, padded: bool, global_tokens: float | None = None) -> None:
-    """Refuse rules about samples of unequal cost where there are none, and numbers that are out of range."""
-    for name, value in (("cap", cap), ("global_tokens", global_tokens), ("padded", padded or None)):
-        if value is not None and not costs:
-            raise ValueError(f"{name} is about samples of unequal cost: give cost= or lengths= too")
-    for name, value in (("cap", cap), ("global_tokens", global_tokens)):
-        if value is not None and not 0 < value < np.inf:
-            raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
-
-
-def _features(cost_N: Array | None, length_N: Array | None, samples: int) -> Array:
-    """Return what costs are made of, ``[N, F]``: a given cost is used as it is, and lengths leave it to be learned."""
-    if cost_N is not None:
-        columns = [cost_N]
-    elif length_N is not None:
-        with np.errstate(over="ignore", under="ignore"):
-            columns = [length_N, length_N**2, np.ones(samples)]
-    else:
-        columns = [np.ones(samples)]
+def _scaled(features_NF: Array) -> Array:
+    """Return features of the mean 1 each."""
     # cumsum adds in one order on every processor: features are compared, and costs computed, bit for bit.
     with np.errstate(all="ignore"):
-        scaled: Array = np.stack([column / (column.cumsum()[-1] / samples) for column in columns], axis=1)
-    strange = ~(np.isfinite(scaled) & (scaled > 0)).all(axis=1)
-    if strange.any():
-        least, most = int(columns[0].argmin()), int(columns[0].argmax())
+        scaled_NF: Array = features_NF / (features_NF.cumsum(axis=0)[-1] / len(features_NF))
+    if not (np.isfinite(scaled_NF) & (scaled_NF > 0)).all():
+        first_N = features_NF[:, 0]
+        least, most = int(first_N.argmin()), int(first_N.argmax())
         raise ValueError(
-            f"samples {least} and {most} are too unequal for floating point, {columns[0][least]:g} and "
-            f"{columns[0][most]:g}: are these numbers right?"
+            f"samples {least} and {most} are too unequal for floating point, {first_N[least]:g} and {first_N[most]:g}: "
+            "are these numbers right?"
         )
-    return scaled
+    return scaled_NF

@@ -1,4 +1,4 @@
-"""How an epoch is cut into global batches, and a global batch into parts. Axis: W ranks."""
+"""How an epoch is cut into global batches, and a global batch into the parts of the ranks. Axis: W ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.solver import split
 
 
 @dataclass(frozen=True)
-class Shares:
+class GlobalBatch:
     """The rule by which batches are cut: all are global batches but the last, and no rank's part is empty.
 
     The last batch takes what is left. It leaves every rank two samples where full ones do and it has as many. Fewer
@@ -22,7 +22,7 @@ class Shares:
 
     Parameters
     ----------
-    global_batch
+    samples
         Samples of all ranks together.
     world_size
         Ranks, W.
@@ -31,37 +31,42 @@ class Shares:
 
     Examples
     --------
-    >>> shares = Shares(global_batch=6, world_size=2)
-    >>> shares.batches(10), shares.next(10, np.array([4, 2])), shares.next(4, np.array([4, 2]))
+    >>> rule = GlobalBatch(6, world_size=2)
+    >>> rule.batches(10), rule.sizes(10, np.array([4, 2])), rule.sizes(4, np.array([4, 2]))
     (2, array([4, 2]), array([2, 2]))
     """
 
-    global_batch: int
+    samples: int
     world_size: int
     drop_last: bool = False
 
     @property
     def least(self) -> int:
         """Samples that must be left for another batch."""
-        return self.global_batch if self.drop_last else 1
+        return self.samples if self.drop_last else 1
 
     def batches(self, samples: int) -> int:
         """Return how many batches so many samples make."""
-        full, rest = divmod(samples, self.global_batch)
+        full, rest = divmod(samples, self.samples)
         return full if self.drop_last else max(full + (rest >= self.world_size), 1)
 
-    def next(self, remaining: int, sizes_W: Sizes) -> Sizes:
+    def count(self, remaining: int) -> int:
+        """Return the samples of the next batch of all ranks together."""
+        full = remaining == self.samples or remaining - self.samples >= self.world_size
+        return self.samples if full or self.drop_last else remaining
+
+    def sizes(self, remaining: int, sizes_W: Sizes) -> Sizes:
         """Return the samples of each rank in the next batch, given those of a full one."""
-        full = remaining == self.global_batch or remaining - self.global_batch >= self.world_size
-        if full or self.drop_last:
+        count = self.count(remaining)
+        if count == self.samples:
             return sizes_W
         # Batch normalisation needs two samples, and sizes of at least two may be bounded because of it.
-        least = 2 if sizes_W.min() >= 2 and remaining >= 2 * self.world_size else 1
-        return self._shared(sizes_W, remaining, least)
+        least = 2 if sizes_W.min() >= 2 and count >= 2 * self.world_size else 1
+        return _in_proportion(sizes_W, count, least)
 
     def equal(self) -> Sizes:
         """Return equal sizes of a full batch, as far as it can be divided."""
-        return self._shared(np.ones(self.world_size), self.global_batch)
+        return _in_proportion(np.ones(self.world_size), self.samples)
 
     def checked(self, sizes_W: Any) -> Sizes:
         """Return sizes of a full batch as an array that nobody changes.
@@ -72,14 +77,15 @@ class Shares:
             If samples would be lost, or a rank go without.
         """
         checked_W = np.array(sizes_W, dtype=np.int64)
-        if checked_W.shape != (self.world_size,) or checked_W.min() < 1 or checked_W.sum() != self.global_batch:
+        if checked_W.shape != (self.world_size,) or checked_W.min() < 1 or checked_W.sum() != self.samples:
             raise ValueError(
                 f"sizes must be {self.world_size} numbers of at least 1 sample each (an empty batch has no mean loss) "
-                f"that sum to the global batch of {self.global_batch}, got {checked_W.tolist()}"
+                f"that sum to the global batch of {self.samples}, got {checked_W.tolist()}"
             )
         checked_W.flags.writeable = False
         return checked_W
 
-    def _shared(self, shares_W: NDArray[Any], total: int, least: int = 1) -> Sizes:
-        """Share so many samples in these proportions, as evenly as whole samples allow, and at least so many each."""
-        return split(Curves.from_speed(shares_W.astype(float)), total, lower=least).sizes
+
+def _in_proportion(shares_W: NDArray[Any], total: int, least: int = 1) -> Sizes:
+    """Split so many samples in these proportions, as evenly as whole samples allow, and at least so many each."""
+    return split(Curves.from_speed(shares_W.astype(float)), total, lower=least).sizes
