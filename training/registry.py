@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from paceline._address import is_address, shown
 from paceline._whole import written_whole
 from paceline.predictors import KINDS, FleetPredictor
 from paceline.training.card import card_of
@@ -45,6 +46,11 @@ class Registry:
     folder
         The folder; it is made when the first model is added.
 
+    Raises
+    ------
+    ValueError
+        If it is an address: the models of a store are used from a copy.
+
     Examples
     --------
     >>> import tempfile
@@ -61,6 +67,8 @@ class Registry:
     folder: Path
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if is_address(os.fspath(folder)):
+            raise ValueError(f"a registry must be a folder of this machine, got the address {shown(os.fspath(folder))}")
         object.__setattr__(self, "folder", Path(folder))
 
     @property

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from paceline._address import is_address, shown
+
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
@@ -28,7 +30,8 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
+        what = f"{path.parent} to write {path.name} into" if not is_address(str(path)) else shown(str(path))
+        raise FileNotFoundError(f"there is no folder {what}")
     # In the same folder, because a rename is atomic only within one file system.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
