@@ -157,7 +157,6 @@ def test_a_redirect_to_what_others_can_read_is_refused_before_it_is_followed():
 
 
 def test_a_refusal_is_told_with_its_status_and_without_the_address(parquet):
-    with serving(refuses=True) as server:
-        with pytest.raises(FileNotFoundError, match="403") as told:
-            files(f"http://TOKENTOKEN@127.0.0.1:{server.port}/served.parquet{SIGNED}")
+    with serving(refuses=True) as server, pytest.raises(FileNotFoundError, match="403") as told:
+        files(f"http://TOKENTOKEN@127.0.0.1:{server.port}/served.parquet{SIGNED}")
     assert not [part for part in ("HUSH", "TOKEN") if part in str(told.value)]
