@@ -133,15 +133,18 @@ def test_the_bound_can_be_raised_and_a_wrong_one_is_refused(parquet, monkeypatch
 
 @pytest.mark.parametrize("address", ["http://{}host/x.csv", "ftp://{}host/x.csv", "zip://x.csv::http://{}host/x.zip"])
 def test_what_others_on_the_way_could_read_is_refused_before_anything_is_sent(address):
-    with pytest.raises(ValueError, match="others on the way can read and change what .* use https") as told:
+    with pytest.raises(ValueError, match=r"others on the way can read and change what .* use https") as told:
         files(address.format("HUSHHUSH@"))
     assert "HUSH" not in str(told.value)
 
 
 def test_an_answer_of_another_host_is_said(parquet):
-    with serving(content=parquet) as other, serving(sends_to=f"http://localhost:{other.port}/x{SIGNED}") as server:
-        with pytest.warns(UserWarning, match="is answered by another host, localhost") as told:
-            (trace,) = Source(f"http://127.0.0.1:{server.port}/served.parquet{SIGNED}")
+    with (
+        serving(content=parquet) as other,
+        serving(sends_to=f"http://localhost:{other.port}/x{SIGNED}") as server,
+        pytest.warns(UserWarning, match="is answered by another host, localhost") as told,
+    ):
+        (trace,) = Source(f"http://127.0.0.1:{server.port}/served.parquet{SIGNED}")
     assert trace.name == "served"
     assert not [one for one in told if "HUSH" in str(one.message)]
 

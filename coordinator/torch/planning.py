@@ -81,7 +81,7 @@ class Planning:
         self._pace = pace
         self._drivers_before = np.full((len(workers), drivers), np.nan)
         self._tally = ReportTally()
-        self._retell = False
+        self._retell = self._settled = self._settled_before = False  # settled: at this exchange, and the one before
         self._begin()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
@@ -122,11 +122,14 @@ class Planning:
             raise RuntimeError(audit.apart(self.balancer.workers, places))
         if rows.agreed:
             return True
-        logger.warning(
-            "The ranks did not agree on the sizes of iteration %d: all go on with those of the first. A few samples of "
-            "that iteration came twice or not at all. Do the ranks run on different hardware or libraries?",
-            iteration,
-        )
+        self._settled = True
+        if not self._settled_before:  # while it lasts, batches are those of the first rank: there is nothing new to say
+            logger.warning(
+                "The ranks did not agree on the sizes of iteration %d: as long as they do not, all go on with those of "
+                "the first. A few samples of that iteration came twice or not at all, and none of those after it. Do "
+                "the ranks run on different hardware or libraries?",
+                iteration,
+            )
         self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
         if self.work is not None:
             self.work.load_state_dict(self._exchange.from_first(self.work.state_dict()))
@@ -167,6 +170,7 @@ class Planning:
 
         Return the seconds that a plan took, 0 without one.
         """
+        self._settled_before, self._settled = self._settled, False
         # A rank that arrives early waits for the others within the exchange: the last one's time is what it costs.
         costs = float(rows["plan_seconds"].max()), float(rows["exchange_seconds"].min())
         wants = self._pace.wants_plan(rows["seconds"], rows["steps"], *costs)
