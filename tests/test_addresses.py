@@ -5,6 +5,7 @@ import logging
 import string
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from paceline.training.export import to_mlflow
 from paceline.training.stores import files
 
 ALPHABET = string.ascii_uppercase + string.digits
+ONE = Trace([[8, 8]], [[1, 2]])
 SECRETS = st.text(ALPHABET + "/@:?#=%+,'\"\\ *-_~.", min_size=8, max_size=40).filter(
     lambda secret: sum(one in ALPHABET for one in secret) >= 8  # what may be visible is in small letters
 )
@@ -83,6 +85,7 @@ def test_no_part_of_a_secret_is_in_anything_that_an_address_leads_to(shape, secr
         "source": told(Source, address),
         "path": told(Source, Path(address)),
         "fit": told(fit, EWMA(), [address]),
+        "checkpoint": told(partial(fit, checkpoint=address), EWMA(), [ONE]),
         "model": told(load_model, address),
         "model's path": told(load_model, Path(address)),
         "save": told(save_model, EWMA(), address),
@@ -90,6 +93,7 @@ def test_no_part_of_a_secret_is_in_anything_that_an_address_leads_to(shape, secr
         "registry's path": told(Registry, Path(address)),
     }
     for where, text in texts.items():
+        assert where == "shown" or "Error: " in text  # refused
         assert not parts_of(secret, text), f"{where}: {text}"
 
 

@@ -159,9 +159,10 @@ def _system(address: str) -> tuple[FileSystem, str]:
     if address.partition("://")[0] not in NATIVE:
         return _fsspec(address)
     try:
-        return FileSystem.from_uri(address)
+        system, path = FileSystem.from_uri(address)
     except pa.ArrowNotImplementedError:  # pyarrow was built without this store
         return _fsspec(address)
+    return system, path
 
 
 def _fsspec(address: str) -> tuple[FileSystem, str]:
