@@ -224,7 +224,7 @@ class Fleet(RuleBasedStateMachine):
         first = self.adopts_from or 0
         batches = {}
         for rank in [first, *(rank for rank in range(self.world_size) if rank != first)]:
-            with within_cpu(15), warnings.catch_warnings():
+            with within_cpu(5), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the rest of a resumed epoch that is passed over
                 batches[rank] = next(self.loops[rank], None)
         if self.state is not None:  # all have adopted it
