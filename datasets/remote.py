@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import urlsplit
 
+from paceline._address import hiding, is_readable, shown, without_secrets
 from paceline._require import require
 from paceline.datasets.remote_sets import REMOTE_SETS, RemoteFile, RemoteSet
 
@@ -64,19 +65,26 @@ def fetch(
     import pooch  # type: ignore[import-untyped]
 
     folder = Path(cache if cache is not None else pooch.os_cache("paceline")) / name
+    pooch.get_logger().addFilter(_without_secrets)  # it logs addresses; added again it is the same one
     return [_retrieved(pooch.retrieve, folder, each, address, known) for each, address, known in wanted]
 
 
 def _retrieved(retrieve: Callable[..., Any], folder: Path, file: RemoteFile, address: str, sha256: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".{file.name}.{sha256[:16]}.part"
-    try:
-        found = retrieve(
-            address, known_hash=f"sha256:{sha256}", fname=file.name, path=folder, downloader=Resuming(part)
-        )
-    except ValueError as error:
-        raise ValueError(f"{address}: has unexpected content and was not kept: {error}") from error
+    with hiding(address):
+        try:
+            found = retrieve(
+                address, known_hash=f"sha256:{sha256}", fname=file.name, path=folder, downloader=Resuming(part)
+            )
+        except ValueError as error:
+            raise ValueError(f"{shown(address)}: has unexpected content and was not kept: {error}") from error
     return Path(found)
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
 
 
 class Resuming:
@@ -127,9 +135,8 @@ def _address(one: RemoteSet, file: RemoteFile, url: str | None) -> str:
             "sha256 is listed and will be checked"
         )
     address = one.address + file.path if url is None else url
-    parts = urlsplit(address)
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")):
-        raise ValueError(f"url must begin with https://, got {address!r}")
+    if address.partition("://")[0] not in ("http", "https") or is_readable(address):
+        raise ValueError(f"url must begin with https://, got {shown(address)!r}")
     return address
 
 

@@ -175,12 +175,12 @@ def test_an_unknown_protocol_is_refused():
 
 
 def test_a_mistake_in_an_address_is_told_and_no_library_is_asked_for():
-    with pytest.raises(ValueError, match=r"s3://bucket/x\?bogus=1: Unexpected query parameter"):
+    with pytest.raises(ValueError, match=r"s3://bucket/x\?\*\*\*: Unexpected query parameter"):
         files("s3://bucket/x?bogus=1")
 
 
 def test_no_message_holds_the_secret_of_an_address():
-    with pytest.raises(ValueError, match=r"s3://\*\*\*@bucket/a b: Cannot parse URI") as told:
+    with pytest.raises(ValueError, match=r"Cannot parse URI: \'s3://\*\*\*@bucket/a b\'") as told:
         files("s3://key:hush@bucket/a b")
     shown = "".join(traceback.format_exception(told.value))
     assert "hush@bucket" not in shown.replace('files("s3://key:hush@bucket/a b")', "")  # the line of this test itself

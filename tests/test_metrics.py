@@ -5,12 +5,15 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from bounded import bounded
+from hypothesis import example, given
+from hypothesis import strategies as st
 from recorded_runs import iterations, written
 
 from paceline.coordinator import Iteration, LoadBalancer
@@ -263,3 +266,29 @@ def test_the_page_on_embedding_runs_as_it_stands(tmp_path, monkeypatch):
     names["outputs"][0].close()
     run = read_run(tmp_path / "run.jsonl")
     assert run.seconds.shape == (20, 3)
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "gpu0", "gpu1"]), min_size=2, max_size=3, unique=True)
+
+
+@given(st.lists(st.tuples(NAMES, st.integers(1, 25), st.integers(0, 3), st.booleans()), min_size=2, max_size=4))
+@example([(["a", "b"], 2, 0, True), (["c", "d"], 3, 0, True)])
+@example([(["a", "b"], 2, 0, False), (["c", "d"], 9, 1, False)])
+def test_a_reader_sees_what_the_file_holds_however_other_runs_take_its_place(runs):
+    with tempfile.TemporaryDirectory() as folder:
+        path, reader = Path(folder, "run.jsonl"), None
+        for workers, first, more, in_place in runs:
+            other = Path(folder, "other.jsonl")
+            sink = written(other, iterations(first, workers, range(500, 500 + len(workers))))
+            sink.close()
+            path.write_bytes(other.read_bytes()) if in_place else other.replace(path)
+            other.unlink(missing_ok=True)
+            reader = reader or RunReader(path)
+            reader.poll()
+            sink = written(path, iterations(more, workers, range(500, 500 + len(workers)), first=first))
+            sink.close()
+            reader.poll()
+            seen, held = reader.run(), read_run(path)
+            assert seen.workers == held.workers
+            np.testing.assert_array_equal(seen.of_fleet["index"], held.of_fleet["index"])
+            np.testing.assert_array_equal(seen.seconds, held.seconds)

@@ -9,13 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fit_cases import QUICK, folder_of, learnt, networks, wavy
+from hypothesis import example, given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from paceline.cli import main as cli
 from paceline.eval.evaluation import evaluation
 from paceline.predictors import EWMA, NARX, Report
 from paceline.training import Source, fit, load_model, save_model
+from paceline.training.card import card_of
+from paceline.training.entry import Entry, Evaluation, Score
 from paceline.training.registry import Registry
+from paceline.training.sources import Fact
 
 ENVIRON = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 STORED = Path(__file__).parent / "stored_models"
@@ -308,3 +313,72 @@ def test_a_run_of_mlflow_holds_the_model_and_its_scores(tmp_path, registry, narx
     assert run.info.status == "FINISHED"
     stored = client.download_artifacts(run.info.run_id, "model.safetensors", str(tmp_path))
     assert learnt(load_model(stored)) == learnt(narx)
+
+
+# -- what others made --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["index.json", "INDEX.JSON"])
+def test_a_model_never_takes_the_place_of_the_index(registry, name):
+    registry.add("first", EWMA(), command="by hand")
+    with pytest.raises(ValueError, match="the list of models is kept in a file of that name"):
+        registry.add(name, EWMA(), command="by hand")
+    assert registry.names == ("first",)
+
+
+def test_a_name_that_differs_in_capitals_alone_is_taken(registry):
+    registry.add("first", EWMA(), command="by hand")
+    with pytest.raises(ValueError, match=r"there is a model 'first' in .* already"):
+        registry.add("First", EWMA(), command="by hand")
+
+
+def test_nothing_is_written_out_of_the_registry_or_into_a_file_of_it(registry, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    registry.folder.mkdir()
+    (registry.folder / "link").symlink_to(elsewhere)
+    (registry.folder / "dangling").symlink_to(tmp_path / "nowhere")
+    (registry.folder / "README.md").write_text("mine")
+    for name in ("link", "dangling", "README.md"):
+        with pytest.raises(ValueError, match="is a file or leads elsewhere, and is never written into"):
+            registry.add(name, EWMA(), command="by hand")
+    assert not list(elsewhere.iterdir())
+    assert not (tmp_path / "nowhere").exists()
+    assert (registry.folder / "README.md").read_text() == "mine"
+    (registry.folder / ".lock").unlink()
+    (registry.folder / ".lock").symlink_to(tmp_path / "made")
+    with pytest.raises(OSError, match="symbolic links"):
+        registry.add("first", EWMA(), command="by hand")
+    assert not (tmp_path / "made").exists()
+
+
+TEXTS = st.text(st.sampled_from("a1 #`[]()<>|!*\\_-=\n\r\x0b\x85\u2028\x1b"), max_size=20)
+
+
+@given(TEXTS, TEXTS)
+@example("paceline fit\n# Limits\n\n- none", "job\n# Limits")
+def test_a_card_has_the_headings_and_tables_of_a_card_whatever_a_command_and_names_hold(command, name):
+    markdown = pytest.importorskip("markdown_it").MarkdownIt("commonmark", {"html": True}).enable("table")
+    score = Score("last value", 1.0, 1.0, 0.9, 0.1)
+    card = card_of(
+        Entry(
+            name="first",
+            kind="EWMA",
+            configuration=f"EWMA({name})",
+            digest="0" * 64,
+            made="2026",
+            command=f"paceline{command}",
+            start=f"monday{name}",
+            data=(Fact(f"job{name}", "", 1, 1, "00"),),
+            evaluation=Evaluation((), score, (score,), ((f"job{name}", 1.0),), 1.0, 0.0),
+        )
+    )
+    tokens = markdown.parse(card)
+    inside = [child.type for token in tokens for child in token.children or ()]
+    assert sum(token.type == "heading_open" for token in tokens) == 5
+    assert sum(token.type == "tr_open" for token in tokens) == 2 + 3
+    assert sum(token.type == "td_open" for token in tokens) == 4 + 2 * 5
+    assert not {"link_open", "image", "html_inline"} & set(inside)
+    assert not [token for token in tokens if token.type in ("html_block", "hr")]
+    (code,) = [token.content for token in tokens if token.type == "code_block"]
+    assert code.startswith("paceline")

@@ -2,11 +2,14 @@
 
 import logging
 import socket
+import tempfile
 import threading
 import urllib.request
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from recorded_runs import iterations, written
 
 from paceline.coordinator.metrics import (
@@ -53,6 +56,33 @@ def test_a_disagreement_is_a_warning_in_the_log(caplog):
     (record,) = iterations(1)
     Logging()(replace(record, agreed=False))
     assert [record.levelname for record in caplog.records][:1] == ["WARNING"]
+
+
+def test_a_disagreement_that_lasts_is_told_ever_more_rarely(caplog):
+    (record,) = iterations(1)
+    sink = Logging()
+    for index in range(1, 101):
+        sink(replace(record, index=index, agreed=False))
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert [text.split(":")[0] for text in told] == [f"iteration {2**n}" for n in range(7)]
+    assert told[-1].endswith("(so far 64 times)")
+
+
+@given(st.lists(st.text(min_size=1), min_size=2, max_size=3, unique=True))
+@example(["gpu\ud800", "gpu1"])
+def test_every_name_of_a_worker_can_be_collected_and_drawn(workers):
+    prometheus_client = pytest.importorskip("prometheus_client")
+    pytest.importorskip("tensorboard")
+    registry = prometheus_client.CollectorRegistry()
+    with tempfile.TemporaryDirectory() as folder:
+        told = Prometheus(registry=registry), TensorBoard(folder)
+        for record in iterations(4, workers, range(500, 500 + len(workers))):
+            for sink in told:
+                sink(record)
+        told[1].close()
+    assert not any(sink._ended for sink in told)
+    scraped = prometheus_client.generate_latest(registry).decode()
+    assert scraped.count("paceline_worker_samples{") == len(workers)
 
 
 def test_prometheus_collects_gauges_and_counters():

@@ -90,8 +90,8 @@ def nonsense(rank):
     return sizes
 
 
-def other_opinion(rank):
-    """Once, the second rank plans from other reports than the first."""
+def other_opinion(rank, lasting=False):
+    """Once, or from then on, the second rank plans from other reports than the first."""
     warnings, agreed, sizes = [], [], []
     handler = logging.Handler()
     handler.emit = lambda record: warnings.append(record.getMessage())
@@ -101,7 +101,8 @@ def other_opinion(rank):
     plan = balance.balancer.step
 
     def misled(report, drivers):
-        balance.balancer.step = plan
+        if not lasting:
+            balance.balancer.step = plan
         return plan(Report(report.samples, [0.012, 0.108]), drivers)
 
     for step, size in enumerate(steps()):
@@ -109,7 +110,12 @@ def other_opinion(rank):
         balance.measured(0.001 * size)
         if rank == 1 and step == 5:
             balance.balancer.step = misled
+    logging.getLogger("paceline").removeHandler(handler)
     return agreed, sizes, warnings
+
+
+def lasting_opinion(rank):
+    return other_opinion(rank, lasting=True)
 
 
 def out_of_memory(rank):
@@ -217,7 +223,7 @@ def copied(rank):
     return copy.module.weight.tolist() == model.module.weight.tolist()
 
 
-JOBS = (nonsense, other_opinion, out_of_memory, measures, driven, refused, copied)
+JOBS = (nonsense, other_opinion, lasting_opinion, out_of_memory, measures, driven, refused, copied)
 
 
 def all_jobs(rank):
@@ -246,6 +252,18 @@ def test_a_rank_with_another_opinion_takes_over_that_of_the_first_and_it_is_logg
     assert sizes[-10:] == sizes_too[-10:]
     assert "The ranks did not agree on the sizes of iteration" in warnings[0]
     assert len(warnings) == 1
+
+
+def test_a_disagreement_that_lasts_is_logged_once_and_all_ranks_have_the_sizes_of_the_first(ranks):
+    (agreed, sizes, warnings), (_, sizes_too, _) = ranks["lasting_opinion"]
+    first = agreed.index(False)
+    assert not any(agreed[first:])
+    assert sizes[:first] == sizes_too[:first]
+    assert sizes[first] != sizes_too[first]
+    assert sizes[first + 1 :] == sizes_too[first + 1 :]
+    (warning,) = warnings
+    assert f"the sizes of iteration {first}: " in warning
+    assert "none of those after it" in warning
 
 
 def test_a_rank_that_ran_out_of_memory_gets_less(ranks):

@@ -209,6 +209,10 @@ def test_columns_of_one_name_are_refused_in_frames_and_files(tmp_path):
     pq.write_table(table, tmp_path / "twice.parquet")
     with pytest.raises(ValueError, match=r"twice\.parquet: columns .* appear more than once"):
         Trace.load(tmp_path / "twice.parquet")
+    for column in ("seconds", "load", "load "):
+        (tmp_path / "twice.csv").write_text(f"iteration,worker,samples,seconds,load,{column}\n0,a,8,1,2,3\n")
+        with pytest.raises(ValueError, match=rf"twice\.csv: columns \['{column.strip()}'\] appear more than once"):
+            read_traces(tmp_path / "twice.csv")
 
 
 def test_columns_of_parquet_that_are_read_one_by_one_are_those_that_pandas_reads(tmp_path, monkeypatch):

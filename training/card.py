@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
+from paceline._printable import printable
 from paceline.training.entry import Entry, Evaluation, Score
 from paceline.training.sources import Fact
 
@@ -28,9 +30,11 @@ def card_of(entry: Entry) -> str:
 
 
 def _head(entry: Entry) -> Iterator[str]:
-    yield from (f"# {entry.name}", "", f"`{entry.configuration}`, made {entry.made} by", "", f"    {entry.command}", "")
+    yield from (f"# {entry.name}", "", f"{_code(entry.configuration)}, made {entry.made} by", "")
+    yield from (f"    {printable(line)}" for line in entry.command.splitlines() or [""])
+    yield ""
     if entry.start:
-        yield from (f"It started from `{entry.start}`.", "")
+        yield from (f"It started from {_code(entry.start)}.", "")
     yield from (f"SHA-256 of the file: `{entry.digest}`", "")
 
 
@@ -63,7 +67,7 @@ def _measured(evaluation: Evaluation | None) -> Iterator[str]:
         "It forecasts these workers worst (RMSE over the last value's):",
         "",
     )
-    yield from (f"- {name}: {ratio:.3f}" for name, ratio in evaluation.worst)
+    yield from (f"- {_cell(name)}: {ratio:.3f}" for name, ratio in evaluation.worst)
     yield ""
 
 
@@ -87,4 +91,12 @@ def _limits(entry: Entry) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
+    """Return a name as text of one line: names come from files, and must not become links, headings or cells."""
+    return re.sub(r"([\\`\[\]<>|#*])", r"\\\1", printable(text))
+
+
+def _code(text: str) -> str:
+    """Return a text as code of one line, between more backticks than it holds in a row."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if "`" in text else ""
+    return f"{fence}{space}{printable(text)}{space}{fence}"

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+from paceline._address import hiding
 from paceline._require import require
 from paceline.training.models import describe_model
 from paceline.training.registry import Registry
@@ -59,11 +60,18 @@ def to_mlflow(registry: Registry, name: str, store: str | Path, *, experiment: s
     ------
     ImportError
         If MLflow is not installed.
+    ValueError, OSError
+        If there is no such model, or the server refuses.
     """
     require("mlflow", needed_by="exporting to MLflow", extra="mlflow")
+    with hiding(str(store)):
+        return _logged(registry, name, str(store), experiment)
+
+
+def _logged(registry: Registry, name: str, store: str, experiment: str) -> str:
     from mlflow.tracking import MlflowClient
 
-    entry, client = registry.entry(name), MlflowClient(str(store))
+    entry, client = registry.entry(name), MlflowClient(store)
     found = client.get_experiment_by_name(experiment)
     owner = client.create_experiment(experiment) if found is None else found.experiment_id
     run = str(client.create_run(owner, run_name=name).info.run_id)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from paceline._address import is_address, shown
 from paceline._exit import wait_at_exit
 from paceline._require import require
 from paceline.datasets import Trace
@@ -110,6 +111,8 @@ def fit(
     require_predictor(predictor)
     fitted = copy.deepcopy(predictor)
     _check(hold_out, every, memory, device, precision)
+    if checkpoint is not None and is_address(str(checkpoint)):
+        raise ValueError(f"checkpoint must be a folder of this machine, got the address {shown(str(checkpoint))}")
     if checkpoint is not None and Path(checkpoint).exists() and not Path(checkpoint).is_dir():
         raise ValueError(f"checkpoint must be a folder, got the file {checkpoint}: name another place")
     if distributed:

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from paceline._address import is_address, shown
 from paceline._whole import written_whole
 from paceline.predictors import KINDS, FleetPredictor
 from paceline.training.card import card_of
@@ -45,6 +46,11 @@ class Registry:
     folder
         The folder; it is made when the first model is added.
 
+    Raises
+    ------
+    ValueError
+        If it is an address: the models of a store are used from a copy.
+
     Examples
     --------
     >>> import tempfile
@@ -61,6 +67,8 @@ class Registry:
     folder: Path
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if is_address(os.fspath(folder)):
+            raise ValueError(f"a registry must be a folder of this machine, got the address {shown(os.fspath(folder))}")
         object.__setattr__(self, "folder", Path(folder))
 
     @property
@@ -131,10 +139,12 @@ class Registry:
         Raises
         ------
         ValueError
-            If the name is taken or cannot name a folder.
+            If the name is taken or cannot name a folder of the registry.
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"a model's name must be letters, digits, '.', '_' and '-', got {name!r}")
+        if name.casefold() == INDEX:
+            raise ValueError(f"a model's name must not be {name!r}: the list of models is kept in a file of that name")
         with self._locked():
             return self._added(name, predictor, command, data, start, evaluation)
 
@@ -147,10 +157,13 @@ class Registry:
         start: str,
         evaluation: Evaluation | None,
     ) -> Entry:
-        index = self._index()
-        if name in index["models"]:
-            raise ValueError(f"there is a model {name!r} in {self.folder} already: take another name")
-        (self.folder / name).mkdir(parents=True, exist_ok=True)
+        index, place = self._index(), self.folder / name
+        # Some file systems know one name in small and in capital letters.
+        if same := [one for one in index["models"] if one.casefold() == name.casefold()]:
+            raise ValueError(f"there is a model {same[0]!r} in {self.folder} already: take another name")
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            raise ValueError(f"{place} is a file or leads elsewhere, and is never written into: take another name")
+        place.mkdir(parents=True, exist_ok=True)
         fitted_on = ", ".join(fact.name for fact in data[:100])
         file = save_model(predictor, self.folder / name / MODEL, fitted_on=fitted_on)
         entry = Entry(
@@ -206,7 +219,9 @@ class Registry:
         import fcntl
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOCK).open("w") as file:
+        # Never through a link: it would make, or lock, a file elsewhere.
+        handle = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        with os.fdopen(handle, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # closing the file, however the process ends, gives it back
             yield
 

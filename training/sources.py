@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from paceline._address import shown
 from paceline.datasets import Trace
 from paceline.datasets.columns import COLUMNS, MEASURED
 from paceline.datasets.readers.registry import jobs_of, read_job
@@ -201,7 +202,7 @@ class Source:
             return [(file.address, partial(stores.read, file)) for file in stores.files(str(name))]
         path = Path(name)
         if not path.exists():
-            raise FileNotFoundError(f"there is no file or folder {path}")
+            raise FileNotFoundError(f"there is no file or folder {shown(str(path))}")
         jobs = jobs_of(path, left_out=self._leave_out)
         return [(str(files[0]), partial(read_job, chosen, files)) for chosen, files in jobs]
 

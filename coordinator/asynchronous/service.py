@@ -15,7 +15,7 @@ from threading import Condition, Lock
 
 import numpy as np
 
-from paceline._whole import written_whole
+from paceline._whole import remove_leftovers, written_whole
 from paceline.coordinator.asynchronous.deck import Hand
 from paceline.coordinator.asynchronous.fleet import Stamp
 from paceline.coordinator.asynchronous.foresight.staleness import Sighting
@@ -213,6 +213,8 @@ class Service:
 
     def resume(self) -> bool:
         """Go on from the checkpoint, if there is one; return whether there was."""
+        if self.checkpoint is not None:
+            remove_leftovers(self.checkpoint)
         if self.checkpoint is None or not self.checkpoint.is_file():
             return False
         from safetensors import SafetensorError

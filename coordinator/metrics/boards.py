@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from paceline._printable import printable
+from paceline._printable import encodable, printable
 from paceline._require import require
 from paceline.coordinator import why
 from paceline.coordinator.iteration import Iteration
@@ -29,12 +29,18 @@ class Logging(Sink):
         if every < 1:
             raise ValueError(f"every must be at least 1 iteration, got {every}")
         self.every = every
-        self._next = 0
+        self._next = self._disagreed = 0
 
     def write(self, iteration: Iteration) -> None:
         """Log the iteration: a warning if the workers had used different plans, or drift begins."""
-        if not iteration.agreed:
-            logger.warning("iteration %d: the workers had different plans; the first's is used", iteration.index)
+        self._disagreed += not iteration.agreed
+        # A disagreement that lasts is told ever more rarely: the first time, the second, the fourth, ...
+        if not iteration.agreed and self._disagreed.bit_count() == 1:
+            logger.warning(
+                "iteration %d: the workers had different plans; the first's is used (so far %s)",
+                iteration.index,
+                why.count(self._disagreed, "time"),
+            )
         if iteration.plan.drift_began:
             logger.warning("iteration %d: %s", iteration.index, printable(iteration.plan.why))
         if iteration.plan.acted or iteration.index >= self._next:  # >= because numbers of short iterations may skip
@@ -90,14 +96,16 @@ class TensorBoard(Sink):
         """Write the scalars, and the reason as text where sizes changed or drift begins."""
         self._write(iteration.index, iteration.time, summary(iteration), iteration.workers, of_workers(iteration))
         if iteration.plan.acted or iteration.plan.drift_began:
-            self._writer.add_text("paceline/why", iteration.plan.why, iteration.index, walltime=iteration.time)
+            self._writer.add_text(
+                "paceline/why", encodable(iteration.plan.why), iteration.index, walltime=iteration.time
+            )
 
     def write_round(self, record: Round) -> None:
         """Write the scalars, and the reason as text where something happened."""
         numbers, rows = summary_of_round(record), of_workers_in_round(record)
         self._write(record.index, record.time, numbers, record.workers, rows)
         if record.acted:
-            self._writer.add_text("paceline/why", record.why, record.index, walltime=record.time)
+            self._writer.add_text("paceline/why", encodable(record.why), record.index, walltime=record.time)
 
     def close(self) -> None:
         """Write scalars that are still in memory."""
@@ -117,7 +125,7 @@ class TensorBoard(Sink):
                 self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
         for name, values_W in rows.items():
             for worker, value in zip(workers, values_W, strict=True):
-                self._writer.add_scalar(f"paceline_{name}/{worker}", value, step, walltime=when)
+                self._writer.add_scalar(f"paceline_{name}/{encodable(worker)}", value, step, walltime=when)
 
 
 logger = logging.getLogger("paceline.metrics")

@@ -19,6 +19,10 @@ LARGEST = 10**300
 LONGEST = 1 << 22
 """Bytes of the longest line that is parsed: enough for 50,000 workers, and parsing takes at most 100 times as much."""
 
+KNOWN_BYTES = 1 << 12
+"""Bytes of a file's first line, which names the workers, and before the place that was read up to, where lines tell
+their time: by them a file is known again."""
+
 
 class GrowingFile(Generic[Kept]):
     """Reads a file of JSON lines as it grows; what a line means is up to classes that inherit from this.
@@ -68,7 +72,7 @@ class GrowingFile(Generic[Kept]):
             If the file is not the record of a run, or has a later version.
         """
         before = self._count
-        if self.path.stat().st_size < self._offset:  # shorter than before: another run overwrote the file
+        if self._is_another_file():
             self._restart()
             before = 0
         for text in self._new_lines():
@@ -94,8 +98,16 @@ class GrowingFile(Generic[Kept]):
     def _restart(self) -> None:
         self._offset = self._count = self.skipped = self.lost = 0
         self._lines: deque[Kept] = deque(maxlen=self.keep)
+        self._begin = self._end = b""
         self._begun = self._in_long_line = False
         self._fleet: tuple[str, ...] | None = None
+
+    def _is_another_file(self) -> bool:
+        """Return whether what was read first and last is not there any more: another run has taken the file's place."""
+        with self.path.open("rb") as file:
+            begin = file.read(len(self._begin))
+            file.seek(self._offset - len(self._end))
+            return (begin, file.read(len(self._end))) != (self._begin, self._end)
 
     def _new_lines(self) -> Iterator[bytes]:
         """Yield each whole line after the offset and move the offset behind it; of a line too long only its start."""
@@ -104,6 +116,8 @@ class GrowingFile(Generic[Kept]):
             # Never the rest of the file at once: a file without a line break may be larger than the memory.
             while (text := file.readline(LONGEST)).endswith(b"\n") or len(text) == LONGEST:
                 self._offset += len(text)
+                self._begin = self._begin or text[:KNOWN_BYTES]
+                self._end = (self._end + text)[-KNOWN_BYTES:]
                 goes_on, self._in_long_line = self._in_long_line, not text.endswith(b"\n")
                 if not goes_on:
                     yield b"..." if self._in_long_line else text

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from paceline._printable import encodable
 from paceline._require import require
 from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.metrics.sink import (
@@ -93,7 +94,7 @@ class Prometheus(Sink):
             metrics.gauges[name].set(value)
         for name, values_W in rows.items():
             for worker, value in zip(workers, values_W, strict=True):
-                metrics.of_workers[name].labels(worker).set(value)
+                metrics.of_workers[name].labels(encodable(worker)).set(value)
         return metrics
 
     def _registered(self, family: Family) -> _Metrics:

@@ -244,7 +244,6 @@ class Balance(Passes):
             self._usual_sums = max(self._usual_sums, self._sums_since)
         self._sums_since, self._reported = 0, False
         self._finish()
-        self._planning.hand_over()
 
     def _after_sum(self) -> None:
         """Send what was measured, once in an iteration.
@@ -301,6 +300,9 @@ class Balance(Passes):
             return
         if not rows.together:
             self._planning.settle(rows, self._index)
+            self._planning.learn(rows)
+        self._planning.hand_over()
+        if not rows.together:  # whatever each rank would plan from the same state, all go on with the first one's sizes
             self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
         self._look_at_losses(rows)
         self._look_at_process()

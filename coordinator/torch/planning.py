@@ -71,6 +71,7 @@ class Planning:
         self._exchange = exchange
         self._workers = tuple(workers)
         self._drivers_before = np.full((len(workers), drivers), np.nan)
+        self._settled = self._settled_before = False  # at this exchange, and at the one before
         self._begin()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
@@ -107,11 +108,14 @@ class Planning:
         places = rows.places(dealt=rows.agreed)  # other plans deal other batches
         if not (places == places[0]).all():
             raise RuntimeError(audit.apart(self.balancer.workers, places))
-        logger.warning(
-            "The ranks did not agree on the sizes of iteration %d: all go on with those of the first. A few samples of "
-            "that iteration came twice or not at all. Do the ranks run on different hardware or libraries?",
-            iteration,
-        )
+        self._settled = True
+        if not self._settled_before:  # while it lasts, batches are those of the first rank: there is nothing new to say
+            logger.warning(
+                "The ranks did not agree on the sizes of iteration %d: as long as they do not, all go on with those of "
+                "the first. A few samples of that iteration came twice or not at all, and none of those after it. Do "
+                "the ranks run on different hardware or libraries?",
+                iteration,
+            )
         self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
         if self.work is not None:
             self.work.load_state_dict(self._exchange.from_first(self.work.state_dict()))
@@ -120,6 +124,7 @@ class Planning:
 
     def learn(self, rows: RankReports) -> None:
         """Learn from the reports of an iteration, and plan the next."""
+        self._settled_before, self._settled = self._settled, False
         if self.work is not None:
             rows = self._in_work(rows, self.work)
         before_WD, now_WD = (self._drivers_before, rows.drivers_WD) if self._drivers_before.size else (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,11 +138,13 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
 
 
 def _checked_header(path: Path) -> list[str]:
-    """Refuse a header that is none: every column costs a millisecond, so a long one would cost minutes."""
+    """Refuse a header that is none, as every column costs a millisecond, or that names two columns alike."""
     first = head(path)
     header = header_of(first)
     if (columns := len(header)) > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
         raise ValueError(f"the header has {columns} columns or more; at most {MOST_COLUMNS}, within 64 kB, are read")
+    if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
+        raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
     return header
 
 

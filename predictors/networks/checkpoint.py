@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from paceline._arrays import Array
-from paceline._whole import written_whole
+from paceline._whole import remove_leftovers, written_whole
 from paceline.predictors.networks import processes
 
 FILE = "training.safetensors"
@@ -66,6 +66,7 @@ class Saved:
         self._last = time.monotonic()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(folder / FILE)
 
     def due(self) -> bool:
         """Whether it is time for the next checkpoint."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._require import require
-from paceline._whole import written_whole
+from paceline._whole import remove_leftovers, written_whole
 from paceline.coordinator import why
 from paceline.coordinator.federated.balancer import FederatedBalancer
 from paceline.coordinator.federated.flower.grid import TimedGrid
@@ -181,6 +181,8 @@ class BalancedStrategy:
                     f"{key!r} in strategy.start"
                 )
         self.balancer = FederatedBalancer(batch=batch, local_steps=steps, **self.options)
+        if self.state is not None:
+            remove_leftovers(self.state)
         if self.state is not None and self.state.is_file():
             self.balancer.load_state_dict(_read(self.state))
             logger.info("resumed after %s from %s", why.count(self.balancer.rounds, "round"), self.state)

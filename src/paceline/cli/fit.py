@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from paceline._address import shown
 from paceline._printable import printable
 from paceline.cli.show import err, out
 
@@ -130,13 +131,12 @@ def _add(
     from paceline.cli import sources
     from paceline.eval.evaluation import evaluation
     from paceline.training.registry import Registry
-    from paceline.training.stores import without_secret
 
     with err.status("evaluating ..."):
         measured = evaluation(fitted, sources.traces(evaluate_on, "held-out"), fitted_on=source.facts)
     # On the model's card: as it can be typed again, without the secret of a store.
-    command = shlex.join(["paceline", *map(without_secret, sys.argv[1:])])
-    Registry(registry).add(name, fitted, command=command, data=source.facts, start=start, evaluation=measured)
+    command = shlex.join(["paceline", *map(shown, sys.argv[1:])])
+    Registry(registry).add(name, fitted, command=command, data=source.facts, start=shown(start), evaluation=measured)
 
 
 def tune(

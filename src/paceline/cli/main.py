@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from paceline._address import without_secrets
 from paceline._printable import printable
 from paceline.cli.collect import collect
 from paceline.cli.data import data_app
@@ -159,7 +160,10 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError, RuntimeError) as error:
-        lines = "\n".join(map(printable, str(error).split("\n")))  # an example in an error keeps its lines
+        said = str(error)
+        for argument in sys.argv[1:]:  # any of them may be an address that holds a secret
+            said = without_secrets(said, argument)
+        lines = "\n".join(map(printable, said.split("\n")))  # an example in an error keeps its lines
         err.print(f"[bold red]error:[/] {escape(lines)}", soft_wrap=True, highlight=False)
         sys.exit(2)
 

@@ -9,6 +9,7 @@ import typer
 from rich.markdown import Markdown
 from rich.markup import escape
 
+from paceline._address import shown
 from paceline._printable import printable
 from paceline.cli.show import err, out, print_rows
 
@@ -118,7 +119,7 @@ def models_export(
 
     models = Registry(registry)
     if mlflow:
-        out.print(f"logged as run {to_mlflow(models, name, target)} of {escape(target)}")
+        out.print(f"logged as run {to_mlflow(models, name, target)} of {escape(shown(target))}")
     else:
         out.print(f"written to {escape(str(to_folder(models, name, target)))}")
 

@@ -1,0 +1,93 @@
+"""Temporary files of processes that were killed while they wrote: the next start removes them, and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from fit_cases import QUICK, wavy
+
+from paceline._whole import remove_leftovers, written_whole
+from paceline.coordinator.asynchronous.deck import Deck
+from paceline.coordinator.asynchronous.optimiser import SGD
+from paceline.coordinator.asynchronous.schemes import scheme
+from paceline.coordinator.asynchronous.server import Server
+from paceline.coordinator.asynchronous.service import Service
+from paceline.predictors import NARX
+from paceline.training import fit
+
+WRITES = """
+import sys, time
+from paceline._whole import written_whole
+with written_whole(sys.argv[1]) as temporary:
+    temporary.write_bytes(b"half")
+    print("written", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def writer():
+    """Start a process that is in the middle of writing a file; it ends with the test."""
+    started = []
+
+    def start(path):
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-c", WRITES, str(path)]
+        started.append(subprocess.Popen(command, env=environ, stdout=subprocess.PIPE))
+        assert started[-1].stdout.readline() == b"written\n"
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def killed(process):
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path, writer):
+    path = tmp_path / "state [1].npz"
+    others = [tmp_path / name for name in (".state [1].npz", ".state [1].npz.abcdefgh", ".other.paceline-abcdefgh")]
+    for other in others:
+        other.write_bytes(b"mine")
+    dead, living = writer(path), writer(path)
+    killed(dead)
+    assert len(list(tmp_path.iterdir())) == len(others) + 2
+    remove_leftovers(path)
+    (left,) = set(tmp_path.iterdir()) - set(others)
+    assert left.read_bytes() == b"half"
+    killed(living)
+    remove_leftovers(path)
+    assert set(tmp_path.iterdir()) == set(others)
+
+
+def test_a_fit_removes_what_a_killed_one_left_of_its_checkpoint(tmp_path, writer):
+    narx = NARX(lags=3, hidden=4, training=QUICK)
+    fit(narx, [wavy(0)], checkpoint=tmp_path)
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    for file in files:
+        killed(writer(file))
+    fit(narx, [wavy(0)], checkpoint=tmp_path)
+    assert files
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == files
+
+
+def test_a_server_removes_what_a_killed_one_left_of_its_checkpoint(tmp_path, writer):
+    killed(writer(tmp_path / "server.safetensors"))
+    server = Server(np.zeros(2), SGD(0.1), scheme("asp", 2), Deck(8, epochs=1), batch=4, workers="ab")
+    Service(server, checkpoint=tmp_path / "server.safetensors").resume()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_is_written_while_leftovers_are_removed_beside_it(tmp_path):
+    with written_whole(tmp_path / "a") as temporary:
+        temporary.write_text("all of it")
+        remove_leftovers(tmp_path / "a")
+    assert (tmp_path / "a").read_text() == "all of it"
