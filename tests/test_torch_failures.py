@@ -288,7 +288,11 @@ def test_drivers_sampled_at_the_end_of_an_iteration_are_those_of_now_and_then_of
     assert (before[1:], now) == (other[0][1:], other[1])
     assert np.isnan(before[0]).all()
     assert before[1:] == now[:-1]
-    assert now == [[[step], [100 + step]] for step in range(1, 21)]
+    counts = np.array(now)[..., 0] - [0, 100]  # how often each rank's driver had been sampled
+    assert (counts[0] == 1).all()
+    # A driver that takes long, for iterations as short as these, serves for several.
+    assert set(np.diff(counts, axis=0).ravel()) <= {0, 1}
+    assert (counts[-1] > 5).all()
 
 
 def test_an_attached_model_can_be_copied(ranks):
