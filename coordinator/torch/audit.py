@@ -87,6 +87,36 @@ BESIDE = (
     'DistributedDataParallel and attach them too, or use attach(..., weigh="loss") and balance.scale(loss).'
 )
 
+DISORDERED = (
+    "A batch is computed after one that was fetched later. The gradients are those of equal batches where all ranks "
+    "compute them in the same order, and nowhere else."
+)
+
+FOREIGN = (
+    "The model was given {rows} rows in training, which the balanced loader did not hand out. Their gradients are "
+    "weighed by the number of rows on each rank: right for the mean over all rows where steps on them come beside those "
+    "on the loader's batches. A step that has them in place of a batch, or mixed with one, is so only once the ranks "
+    'have exchanged their next reports. With other losses use attach(..., weigh="loss") and balance.scale().'
+)
+
+UNSEEN = (
+    "The model was given {rows} rows in training, in which no batch of the balanced loader can be seen. Losses are "
+    "weighed as if batches were computed in the order in which they were fetched."
+)
+
+GUESSED = (
+    "Several batches are in use at once (fetched ahead, computed again or skipped), and the data that the model is given "
+    "does not tell which it is, as copies and what is computed from a batch do not. It is taken for the {which} one: "
+    "gradients of another have a wrong weight. Fetch the next batch after the last forward pass over this one, or give "
+    "the model what the loader handed out."
+)
+
+BESIDE_A_BATCH = (
+    "The model was given {rows} rows beside a batch, which look like samples, and which the balanced loader did not hand "
+    "out. Their gradients weigh by this rank's share of the batch. If the loss has terms of them, use "
+    'attach(..., weigh="loss"), and balance.scale() for the terms of the balanced batch alone.'
+)
+
 
 class LossKind:
     """Finds out from gradients of unequal batches whether the loss is of the kind that the weighting assumes.

@@ -81,7 +81,6 @@ class Balance(Passes):
         self._covariates: list[float] = []
         self._next_sample = 0.0
         self._models: list[torch.nn.Module] = []
-        self._weightings: list[Weighting] = []
         self._thread = threading.get_ident()
         self._mixes = False
         self._exchanges = 0
@@ -131,10 +130,6 @@ class Balance(Passes):
         """Whether it was taken off."""
         return not self._end.alive
 
-    def unsummed(self) -> list[torch.nn.Module]:
-        """Return the models whose gradients, if they have any, are those of this rank alone."""
-        return [weighting.model for weighting in self._weightings if weighting.alone]
-
     def audits(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether it is time to look at what an optimiser steps: once, and not while batches are equal."""
         if not self._looked or self.weigh not in ("gradients", "sum") or optimizer in self._audited:
@@ -146,26 +141,6 @@ class Balance(Passes):
         """Balance a further model that trains on the same batches; :func:`attach` calls it."""
         self._models.append(model)
         self._weightings.append(Weighting(model, self, self._exchange))
-
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.
-
-        It is the weight of the last batch of the loader that the model was given.
-
-        Raises
-        ------
-        RuntimeError
-            If the gradients are weighed already, as they are unless ``attach`` was told ``weigh="loss"``.
-        """
-        if self.weigh != "loss":
-            raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")')
-        if not self._unscaled:
-            for weighting in self._weightings:
-                weighting.trains()
-        if self._batch_turn is None:
-            raise RuntimeError("scale() needs a forward pass of the attached model before it")
-        self._unscaled = False
-        return loss * (self._batch_turn.share * self._loader.world_size)
 
     def accumulating(self) -> AbstractContextManager[object]:
         """Return the context for a forward and backward pass of a loader with ``micro_batch=``.

@@ -8,6 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,13 @@ from paceline.coordinator.torch.clock import Clock
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.reports import LEAST
 from paceline.coordinator.torch.weighing.dealt import Dealt
-from paceline.coordinator.torch.weighing.handed import FAR_AHEAD, Handed, Turn
+from paceline.coordinator.torch.weighing.graph import Pass, behind, number_now
+from paceline.coordinator.torch.weighing.handed import FAR_AHEAD, Handed, Seen, Turn
+from paceline.coordinator.torch.weighing.hooks import tensors_in
 from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
-from paceline.coordinator.torch.weighing.sight import Sight, lengths
-from paceline.coordinator.torch.weighing.terms import Items
+from paceline.coordinator.torch.weighing.sight import Sight
+from paceline.coordinator.torch.weighing.terms import Items, checked_terms
+from paceline.coordinator.torch.weighing.weighting import Weighting
 
 TINY = 1e-300
 """A gradient of which even the logarithm is finite."""
@@ -49,7 +53,7 @@ class Passes(ABC):
         self._loader = loader
         self._costs = loader.coefficients is not None
         self._clock = clock
-        self._handed = Handed(loader.rank, loader.global_batch)
+        self._handed = Handed(loader.rank, loader.global_batch, counts=self.adds_parts, behind=behind)
         self._losses = audit.LossKind(weigh)
         self._micro_batch = loader.micro_batch
         self._index = -1
@@ -58,8 +62,8 @@ class Passes(ABC):
         self._foreign = False
         self._fresh = False
         self._looks = False
-        self._unscaled = False
-        self._batch_turn: Turn | None = None
+        self._scaled_before = 0  # by autograd's numbers, as those of passes
+        self._weightings: list[Weighting] = []
         self._taken = self._computed = 0  # batches of the loop under way, and those that a model was given
         # The thread's own time: by the clock, what the network does for the gradients meanwhile would count as ours.
         self._spent = 0.0
@@ -91,7 +95,7 @@ class Passes(ABC):
         known = self._loader.dealt
         dealt = known if known.sizes is sizes_W else Dealt.plain(sizes_W, self._loader.rank)
         if self._count is not None:
-            terms = _checked_terms(self._count(batch))
+            terms = checked_terms(self._count(batch))
             dealt = replace(dealt, weight=1.0 if self.weigh == "sum" else terms, part=terms, whole=1.0)
         self._handed.add(sizes_W, dealt, batch)
         self._taken += 1
@@ -107,37 +111,97 @@ class Passes(ABC):
 
     # -- in the model's hooks ----------------------------------------------------------------------------------------
 
-    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
+    def look(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:
+        """Return what the inputs of a forward pass show of its batch."""
+        return self._handed.look(args, kwargs)
+
+    def given(self, one: Pass, sight: Sight) -> Turn:
         """Find out which batch a model is given, and start the clock if it is a new one.
 
         ``sight`` is how this model's batches can be seen, found out at its first.
         """
         began = time.thread_time()
-        rows, second = lengths(args, kwargs)
-        turn = self._handed.given(rows, second, sight, [*args, *kwargs.values()])
-        if turn.fresh:
-            self._require_scaled()
-            self._fresh = self._unscaled = True
-            self._looks = not (self._costs or self.adds_parts) and self._losses.wants(self._handed.sizes)
+        handed, seen = self._handed, one.seen
+        turn = handed.given(seen, sight)
+        if handed.fresh:
+            self._fresh = True
+            self._looks = not (self._costs or self.adds_parts) and self._losses.wants(handed.sizes)
             self._micro_batches += 1
             self._computed += 1
             counts = turn.total >= LEAST * self._loader.global_batch
             self._clock.forward(turn.samples, counts=counts, features=turn.features)
-        self._foreign = self._foreign or self._handed.disordered
-        if turn.known:
-            self._batch_turn = turn
-        elif self.adds_parts:
-            raise RuntimeError(
-                f"the model was given {rows[0] if rows else 'unknown'} rows in training, which the balanced loader did "
-                "not hand out, and with attach(..., items=) their number of loss terms is not known"
-            )
-        else:
-            self._foreign = True
-            if turn.fresh:  # in a form in which it cannot be seen: it is the next in order, which is warned about
-                self._batch_turn = replace(turn, share=self._handed.weight)
-        self._say_what_is_unseen(turn, rows)
+        one.doubt = self._doubt(turn, seen.rows)
         self._spent += time.thread_time() - began
         return turn
+
+    def noted(self, turn: Turn, inputs: Sequence[Any], output: Any) -> None:
+        """Remember what a model was given of a batch, and made of it; look at the gradients of its output."""
+        self._handed.note(turn, inputs)
+        self._handed.note(turn, output, made=True)
+        if self._wants_look():
+            for tensor in tensors_in(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(partial(self._look, turn=turn))
+
+    def trained(self, passes: Sequence[Pass]) -> None:
+        """Refuse or warn of passes whose gradients are about to be computed, if their weight is not certain."""
+        known = [one for one in passes if one.turn is not None and one.turn.known]
+        if self.weigh == "loss" and known and not any(one.scaled or one.begin < self._scaled_before for one in passes):
+            raise RuntimeError(
+                'attach(..., weigh="loss") needs balance.scale(loss) before backward(): without it ranks with few '
+                "samples count as much as those with many"
+            )
+        for one in passes:
+            if one.turn is not None and not one.turn.known:
+                self._foreign = True
+                if self.adds_parts:
+                    raise RuntimeError(
+                        f"the model was given {one.turn.samples} rows in training, which the balanced loader did not "
+                        "hand out, and with attach(..., items=) their number of loss terms is not known"
+                    )
+            for about, sentence in one.doubt:
+                self._foreign = self._foreign or about == "disordered"
+                self.warn(about, sentence)
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.
+
+        It is the weight of the batch that the loss was computed from. A loss that no attached model took part in gets
+        that of the last batch of the loader that one was given.
+
+        Raises
+        ------
+        RuntimeError
+            If the gradients are weighed already, as they are unless ``attach`` was told ``weigh="loss"``; or if the
+            loss is one of two batches.
+        """
+        if self.weigh != "loss":
+            raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")')
+        passes = [] if loss.grad_fn is None else behind([loss])
+        known: dict[float, Turn] = {}
+        for one in passes:
+            if (owner := one.owner()) in self._weightings:
+                turn = owner.settle(one)
+                one.scaled = True
+                if turn is not None and turn.known:
+                    known[turn.share] = turn
+        if len(known) > 1:
+            raise RuntimeError(
+                "the loss given to balance.scale() is of two batches, which weigh "
+                f"{' and '.join(f'{share:.3g}' for share in known)} on this rank: scale the loss of each by itself"
+            )
+        if not passes:  # a weight that is asked for by itself
+            for weighting in self._weightings:
+                weighting.trains()
+            self._scaled_before = number_now()
+        turn_now = next(iter(known.values()), None) or self._handed.turn
+        if turn_now is None:
+            raise RuntimeError("scale() needs a forward pass of the attached model before it: call model(x)")
+        return loss * (turn_now.share * self._loader.world_size)
+
+    def unsummed(self) -> list[torch.nn.Module]:
+        """Return the models whose gradients, if they have any, are those of this rank alone."""
+        return [weighting.model for weighting in self._weightings if weighting.alone]
 
     def work_of(self, turn: Turn) -> float:
         """Return what this rank's samples of a turn cost, in average samples."""
@@ -145,7 +209,7 @@ class Passes(ABC):
         assert coefficients is not None, "its samples have costs"
         return float(sum(part * each for part, each in zip(turn.features, coefficients.tolist(), strict=True)))
 
-    def look(self, gradient: torch.Tensor, turn: Turn) -> None:
+    def _look(self, gradient: torch.Tensor, turn: Turn) -> None:
         """Note how large the gradients of the rank's rows are, all together."""
         if self._wants_look() and gradient.dim() and gradient.shape[0] % turn.samples == 0:
             self._log_norm = math.log(max(float(gradient.abs().mean()) * turn.samples, TINY))
@@ -153,9 +217,9 @@ class Passes(ABC):
     def _wants_look(self) -> bool:
         return self._fresh and self._looks and math.isnan(self._log_norm)
 
-    def ready(self, gradients: torch.Tensor | None) -> Any:
+    def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> Any:
         """Stop the clock: this rank's last gradients are ready."""
-        if self._micro_batch and self._batch_turn is not None and not self._batch_turn.last:
+        if self._micro_batch and turn is not None and not turn.last:
             raise RuntimeError(audit.SUMMED_TOO_EARLY)
         began = time.thread_time()
         waiting = self._clock.ready()
@@ -167,7 +231,6 @@ class Passes(ABC):
     def sent(self) -> None:
         """Note that gradients were handed to the network, and count the step if it had a new batch."""
         if self._fresh:
-            self._require_scaled()
             self._fresh, self._micro_batches = False, 0
             self._index += 1
             self._unreported += 1
@@ -180,12 +243,12 @@ class Passes(ABC):
     def backward_ended(self) -> None:
         """Do all three for a model whose gradients nobody sums in a hook, after its step's last backward pass."""
         if self._micro_batches >= self._loader.accumulate and self._steps_end:
-            self.summed(self.ready(None))
+            self.summed(self.ready(None, None))
             self.sent()
 
     def wait_begins(self) -> None:
         """Stop the clock: a collective waits for other ranks."""
-        if self.weigh in ("gradients", "sum") and self._fresh and torch._C._current_graph_task_id() != -1:
+        if self.weigh in ("gradients", "sum") and any(weighting.in_backward for weighting in self._weightings):
             raise RuntimeError(audit.COLLECTIVE_IN_BACKWARD)
         self._clock.wait_begins()
 
@@ -195,40 +258,24 @@ class Passes(ABC):
 
     # -- what would be silently wrong ------------------------------------------------------------------------------
 
-    def _require_scaled(self) -> None:
-        if self.weigh == "loss" and self._unscaled:
-            raise RuntimeError(
-                'attach(..., weigh="loss") needs balance.scale(loss) before backward(): without it ranks with few '
-                "samples count as much as those with many"
-            )
-
-    def _say_what_is_unseen(self, turn: Turn, rows: Sequence[int]) -> None:
-        if self._handed.disordered:
-            self.warn(
-                "disordered",
-                "A batch is computed after one that was fetched later. The gradients are those of equal batches where "
-                "all ranks compute them in the same order, and nowhere else.",
-            )
-        if not turn.known and self.weigh == "gradients":
-            self.warn(
-                "rows",
-                f"The model was given {rows[0] if rows else 'unknown'} rows in training, which the balanced loader did "
-                "not hand out. Their gradients are weighed by the number of rows on each rank: right for the mean over "
-                'all rows, and for nothing else. With other losses use attach(..., weigh="loss") and balance.scale().',
-            )
-        elif turn.fresh and not turn.known and self.weigh == "loss":
-            self.warn(
-                "unseen",
-                f"The model was given {rows[0] if rows else 'unknown'} rows in training, in which no batch of the "
-                "balanced loader can be seen. Losses are weighed as if batches were computed in the order in which "
-                "they were fetched.",
-            )
-        elif self._handed.guessed:
-            self.warn(
-                "order",
-                "Batches are fetched ahead or skipped, and the data that the model is given does not tell which it is: "
-                "they are taken to be computed in the order in which they were fetched, none left out.",
-            )
+    def _doubt(self, turn: Turn, rows: Sequence[int]) -> Sequence[tuple[str, str]]:
+        """Return what to warn of once gradients of a pass are computed: subjects and sentences."""
+        handed = self._handed
+        if self.weigh == "none" or (turn.known and not (handed.disordered or handed.guessed or handed.beside)):
+            return ()
+        found = []
+        number = rows[0] if rows else "unknown"
+        if handed.disordered:
+            found.append(("disordered", audit.DISORDERED))
+        if not turn.known and self.weigh == "loss":
+            found += [("unseen", audit.UNSEEN.format(rows=number))] * handed.fresh
+        elif not turn.known:
+            found.append(("rows", audit.FOREIGN.format(rows=number)))
+        elif handed.guessed:
+            found.append(("order", audit.GUESSED.format(which="next" if handed.fresh else "last")))
+        if handed.beside:
+            found.append(("beside", audit.BESIDE_A_BATCH.format(rows=handed.beside)))
+        return found
 
     def _say_what_is_skipped(self) -> None:
         """Warn of a loop that trains on the lesser part of its batches; one that trains on none looks at data only."""
@@ -245,10 +292,3 @@ class Passes(ABC):
         if about not in self._warned:
             self._warned.add(about)
             warnings.warn(sentence, BalanceWarning, stacklevel=3)
-
-
-def _checked_terms(counted: Any) -> float:
-    terms = float(counted)
-    if not 0 <= terms < math.inf:
-        raise ValueError(f"items must return a finite number that is not negative for every batch, got {terms:g}")
-    return terms

@@ -181,7 +181,7 @@ def batches_that_are_skipped(job):
             step(model, optimizer, batch)
 
 
-@warned("which the balanced loader did not hand out", although_exact=True)
+@exact
 def the_loader_in_a_cycle(job):
     """Every batch comes again and again, long after it has become known that the loop takes no other data."""
     model, loader, optimizer = begun(job)

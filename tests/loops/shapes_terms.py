@@ -88,11 +88,17 @@ def a_loader_of_ones_own_whose_gradients_are_summed_every_time(job):
         masked_loss(model(inputs), labels).backward()
 
 
-@refused("two batches were taken before the first went into the model")
+@exact
 def a_loader_of_ones_own_that_is_read_ahead(job):
     model, loader = job.ddp(job.network()), job.own_loader(Sequences())
-    batches = iter(job.terms(model, loader, items=count))
-    next(batches), next(batches)
+    batches, optimizer = iter(job.terms(model, loader, items=count)), job.sgd(model)
+    batch = next(batches)
+    while batch is not None:
+        following = next(batches, None)
+        optimizer.zero_grad()
+        masked_loss(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+        batch = following
 
 
 @refused("how many terms has the loss of this batch?")
@@ -100,7 +106,7 @@ def a_loader_of_ones_own_whose_terms_nobody_says(job):
     model, loader = job.ddp(job.network()), job.own_loader(Sequences())
     job.terms(model, loader, items="said")
     for inputs, _, _ in loader:
-        model(inputs)
+        model(inputs).sum().backward()
 
 
 @refused("got a DataLoader, whose batches are fixed, by its batch_sampler too")
@@ -192,4 +198,4 @@ def rows_from_elsewhere_beside_counted_terms(job):
     job.attach(model, loader, items=lambda batch: len(batch[0]))
     for inputs, targets, _ in loader:
         mse(model(inputs), targets).backward()
-        model(torch.zeros(101, 6, dtype=torch.float64))
+        model(torch.zeros(101, 6, dtype=torch.float64)).sum().backward()

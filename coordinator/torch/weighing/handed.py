@@ -1,32 +1,42 @@
 """Which of the loader's batches a forward pass was given, found from its inputs. Axis: W ranks.
 
-A loop may fetch the next batch before it computes the last, skip one, or train on data from elsewhere. So the weight of
-a gradient follows from the inputs of the model, never from the batch that the loader handed out last. Inputs that lie
-in the memory of a batch are recognised by it, all others, such as copies on another device, by their sizes.
+A loop may fetch the next batch before it computes the last, skip one, compute one again, or train on data from
+elsewhere. So the weight of a gradient follows from the inputs of the model, never from the batch that the loader handed
+out last. Inputs made by a model of the same batch, or that lie in memory of a batch or of what a model was given of it
+before, are recognised; all others, such as copies on another device, are told by their sizes. Where that leaves a
+choice, it is said.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from paceline._arrays import Sizes
 from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.torch.weighing.hooks import tensors_in
-from paceline.coordinator.torch.weighing.sight import Sight
+from paceline.coordinator.torch.weighing.sight import Sight, lengths
+
+if TYPE_CHECKING:
+    from paceline.coordinator.torch.weighing.graph import Pass
 
 FAR_AHEAD = 64
-"""Most batches that a loop may fetch before it computes the first; the oldest of a longer queue are forgotten."""
+"""Most batches that are remembered, computed or not: the oldest are forgotten."""
+
+Place = tuple[int, int, "weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor]"]
+"""Where a tensor lies in memory, from first to last byte; who owns that memory, and the tensor itself."""
+
+Shown = tuple[int, torch.dtype, torch.Size]
+"""Address, data type and shape of an input; the address is 0 if it has none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Turn:
-    """One forward pass in training.
+    """What a forward pass in training weighs.
 
     Parameters
     ----------
@@ -37,9 +47,7 @@ class Turn:
     total
         Samples of all ranks in the loader's batch.
     known
-        Whether the inputs are a batch of the loader.
-    fresh
-        Whether it is the first pass over a batch of the loader.
+        Whether the inputs are a batch of the loader. All passes over one batch have one turn.
     part
         Its share of this global batch alone: those of all ranks sum to 1 where all went as planned.
     whole
@@ -54,15 +62,80 @@ class Turn:
     share: float
     total: int
     known: bool
-    fresh: bool
-    part: float = field(repr=False)
-    whole: float = field(default=1.0, repr=False)
-    features: tuple[float, ...] = field(default=(), repr=False)
-    last: bool = field(default=True, repr=False)
+    part: float
+    whole: float = 1.0
+    features: tuple[float, ...] = ()
+    last: bool = True
+
+
+class Batch:
+    """A batch that was handed out, and where its tensors lie, as long as they exist.
+
+    Parameters
+    ----------
+    dealt
+        What the loader knows of it.
+    rank
+        This rank.
+    number
+        Its place in the order of handing out.
+    batch
+        The batch itself, which is not kept.
+
+    Attributes
+    ----------
+    places, later
+        Where its tensors lie; and those that models were given of it, or made of it.
+    firsts
+        Those by which one tells that it may be computed again: its tensors, and the first that each model was given.
+    computed, recognised
+        Whether a model was given it, and whether it was recognised then.
+    """
+
+    __slots__ = ("computed", "dealt", "firsts", "later", "number", "own", "places", "recognised", "turn")
+
+    def __init__(self, dealt: Dealt, rank: int, number: int, batch: object) -> None:
+        self.dealt, self.number = dealt, number
+        self.own = dealt.own(rank)
+        total = sum(dealt.sizes.tolist())  # plain numbers: a call of numpy costs more than the sum of a fleet
+        about = (dealt.part, dealt.whole, dealt.features, dealt.last)
+        self.turn = Turn(self.own, dealt.weight, total, True, *about)
+        self.computed = self.recognised = False
+        self.places = places_of(batch)
+        self.later: list[Place] = []
+        self.firsts = list(self.places)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is left of it that a further pass could be given."""
+        return all(place[3]() is None for place in self.firsts)
+
+
+@dataclass(eq=False, slots=True)
+class Seen:
+    """What the inputs of a forward pass show of its batch.
+
+    Parameters
+    ----------
+    tensors
+        What is seen of each tensor.
+    rows, second
+        Lengths of the inputs, the likeliest first, and of their second axes.
+    batch
+        The batch that they were recognised as.
+    through
+        The passes that made some of them.
+    """
+
+    tensors: Sequence[Shown]
+    rows: Sequence[int]
+    second: Sequence[int]
+    batch: Batch | None
+    through: Sequence[Pass] = ()
 
 
 class Handed:
-    """The batches that the loader has handed out and that the models of this rank have not seen yet.
+    """The batches that the loader has handed out.
 
     Parameters
     ----------
@@ -70,6 +143,20 @@ class Handed:
         This rank.
     global_batch
         Samples of all ranks in a full batch.
+    counts
+        Whether terms of every batch are counted, so that batches of equal weight are not alike.
+    behind
+        Returns the passes that made tensors.
+
+    Attributes
+    ----------
+    fresh
+        Whether the newest pass is the first over its batch.
+    guessed, disordered
+        Whether it could have been given another batch as well, and whether its batch was handed out before one that was
+        computed earlier.
+    beside
+        Rows that it was given beside the batch, which look like samples; 0 if there are none.
 
     Examples
     --------
@@ -80,101 +167,153 @@ class Handed:
     >>> handed.add(np.array([8, 4]))
     >>> handed.add(np.array([3, 9]))
     >>> sight = Sight()
-    >>> handed.given([8], [], sight).share.__round__(3), handed.given([3], [], sight).share
-    (0.667, 0.25)
+    >>> [handed.given(handed.look([torch.zeros(rows, 2)]), sight).share.__round__(3) for rows in (8, 3)]
+    [0.667, 0.25]
 
     Data from elsewhere is weighted by its rows:
 
-    >>> handed.given([5], [], sight)
-    Turn(samples=5, share=0.4166666666666667, total=12, known=False, fresh=False)
+    >>> handed.given(handed.look([torch.zeros(5, 2)]), sight).share.__round__(3), handed.fresh
+    (0.417, False)
     """
 
-    def __init__(self, rank: int, global_batch: int) -> None:
-        self.rank = rank
-        self.global_batch = global_batch
-        self._waiting: deque[_Batch] = deque(maxlen=FAR_AHEAD)
-        self._current: _Batch | None = None
-        self._added = self._newest = 0
-        self.guessed = self.disordered = False
-        """Whether the newest pass could have had another batch that is waiting, and whether its batch came after one
-        that was handed out later."""
+    def __init__(
+        self,
+        rank: int,
+        global_batch: int,
+        *,
+        counts: bool = False,
+        behind: Callable[[Sequence[torch.Tensor]], Sequence[Pass]] = lambda tensors: (),
+    ) -> None:
+        self.rank, self.global_batch, self.counts, self.behind = rank, global_batch, counts, behind
+        self._batches: list[Batch] = []
+        self._current: Batch | None = None
+        self._added = self._newest = self.beside = 0
+        self.fresh = self.guessed = self.disordered = False
 
     @property
     def in_flight(self) -> int:
         """Number of batches handed out and not computed yet."""
-        return len(self._waiting)
+        return sum(not batch.computed for batch in self._batches)
 
     @property
     def sizes(self) -> Sizes | None:
         """Samples of each rank in the batch that was computed last, ``[W]``."""
         return None if self._current is None else self._current.dealt.sizes
 
+    @property
+    def turn(self) -> Turn | None:
+        """The turn of the batch that was computed last."""
+        return None if self._current is None else self._current.turn
+
     def add(self, sizes_W: Sizes, dealt: Dealt | None = None, batch: object = None) -> None:
         """Note a batch that the loader hands out, with what it knows of it beside its sizes."""
         self._added += 1
-        self._waiting.append(_Batch(dealt or Dealt.plain(sizes_W, self.rank), self._added, _own_memory(batch)))
+        new = Batch(dealt or Dealt.plain(sizes_W, self.rank), self.rank, self._added, batch)
+        kept = [one for one in self._batches if not one.computed or one is self._current or not one.gone]
+        self._batches = [*kept[1 - FAR_AHEAD :], new]
 
     def clear(self) -> None:
         """Forget batches that were handed out and not computed, because their loop is over."""
-        self._waiting.clear()
+        self._batches = [one for one in self._batches if one.computed]
 
-    def given(self, rows: Sequence[int], second: Sequence[int], sight: Sight, inputs: object = None) -> Turn:
-        """Return the turn of a forward pass: the batch in whose memory the inputs lie.
+    def look(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Seen:
+        """Return what a model's inputs show."""
+        found = tensors_in([*args, *kwargs.values()] if kwargs else args)
+        tensors = [(pointer_of(tensor), tensor.dtype, tensor.shape) for tensor in found]
+        made = [tensor for tensor in found if tensor.grad_fn is not None]
+        through = self.behind(made) if made else ()
+        batch = self._recognised(tensors, through) if tensors else None
+        if batch is not None and len(tensors) == 1 and tensors[0][2][:1] == (batch.own,):
+            return Seen(tensors, [batch.own], (), batch, through)
+        return Seen(tensors, *lengths(args, kwargs or {}), batch, through)
 
-        If there is none, it is the first waiting batch that fits, or the last computed one again.
+    def given(self, seen: Seen, sight: Sight) -> Turn:
+        """Return the turn of a forward pass, and take its batch.
 
         Parameters
         ----------
-        rows, second
-            Lengths of the model's inputs, the likeliest first, and of their second axes: see
-            :func:`paceline.coordinator.torch.weighing.sight.lengths`.
+        seen
+            What its inputs show.
         sight
             How the size of a batch shows in this model's inputs, as far as known.
-        inputs
-            The model's inputs.
         """
-        known, self.guessed, self.disordered = self._recognised(inputs), False, False
-        new = self._fitting(rows, second, sight) if known is None else known if known is not self._current else None
-        if new is not None:
-            self._take(new, all_before=known is None)
-        current = self._current
-        if current is not None and sight.fits(current.dealt.own(self.rank), rows, second):
-            if new is not None:
-                sight.learn(current.dealt.own(self.rank), rows, second)
-            return self._turn(current.dealt, fresh=new is not None)
-        count = rows[0] if rows else 1
-        return self._foreign(count) if known is None else self._by_rows(count, fresh=new is not None)
+        self.guessed = self.disordered = self.fresh = False
+        self.beside = 0
+        batch = seen.batch or self._fitting(seen, sight)
+        if batch is None:
+            return self._foreign(seen.rows[0] if seen.rows else 1)
+        self.fresh = not batch.computed
+        if self.fresh:
+            self._take(batch, recognised=seen.batch is not None)
+        if not sight.fits(batch.own, seen.rows, seen.second):
+            return self._by_rows(seen.rows[0] if seen.rows else 1)
+        if self.fresh:
+            sight.learn(batch.own, seen.rows, seen.second)
+        if len(seen.tensors) > 1:
+            self.beside = _beside(batch, seen.tensors)
+        return batch.turn
 
-    def _fitting(self, rows: Sequence[int], second: Sequence[int], sight: Sight) -> _Batch | None:
-        """Return the first waiting batch of a size that the inputs show."""
-        fitting = [one for one in self._waiting if sight.fits(one.dealt.own(self.rank), rows, second)]
-        likely = [one.dealt for one in fitting if one.dealt.own(self.rank) == fitting[0].dealt.own(self.rank)]
-        unseen = not rows and len(self._waiting) > 1
-        self.guessed = unseen or any(dealt.weight != likely[0].weight for dealt in likely)
-        return fitting[0] if fitting else None
+    def note(self, turn: Turn, things: object, *, made: bool = False) -> None:
+        """Remember tensors that a model was given of a batch, or ``made`` of it: a later pass may be given them."""
+        batch = next((one for one in reversed(self._batches) if one.turn is turn), None)
+        if batch is None:
+            return
+        places = places_of(things)
+        batch.later += places
+        if not places or made:
+            return
+        first = places[0][3]()
+        for other in self._batches:  # what comes with every batch, such as a table, says nothing of any
+            if other is not batch and any(place[3]() is first for place in other.firsts):
+                other.firsts = [place for place in other.firsts if place[3]() is not first]
+                other.later = [place for place in other.later if place[3]() is not first]
+                return
+        batch.firsts.append(places[0])
 
-    def _recognised(self, inputs: object) -> _Batch | None:
-        """Return the batch in whose memory the inputs lie; None if it is not exactly one."""
-        places = _places(tensors_in(inputs))
-        batches = [*self._waiting] if self._current is None else [*self._waiting, self._current]
-        found = [one for one in batches if not places.isdisjoint(one.places())]
-        return found[0] if len(found) == 1 else None
+    def _recognised(self, tensors: Sequence[Shown], through: Sequence[Pass]) -> Batch | None:
+        """Return the batch in whose memory inputs lie, or of which a model made them; None if it is not exactly one."""
+        own = {
+            batch for batch in self._batches for pointer, _, _ in tensors if pointer and lies_in(batch.places, pointer)
+        }
+        if own:
+            return own.pop() if len(own) == 1 else None
+        turns = [one.turn for one in through]
+        made = [batch for batch in self._batches if batch.turn in turns]
+        # At the second batch nothing tells yet which tensors come with every batch.
+        needed = [tensor for tensor in tensors if tensor[0]] if self._newest < 2 else tensors[:1]
+        for batch in self._batches:
+            if needed and batch not in made and all(lies_in(batch.later, pointer) for pointer, _, _ in needed):
+                made.append(batch)
+        return made[0] if len(made) == 1 else None
 
-    def _take(self, new: _Batch, *, all_before: bool) -> None:
+    def _fitting(self, seen: Seen, sight: Sight) -> Batch | None:
+        """Return the first waiting batch of a size that the inputs show; if there is none, the last computed one."""
+        fitting = [one for one in self._batches if sight.fits(one.own, seen.rows, seen.second)]
+        again = self._current if self._current in fitting else None
+        best = next((one for one in fitting if not one.computed), again)
+        if best is None:
+            return None
+        possible = [one for one in fitting if one.own == best.own and not (one.computed and one.gone)]
+        self.guessed = any(self._differ(one.turn, best.turn) for one in possible)
+        # A loop that passes batches as they are makes something of the last one sooner than of the next.
+        if self.guessed and again in possible and again is not None and again.recognised:
+            return again
+        return best
+
+    def _differ(self, one: Turn, other: Turn) -> bool:
+        if self.counts or not one.last or not other.last:
+            return one is not other
+        return (one.share, one.part, one.whole) != (other.share, other.part, other.whole)
+
+    def _take(self, new: Batch, *, recognised: bool) -> None:
         """Make a waiting batch the current one, and forget those before it: they were skipped, or are gone."""
-        waiting = list(self._waiting)
-        place = next(i for i, one in enumerate(waiting) if one is new)
-        before = [] if all_before else [one for one in waiting[:place] if one.places()]
-        self._waiting.clear()
-        self._waiting.extend([*before, *waiting[place + 1 :]])
-        self._current = new
+        new.computed, new.recognised = True, recognised
+        self._batches = [
+            one for one in self._batches if one.computed or one.number > new.number or (recognised and not one.gone)
+        ]
         self.disordered = new.number < self._newest
         self._newest = max(self._newest, new.number)
-
-    def _turn(self, dealt: Dealt, *, fresh: bool) -> Turn:
-        total = sum(dealt.sizes.tolist())  # plain numbers: a call of numpy costs more than the sum of a fleet
-        own, about = dealt.own(self.rank), (dealt.part, dealt.whole, dealt.features, dealt.last)
-        return Turn(own, dealt.weight, total, True, fresh, *about)
+        self._current = new
 
     def _foreign(self, rows: int) -> Turn:
         """Return the turn of data from elsewhere, alone or mixed with the loader's next batch, which it then uses up.
@@ -182,50 +321,60 @@ class Handed:
         Its weight is relative to the batch computed last. So does a rank on which the data happens to have as many rows
         as that batch, and is mistaken for it: the ranks stay consistent.
         """
-        fresh = bool(self._waiting)
-        if fresh:
-            self._current = self._waiting.popleft()
-        return self._by_rows(rows, fresh=fresh)
+        waiting = [one for one in self._batches if not one.computed]
+        if waiting:
+            waiting[0].computed = self.fresh = True
+            self._current = waiting[0]
+        return self._by_rows(rows)
 
-    def _by_rows(self, rows: int, *, fresh: bool) -> Turn:
-        """Return the turn of inputs that weigh by their rows; `fresh` if they are the current batch, or part of it."""
+    def _by_rows(self, rows: int) -> Turn:
+        """Return the turn of inputs that weigh by their rows."""
         samples, total = rows, self.global_batch
         features: tuple[float, ...] = ()
         if self._current is not None:
-            total = int(self._current.dealt.sizes.sum())
-            if fresh:
-                samples, features = self._current.dealt.own(self.rank), self._current.dealt.features
-        return Turn(samples, rows / total, total, known=False, fresh=fresh, part=rows / total, features=features)
-
-    @property
-    def weight(self) -> float:
-        """Weight of this rank in the batch that was computed last."""
-        assert self._current is not None, "a batch was computed"
-        return self._current.dealt.weight
+            total = self._current.turn.total
+            if self.fresh:
+                samples, features = self._current.own, self._current.dealt.features
+        return Turn(samples, rows / total, total, known=False, part=rows / total, features=features)
 
 
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """A batch that was handed out, its number, and its tensors as long as they exist."""
-
-    dealt: Dealt
-    number: int
-    tensors: Sequence[weakref.ref[torch.Tensor]]
-
-    def places(self) -> set[int]:
-        """Return where the tensors that still exist lie in memory."""
-        return _places(tensor for known in self.tensors if (tensor := known()) is not None)
-
-
-def _own_memory(batch: object) -> list[weakref.ref[torch.Tensor]]:
-    """Return the tensors of a batch but views, such as slices of a whole dataset: its memory is that of all batches."""
-    return [weakref.ref(tensor) for tensor in tensors_in(batch) if tensor._base is None]
+def places_of(things: object) -> list[Place]:
+    """Return where the tensors among these things lie; of a view, who owns the memory is its base."""
+    places: list[Place] = []
+    for tensor in tensors_in(things):
+        if begin := pointer_of(tensor):
+            extent = 1 + sum(
+                (length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            owner = tensor if tensor._base is None else tensor._base
+            end = begin + extent * tensor.element_size()
+            places.append((begin, end, weakref.ref(owner), weakref.ref(tensor)))
+    return places
 
 
-def _places(tensors: Iterable[torch.Tensor]) -> set[int]:
-    """Return where tensors lie in memory; sparse ones have no single place, and empty ones none of their own."""
-    places = set()
-    for tensor in tensors:
-        with suppress(RuntimeError):
-            places.add(tensor.untyped_storage().data_ptr())
-    return places - {0}
+def pointer_of(tensor: torch.Tensor) -> int:
+    """Return where a tensor lies in memory; 0 if it has no place of its own there, as sparse and empty ones."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def lies_in(places: Sequence[Place], pointer: int) -> bool:
+    """Whether this is an address in one of these places that still exist."""
+    for begin, end, owner, _ in places:
+        if begin <= pointer < end and owner() is not None:
+            return True
+    return False
+
+
+def _beside(batch: Batch, tensors: Sequence[Shown]) -> int:
+    """Return the rows of an input that are none of the batch's, but look like its: of the same type and trailing shape.
+
+    One row for all is no sample, and as many for each are views of the samples.
+    """
+    kinds = {(dtype, shape[1:]) for _, dtype, shape in tensors if len(shape) > 1 and shape[0] == batch.own}
+    for pointer, dtype, shape in tensors:
+        if (dtype, shape[1:]) in kinds and shape[0] > 1 and shape[0] % batch.own and not lies_in(batch.places, pointer):
+            return shape[0]
+    return 0

@@ -5,8 +5,7 @@ its own types, and would not accept strings.
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +18,11 @@ ONE_HOOK = (
     "and DistributedDataParallel takes only one, which balancing needs: remove yours, or the optimiser that steps "
     "within the backward pass"
 )
+
+DEEPEST = 4
+"""Levels of containers and objects that are looked into for tensors."""
+
+PLAIN = (str, bytes, int, float, complex, type(None))
 
 
 class Sums(Protocol):
@@ -34,7 +38,8 @@ class Only:
 
     def __init__(self, module: torch.nn.Module, call: Callable[..., None]) -> None:
         self.module = weakref.ref(module)
-        self.call = call
+        # Addresses and numbers of nodes are those of the run, not of the trace. An optimiser imports dynamo anyway.
+        self.call = torch.compiler.disable(call)
 
     def __call__(self, module: torch.nn.Module, *arguments: Any) -> None:
         """Call the hook if this is its own module, not a copy."""
@@ -60,23 +65,29 @@ def ddp_of(model: torch.nn.Module) -> DistributedDataParallel | None:
     return inside if isinstance(inside, DistributedDataParallel) else None
 
 
-def tensors_in(output: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a model's output, also inside sequences, mappings and data classes.
+def tensors_in(thing: Any, depth: int = DEEPEST) -> list[torch.Tensor]:
+    """Return the tensors of a batch, or of a model's inputs or output, also inside sequences, mappings and objects.
 
     >>> [tensor.item() for tensor in tensors_in({"loss": torch.tensor(1), "parts": [torch.tensor(2), None]})]
     [1, 2]
     """
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from tensors_in(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from tensors_in(value)
-    elif is_dataclass(output) and not isinstance(output, type):
-        for field in fields(output):
-            yield from tensors_in(getattr(output, field.name))
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    inside: Any = ()
+    if isinstance(thing, Mapping):
+        inside = thing.values()
+    elif isinstance(thing, (list, tuple)):
+        inside = thing
+    elif not isinstance(thing, (*PLAIN, torch.nn.Module, type)):
+        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+        inside = [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name, None) for name in slots)]
+    found: list[torch.Tensor] = []
+    for value in inside:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif depth and not isinstance(value, PLAIN):
+            found += tensors_in(value, depth - 1)
+    return found
 
 
 def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> Any:

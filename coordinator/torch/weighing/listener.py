@@ -7,7 +7,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from paceline.coordinator.torch.weighing.handed import Turn
+from paceline.coordinator.torch.weighing.graph import Pass
+from paceline.coordinator.torch.weighing.handed import Seen, Turn
 from paceline.coordinator.torch.weighing.sight import Sight
 
 Weigh = Literal["gradients", "loss", "none", "sum"]
@@ -37,20 +38,28 @@ class Listener(Protocol):
         """
         ...
 
-    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
-        """Note that a forward pass in training begins, and return its turn."""
+    def look(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:
+        """Return what the inputs of a forward pass show of its batch."""
+        ...
+
+    def given(self, one: Pass, sight: Sight) -> Turn | None:
+        """Note that a forward pass in training begins, and return its turn; None if nobody knows its batch."""
         ...
 
     def work_of(self, turn: Turn) -> float:
         """Return what this rank's samples of a turn cost, in average samples."""
         ...
 
-    def look(self, gradient: torch.Tensor, turn: Turn) -> None:
-        """Look at the gradient of the loss with respect to an output: it shows what kind of loss it is."""
+    def trained(self, passes: Sequence[Pass]) -> None:
+        """Note that gradients of passes are about to be computed, and refuse or warn of what is wrong with them."""
         ...
 
-    def ready(self, gradients: torch.Tensor) -> Any:
-        """Note that all gradients are ready, these being the last; return the argument of ``summed``."""
+    def noted(self, turn: Turn, inputs: Sequence[Any], output: Any) -> None:
+        """Note what a pass in training was given and returned."""
+        ...
+
+    def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> Any:
+        """Note that all gradients are ready, the last of these and of this turn; return the argument of ``summed``."""
         ...
 
     def sent(self) -> None:

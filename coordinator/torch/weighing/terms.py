@@ -7,14 +7,18 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
+from paceline.coordinator.torch.audit import GUESSED
 from paceline.coordinator.torch.reporting.exchange import Exchange
-from paceline.coordinator.torch.weighing.handed import Turn
+from paceline.coordinator.torch.weighing.dealt import Dealt
+from paceline.coordinator.torch.weighing.graph import Pass, behind
+from paceline.coordinator.torch.weighing.handed import Batch, Handed, Seen, Turn
 from paceline.coordinator.torch.weighing.hooks import ddp_of
 from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
-from paceline.coordinator.torch.weighing.sight import Sight
+from paceline.coordinator.torch.weighing.sight import Sight, lengths
 from paceline.coordinator.torch.weighing.weighting import Weighting
 
 Items = Callable[[Any], Any]
@@ -57,11 +61,12 @@ class Terms:
         self.micro_batches = math.inf if weigh == "sum" else float(accumulate)
         self.loader = loader
         self._count = count
-        self._next: float | None = None
+        self._said: float | None = None
         self._warned: set[str] = set()
         group = ddp.process_group
         assert isinstance(group, dist.ProcessGroup), "a wrapped model has one"
         self._exchange = Exchange(group)
+        self._handed = Handed(self._exchange.rank, 1, counts=True, behind=behind)
         self._weighting = Weighting(model, self, self._exchange)
 
     def items(self, terms: float) -> None:
@@ -74,24 +79,25 @@ class Terms:
         ValueError
             If it is not a finite number of at least 0.
         """
-        terms = float(terms)
-        if not 0 <= terms < math.inf:
-            raise ValueError(f"items must be finite and not negative, got {terms:g}")
-        if self._next is not None:
+        if self._said is not None:
             raise RuntimeError(
-                "two batches were taken before the first went into the model, so their numbers of loss terms would be "
-                "mixed up: take one at a time, or loop over your loader and call items(n) before every forward pass"
+                "items(n) was called twice before a forward pass, so numbers of loss terms would be mixed up: call it "
+                "just before every forward pass, or loop over what attach(..., items=count) returns"
             )
-        self._next = terms
+        self._said = checked_terms(terms)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the loader's batches, and count the terms of each."""
         if self.loader is None or self._count is None:
             raise TypeError("there is no loader to loop over, or no items= to count by: call items(n) in your loop")
-        self._next = None
+        self._handed.clear()
         for batch in self.loader:
-            self.items(float(self._count(batch)))
+            rows = (lengths([batch], {})[0] or [1])[1 if isinstance(batch, (list, tuple)) else 0]
+            self._handed.add(np.array([rows]), self._dealt(checked_terms(self._count(batch)), rows), batch)
             yield batch
+
+    def _dealt(self, terms: float, rows: int = 1) -> Dealt:
+        return Dealt(np.array([rows]), terms if self.weigh == "gradients" else 1.0, terms, rows=rows)
 
     def __len__(self) -> int:
         """Return the loader's length."""
@@ -104,24 +110,41 @@ class Terms:
 
     # -- what the hooks of the model report --------------------------------------------------------------------------
 
-    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], sight: Sight) -> Turn:
-        """Return the turn of a forward pass: it has the terms that were said last."""
-        if self._next is None:
+    def look(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:
+        """Return what the inputs of a forward pass show of its batch."""
+        return self._handed.look(args, kwargs)
+
+    def given(self, one: Pass, sight: Sight) -> Turn | None:
+        """Return the turn of a forward pass: it has the terms that were said last, or those of its batch."""
+        handed = self._handed
+        if self._count is None:
+            terms, self._said = self._said, None
+            return None if terms is None else Batch(self._dealt(terms), 0, 0, None).turn
+        turn = handed.given(one.seen, sight)
+        if handed.guessed or (not turn.known and handed.in_flight):
+            one.doubt = [("order", GUESSED.format(which="next" if handed.fresh else "last"))]
+        return turn if turn.known else handed.turn
+
+    def trained(self, passes: Sequence[Pass]) -> None:
+        """Refuse a pass whose terms are not known, and warn of one that may have been given another batch."""
+        if any(one.turn is None for one in passes):
             raise RuntimeError(
                 "how many terms has the loss of this batch? Call items(n) before every forward pass in training, or "
                 "loop over what attach(..., items=) returned"
             )
-        terms, self._next = self._next, None
-        return Turn(1, terms if self.weigh == "gradients" else 1.0, 1, known=True, fresh=True, part=terms)
+        for about, sentence in (doubt for one in passes for doubt in one.doubt):
+            self.warn(about, sentence)
 
-    def look(self, gradient: torch.Tensor, turn: Turn) -> None:
-        """Do nothing: what kind of loss it is does not show where terms are not rows."""
+    def noted(self, turn: Turn, inputs: Sequence[Any], output: Any) -> None:
+        """Remember what a model was given of a batch, and made of it."""
+        self._handed.note(turn, inputs)
+        self._handed.note(turn, output, made=True)
 
     def work_of(self, turn: Turn) -> float:
         """Return nothing that is known."""
         return math.nan
 
-    def ready(self, gradients: torch.Tensor) -> None:
+    def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> None:
         """Do nothing: nothing is measured."""
 
     def sent(self) -> None:
@@ -138,6 +161,20 @@ class Terms:
         if about not in self._warned:
             self._warned.add(about)
             warnings.warn(sentence, BalanceWarning, stacklevel=3)
+
+
+def checked_terms(counted: Any) -> float:
+    """Return a number of loss terms as a float.
+
+    Raises
+    ------
+    ValueError
+        If it is not a finite number of at least 0.
+    """
+    terms = float(counted)
+    if not 0 <= terms < math.inf:
+        raise ValueError(f"items must be a finite number that is not negative for every batch, got {terms:g}")
+    return terms
 
 
 def terms_of(
