@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from paceline._arrays import Sizes
 from paceline.coordinator.torch.loading.options import place
 from paceline.coordinator.torch.loading.shares import Shares
+from paceline.coordinator.torch.state import to_torch
 from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
-class HandsOut:
+class HandsOut(ABC):
     """Hands out this rank's part of global batches: its sizes, and the moments at which a balance is called.
 
     Parameters
@@ -39,6 +42,8 @@ class HandsOut:
         Called with ``batch_sizes`` and the batch just before that is handed out.
     on_start
         Called when batches no longer follow those handed out before: a loop begins, or the data stands elsewhere.
+    before_state
+        Called before a state is made: batches that were handed out and not computed yet are not in it.
     """
 
     def __init__(self, shares: Shares, rank: int) -> None:
@@ -51,6 +56,7 @@ class HandsOut:
         self.before_batch: Callable[[], None] | None = None
         self.after_batch: Callable[[Sizes, Any], None] | None = None
         self.on_start: Callable[[], None] | None = None
+        self.before_state: Callable[[], None] | None = None
 
     @property
     def sizes(self) -> Sizes:
@@ -68,6 +74,24 @@ class HandsOut:
     def weight(self) -> float:
         """Weight of this rank in the mean gradient of the batch handed out last: its share of samples, or of items."""
         return self.dealt.weight
+
+    @abstractmethod
+    def place(self) -> dict[str, NDArray[Any]]:
+        """Return where the data stands, as arrays."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the data stands, as tensors and lists, for an exact resume: with as many ranks or more or fewer.
+
+        Raises
+        ------
+        RuntimeError
+            If a step has micro-batches left on this rank: they would come neither in this job nor in the next.
+        """
+        if not self.step_ends:
+            raise RuntimeError("state_dict() in the middle of a step: call it where loader.step_ends is true")
+        if self.before_state:
+            self.before_state()
+        return to_torch(self.place())
 
     def _take_saved_sizes(self, sizes_W: Sizes) -> None:
         """Use the sizes of a state, unless they are those of other ranks or another global batch."""

@@ -27,6 +27,7 @@ from paceline.coordinator.torch.loading.options import UNKNOWN, Loading, refuse,
 from paceline.coordinator.torch.loading.progress import Progress
 from paceline.coordinator.torch.loading.shares import Shares
 from paceline.coordinator.torch.loading.source import source
+from paceline.coordinator.torch.state import from_torch
 from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
@@ -93,7 +94,7 @@ class BalancedLoader(HandsOut):
 
     Attributes
     ----------
-    sizes, batch_sizes, dealt, step_ends, before_batch, after_batch, on_start
+    sizes, batch_sizes, dealt, step_ends, before_batch, after_batch, on_start, before_state
         See :class:`HandsOut`; :func:`attach` sets ``sizes``, and is called at these moments.
 
     Raises
@@ -248,20 +249,12 @@ class BalancedLoader(HandsOut):
         """Yield the batches of the next epoch; or the rest of one that was resumed."""
         return Loop(self._under_way(self._loop()))
 
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the data stands, for an exact resume: with as many ranks or more or fewer.
-
-        Raises
-        ------
-        RuntimeError
-            If a step has micro-batches left on this rank: they would come neither in this job nor in the next.
-        """
-        if not self.step_ends:
-            raise RuntimeError("state_dict() in the middle of a step: call it where loader.step_ends is true")
+    def place(self) -> dict[str, NDArray[Any]]:
+        """Return where the data stands, as arrays."""
         state = {**self._progress.state_dict(), "sizes": self.sizes, "step_items": np.array(self._step_items)}
         return state if self.coefficients is None else {**state, "coefficients": self.coefficients}
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, skip_rest: bool = False) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, skip_rest: bool = False) -> None:
         """Resume: the next loop over this loader yields the rest of the epoch that was under way.
 
         Parameters
@@ -277,15 +270,16 @@ class BalancedLoader(HandsOut):
             If the state is that of other samples, or of another order of them, or the rest of the epoch is too small
             for so many ranks. Nothing has changed then.
         """
-        self._progress.resume(state, skip_rest=skip_rest)
+        place = from_torch(state)
+        self._progress.resume(place, skip_rest=skip_rest)
         self._loops += 1
-        self._take_sizes(state)
+        self._take_sizes(place)
         self._restart()
 
-    def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def adopt(self, place: Mapping[str, NDArray[Any]]) -> None:
         """Go on, in the middle of an epoch, from where another rank stands: the two had parted ways."""
-        self._progress.adopt(state)
-        self._take_sizes(state)
+        self._progress.adopt(place)
+        self._take_sizes(place)
         self._restart()
 
     def _take_sizes(self, state: Mapping[str, NDArray[Any]]) -> None:

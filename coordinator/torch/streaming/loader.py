@@ -16,6 +16,7 @@ from paceline.coordinator.torch.loading.handing import HandsOut, placed
 from paceline.coordinator.torch.loading.loop import Loop
 from paceline.coordinator.torch.loading.options import whole
 from paceline.coordinator.torch.loading.shares import Shares
+from paceline.coordinator.torch.state import from_torch
 from paceline.coordinator.torch.streaming.draw import Asked, Number, digest_of, mixed
 from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.work import sum_of_products
@@ -123,8 +124,8 @@ class StreamLoader(HandsOut):
         """Let the next epoch be this one; without it they count up."""
         self._next_epoch = whole("epoch", epoch, 0)
 
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the data stands: how many samples of which epoch were drawn."""
+    def place(self) -> dict[str, NDArray[Any]]:
+        """Return where the data stands, as arrays: how many samples of which epoch were drawn."""
         numbers = {
             "epoch": self._epoch,
             "next_epoch": self._next_epoch,
@@ -136,22 +137,22 @@ class StreamLoader(HandsOut):
         arrays = {"sizes": self.sizes, "scale": self._scale, "coefficients": self.coefficients}
         return {**{name: np.array(value) for name, value in numbers.items()}, **arrays}
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, skip_rest: bool = False) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, skip_rest: bool = False) -> None:
         """Resume: the next loop yields the rest of the epoch that was under way, or the epoch after it."""
-        self.adopt(state)
+        self.adopt(from_torch(state))
         under_way = int(state["drawn"]) > 0 and not skip_rest
         self._skipped = int(state["drawn"]) if under_way else 0
         self._next_epoch = int(state["epoch"]) if under_way else int(state["next_epoch"])
         if self.on_start:
             self.on_start()
 
-    def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def adopt(self, place: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what another rank has learnt; the place in the stream is every rank's own."""
-        self._epoch, self._batches, self._digest = (int(state[name]) for name in ("epoch", "batches", "digest"))
-        self._scale = np.array(state["scale"])
-        self._take_saved_sizes(state["sizes"])
-        if self.coefficients is not None and state["coefficients"].shape == self.coefficients.shape:
-            self.coefficients = np.array(state["coefficients"])
+        self._epoch, self._batches, self._digest = (int(place[name]) for name in ("epoch", "batches", "digest"))
+        self._scale = np.array(place["scale"])
+        self._take_saved_sizes(place["sizes"])
+        if self.coefficients is not None and place["coefficients"].shape == self.coefficients.shape:
+            self.coefficients = np.array(place["coefficients"])
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch; or the rest of one that was resumed."""
