@@ -121,6 +121,11 @@ class Balance(Passes):
         return tuple(self._models)
 
     @property
+    def counts_all(self) -> bool:
+        """Whether the loader's length is in batches of all ranks."""
+        return getattr(self._loader, "counts_all", True)
+
+    @property
     def closed(self) -> bool:
         """Whether it was taken off."""
         return not self._end.alive
@@ -336,7 +341,7 @@ class Balance(Passes):
         """Warn of what nothing weights; with equal batches nothing can be weighed wrongly, so later is soon enough."""
         if not (self._looked or np.array_equal(self.plan.sizes, self._first_sizes)):
             self._looked = True
-            for sentence in audit.of_the_process(self.models, self.weigh):
+            for sentence in audit.of_the_process(self.models, self.weigh, self.counts_all):
                 self.warn(sentence, sentence)
 
     def _require_same_thread(self) -> None:

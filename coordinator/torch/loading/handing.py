@@ -42,9 +42,13 @@ class HandsOut(ABC):
         Called with ``batch_sizes`` and the batch just before that is handed out.
     on_start
         Called when batches no longer follow those handed out before: a loop begins, or the data stands elsewhere.
+    counts_all
+        Whether its length is in batches of all ranks.
     before_state
         Called before a state is made: batches that were handed out and not computed yet are not in it.
     """
+
+    counts_all = True
 
     def __init__(self, shares: Shares, rank: int) -> None:
         self.rank, self.world_size, self.global_batch = rank, shares.world_size, shares.global_batch
