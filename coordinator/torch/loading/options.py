@@ -28,6 +28,7 @@ UNKNOWN = {
     "sampler": "epochs count up by themselves, and loader.set_epoch(epoch) chooses one",
     "batch_size": "this rank's changes from batch to batch, and loader.global_batch is that of all ranks",
     "batch_sampler": DRAWS,
+    "bs": "fastai's own distributed training deals batches anew: docs/trainers.md has a callback in place of it",
 }
 """Attributes of torch's loader that this one has not, and what there is instead."""
 
