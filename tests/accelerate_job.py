@@ -1,5 +1,6 @@
 """A job of Accelerate for ``test_accelerate.py``: accelerate_job.py FOLDER."""
 
+import random
 import sys
 import warnings
 from pathlib import Path
@@ -24,13 +25,15 @@ from trainers import (
     restless,
 )
 
-from paceline.coordinator.torch import BalancedLoader, Costs, StreamLoader, attach, gather_rows
-from paceline.coordinator.trainers.accelerate import prepare
+from paceline.coordinator.torch import BalancedLoader as GlobalLoader
+from paceline.coordinator.torch import Costs, StreamLoader, attach, gather_rows
+from paceline.coordinator.trainers.accelerate import BalancedLoader, prepare
 
 
 def loader_of(dataset=None, **options):
-    dataset = dataset or Samples()
-    return BalancedLoader(dataset, GLOBAL_BATCH, seed=SEED, collate_fn=default_collate, **options)
+    return BalancedLoader(
+        dataset or Samples(), batch_size=GLOBAL_BATCH // 2, seed=SEED, collate_fn=default_collate, **options
+    )
 
 
 def train(accelerator, model, optimizer, loader, *, scheduler=None, stop=None, loss_of=lambda loss: loss):
@@ -110,36 +113,101 @@ def two_models():
     return trainers.compared(networks[1], networks[1].seen, MeanNet)
 
 
-def rates_of(begin, *, accumulate=1):
-    """Return the learning rates of a schedule that ``begin(accelerator, network, optimizer, dataset)`` prepares."""
-    plugin = GradientAccumulationPlugin(num_steps=accumulate)
-    accelerator, network = Accelerator(cpu=True, gradient_accumulation_plugin=plugin), MeanNet()
-    optimizer = torch.optim.SGD(network.parameters(), RATE)
-    dataset = Subset(Samples(), range(7 * GLOBAL_BATCH))  # whole batches only, as Accelerate repeats samples otherwise
-    model, optimizer, loader, scheduler = begin(accelerator, network, optimizer, dataset)
-    return train(accelerator, model, optimizer, loader, scheduler=scheduler)
+def linear(optimizer, warmup, total):
+    """The usual schedule with a warm-up."""
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(step / max(warmup, 1), max(total - step, 0) / max(total - warmup, 1))
+    )
 
 
-def falling(optimizer, loader):
-    """A schedule as long as the loader says; half of it is a warm-up, which shows a wrong pace early."""
-    total = EPOCHS * len(loader)
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(2 * step / total, 2 - 2 * step / total))
+def one_cycle(optimizer, warmup, total):
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=total)
 
 
-def equal_batches(accelerator, network, optimizer, dataset):
-    loader = DataLoader(dataset, batch_size=GLOBAL_BATCH // 2, shuffle=True)
-    return accelerator.prepare(network, optimizer, loader, falling(optimizer, loader))
+def cosine(optimizer, warmup, total):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
 
 
-def balanced(accelerator, network, optimizer, dataset):
-    loader = loader_of(dataset)
-    return prepare(accelerator, network, optimizer, loader, falling(optimizer, loader), **restless())
+PARTS = {
+    "schedule": [linear, linear, one_cycle, cosine],
+    "warmup": [0, 3, 7],
+    "times_processes": [False, True],
+    "total": ["length", "prepared length", "steps"],
+    "stepped": ["prepared", "prepared", "prepared", "in every batch", "in every step"],
+    "step_scheduler_with_optimizer": [True, True, False],
+    "split_batches": [False, False, True],
+    "accumulate": [1, 2, 3],
+    "drop_last": [False, True],
+    "samples": [72, 75, 79, 90],
+}
+"""What the schedule of a script is made of."""
+
+
+def script(balanced, idiom):
+    """Return the learning rate of every batch of a script that is balanced or not, or what it is refused with."""
+    plugin = GradientAccumulationPlugin(num_steps=idiom["accumulate"])
+    split = DataLoaderConfiguration(split_batches=idiom["split_batches"])
+    accelerator = Accelerator(
+        cpu=True,
+        gradient_accumulation_plugin=plugin,
+        dataloader_config=split,
+        step_scheduler_with_optimizer=idiom["step_scheduler_with_optimizer"],
+    )
+    network, dataset, processes = MeanNet(), Subset(Samples(), range(idiom["samples"])), accelerator.num_processes
+    optimizer, drop_last = torch.optim.SGD(network.parameters(), RATE), idiom["drop_last"]
+    batch_size = GLOBAL_BATCH if idiom["split_batches"] else GLOBAL_BATCH // processes
+    kind = DataLoader if not balanced else GlobalLoader if idiom["split_batches"] else BalancedLoader
+    loader = kind(dataset, batch_size, shuffle=True, drop_last=drop_last)
+    ready = prepare if balanced else Accelerator.prepare
+    options = restless() if balanced else {}
+    times = processes if idiom["times_processes"] else 1
+    lengths = {"length": len(loader) * EPOCHS // idiom["accumulate"], "steps": 9 * times}
+
+    def made(optimizer):
+        return idiom["schedule"](optimizer, idiom["warmup"] * times, lengths[idiom["total"]])
+
+    if idiom["total"] == "prepared length" or idiom["stepped"] != "prepared":
+        model, optimizer, loader = ready(accelerator, network, optimizer, loader, **options)
+        lengths["prepared length"] = len(loader) * EPOCHS // idiom["accumulate"]
+        scheduler = made(optimizer)
+        scheduler = accelerator.prepare(scheduler) if idiom["stepped"] == "prepared" else scheduler
+    else:
+        model, optimizer, loader, scheduler = ready(accelerator, network, optimizer, loader, made(optimizer), **options)
+    rates = []
+    try:
+        for batch in (batch for _ in range(EPOCHS) for batch in loader):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch)["loss"])
+                rates.append(optimizer.param_groups[0]["lr"])
+                optimizer.step()
+                if accelerator.sync_gradients or idiom["stepped"] != "in every step":
+                    scheduler.step()
+                optimizer.zero_grad()
+    except ValueError as error:  # a OneCycleLR that was stepped too often
+        rates.append(str(error))
+    if balanced:
+        loader.balance.close()
+    return rates
+
+
+def rates_of_random_scripts(scripts=30):
+    """Return the learning rates of scripts that compute and step their schedules in ways drawn at random."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = []
+        for seed in range(scripts):
+            draw = random.Random(seed)
+            idiom = {name: draw.choice(values) for name, values in PARTS.items()}
+            said = {name: getattr(value, "__name__", value) for name, value in idiom.items()}
+            found.append({"idiom": said, "plain": script(False, idiom), "balanced": script(True, idiom)})
+    return {"scripts": found, "warned": [str(one.message) for one in caught if "scheduler once" in str(one.message)]}
 
 
 def by_hand(accelerator, network, optimizer, dataset):
     """Without the adapter."""
-    loader = loader_of(dataset)
-    model, optimizer, loader, scheduler = accelerator.prepare(network, optimizer, loader, falling(optimizer, loader))
+    loader = GlobalLoader(dataset, GLOBAL_BATCH, seed=SEED)
+    scheduler = linear(optimizer, 0, EPOCHS * len(loader))
+    model, optimizer, loader, scheduler = accelerator.prepare(network, optimizer, loader, scheduler)
     attach(model, loader, **restless())
     return model, optimizer, loader, scheduler
 
@@ -148,15 +216,12 @@ def without_the_adapter():
     """Return how exact it is without the adapter, and what is warned about."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        networks = []
-
-        def begin(accelerator, network, optimizer, dataset):
-            networks.append(network)
-            return by_hand(accelerator, network, optimizer, dataset)
-
-        rates = rates_of(begin)
+        accelerator, network = Accelerator(cpu=True), MeanNet()
+        optimizer = torch.optim.SGD(network.parameters(), RATE)
+        model, optimizer, loader, scheduler = by_hand(accelerator, network, optimizer, Samples())
+        rates = train(accelerator, model, optimizer, loader, scheduler=scheduler)
     scheduled = [str(one.message) for one in caught if "scheduler" in str(one.message)]
-    return {"warned": scheduled, "rates": rates, "seen": len(networks[0].seen)}
+    return {"warned": scheduled, "rates": rates, "seen": len(network.seen)}
 
 
 def resumed(folder):
@@ -209,13 +274,16 @@ def gathered():
 
 def refusals():
     accelerator, network = Accelerator(cpu=True, gradient_accumulation_steps=3), MeanNet()
+    split = DataLoaderConfiguration(split_batches=True)
     return {
         "no loader": trainers.refusal(lambda: prepare(accelerator, network)),
         "micro-batches": trainers.refusal(lambda: prepare(accelerator, network, loader_of(accumulate=2))),
         "counted twice": trainers.refusal(lambda: prepare(accelerator, network, loader_of(micro_batch=2))),
         "a stream": trainers.refusal(lambda: prepare(accelerator, network, StreamLoader(Samples(), GLOBAL_BATCH))),
         "no model": trainers.refusal(lambda: prepare(accelerator, loader_of())),
+        "counts all": trainers.refusal(lambda: prepare(accelerator, network, GlobalLoader(Samples(), GLOBAL_BATCH))),
         "collective": trainers.refusal(lambda: trained(SynchronisedNet)),
+        "counts one": trainers.refusal(lambda: prepare(Accelerator(cpu=True, dataloader_config=split), loader_of())),
     }
 
 
@@ -230,10 +298,7 @@ def main(folder):
         "costs and items": trained(OwnTokensNet, accumulate=3, costs=Costs(cost=LENGTHS, items=ITEMS), by_tokens=True),
         "micro-batches": in_micro_batches(),
         "two models": two_models(),
-        "rates": {
-            "equal": [rates_of(equal_batches), rates_of(equal_batches, accumulate=3)],
-            "balanced": [rates_of(balanced), rates_of(balanced, accumulate=3)],
-        },
+        "rates": rates_of_random_scripts(),
         "without": without_the_adapter(),
         "resumed": resumed(folder / "state"),
         "gathered": gathered(),

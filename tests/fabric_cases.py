@@ -74,6 +74,31 @@ def resumed(folder):
     return trainers.compared(network, seen + network.seen, MeanNet)
 
 
+def resumed_by_the_loader(folder):
+    """Save the loader itself, as LitGPT does, and train on from there; return how far that is from no stop."""
+
+    def job():
+        network = MeanNet()
+        model, optimizer = fabric.setup(network, torch.optim.SGD(network.parameters(), RATE))
+        loader = loader_of()
+        return attach(model, loader, **restless()), network, {"model": model, "train_dataloader": loader}, optimizer
+
+    fabric = begun()
+    balance, network, state, optimizer = job()
+    train(fabric, state["model"], optimizer, state["train_dataloader"], stop=5)
+    fabric.save(folder / "loader.pt", state)
+    torch.save(state["train_dataloader"].state_dict(), folder / f"{fabric.global_rank}.pt")
+    seen = network.seen
+    balance.close()
+
+    balance, network, state, optimizer = job()
+    fabric.load(folder / "loader.pt", state)
+    state["train_dataloader"].load_state_dict(torch.load(folder / f"{fabric.global_rank}.pt"))
+    train(fabric, state["model"], optimizer, state["train_dataloader"])
+    balance.close()
+    return trainers.compared(network, seen + network.seen, MeanNet)
+
+
 def sharded():
     """Train a model sharded by ``fully_shard``; return how far that is from one process, and what is refused."""
     fabric, network = begun(ModelParallelStrategy(shard, 2, 1, process_group_backend="gloo")), MeanNet()
@@ -114,6 +139,7 @@ def cases(folder):
         "accumulated": trained(every=3),
         "compiled": trained(compiled=True),
         "resumed": resumed(folder),
+        "resumed by the loader": resumed_by_the_loader(folder),
         "sharded": sharded(),
         "set up": trainers.refusal(lambda: begun().setup_dataloaders(loader_of(), use_distributed_sampler=False)),
     }

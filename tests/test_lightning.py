@@ -94,7 +94,7 @@ def test_what_cannot_be_balanced_is_refused(outcomes, case, says):
     assert says in outcomes["refusals"][case]
 
 
-@pytest.mark.parametrize("case", ["plain", "accumulated", "compiled", "resumed", "sharded"])
+@pytest.mark.parametrize("case", ["plain", "accumulated", "compiled", "resumed", "resumed by the loader", "sharded"])
 def test_balanced_fabric_trains_as_one_process_does_on_the_global_batch(outcomes, case):
     runs.assert_exact(outcomes["fabric"][case])
 

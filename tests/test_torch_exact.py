@@ -60,7 +60,7 @@ def network(dtype):
 def wrapped(net, way):
     if way.startswith("ddp"):
         return DistributedDataParallel(net)
-    if way == "fsdp":
+    if way.startswith("fsdp"):
         from torch.distributed.fsdp import fully_shard
 
         for layer in (net[0], net[2], net[4]):
@@ -82,11 +82,22 @@ def average_by_hand(model):
         parameter.grad /= dist.get_world_size()
 
 
+WEIGH = {"ddp": "gradients", "fsdp, sum": "none"}
+"""What carries the weights, where it is not the loss."""
+
+
+def loss_of(way, outputs, targets):
+    """Return a mean, or a sum as in PyTorch's own example of FSDP2 (a hundredth of it, so that steps stay small)."""
+    if way == "fsdp, sum":
+        return (outputs - targets).square().sum() / 100
+    return torch.nn.functional.mse_loss(outputs, targets)
+
+
 def train(rank, way, dtype, accumulate):
     """Train; return the parameters and the samples of every batch of this rank."""
     model = wrapped(network(dtype), way)
     loader = BalancedLoader(Samples(dtype), GLOBAL_BATCH, accumulate=accumulate, seed=3)
-    weigh = "gradients" if way == "ddp" else "loss"
+    weigh = WEIGH.get(way, "loss")
     balance = attach(model, loader, predictor=Restless(), policy=FREE, weigh=weigh, timeout=20)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     drawn = []
@@ -95,8 +106,8 @@ def train(rank, way, dtype, accumulate):
             drawn.append(indices.tolist())
             last = number % accumulate == 0 or number == len(loader)
             with summing(model, way, last):
-                loss = torch.nn.functional.mse_loss(model(inputs), targets) / accumulate
-                (loss if way == "ddp" else balance.scale(loss)).backward()
+                loss = loss_of(way, model(inputs), targets) / accumulate
+                (balance.scale(loss) if weigh == "loss" else loss).backward()
             if last:
                 if way == "bare":
                     average_by_hand(model)
@@ -106,14 +117,14 @@ def train(rank, way, dtype, accumulate):
     return parameters, drawn, balance.plan.iteration
 
 
-def train_alone(batches, dtype, accumulate):
-    """Train one process on these batches and return its parameters."""
+def train_alone(batches, way, dtype, accumulate, world_size):
+    """Train one process on these batches and return its parameters; of sums, ranks average their gradients."""
     net, samples = network(dtype), Samples(dtype)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     per_epoch = len(batches) // EPOCHS
     for number, batch in enumerate(batches):
-        loss = torch.nn.functional.mse_loss(net(samples.inputs[batch]), samples.targets[batch]) / accumulate
-        loss.backward()
+        loss = loss_of(way, net(samples.inputs[batch]), samples.targets[batch]) / accumulate
+        (loss / world_size if way == "fsdp, sum" else loss).backward()
         place = number % per_epoch + 1
         if place % accumulate == 0 or place == per_epoch:
             optimizer.step()
@@ -121,7 +132,7 @@ def train_alone(batches, dtype, accumulate):
     return [parameter.detach().numpy() for parameter in net.parameters()]
 
 
-WAYS = [("ddp", 1), ("ddp", 2), ("ddp", 3), ("ddp, loss", 3), ("bare", 1), ("fsdp", 1), ("fsdp", 3)]
+WAYS = [("ddp", 1), ("ddp", 2), ("ddp", 3), ("ddp, loss", 3), ("bare", 1), ("fsdp", 1), ("fsdp", 3), ("fsdp, sum", 1)]
 CASES = [(way, dtype, accumulate) for way, accumulate in WAYS for dtype in (torch.float64, torch.float32)]
 
 
@@ -137,11 +148,11 @@ def trained(request):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} x{case[2]} {case[1]}")
 def test_parameters_equal_those_of_one_process_on_the_union_batch(trained, case):
-    _, dtype, accumulate = case
+    _, dtype, _ = case
     results = [result[case] for result in trained]
     drawn = [drawn for _, drawn, _ in results]
     batches = [list(chain(*parts)) for parts in zip(*drawn, strict=True)]
-    alone = train_alone(batches, dtype, accumulate)
+    alone = train_alone(batches, *case, world_size=len(trained))
     tolerance = 1e-12 if dtype is torch.float64 else 2e-5
     for parameters, _, _ in results:
         for parameter, expected in zip(parameters, alone, strict=True):
@@ -150,4 +161,4 @@ def test_parameters_equal_those_of_one_process_on_the_union_batch(trained, case)
     for epoch in range(EPOCHS):
         assert sorted(chain(*batches[epoch * per_epoch :][:per_epoch])) == list(range(SAMPLES))
     sizes = {tuple(len(part) for part in parts) for parts in zip(*drawn, strict=True)}
-    assert len(sizes) > len(batches) / accumulate / 2, "sizes hardly changed, so nothing was tested"
+    assert len(sizes) > len(batches) / case[2] / 2, "sizes hardly changed, so nothing was tested"

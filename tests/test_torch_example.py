@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.mark.checkout
-@pytest.mark.parametrize(("script", "most"), [("ddp", 10), ("lm", 12)])
+@pytest.mark.parametrize(("script", "most"), [("ddp", 10), ("lm", 12), ("crops", 12), ("ray", 11)])
 def test_a_script_is_balanced_by_changing_few_lines(script, most):
     before, after = ((EXAMPLES / f"{script}_{name}.py").read_text().splitlines() for name in ("before", "after"))
     changes = [line for line in difflib.ndiff(before, after) if line.startswith(("+ ", "- "))]
@@ -30,12 +30,35 @@ def test_the_balanced_language_model_learns_to_write_python():
     assert float(said_by("lm_after.py", r"([\d.]+) nats a byte")) < 3.2  # 5.5 for any byte, 3.3 for bytes by frequency
 
 
-def said_by(script, pattern):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+@pytest.mark.checkout
+def test_the_balanced_script_with_a_loader_of_its_own_learns_to_write_python():
+    assert float(said_by("crops_after.py", r"([\d.]+) nats a byte")) < 3
+
+
+RAY = """
+import os, runpy, ray
+path = {"PYTHONPATH": os.environ["PYTHONPATH"]}
+few = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 100 * 2**20}
+ray.init(**few, runtime_env={"env_vars": path})
+"""
+"""Starts a small cluster of Ray, which the example finds."""
+
+
+@pytest.mark.checkout
+@pytest.mark.soak
+@pytest.mark.timeout(600)  # a cluster starts slowly where others are busy
+def test_the_script_on_ray_train_learns_to_read_digits():
+    pytest.importorskip("ray")
+    start = [sys.executable, "-c", RAY + "import sys; runpy.run_path(sys.argv[1], run_name='__main__')"]
+    assert float(said_by("ray_after.py", r"([\d.]+)% of the digits are recognised", start)) > 85
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def said_by(script, pattern, start=TORCHRUN):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(
-        [*command, str(EXAMPLES / script)], capture_output=True, text=True, timeout=200, env=environment
-    )
+    ran = subprocess.run([*start, str(EXAMPLES / script)], capture_output=True, text=True, timeout=500, env=environment)
     assert ran.returncode == 0, ran.stderr
     found = re.search(pattern, ran.stdout)
     assert found, ran.stdout

@@ -131,7 +131,7 @@ def test_a_rank_that_went_astray_goes_on_with_the_others(num_workers):
     second.sizes = np.array([1, 7])
     next(others)  # cut with sizes that the first rank does not know
     second.sizes = np.array([4, 4])
-    second.adopt(first.state_dict())
+    second.adopt(first.place())
     rest = [*batches, *others]
     assert [len(batch) for batch in rest] == [4] * 8
     assert len(set(torch.cat(rest).tolist())) == 32

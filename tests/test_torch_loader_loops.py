@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from paceline.coordinator.torch.loading.loader import BalancedLoader
-from paceline.coordinator.torch.state import from_torch, to_torch
+from paceline.coordinator.torch.state import from_torch
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -59,9 +59,9 @@ def peek(loaders):
 def saved(loader):
     """Return the state as a checkpoint file has it."""
     file = io.BytesIO()
-    torch.save(to_torch(loader.state_dict()), file)
+    torch.save(loader.state_dict(), file)
     file.seek(0)
-    return from_torch(torch.load(file, weights_only=True))
+    return torch.load(file)
 
 
 # -- one loop after the other -------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_another_ranks_place_can_be_adopted_while_batches_are_loaded_ahead(num_w
         next(loop)
     state = saved(first)
     for loader in (first, second):
-        loader.adopt(state)
+        loader.adopt(from_torch(state))
     rest = [sample for batches in zip(*loops, strict=True) for batch in batches for sample in batch.tolist()]
     (alone,) = fleet(1)
     alone.load_state_dict(state)
@@ -394,5 +394,5 @@ def test_listeners_are_told_of_each_start_and_of_each_batch_with_its_sizes():
     list(loader)
     assert told == ["start", "start", "before", ([10], 10), "before", ([5], 5)]
     told.clear()
-    loader.adopt(state)
+    loader.adopt(from_torch(state))
     assert told == ["start"]

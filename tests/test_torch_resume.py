@@ -1,7 +1,7 @@
 """A job resumes from its checkpoint exactly, and with other ranks what was learnt follows the workers' names."""
 
 import io
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.coordinator.torch import BalancedLoader, BalanceWarning, Costs, StreamLoader, attach
 from paceline.predictors import EWMA
 
 SAMPLES, GLOBAL_BATCH = 600, 60
@@ -85,3 +85,53 @@ def test_with_other_ranks_what_was_learnt_follows_the_names(begun, workers):
     pace = [sizes[worker] / SPEED[worker] for worker in known]
     assert max(pace) < 1.5 * min(pace), f"sizes {sizes} do not follow the speeds"
     assert sorted(samples_of(begun) + samples_of(later)) == list(range(SAMPLES))
+
+
+def read_back(state):
+    """Return what torch.load makes of it, by its own defaults."""
+    file = io.BytesIO()
+    torch.save({"train_dataloader": state}, file)
+    file.seek(0)
+    return torch.load(file)["train_dataloader"]
+
+
+LOADERS = {
+    "plain": lambda **ranks: BalancedLoader(range(50), 8, **ranks),
+    "ahead": lambda **ranks: BalancedLoader(range(50), 8, num_workers=1, **ranks),
+    "sampled": lambda **ranks: BalancedLoader(range(50), 8, sampler=torch.utils.data.RandomSampler(range(50)), **ranks),
+    "lengths": lambda **ranks: BalancedLoader(
+        range(50), 8, costs=Costs(lengths=[1 + n % 5 for n in range(50)], padded=True), **ranks
+    ),
+    "terms": lambda **ranks: BalancedLoader(
+        range(50), 8, costs=Costs(items=[n % 3 for n in range(50)]), accumulate=2, **ranks
+    ),
+    "stream": lambda **ranks: StreamLoader(
+        range(50), 8, costs=Costs(lengths=lambda n: 1 + n % 5), window=7, **ranks
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_torch_load_reads_the_state_of_a_loader_and_the_rest_comes(kind):
+    loader, later = (LOADERS[kind](rank=0, world_size=1) for _ in range(2))
+    batches = iter(loader)
+    begun = [sample for batch in islice(batches, 2) for sample in batch.tolist()]
+    later.load_state_dict(read_back(loader.state_dict()))
+    rest = [batch.tolist() for batch in later]
+    assert rest == [batch.tolist() for batch in batches]
+    assert sorted([*begun, *chain.from_iterable(rest)]) == list(range(50))
+
+
+def fetched_ahead(rank):
+    model = DistributedDataParallel(torch.nn.Linear(4, 2))
+    loader = BalancedLoader(Indices(), GLOBAL_BATCH, seed=7)
+    attach(model, loader, timeout=30)
+    batches = iter(loader)
+    (inputs, _), _ = next(batches), next(batches)
+    model(inputs).mean().backward()
+    with pytest.warns(BalanceWarning, match="1 batches have been fetched but not computed"):
+        loader.state_dict()
+
+
+def test_the_state_of_a_loader_alone_warns_of_a_batch_that_was_fetched_ahead_too():
+    run_ranks(1, fetched_ahead)

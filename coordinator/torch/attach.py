@@ -235,6 +235,7 @@ def _listen(loader: Loader, balance: Balance) -> None:
     loader.before_batch = weakly(balance.start_step)
     loader.after_batch = weakly(balance.hand_out)
     loader.on_start = weakly(balance.start_loop)
+    loader.before_state = weakly(balance.say_what_is_fetched)
 
 
 def default_quantum(global_batch: int, world_size: int) -> int:

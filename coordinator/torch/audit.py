@@ -227,7 +227,10 @@ def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
         if not _closure_in(arguments) and (models := known.unsummed()) and _steps(optimizer, models):
             raise RuntimeError(STEP_ALONE)
         if known.audits(optimizer):
-            for sentence in (*of_the_process(known.models, known.weigh), *_beside(optimizer, known.models)):
+            for sentence in (
+                *of_the_process(known.models, known.weigh, known.counts_all),
+                *_beside(optimizer, known.models),
+            ):
                 known.warn(sentence, sentence)
 
     return refuse
@@ -260,7 +263,7 @@ def _closure_in(arguments: tuple[Any, ...]) -> bool:
     return any(map(callable, [*positional, *named.values()]))
 
 
-def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[str]:
+def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh, counts_all: bool = True) -> Iterator[str]:
     """Yield warnings about other objects in this process that do not suit unequal batches."""
     balanced = {id(ddp_of(model)) for model in models}
     living = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced]
@@ -272,11 +275,11 @@ def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh) -> Iterator[
             "wrong weights. Attach it to the same loader too: attach(model, loader)."
         )
     scheduler = getattr(sys.modules.get("accelerate.scheduler"), "AcceleratedScheduler", None)
-    if scheduler is not None and any(not one.split_batches for one in _living(scheduler)):
+    if counts_all and scheduler is not None and any(not one.split_batches for one in _living(scheduler)):
         yield (
             "Accelerate steps a prepared scheduler once per process, because it expects a loader that counts the "
-            "batches of one rank. A balanced loader counts batches of all ranks: use Accelerator(split_batches=True), "
-            "or do not prepare the scheduler."
+            "batches of one rank, but this one counts batches of all ranks. Use prepare() and BalancedLoader of "
+            "paceline.coordinator.trainers.accelerate, or Accelerator(split_batches=True)."
         )
 
 

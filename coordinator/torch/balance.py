@@ -29,7 +29,6 @@ from paceline.coordinator.torch.planning import Planning
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.reports import RankReports
-from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.torch.weighing.hooks import ddp_of
 from paceline.coordinator.torch.weighing.listener import Weigh
 from paceline.coordinator.torch.weighing.terms import Items
@@ -126,6 +125,11 @@ class Balance(Passes):
         return tuple(self._models)
 
     @property
+    def counts_all(self) -> bool:
+        """Whether the loader's length is in batches of all ranks."""
+        return getattr(self._loader, "counts_all", True)
+
+    @property
     def closed(self) -> bool:
         """Whether it was taken off."""
         return not self._end.alive
@@ -176,20 +180,15 @@ class Balance(Passes):
         for weighting in self._weightings:
             weighting.close()
         self._weightings.clear()  # a cycle with this object, in which the model would wait for the garbage collector
-        self._loader.before_batch = self._loader.after_batch = self._loader.on_start = None
+        loader = self._loader
+        loader.before_batch = loader.after_batch = loader.on_start = loader.before_state = None
         self._end()
         self._drivers = ()  # each keeps a kernel file open, and this object may wait long for the garbage collector
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
         self._finish()
-        if self._handed.in_flight:
-            self.warn(
-                "state",
-                f"{self._handed.in_flight} batches have been fetched but not computed when this state was saved: a job "
-                "that resumes from it goes on after them. Save it where the loop has computed all that it fetched.",
-            )
-        return {**self._planning.state_dict(), "loader": to_torch(self._loader.state_dict())}
+        return {**self._planning.state_dict(), "loader": self._loader.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]], *, skip_rest: bool = False) -> None:
         """Resume, on every rank, from what ``state_dict`` returned, also with other ranks than were saved.
@@ -203,7 +202,7 @@ class Balance(Passes):
             If the state is another global batch's or other data's.
         """
         self._finish()
-        self._loader.load_state_dict(from_torch(state["loader"]), skip_rest=skip_rest)
+        self._loader.load_state_dict(state["loader"], skip_rest=skip_rest)
         self._planning.load_state_dict(state)
         self._look_at_process()
 
@@ -278,7 +277,7 @@ class Balance(Passes):
             self._planning.learn(rows)
         self._planning.hand_over()
         if not rows.together:  # whatever each rank would plan from the same state, all go on with the first one's sizes
-            self._loader.adopt(self._exchange.from_first(self._loader.state_dict()))
+            self._loader.adopt(self._exchange.from_first(self._loader.place()))
         self._look_at_losses(rows)
         self._look_at_process()
         self._spent = 0.0
@@ -336,7 +335,7 @@ class Balance(Passes):
         """Warn of what nothing weights; with equal batches nothing can be weighed wrongly, so later is soon enough."""
         if not (self._looked or np.array_equal(self.plan.sizes, self._first_sizes)):
             self._looked = True
-            for sentence in audit.of_the_process(self.models, self.weigh):
+            for sentence in audit.of_the_process(self.models, self.weigh, self.counts_all):
                 self.warn(sentence, sentence)
 
 

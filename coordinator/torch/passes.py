@@ -109,6 +109,15 @@ class Passes(ABC):
         self._handed.clear()
         self._micro_batches = 0
 
+    def say_what_is_fetched(self) -> None:
+        """Warn, when a state is saved, of batches that a job would miss that resumes from it."""
+        if self._handed.in_flight:
+            self.warn(
+                "state",
+                f"{self._handed.in_flight} batches have been fetched but not computed when this state was saved: a job "
+                "that resumes from it goes on after them. Save it where the loop has computed all that it fetched.",
+            )
+
     # -- in the model's hooks ----------------------------------------------------------------------------------------
 
     def look(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:

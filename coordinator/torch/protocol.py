@@ -39,6 +39,8 @@ class Loader(Protocol):
         Called when a new series of batches begins: with the first batch of a loop, when a state is loaded, and when
         another rank's state is adopted (then inside ``before_batch``). Batches handed out before it may never be
         trained on, so records of them can be dropped.
+    before_state
+        Called before a state is made: batches that were handed out and not computed yet are not in it.
     """
 
     global_batch: int
@@ -52,6 +54,7 @@ class Loader(Protocol):
     before_batch: Callable[[], None] | None
     after_batch: Callable[[Sizes, Any], None] | None
     on_start: Callable[[], None] | None
+    before_state: Callable[[], None] | None
 
     @property
     def shares(self) -> Sizes:
@@ -100,14 +103,18 @@ class Loader(Protocol):
         """Return everything that must be the same on every rank, under readable names."""
         ...
 
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the place in the data."""
+    def place(self) -> dict[str, NDArray[Any]]:
+        """Return the place in the data, as arrays."""
         ...
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, skip_rest: bool = False) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the data, as tensors and lists, which ``torch.load`` reads."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any], *, skip_rest: bool = False) -> None:
         """Resume at a saved place in the data, or with the epoch after it; a loop under way ends."""
         ...
 
-    def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def adopt(self, place: Mapping[str, NDArray[Any]]) -> None:
         """Continue from another rank's place, in the middle of an epoch and of a loop."""
         ...

@@ -23,12 +23,16 @@ def to_torch(state: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def from_torch(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return the arrays that ``to_torch`` converted.
+    """Return the arrays that ``to_torch`` converted; arrays, as older states hold, stay arrays.
 
     >>> from_torch({"sizes": torch.tensor([3, 5])})
     {'sizes': array([3, 5])}
     """
     return {
-        name: value.cpu().numpy().copy() if isinstance(value, torch.Tensor) else np.array(value, dtype=np.str_)
+        name: np.array(value.cpu().numpy() if isinstance(value, torch.Tensor) else value, _texts(value))
         for name, value in state.items()
     }
+
+
+def _texts(value: Any) -> type[np.str_] | None:
+    return np.str_ if isinstance(value, list | str) else None  # a list may be empty

@@ -1,4 +1,4 @@
-"""Balanced training with Accelerate: one call instead of ``Accelerator.prepare``."""
+"""Balanced training with Accelerate: a loader instead of ``DataLoader``, a call instead of ``Accelerator.prepare``."""
 
 from __future__ import annotations
 
@@ -10,24 +10,72 @@ import torch
 
 from paceline._require import require
 from paceline.coordinator.metrics import Target, sinks
-from paceline.coordinator.torch import Balance, BalancedLoader, StreamLoader, attach
+from paceline.coordinator.torch import Balance, StreamLoader, attach
+from paceline.coordinator.torch import BalancedLoader as GlobalLoader
+from paceline.coordinator.torch.loading.global_batch import GlobalBatch
+from paceline.coordinator.torch.loading.options import whole
+
+
+class BalancedLoader(GlobalLoader):
+    """A balanced loader that counts as a ``DataLoader`` does in a script of Accelerate.
+
+    Its length is in batches of one process until it is prepared, and in batches of all processes from then on. So the
+    steps that a script computes for its schedule are those of equal batches, in whatever way it computes them.
+
+    Parameters
+    ----------
+    dataset
+        Any map-style dataset, the same in every process.
+    batch_size
+        Samples of a process in one batch, on average. With ``global_tokens`` it is left out.
+    **options
+        Options of :class:`paceline.coordinator.torch.BalancedLoader`; ``shuffle`` is on by default.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no ``Accelerator`` yet, which knows the processes.
+
+    Examples
+    --------
+    >>> loader = BalancedLoader(dataset, batch_size=32, collate_fn=collate)  # doctest: +SKIP
+    """
+
+    counts_all = False
+
+    def __init__(self, dataset: Any, batch_size: int | None = None, **options: Any) -> None:
+        require("accelerate", needed_by="paceline.coordinator.trainers.accelerate", extra="huggingface")
+        state = import_module("accelerate.state")
+        if not state.is_initialized():
+            raise RuntimeError("BalancedLoader needs the processes: make the Accelerator before it")
+        processes = state.AcceleratorState()
+        world_size = processes.num_processes
+        total = None if batch_size is None else whole("batch_size", batch_size, 1, "sample") * world_size
+        super().__init__(dataset, total, rank=processes.process_index, world_size=world_size, **options)
+        self._of_one = batch_size
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch as one process alone would have them."""
+        if self._of_one is None:
+            return super().__len__() * self.world_size
+        return GlobalBatch(self._of_one, 1, self._rule.drop_last).batches(len(self._assigner.order))
 
 
 def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
     """Prepare models, optimisers, schedulers and loaders as the accelerator does, and let batches follow speeds.
 
-    It does the same as ``accelerator.prepare``, and three things more. It attaches models in
-    ``DistributedDataParallel`` to the :class:`BalancedLoader`. It lets a scheduler step once per step: Accelerate alone
-    would step it once per process, because it expects a loader of one process, but a balanced loader counts batches of
-    all. It tells the accelerator where an epoch of the loader ends, so that ``accelerator.accumulate`` takes the last
-    step there.
+    It does the same as ``accelerator.prepare``, and two things more. It attaches models in
+    ``DistributedDataParallel`` to the :class:`BalancedLoader`. It tells the accelerator where an epoch of the loader
+    ends, so that ``accelerator.accumulate`` takes the last step there. Schedulers are left to Accelerate: as the loader
+    counts as a ``DataLoader`` does, the learning rate of every step stays as it was.
 
     Parameters
     ----------
     accelerator
         An ``accelerate.Accelerator``.
     *things
-        The arguments of ``accelerator.prepare``; exactly one of them is a :class:`BalancedLoader`.
+        The arguments of ``accelerator.prepare``; exactly one of them is a :class:`BalancedLoader`. With
+        ``split_batches=True`` that is the one of :mod:`paceline.coordinator.torch`, whose batches are split as well.
     metrics
         Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
     **options
@@ -44,14 +92,14 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
     ImportError
         If accelerate is missing.
     TypeError
-        If there is not exactly one :class:`BalancedLoader`.
+        If there is not exactly one :class:`BalancedLoader`, or it counts otherwise than the accelerator.
     ValueError
         If the accelerator shards the model or the samples of a process, or the loader has another number of
         micro-batches.
 
     Examples
     --------
-    >>> loader = BalancedLoader(dataset, global_batch=256, seed=0)  # doctest: +SKIP
+    >>> loader = BalancedLoader(dataset, batch_size=32, seed=0)  # doctest: +SKIP
     >>> schedule = get_linear_schedule_with_warmup(optimizer, 100, epochs * len(loader))  # doctest: +SKIP
     >>> model, optimizer, loader, schedule = prepare(
     ...     accelerator, model, optimizer, loader, schedule
@@ -60,6 +108,7 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
     require("accelerate", needed_by="paceline.coordinator.trainers.accelerate", extra="huggingface")
     loader = _loader_among(things)
     _require_plain(accelerator)
+    _require_counts(accelerator, loader)
     _take_micro_batches(accelerator, loader)
     prepared = accelerator.prepare(*things)
     prepared = list(prepared) if len(things) > 1 else [prepared]
@@ -67,8 +116,6 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
     for place, thing in enumerate(prepared):
         if thing is loader:
             prepared[place] = ours
-        elif type(thing).__name__ == "AcceleratedScheduler":
-            thing.split_batches = True  # for Accelerate, this means that the loader counts batches of all processes
     if accelerator.num_processes > 1:
         ours.balance = _attached(prepared, loader, options)
         ours.balance.on_iteration.extend(sinks(*([metrics] if isinstance(metrics, str) else metrics)))
@@ -100,7 +147,7 @@ class PreparedLoader:
 
     remainder = 0
 
-    def __init__(self, loader: BalancedLoader, accelerator: Any) -> None:
+    def __init__(self, loader: GlobalLoader, accelerator: Any) -> None:
         self.loader = loader
         self.accelerator = accelerator
         self.balance: Balance | None = None
@@ -126,7 +173,7 @@ class PreparedLoader:
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, counted for all processes together."""
-        return len(self.loader)
+        return GlobalLoader.__len__(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch."""
@@ -139,7 +186,7 @@ class PreparedLoader:
         state._add_dataloader(self)  # private, but Accelerate's own loaders call it too, and there is no other way
         try:
             for batch in self.loader:
-                self.end_of_dataloader = self.loader.position[1] >= len(self.loader)
+                self.end_of_dataloader = self.loader.position[1] >= len(self)
                 yield self._sent(batch)
         finally:
             state._remove_dataloader(self)
@@ -151,13 +198,13 @@ class PreparedLoader:
         return send(batch, self.accelerator.device, non_blocking=self.accelerator.non_blocking)
 
 
-def _loader_among(things: Iterable[Any]) -> BalancedLoader:
+def _loader_among(things: Iterable[Any]) -> GlobalLoader:
     if any(isinstance(thing, StreamLoader) for thing in things):
         raise TypeError(
             "prepare() cannot tell Accelerate where the epoch of a StreamLoader ends, as streams have no length: "
             "prepare the model and the optimizer with accelerator.prepare, then attach(model, loader)"
         )
-    loaders = [thing for thing in things if isinstance(thing, BalancedLoader)]
+    loaders = [thing for thing in things if isinstance(thing, GlobalLoader)]
     if len(loaders) != 1:
         raise TypeError(
             f"prepare() needs exactly one BalancedLoader, got {len(loaders)}: prepare further loaders, such as those "
@@ -180,7 +227,23 @@ def _require_plain(accelerator: Any) -> None:
         )
 
 
-def _take_micro_batches(accelerator: Any, loader: BalancedLoader) -> None:
+def _require_counts(accelerator: Any, loader: GlobalLoader) -> None:
+    """Refuse a loader by whose length a script would compute the steps of another schedule."""
+    if accelerator.split_batches and isinstance(loader, BalancedLoader):
+        raise TypeError(
+            "with split_batches=True, batches are those of all processes, but this loader's batch_size= is that of "
+            "one: take paceline.coordinator.torch.BalancedLoader(dataset, global_batch=...)"
+        )
+    if not accelerator.split_batches and not isinstance(loader, BalancedLoader):
+        raise TypeError(
+            "the BalancedLoader of paceline.coordinator.torch counts batches of all processes, but Accelerate expects "
+            "those of one until prepare(), and steps schedulers once per process: learning rates would be wrong. Take "
+            "paceline.coordinator.trainers.accelerate.BalancedLoader(dataset, batch_size=...), with the batch_size of "
+            "your DataLoader"
+        )
+
+
+def _take_micro_batches(accelerator: Any, loader: GlobalLoader) -> None:
     """Set the loader's number of micro-batches per step, so that sizes change only between steps."""
     steps = accelerator.gradient_accumulation_steps
     if loader.micro_batch and steps != 1:
@@ -197,7 +260,7 @@ def _take_micro_batches(accelerator: Any, loader: BalancedLoader) -> None:
     loader.accumulate = steps
 
 
-def _attached(prepared: Iterable[Any], loader: BalancedLoader, options: dict[str, Any]) -> Balance:
+def _attached(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, Any]) -> Balance:
     """Attach every model that is trained to the loader."""
     models = [thing for thing in prepared if isinstance(thing, torch.nn.Module)]
     trained = [model for model in models if any(parameter.requires_grad for parameter in model.parameters())]

@@ -83,10 +83,6 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
                 share = self.balance.scale(torch.ones((), dtype=loss.dtype, device=loss.device))
                 loss.register_hook(lambda gradient: gradient * share)
 
-        def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-            """Drop Lightning's own copy of the place in the data: it holds arrays, which Lightning would not load."""
-            checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {}).pop("combined_loader", None)
-
         def state_dict(self) -> dict[str, Any]:
             """Return the balancer's state; empty with a single rank."""
             return {} if self.balance is None else dict(self.balance.state_dict())

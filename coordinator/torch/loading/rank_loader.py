@@ -17,6 +17,7 @@ from paceline.coordinator.torch.loading.micro import micro_batches
 from paceline.coordinator.torch.loading.options import UNKNOWN, whole
 from paceline.coordinator.torch.loading.progress import Progress
 from paceline.coordinator.torch.loading.source import Source
+from paceline.coordinator.torch.state import from_torch, to_torch
 from paceline.coordinator.torch.weighing.dealt import Dealt
 
 
@@ -29,6 +30,7 @@ class RankLoader:
 
     accumulate = 1
     micro_batch: int | None = None
+    counts_all = True
 
     def __init__(self, assigner: Assigner, source: Source, rule: GlobalBatch, rank: int) -> None:
         self.rank, self.world_size, self.global_batch = rank, rule.world_size, rule.samples
@@ -42,6 +44,7 @@ class RankLoader:
         self.before_batch: Callable[[], None] | None = None
         self.after_batch: Callable[[Sizes, Any], None] | None = None
         self.on_start: Callable[[], None] | None = None
+        self.before_state: Callable[[], None] | None = None
 
     def __getattr__(self, name: str) -> Never:
         """Say what there is in place of an attribute that scripts ask torch's loader for."""
@@ -121,8 +124,13 @@ class RankLoader:
         """Let the next epoch be this one. Without it, epochs count up from 0 by themselves, a peek's included."""
         self._progress.next_epoch = whole("epoch", epoch, 0)
 
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the data stands, for an exact resume: with as many ranks or more or fewer.
+    def place(self) -> dict[str, NDArray[Any]]:
+        """Return where the data stands, as arrays."""
+        place = {**self._progress.state_dict(), "sizes": self._shares}
+        return place if self.coefficients is None else {**place, "coefficients": self.coefficients}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the data stands, as tensors and lists, for an exact resume: with as many ranks or more or fewer.
 
         Raises
         ------
@@ -131,10 +139,11 @@ class RankLoader:
         """
         if not self.step_ends:
             raise RuntimeError("state_dict() in the middle of a step: call it where loader.step_ends is true")
-        state = {**self._progress.state_dict(), "sizes": self._shares}
-        return state if self.coefficients is None else {**state, "coefficients": self.coefficients}
+        if self.before_state:
+            self.before_state()
+        return to_torch(self.place())
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]], *, skip_rest: bool = False) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, skip_rest: bool = False) -> None:
         """Resume: the next loop over this loader yields the rest of the epoch that was under way.
 
         If nothing is left of it, the next epoch comes; and where ``set_epoch`` asks for the finished one, as a script
@@ -153,20 +162,21 @@ class RankLoader:
             If the state is that of other samples, or of another order of them, or the rest of the epoch is too small
             for so many ranks. Nothing has changed then.
         """
-        self._progress.resume(state, skip_rest=skip_rest)
+        place = from_torch(state)
+        self._progress.resume(place, skip_rest=skip_rest)
         self.newest_loop, self.step_ends = _none, True
-        self._take_shares(state)
+        self._take_shares(place)
         self._restart()
 
-    def adopt(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def adopt(self, place: Mapping[str, NDArray[Any]]) -> None:
         """Go on, in the middle of an epoch, from where another rank stands: the two had parted ways."""
-        self._progress.adopt(state)
-        self._take_shares(state)
+        self._progress.adopt(place)
+        self._take_shares(place)
         self._restart()
 
-    def _take_shares(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def _take_shares(self, place: Mapping[str, NDArray[Any]]) -> None:
         """Use the shares and costs of a state, unless they are those of other ranks, batches or features."""
-        shares_W, saved, own = state["sizes"], state.get("coefficients"), self.coefficients
+        shares_W, saved, own = place["sizes"], place.get("coefficients"), self.coefficients
         if len(shares_W) == self.world_size and shares_W.sum() == self.global_batch:
             self.shares = shares_W
         if saved is not None and own is not None and saved.shape == own.shape:

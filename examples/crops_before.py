@@ -1,0 +1,53 @@
+"""A script with a loader of its own, as nanoGPT has: ``torchrun --nproc-per-node 2 examples/crops_before.py``."""
+
+import sysconfig
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+BLOCK, STEPS = 64, 150
+"""Bytes of a crop of the text, and steps."""
+
+
+class Model(torch.nn.Module):
+    """One recurrent layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.layer = torch.nn.Embedding(256, 64), torch.nn.GRU(64, 128, batch_first=True)
+        self.next = torch.nn.Linear(128, 256)
+
+    def forward(self, inputs):
+        """Return the logits of the next byte."""
+        return self.next(self.layer(self.tokens(inputs))[0])
+
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+torch.set_num_threads(1)
+sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-d]*.py"))
+text = torch.tensor(list(b"".join(path.read_bytes() for path in sources)))
+
+
+def get_batch():
+    """Return crops of the text, and what comes one byte later."""
+    starts = torch.randint(len(text) - BLOCK, (32 // dist.get_world_size(),))
+    return tuple(torch.stack([text[at + late : at + late + BLOCK] for at in starts]) for late in (0, 1))
+
+
+model = DistributedDataParallel(Model())
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+for _ in range(STEPS):
+    inputs, labels = get_batch()
+    optimizer.zero_grad()
+    loss = cross_entropy(model(inputs).flatten(0, 1), labels.flatten())
+    loss.backward()
+    optimizer.step()
+
+if dist.get_rank() == 0:
+    print(f"{loss.item():.2f} nats a byte")
+dist.destroy_process_group()
