@@ -121,3 +121,25 @@ def test_what_cannot_be_divided_is_refused_and_the_sample_named(stream, options,
 def test_a_loader_of_datasets_says_what_to_take_for_a_stream():
     with pytest.raises(TypeError, match="a stream has none: take StreamLoader"):
         BalancedLoader(iter(range(9)), 3, rank=0, world_size=1)
+
+
+def test_a_loop_over_a_stream_ends_with_an_error_once_another_begins_or_a_state_is_loaded():
+    (loader,) = fleet(range(20), 1, 4)
+    older = iter(loader)
+    seen = next(older)
+    state = loader.state_dict()
+    for disturb in (lambda: loader.load_state_dict(state), lambda: (loader.set_epoch(0), next(iter(loader)))):
+        disturb()
+        with pytest.raises(RuntimeError, match="this loop over the loader is over"):
+            next(older)
+        older = iter(loader)
+        loader.set_epoch(0)
+        next(older)
+    loader.load_state_dict(state)
+    assert sorted(seen + [sample for batch in loader for sample in batch]) == list(range(20))
+
+
+def test_a_plain_stream_has_sizes_and_no_costs():
+    first, second = fleet(range(20), 2, 5)
+    first.sizes = second.sizes = np.array([3, 2])
+    assert (next(iter(first)), next(iter(second)), first.coefficients) == ([0, 1, 2], [3, 4], None)

@@ -1,4 +1,4 @@
-"""The loader: what each rank gets of every global batch, dealt exactly once an epoch, and how it is loaded."""
+"""The loader: which samples each rank gets of every global batch, each once an epoch, and how they are loaded."""
 
 from paceline.coordinator.torch.loading.loader import BalancedLoader
 

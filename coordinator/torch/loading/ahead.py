@@ -72,6 +72,7 @@ class Ahead:
         while self.assigner.asks_for_next(self._asked) and not self._under_way.issuperset(wanted):
             self._receive()
         if missing := [sample for sample in wanted if sample not in self._under_way]:
+            self._under_way.update(missing)
             self._store(missing, self._here.load(np.array(missing)))
         for sample in wanted:
             while sample not in self._stock:
@@ -103,7 +104,9 @@ class Ahead:
         self._store(samples.tolist(), chunk)
 
     def _store(self, samples: list[int], chunk: Any) -> None:
-        self._stock.update((sample, (chunk, row)) for row, sample in enumerate(samples))
+        """Keep what is still wanted of a chunk."""
+        rows = ((sample, (chunk, row)) for row, sample in enumerate(samples))
+        self._stock.update((sample, known) for sample, known in rows if sample in self._under_way)
 
     def _next_request(self) -> Request:
         """Return the samples to ask for next; there may be none."""

@@ -1,1 +1,1 @@
-"""What samples cost: numbers from arrays, columns or functions, and a dealer that divides global batches by them."""
+"""What samples cost: numbers from arrays, columns or functions, and the division of global batches by them."""

@@ -64,14 +64,14 @@ class Costs:
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
         unequal = self.cost is not None or self.lengths is not None
-        if not unequal and self.items is None and not (self.cap or self.global_tokens or self.padded):
-            raise ValueError("Costs says nothing of any sample: give lengths=, cost= or items=")
         for name in ("cap", "global_tokens", "padded"):
             value = getattr(self, name)
             if value and not unequal:
                 raise ValueError(f"{name} is about samples of unequal cost: give cost= or lengths= too")
             if name != "padded" and value is not None and not 0 < value < np.inf:
                 raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
+        if not unequal and self.items is None:
+            raise ValueError("Costs says nothing of any sample: give lengths=, cost= or items=")
 
     def of_dataset(self, dataset: Any) -> SampleCosts:
         """Return the costs of all samples, each feature scaled to the mean 1; refuse numbers that are out of range."""
