@@ -111,8 +111,8 @@ def one_hangs(path):
 
         def hangs(parameters, rows):
             calls.append(len(rows))
-            if len(calls) == 3 and not os.path.exists(path):
-                open(path, "w").close()
+            if len(calls) == 3 and not path.exists():
+                path.touch()
                 time.sleep(600)
             return gradient(parameters, rows)
 
@@ -122,6 +122,6 @@ def one_hangs(path):
 
 
 def test_a_worker_that_hangs_does_not_keep_the_job_from_ending(tmp_path, caplog):
-    parameters = RayJob(plan(gradient=one_hangs(str(tmp_path / "hangs")), patience=0.5)).run()
+    parameters = RayJob(plan(gradient=one_hangs(tmp_path / "hangs"), patience=0.5)).run()
     assert parameters == pytest.approx(TRUTH, abs=0.1)
     assert "did not end: the job ends without" in caplog.text

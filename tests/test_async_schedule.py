@@ -190,7 +190,7 @@ def test_a_scheduler_that_is_not_handed_over_is_refused_where_the_job_is_made():
 
     model, optim, _ = problem("SGD", lr=0.1)
     scheduler_of("cosine", optim)
-    with pytest.raises(ValueError, match="a scheduler works on this optimizer.*as schedule="):
+    with pytest.raises(ValueError, match=r"a scheduler works on this optimizer.*as schedule="):
         TorchOptimiser(model, optim)
 
 

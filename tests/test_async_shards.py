@@ -122,8 +122,8 @@ NOBODY_WAITS = ["asp", "sa-asgd", "dc-asgd-c", "dc-asgd-a", "saps", "saps-dc", "
 
 @pytest.mark.parametrize("name", NOBODY_WAITS)
 @given(
-    turns=turns_of_workers,
-    killed=st.lists(st.integers(0, 59), max_size=4),
+    turns=st.lists(st.sampled_from(WORKERS), min_size=40, max_size=60),
+    killed=st.lists(st.integers(0, 30), max_size=4),
     servers=st.lists(st.integers(1, 7), min_size=5, max_size=5),
 )
 @settings(max_examples=20, deadline=None)
