@@ -246,7 +246,9 @@ class FederatedBalancer:
             cause=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
         size_W, reason_W, upper_W = sized(now, rules)
-        speed_W = np.where(is_flat_W, np.maximum(size_W, 1) * self.local_steps / np.where(is_flat_W, flat_W, 1), speed_W)
+        speed_W = np.where(
+            is_flat_W, np.maximum(size_W, 1) * self.local_steps / np.where(is_flat_W, flat_W, 1), speed_W
+        )
         seconds_W = np.where(size_W > 0, size_W * self.local_steps / speed_W + comm_W, 0.0)
         return RoundPlan(
             clients=names,
@@ -374,7 +376,10 @@ class FederatedBalancer:
         fits[rows[ran_out_W]] = np.minimum(fits[rows[ran_out_W]], held_W)
 
     def _say_who_follows(self, found: Rows, cleared: Rows, rows: Rows, report: RoundReport) -> None:
-        for news, said in ((found, NOT_FOLLOWING), (cleared, "the time of %s follows its batch by now: it is balanced")):
+        for news, said in (
+            (found, NOT_FOLLOWING),
+            (cleared, "the time of %s follows its batch by now: it is balanced"),
+        ):
             names = [report.names[i] for i in np.flatnonzero(np.isin(rows, news))]
             if names:
                 logger.warning(said, why.listed(names[: why.SHOWN], max(len(names) - why.SHOWN, 0)))

@@ -73,12 +73,12 @@ class Following:
         if more:
             self._moment_6N = np.append(self._moment_6N, np.zeros((6, more)), axis=1)
             self._state_N = np.append(self._state_N, np.zeros(more, dtype=np.int64))
-            self._turn_N = np.append(self._turn_N, np.full(more, -1))
+            self._turn_N = np.append(self._turn_N, np.zeros(more, dtype=np.int64))
             self._base_N = np.append(self._base_N, np.zeros(more))
 
     def forget(self, rows: Rows) -> None:
         """Forget these rows."""
-        self._moment_6N[:, rows], self._state_N[rows], self._turn_N[rows], self._base_N[rows] = 0.0, 0, -1, 0.0
+        self._moment_6N[:, rows], self._state_N[rows], self._turn_N[rows], self._base_N[rows] = 0.0, 0, 0, 0.0
 
     def learn(self, rows: Rows, samples_W: Array, seconds_W: Array, size_W: Array, batch: float) -> tuple[Rows, Rows]:
         """Learn what these rows took; return those whose time does not follow, and those whose does again, as news.
@@ -92,8 +92,8 @@ class Following:
         size_W, batch
             What each was given in a step, and the mean batch.
         """
-        rows, samples_W, seconds_W, size_W = self._warm(rows, samples_W, seconds_W, size_W)
         x_W, y_W = np.log(samples_W), np.log(seconds_W)
+        self._forget_warming_up(rows, x_W)
         newest_6W = np.stack([np.ones(len(rows)), x_W, y_W, x_W * x_W, x_W * y_W, y_W * y_W])
         self._moment_6N[:, rows] = MEMORY * self._moment_6N[:, rows] + newest_6W
         self._turn_N[rows] += 1
@@ -154,11 +154,11 @@ class Following:
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
-    def _warm(self, rows: Rows, *values: Array) -> tuple[Rows, *tuple[Array, ...]]:
-        """Leave out who reports for the first time: in a first round a client imports, compiles and warms up."""
-        cold_W: Mask = (self._turn_N[rows] == -1) & (self._moment_6N[0, rows] == 0)
-        self._turn_N[rows[cold_W]] = 0
-        return (rows[~cold_W], *(each[~cold_W] for each in values))
+    def _forget_warming_up(self, rows: Rows, x_W: Array) -> None:
+        """Forget a first report before a larger batch: a client that imported and compiled then seems not to follow."""
+        count_W, before_W, *_ = self._moment_6N[:, rows]
+        second_W = (count_W == 1) & (self._state_N[rows] == State.TRUSTED)
+        self._moment_6N[:, rows[second_W & (x_W > before_W)]] = 0.0
 
     def _fit(self, rows: Rows) -> tuple[Array, Array, Mask]:
         """Return the slope of the log time over the log samples, its deviation, and who has batches apart, ``[W]``."""

@@ -55,8 +55,9 @@ class Rules:
 def sized(now: Round, rules: Rules) -> tuple[Sizes, Sizes, Array]:
     """Return the size, the reason and the upper bound of each client, ``[W]``.
 
-    The sizes of those asked sum to ``batch`` for each of them, or to what their bounds allow if that is less, and are
-    the ones with which the last ends earliest: the exact solver, with communication as a time besides.
+    The sizes of those that are asked and balanced sum to ``batch`` for each of them, or to what their bounds allow if
+    that is less, and are the ones with which the last ends earliest: the exact solver, with communication as a time
+    besides.
     """
     upper_W, held_by_W = _bounds(now, rules)
     least_W = np.minimum(rules.least, upper_W)
@@ -101,7 +102,8 @@ def _split(now: Round, asked_W: Mask, lower_W: Array, upper_W: Array, batch: int
     zero = np.zeros(count)
     curves = Curves(zero, now.step_seconds[asked_W], zero, np.full(count, np.inf))
     low, high = lower_W[asked_W], upper_W[asked_W]
-    total = int(np.clip(batch * count, low.sum(), high.sum()))
+    free = np.isnan(now.fixed[asked_W])
+    total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
     return split(curves, total, lower=low, upper=high, comm=now.comm[asked_W]).sizes
 
 
