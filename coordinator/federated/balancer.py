@@ -360,9 +360,13 @@ class FederatedBalancer:
         self._known.speed.learn(
             rows[believed_W], report.speed[believed_W], device_W[believed_W], round_index=self.rounds
         )
-        steps_W = plan.sizes[place[believed_W]]
+        size_W = plan.sizes[place[believed_W]]
         news = self._known.following.learn(
-            rows[believed_W], report.processed[believed_W], report.compute_seconds[believed_W], steps_W, self.batch
+            rows[believed_W],
+            report.processed[believed_W],
+            report.compute_seconds[believed_W],
+            size_W,
+            float(plan.sizes[plan.asked].mean()) if plan.asked.any() else float(self.batch),
         )
         self._say_who_follows(*news, rows, report)
         timed_W = believable_comm(report, believed_W, self._known.comm.mean(), self.plausible)

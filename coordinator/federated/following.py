@@ -42,6 +42,9 @@ SURE, NOISE = 1.64, 0.1
 FEWEST, MOST = 4, 8
 """Reports before a client may be suspected or found not to follow, and after which a test is over."""
 
+RARELY = 5
+"""How many times as seldom a client is tested whose batch hardly moves as one whose time seems not to follow."""
+
 
 class State(IntEnum):
     """What is known of whether a client's time follows its batch."""
@@ -90,7 +93,7 @@ class Following:
         samples_W, seconds_W
             Of all local steps, positive and finite.
         size_W, batch
-            What each was given in a step, and the mean batch.
+            What each was given in a step, and the mean of all that were asked.
         """
         x_W, y_W = np.log(samples_W), np.log(seconds_W)
         self._forget_warming_up(rows, x_W)
@@ -101,8 +104,12 @@ class Following:
         most_W, least_W = slope_W + SURE * error_W, slope_W - SURE * error_W
         state_W, turn_W = self._state_N[rows], self._turn_N[rows]
         trusted_W, tested_W = state_W == State.TRUSTED, state_W == State.TESTED
-        astray_W = np.abs(np.log(size_W / batch)) >= np.log(NOTICEABLE)
-        suspect_W = trusted_W & (turn_W >= FEWEST) & astray_W & apart_W & (most_W < SUSPECT)
+        astray_W = np.abs(np.log(size_W / batch))
+        fits_ill_W = apart_W & (most_W < SUSPECT) & (astray_W >= np.log(NOTICEABLE))
+        # Where the batch hardly moves no fit says anything: who is far from the mean is tested all the same, rarely.
+        unknown_W = ~apart_W & (astray_W >= np.log(CONTRAST))
+        due_W, rested_W = turn_W >= FEWEST, turn_W >= self.again - RARELY * self.again
+        suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))
         over_W = tested_W & (turn_W >= MOST)
         cleared_W = ~trusted_W & ((least_W > FOLLOWS) | (over_W & ((slope_W > FOLLOWS) | ~apart_W)))
         found_W = tested_W & ~cleared_W & (over_W | (apart_W & (turn_W >= FEWEST) & (most_W < FOLLOWS)))
@@ -110,7 +117,7 @@ class Following:
         self._base_N[rows[suspect_W]] = size_W[suspect_W]
         for changed_W, state, turn in (
             (suspect_W, State.TESTED, 0),
-            (cleared_W, State.TRUSTED, -self.again),
+            (cleared_W, State.TRUSTED, -RARELY * self.again),
             (found_W, State.FLAT, 0),
         ):
             self._state_N[rows[changed_W]], self._turn_N[rows[changed_W]] = state, turn
@@ -127,7 +134,8 @@ class Following:
         tested_W = np.where(turn_W % 2 == 0, np.floor(towards_W), base_W)
         flat_W = np.where(turn_W % self.again == self.again - 1, max(batch / CONTRAST, 1.0), float(batch))
         fixed_W = np.select([state_W == State.TESTED, state_W == State.FLAT], [tested_W, np.floor(flat_W)], np.nan)
-        return np.maximum(fixed_W, min(least, batch))
+        size_W: Array = np.maximum(fixed_W, min(least, batch))
+        return size_W
 
     def seconds(self, rows: Rows) -> Array:
         """Return the usual time of those whose time does not follow their batch, ``[W]``; NaN for all others."""

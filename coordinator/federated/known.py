@@ -65,8 +65,12 @@ class Known:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything, as arrays with a row a client."""
         clients, rows = self.clients.state_dict()
-        learnt = {"speed": self.speed, "comm": self.comm, "following": self.following}
-        parts = {"clients": clients, **{name: one.state_dict(rows) for name, one in learnt.items()}}
+        parts = {
+            "clients": clients,
+            "speed": self.speed.state_dict(rows),
+            "comm": self.comm.state_dict(rows),
+            "following": self.following.state_dict(rows),
+        }
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
