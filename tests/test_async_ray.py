@@ -103,3 +103,25 @@ def test_workers_that_push_nothing_but_nan_end_the_job_with_a_sentence():
     job = RayJob(plan(gradient=only_nan, comebacks=0))
     with pytest.raises(RuntimeError, match="no worker is left"):
         job.run()
+
+
+def one_hangs(path):
+    def make():
+        gradient, calls = least_squares(), []
+
+        def hangs(parameters, rows):
+            calls.append(len(rows))
+            if len(calls) == 3 and not path.exists():
+                path.touch()
+                time.sleep(600)
+            return gradient(parameters, rows)
+
+        return hangs
+
+    return make
+
+
+def test_a_worker_that_hangs_does_not_keep_the_job_from_ending(tmp_path, caplog):
+    parameters = RayJob(plan(gradient=one_hangs(tmp_path / "hangs"), patience=0.5)).run()
+    assert parameters == pytest.approx(TRUTH, abs=0.1)
+    assert "did not end: the job ends without" in caplog.text

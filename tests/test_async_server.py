@@ -21,14 +21,14 @@ acts = st.tuples(st.sampled_from(["step", "step", "step", "part", "nan", "abando
 class Watched:
     """A server among workers that do as they are told, with an account of its own of everything that happens."""
 
-    def __init__(self, name, bound=None, epochs=None, predictor=None):
+    def __init__(self, name, bound=None, epochs=None, predictor=None, least=1):
         rules = SCHEMES[name](len(WORKERS), bound=bound) if bound is not None else scheme(name, len(WORKERS))
         self.deck = Deck(SAMPLES, seed=3, epochs=epochs)
         self.server = Server(
-            np.zeros(2), SGD(0.01), rules, self.deck, batch=BATCH, workers=WORKERS, predictor=predictor
+            np.zeros(2), SGD(0.01), rules, self.deck, batch=BATCH, workers=WORKERS, predictor=predictor, least=least
         )
         self.under_way, self.versions, self.pulls, self.ends = {}, [0], 0, Counter()
-        self.applied, self.gathered, self.waits = Counter(), [], 0
+        self.applied, self.gathered, self.waits, self.smallest = Counter(), [], 0, SAMPLES
 
     def act(self, what, worker):
         if worker not in self.server.workers:
@@ -50,6 +50,7 @@ class Watched:
             self.waits += 1
             return
         self.pulls += 1
+        self.smallest = min(self.smallest, len(pulled.hand))
         self.under_way[worker] = pulled
 
     def _push(self, what, worker, pulled):
@@ -240,3 +241,20 @@ def test_a_straggler_is_told_before_its_first_push_by_the_forecast_and_afterward
     server.push("d", held.stamp, np.zeros(2), seconds=9.0)
     assert server.watch()[3].staleness == 13.0
     assert "d is a straggler: its pushes have been 13 versions stale" in server.watch()[3].why
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@given(turns=st.lists(acts.filter(lambda act: act[0] != "part"), max_size=120), least=st.integers(1, BATCH))
+@settings(max_examples=10, deadline=None)
+def test_no_step_is_smaller_than_the_fewest_samples_whatever_comes_back(name, turns, least):
+    watched = Watched(name, epochs=1, predictor=LastValue(), least=least)
+    for turn in turns:
+        watched.act(*turn)
+    assert watched.smallest >= least
+    assert watched.server.sizes.min(initial=BATCH) >= least
+
+
+@pytest.mark.parametrize(("least", "batch", "samples"), [(0, 8, 50), (9, 8, 50), (3, 8, 2)])
+def test_a_batch_or_a_data_set_below_the_fewest_samples_of_a_step_is_refused(least, batch, samples):
+    with pytest.raises(ValueError, match="batch must be at least"):
+        Server(np.zeros(2), SGD(0.01), scheme("asp", 1), Deck(samples), batch=batch, least=least)

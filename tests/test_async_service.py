@@ -46,14 +46,24 @@ def test_a_checkpoint_is_written_at_every_interval_and_at_the_end(tmp_path):
 
 
 def test_a_disk_that_is_full_costs_checkpoints_and_no_training(tmp_path, caplog):
-    service = service_of(checkpoint=tmp_path / "gone" / "run.safetensors", every=BATCH)
-    step(service, "a")
+    service = service_of(checkpoint=tmp_path / "gone" / "run.safetensors", every=BATCH, epochs=3)
+    for _ in range(10):
+        step(service, "a")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "no checkpoint could be written" in caplog.text
     (tmp_path / "gone").mkdir()
     to_the_end(service)
-    again = service_of(checkpoint=tmp_path / "gone" / "run.safetensors")
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert "is written to" in caplog.records[1].getMessage()
+    again = service_of(checkpoint=tmp_path / "gone" / "run.safetensors", epochs=3)
     assert again.resume()
     assert again.server.finished
+
+
+@pytest.mark.parametrize("every", [0, 1, BATCH, 3 * BATCH])
+def test_a_disk_that_stays_full_is_said_once_in_a_whole_training(tmp_path, caplog, every):
+    to_the_end(service_of(checkpoint=tmp_path / "gone" / "run.safetensors", every=every, epochs=5))
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 def test_what_does_not_fit_a_checkpoint_is_refused_and_nothing_is_changed(tmp_path):

@@ -114,3 +114,34 @@ def test_a_state_resumes_on_any_number_of_servers(before, after):
         straight.turn(worker)
     assert again.server.version == straight.server.version
     assert (again.server.parameters == straight.server.parameters).all()
+
+
+NOBODY_WAITS = ["asp", "sa-asgd", "dc-asgd-c", "dc-asgd-a", "saps", "saps-dc", "k-batch-async", "fed-buff"]
+"""Whose workers may pull whenever they like, so that the same turns make the same steps after a restart."""
+
+
+@pytest.mark.parametrize("name", NOBODY_WAITS)
+@given(
+    turns=st.lists(st.sampled_from(WORKERS), min_size=40, max_size=60),
+    killed=st.lists(st.integers(0, 30), max_size=4),
+    servers=st.lists(st.integers(1, 7), min_size=5, max_size=5),
+)
+@settings(max_examples=20, deadline=None)
+def test_a_training_that_is_killed_and_resumes_is_the_one_that_goes_on(name, turns, killed, servers):
+    straight, ours = Split(name, 1), Split(name, servers[0])
+    for number, worker in enumerate(turns):
+        if number in killed:
+            for each in (straight, ours):  # what is at work or gathered would be lost with the process, and is no state
+                for other in sorted(each.at_work):
+                    each.turn(other)
+                while each.server.gathered:
+                    each.turn("a")
+                for other in sorted(each.at_work):
+                    each.turn(other)
+        if number in killed and not ours.server.gathered and not straight.server.gathered:
+            state, ours = ours.server.state_dict(), Split(name, servers[1 + killed.index(number)])
+            ours.server.load_state_dict({key: value.copy() for key, value in state.items()})
+        straight.turn(worker)
+        ours.turn(worker)
+    assert ours.server.version == straight.server.version
+    assert (ours.server.parameters == straight.server.parameters).all()

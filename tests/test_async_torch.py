@@ -225,6 +225,64 @@ def test_a_job_resumes_from_its_checkpoint_where_it_ended(tmp_path):
         assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+def hanging(rank, scheme):
+    import logging
+
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    said = []
+    logging.getLogger("paceline.asynchronous").addFilter(lambda record: said.append(record.getMessage()) or True)
+    model, optim, dataset = problem("SGD", lr=0.05)
+    job = AsyncJob(model, optim, dataset, batch=8, epochs=3, scheme=scheme, patience=0.3)
+    for number, (inputs, targets) in enumerate(job):
+        optim.zero_grad()
+        loss_of(model, inputs, targets).backward()
+        if rank == 1 and number == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        job.push()
+    return job.service.server.finished, said
+
+
+@pytest.mark.parametrize("scheme", ["saps", pytest.param("asp", marks=pytest.mark.soak)])
+def test_a_worker_that_hangs_keeps_rank_0_neither_from_ending_nor_from_a_clean_exit(scheme):
+    good, hung = outcomes_of(2, hanging, scheme, within=25)
+    assert hung.exitcode is None
+    assert (good.error, good.exitcode) == ("", 0), good
+    finished, said = good.value
+    assert finished
+    assert any("rank1 did not come for the final parameters" in one for one in said), said
+
+
+def normalised(rank, samples, batch, scheme, slow):
+    """Train a model that normalises over batches; return the smallest step, and what was applied."""
+    import torch
+
+    from paceline.coordinator.asynchronous.torch import AsyncJob
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    optim = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs = torch.randn(samples, 4)
+    dataset = torch.utils.data.TensorDataset(inputs, inputs.sum(1))
+    verdicts, sizes = [], []
+    with pytest.warns(UserWarning, match="buffers"):
+        job = AsyncJob(model, optim, dataset, batch=batch, epochs=3, scheme=scheme, on_verdict=[verdicts.append])
+    for inputs, targets in job:
+        optim.zero_grad()
+        loss_of(model, inputs, targets).backward()
+        time.sleep(slow * rank)
+        sizes.append(len(inputs))
+        job.push()
+    return min(sizes, default=2), applied([(v.worker, v.outcome.name, v.samples, v.staleness) for v in verdicts])
+
+
+@pytest.mark.parametrize(("samples", "batch", "scheme"), [(67, 8, "saps"), (67, 10, "asp"), (35, 4, "bsp")])
+def test_a_model_that_normalises_over_batches_never_gets_a_single_sample(samples, batch, scheme):
+    (least, done), (other, _) = run_ranks(2, normalised, samples, batch, scheme, 0.01)
+    assert min(least, other) >= 2
+    assert done == 3 * samples
+
+
 def asking_late(rank):
     from paceline.coordinator.asynchronous.torch import AsyncJob
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,10 +86,15 @@ class Deck:
         self._applied_of: dict[int, int] = {}
         self._shuffle(0)
 
-    def deal(self, count: int) -> Hand:
-        """Return up to ``count`` samples; fewer, or none, only where a finite number of epochs has been dealt out."""
+    def deal(self, count: int, least: int = 1) -> Hand:
+        """Return up to ``count`` samples; fewer, or none, only where a finite number of epochs has been dealt out.
+
+        Where fewer than ``least`` would be left at the end, they are dealt too: nobody could use them alone.
+        """
         if count < 1:
             raise ValueError(f"count must be at least 1 sample, got {count}")
+        if 0 < self.left - count < least:
+            count = int(self.left)
         hands: list[Hand] = []
         while count > 0 and not self.empty:
             hands.append(self._returned_up_to(count) if self._returned else self._fresh_up_to(count))
@@ -116,6 +122,12 @@ class Deck:
     def empty(self) -> bool:
         """Whether there is nothing to deal now; samples may still come back."""
         return not self._returned and self.epochs is not None and self._epoch >= self.epochs
+
+    @property
+    def left(self) -> float:
+        """How many samples there are to deal now; infinite without an end."""
+        fresh = math.inf if self.epochs is None else max(self.epochs - self._epoch, 0) * self.samples - self._place
+        return sum(map(len, self._returned)) + fresh
 
     @property
     def finished(self) -> bool:

@@ -56,6 +56,8 @@ class Server:
     store
         What holds the parameters instead of this process, such as :class:`ShardedStore`; ``parameters`` and
         ``optimiser`` are not read then.
+    least
+        The fewest samples of a step: 2 for a model that normalises over batches.
 
     Attributes
     ----------
@@ -69,7 +71,7 @@ class Server:
     Raises
     ------
     ValueError
-        If the parameters are no row of finite floats, or the batch is below 1.
+        If the parameters are no row of finite floats, or the batch or all samples are fewer than a step's fewest.
 
     Notes
     -----
@@ -104,19 +106,24 @@ class Server:
         predictor: Predictor | None = None,
         copy: bool = True,
         store: Store | None = None,
+        least: int = 1,
     ) -> None:
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1 sample, got {batch}")
+        if not 1 <= least <= min(batch, deck.samples):
+            raise ValueError(
+                f"batch must be at least {max(least, 1)}, and so many samples must there be, as a step takes no fewer; "
+                f"got least={least}, batch={batch} and {deck.samples} samples"
+            )
         self.store: Store = store or LocalStore(parameters, optimiser, scheme.compensation, copy=copy)
         self.scheme = scheme
         self.deck = deck
         self.batch = batch
+        self.least = least
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.calibration = Calibration()
         if predictor is not None:
             predictor.reset([])
-        self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor)
+        self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, least)
         self._updates = Updates(scheme, self.fleet, deck, self.ledger, self.store, batch)
         self._tickets = 0
         for worker in workers:
@@ -159,7 +166,7 @@ class Server:
             return None
         stamp = Stamp(self.version, self._tickets)
         self._tickets += 1
-        member.step = Step(stamp, self.deck.deal(self._ahead.size(worker)), self._ahead.expected(worker))
+        member.step = Step(stamp, self.deck.deal(self._ahead.size(worker), self.least), self._ahead.expected(worker))
         member.worked_on = self.version
         return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.hand)
 

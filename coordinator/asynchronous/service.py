@@ -29,6 +29,9 @@ logger = logging.getLogger("paceline.asynchronous")
 
 NO_STAMP = Stamp(-1, -1)
 
+LONG = 3.0
+"""A step may take this many times as long as the one before it, and its worker still be at work."""
+
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -76,7 +79,8 @@ class Service:
         many each time that this has happened.
     checkpoint, every
         File to write the state to, and after how many applied samples; it is also written when the training has ended.
-        A crash loses no update beyond that interval, and those that are applied while a file is being written.
+        A crash loses no update beyond that interval, and those that are applied while a file is being written. Where
+        one cannot be written, that is logged once, and tried again after the next interval and at the end.
     on_verdict
         Called with every verdict, under the lock: be quick. One that raises is logged, and not called again.
 
@@ -94,7 +98,6 @@ class Service:
     on_verdict: list[Callable[[Verdict], None]] = field(default_factory=list)
     waited: dict[str, float] = field(default_factory=dict, init=False)
     """Seconds that each worker has waited for others so far."""
-    _saved: int = field(default=0, init=False)
     _asked: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +108,8 @@ class Service:
         self._changed = Condition()
         self._writing = Lock()
         self._failure: Exception | None = None
-        self._saved = self._asked = self.server.deck.applied
+        self._asked = self.server.deck.applied
+        self._is_unwritten = False
         self._patience = self.patience
         self._events = 0
 
@@ -175,6 +179,13 @@ class Service:
             return self.server.is_given_up(worker, stamp)
 
     @property
+    def patience_now(self) -> float:
+        """Seconds to wait for who is silent at the end: longer than the longest step of those who take part."""
+        with self._changed:
+            pushed = [member.pushed for member in self.server.fleet if len(member.pushed) > 1]
+        return max([self._patience, *(LONG * (last - before) for before, last in pushed)])
+
+    @property
     def parameters(self) -> Vector:
         """The newest parameters, ``[P]``: a copy."""
         with self._changed:
@@ -202,14 +213,13 @@ class Service:
 
         with self._writing:  # one after the other: an older state must not replace a newer one
             with self._changed:
-                state, applied = self.server.state_dict(), self.server.deck.applied
+                state = self.server.state_dict()
             # Written without the server's lock, so that only who pushed waits for the disk.
             with written_whole(self.checkpoint) as temporary:
                 try:
                     save_file(state, temporary)
                 except SafetensorError as error:  # what it says of a full disk is no OSError
                     raise OSError(str(error)) from error
-            self._saved = applied
 
     def resume(self) -> bool:
         """Go on from the checkpoint, if there is one; return whether there was."""
@@ -225,7 +235,7 @@ class Service:
                 self.server.load_state_dict(load_file(self.checkpoint))
             except (ValueError, SafetensorError) as error:
                 raise ValueError(f"{self.checkpoint} cannot be resumed: {error}") from error
-            self._saved = self._asked = self.server.deck.applied
+            self._asked = self.server.deck.applied
         return True
 
     def _pull(self, worker: str, into: Vector | None) -> Work:
@@ -261,9 +271,14 @@ class Service:
         try:
             self.save()
         except OSError as error:
-            with self._changed:
-                self._asked = self._saved  # the next push tries again
-            logger.error("no checkpoint could be written to %s, the next push tries again: %s", self.checkpoint, error)
+            if not self._is_unwritten:
+                said = "no checkpoint could be written to %s; the log says when one is written again: %s"
+                logger.error(said, self.checkpoint, error)
+            self._is_unwritten = True
+            return
+        if self._is_unwritten:
+            logger.warning("a checkpoint is written to %s again", self.checkpoint)
+        self._is_unwritten = False
 
     @contextmanager
     def _updating(self) -> Iterator[None]:

@@ -19,6 +19,9 @@ from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
 from paceline.coordinator.asynchronous.rules.compensation import Compensation
 from paceline.coordinator.asynchronous.store import LocalStore
 
+OWN = ("parameters", "optimiser/", "compensation/")
+"""How the names begin of what the shards keep of a state; the rest is the lead's."""
+
 NEVER_CAME = "its gradient has not come to every server"
 
 
@@ -194,7 +197,7 @@ class ShardedStore:
                 f"the state holds parameters of the shape {state['parameters'].shape}, these servers {(count,)}: "
                 "build them for the same model"
             )
-        own = {name: value for name, value in state.items() if name == "parameters" or name.startswith("optimiser/")}
+        own = {name: value for name, value in state.items() if name.startswith(OWN)}
         split = {name: self._split(value, count) for name, value in own.items()}
         place = {"place": state["place"]}
         shares = [place | {name: parts[s] for name, parts in split.items()} for s in range(len(before))]

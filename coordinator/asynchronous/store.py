@@ -49,7 +49,7 @@ class Store(Protocol):
         ...
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return parameters, and what the optimiser remembers."""
+        """Return parameters, and what the optimiser and the compensation remember."""
         ...
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -156,9 +156,11 @@ class LocalStore:
         self._lent.pop(ticket, None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return parameters, and what the optimiser remembers."""
-        inner = {f"optimiser/{name}": value for name, value in self.optimiser.state_dict().items()}
-        return {"parameters": self.parameters, **inner}
+        """Return parameters, and what the optimiser and the compensation remember."""
+        state = {f"optimiser/{name}": value for name, value in self.optimiser.state_dict().items()}
+        if self._compensator is not None:
+            state |= {f"compensation/{name}": value for name, value in self._compensator.state_dict().items()}
+        return {"parameters": self.parameters, **state}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume; nothing is changed where the state does not fit.
@@ -174,6 +176,8 @@ class LocalStore:
                 f"{self._parameters_P.shape}: build it for the same model"
             )
         self.optimiser.load_state_dict(part(state, "optimiser"))
+        if self._compensator is not None:
+            self._compensator.load_state_dict(part(state, "compensation"))
         self._parameters_P[:] = state["parameters"]  # in place: an optimiser may hold the same array
         self._gathered.clear()
         self._lent = {}

@@ -21,6 +21,7 @@ from paceline.coordinator.federated.clients import Clients
 from paceline.coordinator.federated.known import BRIEFEST_COMM, Known
 from paceline.coordinator.federated.levels import Rows, Source
 from paceline.coordinator.federated.plan import RoundPlan
+from paceline.coordinator.federated.reasons import Reason
 from paceline.coordinator.federated.report import RoundReport
 from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.sizing import Round, Rules, sized
@@ -31,6 +32,14 @@ logger = logging.getLogger("paceline.federated")
 
 UNKNOWN_SPREAD = 0.2
 """Relative deviation of a speed that was never compared with its forecast, when a deadline is to be met."""
+
+NO_TIME = 1e-12
+"""Seconds of a sample for a client whose time does not follow its samples."""
+
+NOT_FOLLOWING = (
+    "the time of %s does not follow its batch, so it gets the mean batch: let clients train the local steps and the "
+    "batch that they are asked for, and not epochs"
+)
 
 SHRINK = 0.8
 """A client that ran out of memory gets at most this share of the batch that it ran out with."""
@@ -128,7 +137,8 @@ class FederatedBalancer:
         self.most_clients = _at_least_one("most_clients", most_clients, "client")
         self._check()
         self.rounds = 0
-        self._known = Known(smoothing, most_clients)
+        self._unanswered = 0  # rounds in a row, up to now, to which nobody replied
+        self._known = Known(smoothing, most_clients, self.try_again)
 
     # -- who is known --------------------------------------------------------------------------------------------
 
@@ -221,15 +231,24 @@ class FederatedBalancer:
         speed_W, spread_W, source_W = self._known.speed.forecast(rows, device_W)
         comm_W, _, _ = self._known.comm.forecast(rows, device_W)
         left_out_W = self._clients.taken("left_out", rows)
+        rules = self._rules(anything_known=not np.any(source_W == Source.NOTHING))
+        flat_W, following = self._known.following.seconds(rows), self._known.following
+        is_flat_W = np.isfinite(flat_W)
         now = Round(
-            step_seconds=self.local_steps / speed_W * caution(spread_W, self.risk),
-            comm=comm_W,
+            # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
+            step_seconds=np.where(is_flat_W, NO_TIME, self.local_steps / speed_W * caution(spread_W, self.risk)),
+            comm=comm_W + np.nan_to_num(flat_W),
             margin=np.exp(np.minimum(np.where(np.isfinite(spread_W), spread_W, UNKNOWN_SPREAD), 1.0)),
             data=self._clients.taken("data", rows),
             memory=np.minimum(self._clients.taken("memory", rows), self._clients.taken("fits", rows)),
             due=left_out_W >= self.try_again,
+            fixed=following.sizes(rows, self.batch, self.least),
+            cause=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
-        size_W, reason_W, upper_W = sized(now, self._rules(anything_known=not np.any(source_W == Source.NOTHING)))
+        size_W, reason_W, upper_W = sized(now, rules)
+        speed_W = np.where(
+            is_flat_W, np.maximum(size_W, 1) * self.local_steps / np.where(is_flat_W, flat_W, 1), speed_W
+        )
         seconds_W = np.where(size_W > 0, size_W * self.local_steps / speed_W + comm_W, 0.0)
         return RoundPlan(
             clients=names,
@@ -245,6 +264,7 @@ class FederatedBalancer:
             silent=self._clients.taken("silent", rows).astype(np.int64),
             disbelieved=self._clients.taken("disbelieved", rows).astype(np.int64),
             deadline=self.deadline,
+            is_reduced=rules.batch < self.batch,
             round_index=self.rounds,
             summary=summary_of(names, size_W, seconds_W, source_W, reason_W),
         )
@@ -269,7 +289,11 @@ class FederatedBalancer:
             )
         rows = self._known.join(plan.clients, self.rounds)
         self._learn(plan, report, rows[place], place)
+        # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
+        self._known.speed.lift(rows[place[report.used]])
         silent_W = enter(self._clients, plan, report, rows, place)
+        if plan.asked.any():
+            self._unanswered = 0 if len(place) else self._unanswered + 1
         if report.waited > 0:
             self._slow_down(plan, report.waited, rows, silent_W)
         self.rounds += 1
@@ -282,7 +306,8 @@ class FederatedBalancer:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt, as arrays with a row a client: loading it resumes exactly."""
-        return {"rounds": np.array(self.rounds), **self._known.state_dict()}
+        counts = {"rounds": np.array(self.rounds), "unanswered": np.array(self._unanswered)}
+        return {**counts, **self._known.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned.
@@ -294,9 +319,9 @@ class FederatedBalancer:
         """
         if "rounds" not in state or "clients/names" not in state:
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
-        known = Known(self.smoothing, self.most_clients)
+        known = Known(self.smoothing, self.most_clients, self.try_again)
         known.load_state_dict(state)
-        self._known, self.rounds = known, int(state["rounds"])
+        self._known, self.rounds, self._unanswered = known, int(state["rounds"]), int(state.get("unanswered", 0))
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
@@ -315,9 +340,14 @@ class FederatedBalancer:
             raise ValueError(f"deadline must be a positive number of seconds or None, got {self.deadline}")
 
     def _rules(self, *, anything_known: bool) -> Rules:
-        """Return the rules; before anybody reported no forecast in seconds says who would miss a deadline."""
-        deadline = self.deadline if anything_known else None
-        return Rules(self.batch, self.least, math.floor(self.largest * self.batch), deadline)
+        """Return the rules; before anybody reported no forecast in seconds says who would miss a deadline.
+
+        All that is known then is whether anybody replied at all: as long as nobody does, the batch is halved.
+        """
+        largest = math.floor(self.largest * self.batch)
+        if anything_known:
+            return Rules(self.batch, self.least, largest, self.deadline)
+        return Rules(max(self.batch >> min(self._unanswered, 62), self.least), self.least, largest, None)
 
     @property
     def _clients(self) -> Clients:
@@ -330,6 +360,15 @@ class FederatedBalancer:
         self._known.speed.learn(
             rows[believed_W], report.speed[believed_W], device_W[believed_W], round_index=self.rounds
         )
+        size_W = plan.sizes[place[believed_W]]
+        news = self._known.following.learn(
+            rows[believed_W],
+            report.processed[believed_W],
+            report.compute_seconds[believed_W],
+            size_W,
+            float(plan.sizes[plan.asked].mean()) if plan.asked.any() else float(self.batch),
+        )
+        self._say_who_follows(*news, rows, report)
         timed_W = believable_comm(report, believed_W, self._known.comm.mean(), self.plausible)
         comm_W = np.maximum(report.communication, BRIEFEST_COMM)
         self._known.comm.learn(rows[timed_W], comm_W[timed_W], device_W[timed_W], round_index=self.rounds)
@@ -339,6 +378,15 @@ class FederatedBalancer:
         held_W = np.maximum(SHRINK * plan.sizes[place[ran_out_W]], 1.0)
         fits = self._clients.column("fits")
         fits[rows[ran_out_W]] = np.minimum(fits[rows[ran_out_W]], held_W)
+
+    def _say_who_follows(self, found: Rows, cleared: Rows, rows: Rows, report: RoundReport) -> None:
+        for news, said in (
+            (found, NOT_FOLLOWING),
+            (cleared, "the time of %s follows its batch by now: it is balanced"),
+        ):
+            names = [report.names[i] for i in np.flatnonzero(np.isin(rows, news))]
+            if names:
+                logger.warning(said, why.listed(names[: why.SHOWN], max(len(names) - why.SHOWN, 0)))
 
     def _disbelieve(self, report: RoundReport, rows: Rows, doubtful_W: Mask, believed_W: Mask) -> None:
         disbelieved = self._clients.column("disbelieved")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.coordinator.federated.clients import Clients
+from paceline.coordinator.federated.following import Following
 from paceline.coordinator.federated.levels import Levels, Rows
 
 PRIOR_SPEED = 1.0
@@ -27,12 +28,15 @@ class Known:
         Of both levels.
     most
         How many clients are known at once.
+    again
+        Of `Following`.
     """
 
-    def __init__(self, smoothing: float, most: int) -> None:
+    def __init__(self, smoothing: float, most: int, again: int) -> None:
         self.clients = Clients(most)
         self.speed = Levels(smoothing, PRIOR_SPEED)
         self.comm = Levels(smoothing, BRIEFEST_COMM)
+        self.following = Following(again)
         self._grow()
 
     def join(self, names: Sequence[str], round_index: int) -> Rows:
@@ -61,7 +65,12 @@ class Known:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything, as arrays with a row a client."""
         clients, rows = self.clients.state_dict()
-        parts = {"clients": clients, "speed": self.speed.state_dict(rows), "comm": self.comm.state_dict(rows)}
+        parts = {
+            "clients": clients,
+            "speed": self.speed.state_dict(rows),
+            "comm": self.comm.state_dict(rows),
+            "following": self.following.state_dict(rows),
+        }
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -76,21 +85,23 @@ class Known:
         if count > most:
             raise ValueError(f"the state holds {count} clients, but most_clients is {most}")
         try:
-            for part, holder in (("clients", self.clients), ("speed", self.speed), ("comm", self.comm)):
-                holder.load_state_dict(_part(state, part))
+            for part in ("clients", "speed", "comm", "following"):
+                getattr(self, part).load_state_dict(_part(state, part))
         except KeyError as error:
             raise ValueError(f"the state is not whole, it lacks {error}: was it saved by another version?") from error
         self._grow()
 
     def _grow(self) -> None:
-        """Give the levels as many rows as there are."""
+        """Give all that is learnt as many rows as there are."""
         self.speed.grow(self.clients.room)
         self.comm.grow(self.clients.room)
+        self.following.grow(self.clients.room)
 
     def _forget(self, rows: Rows) -> None:
-        """Clear the levels of rows that were freed."""
+        """Clear what was learnt of rows that were freed."""
         for levels in (self.speed, self.comm):
             levels.forget(rows, self.clients.device_of(rows))
+        self.following.forget(rows)
 
 
 def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:

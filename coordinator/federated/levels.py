@@ -34,6 +34,7 @@ class Source(IntEnum):
     DEVICE = 1
     FLEET = 2
     NOTHING = 3
+    SILENCE = 4
 
 
 class Levels:
@@ -107,12 +108,16 @@ class Levels:
         self._ceiling_N[rows] = np.inf
 
     def cap(self, rows: Rows, most_W: Array) -> None:
-        """Forecast these rows at no more than this until they report again.
+        """Forecast these rows at no more than this until they answer again.
 
         It is what is known of one that did not answer in time. Its level and the means of others stay as they are, for
         it may as well have been switched off.
         """
         self._ceiling_N[rows] = np.minimum(self._ceiling_N[rows], most_W)
+
+    def lift(self, rows: Rows) -> None:
+        """Forget the most that these rows could be: they answered."""
+        self._ceiling_N[rows] = np.inf
 
     def forget(self, rows: Rows, device_W: Sizes) -> None:
         """Forget these rows, so that others may take their place."""
@@ -140,10 +145,12 @@ class Levels:
         ceiling_W = np.where(known_W, self._ceiling_N[rows], np.inf)
         # The prior is no knowledge: where that is all there is, a ceiling would turn it into some.
         ceiling_W = np.where(own_W | (source_W != Source.NOTHING), ceiling_W, np.inf)
+        value_W = np.exp(np.where(own_W, level_W, mean_W))
+        source_W = np.where(own_W, Source.OWN, source_W)
         return (
-            np.minimum(np.exp(np.where(own_W, level_W, mean_W)), ceiling_W),
+            np.minimum(value_W, ceiling_W),
             np.where(np.isfinite(spread_W), spread_W, np.inf),
-            np.where(own_W, Source.OWN, source_W),
+            np.where(ceiling_W < value_W, Source.SILENCE, source_W),
         )
 
     def mean(self) -> float:

@@ -43,6 +43,8 @@ class RoundPlan:
         What decided each size, ``[W]``, as `Reason`.
     silent, disbelieved
         For how many rounds in a row each did not reply, or reported a speed that cannot be, ``[W]``.
+    is_reduced
+        Whether all batches are less than the mean one, as nobody has replied so far.
     round_index
         How many rounds had been reported when it was made.
     summary
@@ -62,6 +64,7 @@ class RoundPlan:
     silent: Sizes
     disbelieved: Sizes
     deadline: float | None
+    is_reduced: bool
     round_index: int
     summary: str
 
@@ -106,6 +109,7 @@ class RoundPlan:
             deadline=self.deadline,
             silent=int(self.silent[i]),
             disbelieved=int(self.disbelieved[i]),
+            is_reduced=self.is_reduced,
         )
 
     def as_plan(self) -> Plan:

@@ -20,6 +20,8 @@ class Reason(IntEnum):
     LEFT_OUT = 6
     TRIED_AGAIN = 7
     NO_ROOM = 8
+    TESTED = 9
+    FLAT = 10
 
 
 HELD = {
@@ -41,6 +43,7 @@ SOURCES = {
     Source.DEVICE: "as others of its device type, for it never reported",
     Source.FLEET: "as the clients' mean, for neither it nor its device type ever reported",
     Source.NOTHING: "",
+    Source.SILENCE: "at most, for it did not reply in the time that was waited",
 }
 
 
@@ -58,6 +61,7 @@ def reason_of(
     deadline: float | None,
     silent: int,
     disbelieved: int,
+    is_reduced: bool = False,
 ) -> str:
     """Return the sentence about one client; sizes in samples, times in seconds, speed in samples/s.
 
@@ -79,8 +83,19 @@ def reason_of(
             f"{client} gets the smallest batch, {why.count(size, 'sample')}, though it may miss the deadline of "
             f"{limit}: left out for long, its data would be starved and its speed never measured again."
         )
+    elif reason == Reason.TESTED:
+        sentence = (
+            f"{client} gets {why.count(size, 'sample')} a step, to see whether its time follows its batch: of late it "
+            "did not, as if it trained by epochs."
+        )
+    elif reason == Reason.FLAT:
+        sentence = (
+            f"{client} gets {why.count(size, 'sample')} a step and is not balanced: its time, {why.duration(seconds)}, "
+            f"does not follow its batch, as if it trained by epochs instead of {why.count(local_steps, 'local step')}."
+        )
     elif source == Source.NOTHING:
-        sentence = f"{client} gets {why.count(size, 'sample')} a step: nobody has reported yet."
+        halved = "; as nobody has replied so far, it is less than the mean batch" if is_reduced else ""
+        sentence = f"{client} gets {why.count(size, 'sample')} a step: nobody has reported yet{halved}."
     else:
         sentence = (
             f"{client} gets {why.count(size, 'sample')} a step ({why.percent(size / mean)} of the mean): "

@@ -28,6 +28,8 @@ class Round:
         The most samples a batch may have by the client's data and memory, ``[W]``; NaN data are not known.
     due
         Who was left out for so long that it is to be tried again, ``[W]``.
+    fixed, cause
+        The batch of those that are not balanced, ``[W]``, NaN for others; and why, as `Reason`.
     """
 
     step_seconds: Array
@@ -36,6 +38,8 @@ class Round:
     data: Array
     memory: Array
     due: Mask
+    fixed: Array
+    cause: Sizes
 
 
 @dataclass(frozen=True)
@@ -51,22 +55,27 @@ class Rules:
 def sized(now: Round, rules: Rules) -> tuple[Sizes, Sizes, Array]:
     """Return the size, the reason and the upper bound of each client, ``[W]``.
 
-    The sizes of those asked sum to ``batch`` for each of them, or to what their bounds allow if that is less, and are
-    the ones with which the last ends earliest: the exact solver, with communication as a time besides.
+    The sizes of those that are asked and balanced sum to ``batch`` for each of them, or to what their bounds allow if
+    that is less, and are the ones with which the last ends earliest: the exact solver, with communication as a time
+    besides.
     """
     upper_W, held_by_W = _bounds(now, rules)
-    lower_W = np.minimum(rules.least, upper_W)
+    least_W = np.minimum(rules.least, upper_W)
+    upper_W = np.fmin(upper_W, now.fixed)
+    lower_W = np.fmin(np.fmax(least_W, now.fixed), upper_W)
     reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
     if rules.deadline is not None:
         in_time_W = np.floor((rules.deadline - now.comm) / (now.step_seconds * now.margin))
-        late_W = (in_time_W < lower_W) & (upper_W >= 1)
+        late_W = (in_time_W < least_W) & (upper_W >= 1)
         reason_W = np.where(late_W, np.where(now.due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
         shorter_W = ~late_W & (in_time_W < upper_W)
-        upper_W = np.where(late_W, lower_W, np.where(shorter_W, in_time_W, upper_W))
+        upper_W = np.where(late_W, least_W, np.where(shorter_W, in_time_W, upper_W))
+        lower_W = np.minimum(lower_W, upper_W)
         held_by_W = np.where(shorter_W, Reason.DEADLINE, held_by_W)
     asked_W = (reason_W != Reason.NO_ROOM) & (reason_W != Reason.LEFT_OUT)
     size_W = np.zeros(len(upper_W), dtype=np.int64)
     size_W[asked_W] = _split(now, asked_W, lower_W, upper_W, rules.batch)
+    reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(now.fixed), now.cause, reason_W)
     balanced_W = reason_W == Reason.BALANCED
     reason_W = np.where(balanced_W & (size_W >= upper_W), held_by_W, reason_W)
     last_W = balanced_W & (size_W == lower_W) & (size_W < upper_W) & _ends_late(now, size_W, asked_W)
@@ -93,7 +102,8 @@ def _split(now: Round, asked_W: Mask, lower_W: Array, upper_W: Array, batch: int
     zero = np.zeros(count)
     curves = Curves(zero, now.step_seconds[asked_W], zero, np.full(count, np.inf))
     low, high = lower_W[asked_W], upper_W[asked_W]
-    total = int(np.clip(batch * count, low.sum(), high.sum()))
+    free = np.isnan(now.fixed[asked_W])
+    total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
     return split(curves, total, lower=low, upper=high, comm=now.comm[asked_W]).sizes
 
 

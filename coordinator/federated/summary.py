@@ -26,7 +26,7 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
         who += f", {len(size_W) - count} left out"
     if np.any(source_W == Source.NOTHING):
         return f"{who}: equal batches, as nobody has reported yet."
-    unseen = int((source_W[asked_W] != Source.OWN).sum())
+    unseen = int(np.isin(source_W[asked_W], (Source.DEVICE, Source.FLEET)).sum())
     cold = f"; {unseen} of them never seen" if unseen else ""
     end, usual = float(seconds_W.max()), float(np.median(seconds_W[asked_W]))
     last = int(np.argmax(seconds_W))

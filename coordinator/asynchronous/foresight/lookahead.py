@@ -27,6 +27,8 @@ class Lookahead:
         Samples of a full batch.
     predictor
         Forecasts speeds; ``None`` takes all workers for equally fast, and forecasts no staleness.
+    least
+        The fewest samples of a step.
 
     Attributes
     ----------
@@ -36,10 +38,11 @@ class Lookahead:
         Staleness forecast for it, ``[W]``; NaN without a predictor.
     """
 
-    def __init__(self, fleet: Fleet, sizing: Sizing, batch: int, predictor: Predictor | None) -> None:
+    def __init__(self, fleet: Fleet, sizing: Sizing, batch: int, predictor: Predictor | None, least: int = 1) -> None:
         self.fleet = fleet
         self.sizing = sizing
         self.batch = batch
+        self.least = least
         self._speeds = Speeds(predictor)
         self._rows: dict[str, int] = {}
         self.sizes: Sizes = np.empty(0, np.int64)
@@ -76,6 +79,7 @@ class Lookahead:
             return
         speed_W, overhead_W = self._speeds.speed(), self._speeds.overhead
         seen_W = np.array([member.staleness for member in self.fleet])
-        self.sizes = self.sizing.sizes(Sight(self.batch, self.sizes, seen_W, speed_W, self._speeds.known, overhead_W))
+        sight = Sight(self.batch, self.sizes, seen_W, speed_W, self._speeds.known, overhead_W)
+        self.sizes = np.maximum(self.sizing.sizes(sight), self.least)
         forecast_W = expected_staleness(overhead_W + self.sizes / speed_W)
         self.staleness = np.full(len(seen_W), math.nan) if self._speeds.predictor is None else forecast_W

@@ -105,6 +105,10 @@ class RayServer:
         """Return a sentence about every worker: whether it is a straggler, and why."""
         return [one.why for one in self.service.watch()]
 
+    def patience(self) -> float | None:
+        """Return for how long to wait for workers that are silent, in seconds; ``None`` while there is work to do."""
+        return self.service.patience_now if self.service.server.finished else None
+
     def progress(self) -> tuple[int, int, float]:
         """Return the version, the samples applied, and the share of samples that were computed in vain."""
         server = self.service.server

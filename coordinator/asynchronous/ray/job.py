@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from typing import Any
 
 from paceline._require import require
@@ -105,8 +107,16 @@ class RayJob:
         """Return the final parameters, ``[P]``, when the training has ended."""
         import ray
 
+        last = math.inf
         while not self.poll(seconds=1.0):
-            pass
+            patience: Any = ray.get(self.server.patience.remote())
+            if patience is None:
+                last = math.inf  # also where a server that died goes on from an older state
+            elif time.monotonic() > last:
+                logger.warning("%s did not end: the job ends without", ", ".join(sorted(self._running.values())))
+                break
+            else:
+                last = min(last, time.monotonic() + patience)
         final: Any = ray.get(self.server.parameters.remote())
         self.close()
         parameters: Vector = final

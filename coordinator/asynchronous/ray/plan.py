@@ -55,6 +55,11 @@ class RayPlan:
         such as ``"run.jsonl"``, or several.
     comebacks
         How often a worker that dies is started again.
+    least
+        The fewest samples of a step: 2 where the model normalises over batches, which cannot be seen from here.
+    patience
+        Seconds for which nothing else happens, after which a worker that holds the last samples is given up, and
+        :meth:`RayJob.run` ends without one that has not ended; more where steps take long.
 
     Raises
     ------
@@ -79,6 +84,8 @@ class RayPlan:
     servers: int = 1
     metrics: str | tuple[str, ...] = ()
     comebacks: int = 3
+    least: int = 1
+    patience: float = 60.0
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -87,9 +94,9 @@ class RayPlan:
             raise ValueError(
                 f"servers must be from 1 to the number of parameters, {len(self.parameters)}, got {self.servers}"
             )
-        # Here, not in the actor: what is wrong there ends a process of which the user sees only that it died. With one
-        # sample instead of all, as a deck shuffles those that it has.
-        self._started(Deck(min(self.samples, 1), epochs=self.epochs), copy=False)
+        # Here, not in the actor: what is wrong there ends a process of which the user sees only that it died. With few
+        # samples instead of all, as a deck shuffles those that it has.
+        self._started(Deck(min(self.samples, max(self.least, 1)), epochs=self.epochs), copy=False)
         self._sinks()
 
     def service(self, store: Store | None = None) -> Service:
@@ -109,10 +116,18 @@ class RayPlan:
     def _started(self, deck: Deck, *, store: Store | None = None, copy: bool = True) -> Service:
         rules, forecast = scheme(self.scheme, self.workers), named(self.predictor)
         server = Server(
-            self.parameters, self.optimiser, rules, deck, batch=self.batch, predictor=forecast, copy=copy, store=store
+            self.parameters,
+            self.optimiser,
+            rules,
+            deck,
+            batch=self.batch,
+            predictor=forecast,
+            copy=copy,
+            store=store,
+            least=self.least,
         )
         path = None if self.checkpoint is None else Path(self.checkpoint)
-        return Service(server, checkpoint=path, every=self.every)
+        return Service(server, self.patience, checkpoint=path, every=self.every)
 
     def _sinks(self) -> list[Callable[[Round], None]]:
         return round_sinks(*([self.metrics] if isinstance(self.metrics, str) else self.metrics))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,6 +28,14 @@ class Compensator(Protocol):
 
     def undo(self) -> None:
         """Forget the last gradient: it comes to nothing."""
+        ...
+
+    def state_dict(self) -> dict[str, Vector]:
+        """Return what it remembers, ``[P]`` each."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Vector]) -> None:
+        """Resume from what ``state_dict`` returned."""
         ...
 
 
@@ -58,6 +67,13 @@ class Constant:
 
     def undo(self) -> None:
         """Do nothing: it remembers nothing."""
+
+    def state_dict(self) -> dict[str, Vector]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Vector]) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -119,3 +135,12 @@ class AdaptiveCompensator:
             self.squares.pop(worker, None)
         else:
             self.squares[worker] = before_P
+
+    def state_dict(self) -> dict[str, Vector]:
+        """Return the mean square of each worker's gradients."""
+        return {worker: square_P.copy() for worker, square_P in self.squares.items()}
+
+    def load_state_dict(self, state: Mapping[str, Vector]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        self.squares = {worker: square_P.copy() for worker, square_P in state.items()}
+        self._before = ("", None)

@@ -7,6 +7,7 @@ from itertools import chain
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.modules.batchnorm import _BatchNorm
 
 Row = NDArray[np.float32]
 
@@ -98,3 +99,12 @@ class FlatModel:
     def buffers(self) -> int:
         """How many numbers the model keeps beside its parameters."""
         return sum(buffer.numel() for buffer in chain(self.model.buffers()))
+
+
+def least_of(model: torch.nn.Module) -> int:
+    """Return the fewest samples that a step of this model can be made of.
+
+    >>> least_of(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))), least_of(torch.nn.Linear(2, 2))
+    (2, 1)
+    """
+    return 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1

@@ -25,9 +25,10 @@ from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.schemes import scheme as scheme_named
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.service import Service, Work
-from paceline.coordinator.asynchronous.torch.flat import FlatModel
+from paceline.coordinator.asynchronous.torch.flat import FlatModel, least_of
 from paceline.coordinator.asynchronous.torch.links import SERVER, GlooLink, Link, LocalLink, LostServerError, serve
 from paceline.coordinator.asynchronous.torch.optimiser import TorchOptimiser
+from paceline.coordinator.asynchronous.torch.schedule import Schedule, require_followed, require_unchanged, settings_of
 from paceline.coordinator.asynchronous.torch.wire import WIRES
 from paceline.coordinator.asynchronous.verdict import Verdict
 from paceline.coordinator.metrics.targets import round_sinks
@@ -38,6 +39,9 @@ logger = logging.getLogger("paceline.asynchronous")
 
 REFUSALS = 5
 """A worker whose push is refused this often in a row stops: it will not get better, and its samples go to others."""
+
+THREAD = "paceline-"
+"""What the names of the threads that answer workers begin with."""
 
 
 class Samples(Protocol):
@@ -64,7 +68,8 @@ class AsyncJob:
     model
         The same on every rank; its parameters are float32 on the CPU. Those of rank 0 are where training starts.
     optimizer
-        Any torch optimiser of the model. A copy of it works at the server; the one given is not stepped.
+        Any torch optimiser of the model. A copy of it works at the server; the one given is neither stepped nor to be
+        changed in the loop.
     dataset
         Dealt so that an epoch over all ranks covers every sample exactly once, whatever becomes of the workers.
     batch
@@ -76,7 +81,14 @@ class AsyncJob:
     predictor
         Forecasts the workers' speeds: a name as in :func:`paceline.predictors.named`.
     schedule
-        What the learning rates are multiplied by after a number of applied samples.
+        What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
+        optimizer, of which the server steps a copy. Do not step it in the loop.
+    tick
+        Applied samples for which that scheduler is stepped once, ``batch`` unless given; for one made for epochs
+        ``len(dataset)``.
+    least
+        The fewest samples of a step. Unless given 2 where the model normalises over batches, as that is what it needs,
+        and 1 elsewhere.
     collate
         Makes a batch of a list of samples.
     wire
@@ -92,13 +104,19 @@ class AsyncJob:
         ``"run.jsonl"``, or functions of a :class:`paceline.coordinator.round.Round`.
     on_verdict
         Called on rank 0 with every :class:`Verdict`.
+    patience
+        Seconds for which nothing else happens, after which a worker that holds the last samples is given up, and rank 0
+        ends without one that has not come for the final parameters; more where steps take long.
     timeout
         Seconds after which a worker of which nothing is heard is taken for lost.
 
     Raises
     ------
+    ValueError
+        If an argument is out of range, or the optimizer or the schedule does what a copy cannot follow.
     RuntimeError
-        If there is no process group, or a worker's pushes are refused five times in a row.
+        If there is no process group, a worker's pushes are refused five times in a row, or the optimizer is changed in
+        the loop.
     LostServerError
         If the process of rank 0 does not answer.
 
@@ -125,7 +143,9 @@ class AsyncJob:
         epochs: int,
         scheme: str | Scheme = "saps",
         predictor: str = "ewma",
-        schedule: Callable[[int], float] | None = None,
+        schedule: Schedule | None = None,
+        tick: int | None = None,
+        least: int | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
         wire: str = "float32",
         seed: int = 0,
@@ -134,6 +154,7 @@ class AsyncJob:
         servers: int = 1,
         metrics: str | Sequence[str | Callable[[Round], None]] = (),
         on_verdict: Sequence[Callable[[Verdict], None]] = (),
+        patience: float = 60.0,
         timeout: float = 1800.0,
     ) -> None:
         if not dist.is_initialized():
@@ -142,6 +163,7 @@ class AsyncJob:
             raise ValueError(f"servers must be 1 under torchrun, got {servers}: RayPlan(servers=...) splits a model")
         if wire not in WIRES:
             raise ValueError(f"wire must be one of {list(WIRES)}, got {wire!r}")
+        require_followed(optimizer, schedule)  # on every rank, so that all end with the sentence
         if any(True for _ in model.buffers()):
             warnings.warn(
                 "the model has buffers, such as the running means of batch normalisation: each worker keeps its own, "
@@ -153,7 +175,7 @@ class AsyncJob:
         self.service: Service | None = None
         if dist.get_rank() == SERVER:
             rules = scheme_named(scheme, self.workers) if isinstance(scheme, str) else scheme
-            optimiser = TorchOptimiser(model, optimizer, schedule)
+            optimiser = TorchOptimiser(model, optimizer, schedule, batch if tick is None else tick)
             server = Server(
                 optimiser.flat.parameters,
                 optimiser,
@@ -163,13 +185,15 @@ class AsyncJob:
                 workers=[f"rank{rank}" for rank in range(self.workers)],
                 predictor=named(predictor),
                 copy=False,
+                least=least_of(model) if least is None else least,
             )
             path = None if checkpoint is None else Path(checkpoint)
-            self.service = Service(server, checkpoint=path, every=every, on_verdict=list(on_verdict))
+            self.service = Service(server, patience, checkpoint=path, every=every, on_verdict=list(on_verdict))
             self.service.resume()
             if targets := round_sinks(*([metrics] if isinstance(metrics, str) else metrics)):
                 Rounds(self.service, targets)
         self.flat = FlatModel(model)
+        self._optimizer, self._settings = optimizer, settings_of(optimizer)
         self._threads: list[Thread] = []
         self._link = self._linked(timeout)
         self._work: Work | None = None
@@ -202,11 +226,12 @@ class AsyncJob:
         Raises
         ------
         RuntimeError
-            If there is no batch to hand in.
+            If there is no batch to hand in, or the optimizer has changed since the job was made.
         """
         if self._work is None or self._pushed:
             raise RuntimeError("push() hands in the gradient of one batch: call it once for each batch of the loop")
         seconds = time.monotonic() - self._began
+        require_unchanged(self._optimizer, self._settings)
         gradient = torch.from_numpy(self.flat.gather()).to(self.wire)
         samples = len(self._work.hand)
         self._pushed = True
@@ -271,8 +296,16 @@ class AsyncJob:
     def _finish(self) -> None:
         """Rank 0 answers until everybody has the final parameters; the last push has written the last checkpoint."""
         self._left = True  # its thread at the server has ended with the final parameters
-        for thread in self._threads:
-            thread.join()
+        late = self._threads
+        while self.service is not None and late:
+            before, patience = len(late), self.service.patience_now
+            late[0].join(patience)
+            late = [thread for thread in late if thread.is_alive()]
+            if len(late) == before:
+                names = ", ".join(thread.name.removeprefix(THREAD) for thread in late)
+                said = "%s did not come for the final parameters in %.0f s: the job ends without"
+                logger.warning(said, names, patience)
+                return
 
     def _linked(self, timeout: float) -> Link:
         """Return this rank's way to the server; every rank makes all groups, as gloo wants it."""
@@ -282,7 +315,7 @@ class AsyncJob:
             group: Any = dist.new_group([SERVER, rank], timeout=timedelta(seconds=timeout), backend="gloo")
             if self.service is not None:
                 inside = (self.service, f"rank{rank}", rank, group, numbers)
-                self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"paceline-rank{rank}"))
+                self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"{THREAD}rank{rank}"))
             elif rank == dist.get_rank():
                 own = GlooLink(group, self.flat.down, self.flat.up)
         for thread in self._threads:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.optim.lr_scheduler import LRScheduler
 
 from paceline.coordinator.asynchronous.optimiser import Vector
 from paceline.coordinator.asynchronous.torch.flat import FlatModel
+from paceline.coordinator.asynchronous.torch.schedule import Schedule, Ticks, require_followed
 
 
 class TorchOptimiser:
@@ -22,7 +24,10 @@ class TorchOptimiser:
     model, optimizer
         The user's own, left as they are.
     schedule
-        What the learning rates are multiplied by after a number of applied samples; 1 by default.
+        What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
+        optimiser, of which a copy is stepped here, so that everything follows that it changes in the groups.
+    tick
+        Applied samples for which the scheduler is stepped once: a batch, or the data set for one made for epochs.
 
     Attributes
     ----------
@@ -32,7 +37,8 @@ class TorchOptimiser:
     Raises
     ------
     ValueError
-        If the optimiser holds parameters that the model does not train.
+        If the optimiser holds parameters that the model does not train, or does what a copy cannot follow: a scheduler
+        works on it that is not given, or its steps are hooked.
 
     Examples
     --------
@@ -48,16 +54,21 @@ class TorchOptimiser:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        schedule: Callable[[int], float] | None = None,
+        schedule: Schedule | None = None,
+        tick: int = 0,
     ) -> None:
+        require_followed(optimizer, schedule)
+        if isinstance(schedule, LRScheduler) and tick < 1:
+            raise ValueError(f"tick must be at least 1 applied sample where a scheduler is given, got {tick}")
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if not held <= {id(parameter) for parameter in model.parameters() if parameter.requires_grad}:
             raise ValueError("optimizer must hold parameters of the model alone, that require a gradient")
-        # Copied together, so that the copied optimiser holds the copied parameters.
-        copied, self.optimizer = copy.deepcopy((model, optimizer))
+        # Copied together, so that the copied optimiser holds the copied parameters, and the scheduler that optimiser.
+        scheduler = schedule if isinstance(schedule, LRScheduler) else None
+        copied, self.optimizer, scheduler = copy.deepcopy((model, optimizer, scheduler))
         self.flat = FlatModel(copied)
-        self.schedule = schedule
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.ticks = None if scheduler is None else Ticks(scheduler, tick)
+        self.schedule = None if isinstance(schedule, LRScheduler) else schedule
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
         """Take a step, in place, ``[P]``."""
@@ -66,10 +77,15 @@ class TorchOptimiser:
         if not shared:
             own[:] = parameters
         self.flat.lay(torch.from_numpy(np.ascontiguousarray(gradient, dtype=np.float32)))
+        if self.ticks is not None:
+            self.ticks.reach(applied)
         now = factor * (self.schedule(applied) if self.schedule else 1.0)
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * now
         self.optimizer.step()
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate  # a scheduler goes on from it
         if not shared:
             parameters[:] = own
 

@@ -40,7 +40,8 @@ class Stopwatch:
         ----------
         samples
             Samples processed since the start; unless given, those the server asked for, and no more in a step than the
-            client has.
+            client has. A client that processes others, such as one that trains by epochs, must give them: else its
+            speed would seem to grow with its batch.
         """
         require("flwr", needed_by="Stopwatch.stop", extra="flower")
         from flwr.app import ConfigRecord  # pyright: ignore[reportMissingImports]

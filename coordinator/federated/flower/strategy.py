@@ -213,8 +213,15 @@ class BalancedStrategy:
         balancer.observe(plan, report)
         self._record(plan, report, waited)
         if self.state is not None:
-            with written_whole(self.state) as temporary, temporary.open("wb") as file:
+            self._save(balancer, self.state)
+
+    def _save(self, balancer: FederatedBalancer, path: Path) -> None:
+        """Keep what was learnt; a disk that is full must not end a training that goes well."""
+        try:
+            with written_whole(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **balancer.state_dict())
+        except OSError as error:
+            self._say_once("state", f"{path} could not be written, and each round tries again: {error}")
 
     def _introduce(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
         """Take over what clients say of themselves."""
