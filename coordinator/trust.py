@@ -48,8 +48,8 @@ class Trust:
 
     Noise promises gains by chance. Let ``s`` be how far independent reports are from a forecast that gives the newest
     one the weight ``a``. The forecast then moves by ``a s`` per report and has an error of its own of
-    ``s sqrt(a / 2)``. So that error is ``sqrt(move s / 2)``, for any ``a``. Among W workers with errors of this size, the slowest seems
-    slower than the mean by up to about ``sqrt(2 ln W) + 1`` of them.
+    ``s sqrt(a / 2)``, which is ``sqrt(move s / 2)`` for any ``a``. Among W workers with errors of this size, the
+    slowest seems slower than the mean by up to about ``sqrt(2 ln W) + 1`` of them.
 
     Attributes
     ----------
