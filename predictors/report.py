@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +13,9 @@ from paceline._arrays import Array
 
 SLOWEST, FASTEST = 1e-9, 1e12
 """Speeds outside this range, in samples/s, cannot be real and are clipped."""
+
+FEW = 64
+"""Speeds of so many workers are computed in plain floats, which takes a fraction of the first calls of numpy."""
 
 SHORTEST = 1e-6
 """Seconds. No worker computes a batch in less, whatever its clock says, so a shorter time counts as no report."""
@@ -58,6 +62,12 @@ class Report:
                 f"samples and seconds must both have one entry per worker, "
                 f"got the shapes {samples.shape} and {seconds.shape}"
             )
+        if len(samples) <= FEW:
+            speeds = []
+            for x, t in zip(samples.tolist(), seconds.tolist(), strict=True):
+                v = x / t if t >= SHORTEST else 0.0
+                speeds.append(min(max(v, SLOWEST), FASTEST) if v > 0 else math.nan)
+            return np.array(speeds)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             speed = samples / seconds
         usable = (seconds >= SHORTEST) & (

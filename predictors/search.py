@@ -51,8 +51,8 @@ class LeaderSearch(FleetPredictor):
     Examples
     --------
     >>> from paceline.coordinator import LoadBalancer, Policy
-    >>> search = LeaderSearch(window=1)
-    >>> balancer = LoadBalancer(search, workers=["gpu0", "gpu1"], global_batch=128, policy=Policy(dead_band=0, warmup=0))
+    >>> search, policy = LeaderSearch(window=1), Policy(dead_band=0, warmup=0)
+    >>> balancer = LoadBalancer(search, workers=["gpu0", "gpu1"], global_batch=128, policy=policy)
     >>> balancer.step(Report(samples=[64, 64], seconds=[0.5, 0.9])).sizes
     array([72, 56])
     """
