@@ -1,4 +1,4 @@
-"""How steady and how good the load balancer's plans are, and how long a step takes.
+"""How steady and how good the load balancer's plans are, and which of its rules that needs.
 
 Run as ``python benchmarks/balancer.py``; it writes balancer.md beside this file. ``--quick`` prints a part.
 Axes: T iterations, W workers.
@@ -7,10 +7,8 @@ Axes: T iterations, W workers.
 from __future__ import annotations
 
 import os
-import statistics
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 # One thread: set before numpy starts its own.
@@ -20,77 +18,71 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
-from paceline.coordinator import LeaderSearch, LoadBalancer, Policy, SearchFallback
+from paceline.coordinator import LoadBalancer, Policy
+from paceline.coordinator.trust import Trust
 from paceline.datasets import Trace, recorded
-from paceline.eval import Scheme, replay
-from paceline.predictors import EWMA, NARX, LastValue, Mixture, Predictor, Report, checks
+from paceline.eval import Balanced, Scheme, replay
+from paceline.predictors import EWMA, Auto, BatchTime, LastValue, LeaderSearch, Predictor, Report, checks
 
 Array = NDArray[np.float64]
 Sizes = NDArray[np.int64]
 
-POLICIES = {
-    "no policy": Policy(warmup=0, dead_band=0.0, cooldown=0, largest_change=np.inf),
-    "default policy": Policy(),
-    "dead-band alone": Policy(cooldown=0, largest_change=np.inf),
-    "default, but gains are never urgent": Policy(urgent=1.0),
-    "default, and half a step after a reversal": Policy(reversal_memory=3),
-}
-SAMPLES_PER_WORKER = 320
+SAMPLES_PER_WORKER, ITERATIONS = 320, 500
 QUICK = "--quick" in sys.argv
+FOLLOWS_ALL = Policy(warmup=0, dead_band=0.0)
 
 
-class Planned:
-    """A replay scheme that does what a load balancer plans: the report first, then the drivers of the boundary."""
-
-    def __init__(self, predictor: Predictor, policy: Policy, *, guarded: bool = False) -> None:
-        self.predictor = predictor
-        self.policy = policy
-        self.guarded = guarded
+class NoChance(Trust):
+    """Believes what noise alone may promise."""
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers its predictor reads."""
-        return self.predictor.driver_names
+    def least_gain(self) -> float:
+        """Only what has lately not come true is doubted."""
+        return self.doubt
+
+
+class NoDoubt(Trust):
+    """Believes what has lately not come true, and never gives up."""
+
+    def judge(self, taken: float, equal: float) -> None:
+        """Learn nothing."""
+
+
+class NoTrust(NoDoubt):
+    """Believes every gain: the dead-band is the only rule."""
+
+    @property
+    def least_gain(self) -> float:
+        """Every gain is believed."""
+        return 0.0
+
+
+class Ruled(Balanced):
+    """What a job runs, with some of its rules left out."""
+
+    def __init__(self, predictor: Predictor, policy: Policy | None = None, trust: type[Trust] = Trust) -> None:
+        super().__init__(predictor, policy)
+        self._trust = trust
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job."""
-        bare = LoadBalancer(self.predictor, workers=workers, global_batch=global_batch, policy=self.policy)
-        self.planner = SearchFallback(bare) if self.guarded else bare
-        self.report: Report | None = None
-
-    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
-        """Return the planned sizes."""
-        if self.report is not None:
-            self.planner.step(self.report, drivers)
-        return self.planner.plan.sizes
-
-    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
-        """Take in a finished iteration."""
-        self.report = Report(sizes, seconds, drivers=drivers)
+        super().reset(workers, global_batch)
+        self.balancer._trust = self._trust()
 
 
-class Searched:
-    """A replay scheme that does what the leader search plans."""
-
-    driver_names: tuple[str, ...] = ()
-
-    def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
-        self.planner = LeaderSearch(workers=workers, global_batch=global_batch)
-
-    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
-        """Return the planned sizes."""
-        return self.planner.plan.sizes
-
-    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
-        """Take in a finished iteration."""
-        self.planner.step(Report(sizes, seconds))
+RULES: dict[str, tuple[Policy | None, type[Trust]]] = {
+    "every forecast followed": (FOLLOWS_ALL, Trust),
+    "default": (None, Trust),
+    "without the gain that chance may promise": (None, NoChance),
+    "without doubt and giving up": (None, NoDoubt),
+    "dead-band and nothing else": (None, NoTrust),
+}
 
 
 # -- steady and good -------------------------------------------------------------------------------------------------
 
 
-def with_stragglers(workers: int, seed: int, iterations: int = 1000) -> Trace:
+def with_stragglers(workers: int, seed: int, iterations: int = ITERATIONS) -> Trace:
     """Constant speeds with noise of 3 %, where each worker is slow for one iteration in thirty."""
     rng = np.random.default_rng(seed)
     slow_TW = rng.random((iterations, workers)) < 1 / 30
@@ -98,39 +90,54 @@ def with_stragglers(workers: int, seed: int, iterations: int = 1000) -> Trace:
     return Trace(np.full(speed_TW.shape, 64.0), 64.0 / speed_TW, meta={"job": f"stragglers-{workers}-{seed}"})
 
 
-def sources() -> Iterator[tuple[str, list[Trace], list[Trace]]]:
-    """Yield a name, traces to fit and traces to score."""
+def with_noise(workers: int, noise: float, seed: int, iterations: int = ITERATIONS) -> Trace:
+    """Equal workers with nothing but noise: there is nothing to gain, and something to lose."""
+    speed_TW = 100 * np.random.default_rng(seed).lognormal(0, noise, (iterations, workers))
+    return Trace(np.full(speed_TW.shape, 64.0), 64.0 / speed_TW, meta={"job": f"noise-{workers}-{noise}-{seed}"})
+
+
+def with_bursts(length: int, seed: int, iterations: int = ITERATIONS) -> Trace:
+    """Four equal workers with 3 % noise, each at 35 % of its speed for a fifth of the time, ``length`` at once."""
+    rng = np.random.default_rng(seed)
+    speed_TW = 100 * rng.lognormal(0, 0.03, (iterations, 4))
+    for w in range(4):
+        k = int(rng.exponential(4 * length))
+        while k < iterations:
+            speed_TW[k : k + length, w] *= 0.35
+            k += length + int(rng.exponential(4 * length))
+    return Trace(np.full(speed_TW.shape, 64.0), 64.0 / speed_TW, meta={"job": f"bursts-{length}-{seed}"})
+
+
+def sources() -> Iterator[tuple[str, list[Trace]]]:
+    """Yield a name, and traces to score."""
+    seeds = range(1 if QUICK else 2)
+    yield "synthetic: 4 workers, 3 % noise, random stragglers of one iteration", [with_stragglers(4, s) for s in seeds]
     if QUICK:
-        yield "synthetic: 4 workers, random stragglers", [with_stragglers(4, 9, 300)], [with_stragglers(4, 0, 300)]
         return
-    for workers in (4, 32):
-        name = f"synthetic: {workers} workers, 3 % noise, random stragglers of one iteration"
-        yield name, [with_stragglers(workers, seed=9)], [with_stragglers(workers, seed) for seed in range(3)]
-    made = [checks.example_trace(1000, seed) for seed in range(4)]
-    yield (
-        "synthetic: 3 workers, 3 % noise, speeds that switch and a driver (driving factor) that shows it",
-        made[3:],
-        made[:3],
-    )
+    made = [checks.example_trace(ITERATIONS, seed) for seed in seeds]
+    yield "synthetic: 3 workers, 3 % noise, speeds that switch and a covariate that shows it", made
+    for length in (5, 30):
+        yield f"synthetic: 4 workers, bursts of {length} iterations", [with_bursts(length, seed) for seed in seeds]
+    for workers, noise in ((2, 0.05), (4, 0.15), (32, 0.15)):
+        name = f"synthetic: {workers} equal workers with {100 * noise:.0f} % noise"
+        yield name, [with_noise(workers, noise, seed) for seed in seeds]
     if recorded.names("held-out"):
-        yield "recorded: the held-out jobs", recorded.load_split("fit"), recorded.load_split("held-out")
+        yield "recorded: the held-out jobs", recorded.load_split("held-out")
 
 
-def compared(fit: list[Trace], score: list[Trace]) -> Iterator[str]:
-    predictors = (LastValue(), EWMA(0.5), NARX().fit(fit))
+def compared(score: list[Trace]) -> Iterator[str]:
+    predictors = (LastValue(), EWMA(0.5), Auto())
     schemes: dict[str, Scheme] = {
-        f"{type(predictor).__name__}, {name}": Planned(predictor, policy)
+        f"{type(predictor).__name__}, {name}": Ruled(predictor, *rules)
         for predictor in predictors
-        for name, policy in POLICIES.items()
+        for name, rules in RULES.items()
     }
-    schemes["EWMA, default policy, search to fall back on"] = Planned(EWMA(0.5), Policy(), guarded=True)
-    schemes["leader search"] = Searched()
     scores = [_scored(schemes, trace) for trace in score]
     yield "| plans by | changes per 100 iterations | regret | speed-up over equal |"
     yield "| --- | --- | --- | --- |"
     for name in schemes:
         changes, regret, speed_up = np.mean([each[name] for each in scores], axis=0)
-        yield f"| {name} | {changes:.0f} | {100 * regret:.1f} % | {speed_up:.2f} |"
+        yield f"| {name} | {changes:.0f} | {100 * regret:.1f} % | {speed_up:.3f} |"
 
 
 def _scored(schemes: Mapping[str, Scheme], trace: Trace) -> dict[str, Array]:
@@ -145,63 +152,79 @@ def _scored(schemes: Mapping[str, Scheme], trace: Trace) -> dict[str, Array]:
     return scores
 
 
-# -- time ------------------------------------------------------------------------------------------------------------
+# -- curves that no line follows ---------------------------------------------------------------------------------
+
+SPEED = np.array([100.0, 200.0, 100.0, 50.0])
+CURVES: dict[str, Callable[[Array], Array]] = {
+    "proportional": lambda x: x / SPEED,
+    "fixed costs": lambda x: np.array([0.5, 0.1, 1.0, 0.2]) + x / SPEED,
+    "a floor of one worker": lambda x: np.maximum([1.5, 0.2, 0.2, 0.2], x / SPEED),
+    "waves of 32 samples": lambda x: np.ceil(x / 32) * 32 / SPEED,
+    "convex": lambda x: (x / 128) ** 1.6 * 128 / SPEED,
+    "concave": lambda x: (x / 128) ** 0.5 * 128 / SPEED,
+    "a cliff: 4 times as long above 150 samples, one worker": lambda x: x / SPEED * np.where(x > 150, [1, 4, 1, 1], 1),
+    "cliffs: 3 times as long above a limit, all workers": lambda x: (
+        x / SPEED * np.where(x > np.array([120, 180, 120, 100]), 3, 1)
+    ),
+}
+CONTESTANTS: dict[str, tuple[Callable[[], Predictor], Policy | None]] = {
+    "EWMA": (EWMA, None),
+    "BatchTime": (BatchTime, None),
+    "Auto": (Auto, None),
+    "LeaderSearch, dead_band=0": (LeaderSearch, Policy(dead_band=0.0)),
+}
+GLOBAL_BATCH, LASTING = 512, 600
 
 
-def timed() -> Iterator[str]:
-    yield "| workers | predictor | a step | a step that keeps the sizes | a step that changes them |"
-    yield "| --- | --- | --- | --- | --- |"
-    narx = NARX(drivers=()).fit([checks.example_trace()])
-    for workers in (8, 32) if QUICK else (8, 32, 1000, 10_000):
-        for predictor in (LastValue(), EWMA(0.5), narx, Mixture()):
-            seconds, acted = step_times(predictor, workers, steps=1000 if workers < 100 else 100)
-            columns = seconds, seconds[~acted], seconds[acted]
-            yield f"| {workers:,} | {type(predictor).__name__} | {' | '.join(map(_median, columns))} |"
+def curved() -> Iterator[str]:
+    """Yield the rows of the table of curves: the regret of the mean iteration."""
+    yield f"| curve | equal batches | {' | '.join(CONTESTANTS)} |"
+    yield "| --- | --- |" + " --- |" * len(CONTESTANTS)
+    for name, seconds in CURVES.items():
+        best = best_makespan(seconds)
+        equal = float(seconds(np.full(4, GLOBAL_BATCH / 4)).max()) / best - 1
+        found = [makespan(seconds, make(), policy) / best - 1 for make, policy in CONTESTANTS.values()]
+        yield f"| {name} | {equal:.0%} | {' | '.join(f'{each:.0%}' for each in found)} |"
 
 
-def step_times(predictor: Predictor, workers: int, steps: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Time the steps of a fleet with 3 % noise in which one in twenty iterations slows an eighth for a while."""
-    rng = np.random.default_rng(workers)
-    usual_W = rng.lognormal(4.6, 0.4, workers)
-    speed_W = usual_W.copy()
-    planner = LoadBalancer(predictor, workers=range(workers), global_batch=64 * workers)
-    seconds, acted = [], []
-    for k in range(steps):
-        if k % 20 == 10:
-            speed_W = usual_W * np.where(rng.random(workers) < 1 / 8, 0.5, 1.0)
-        sizes = planner.plan.sizes
-        report = Report(sizes, sizes / (speed_W * np.exp(rng.normal(0, 0.03, workers))))
-        start = time.perf_counter()
-        plan = planner.step(report)
-        seconds.append(time.perf_counter() - start)
-        acted.append(plan.acted)
-    warm = planner.policy.warmup
-    return np.array(seconds[warm:]), np.array(acted[warm:])
+def makespan(seconds: Callable[[Array], Array], predictor: Predictor, policy: Policy | None) -> float:
+    """Return the mean time of an iteration, with 3 % noise, after the first 100."""
+    balancer = LoadBalancer(predictor, workers=range(4), global_batch=GLOBAL_BATCH, policy=policy)
+    rng, taken = np.random.default_rng(0), []
+    for _ in range(LASTING):
+        sizes = balancer.plan.sizes
+        took = seconds(sizes.astype(np.float64)) * rng.lognormal(0, 0.03, 4)
+        taken.append(took.max())
+        balancer.step(Report(sizes, took))
+    return float(np.mean(taken[100:]))
 
 
-def _median(seconds: Array) -> str:
-    if not len(seconds):
-        return "-"
-    middle = statistics.median(seconds)
-    return f"{1e6 * middle:.0f} µs" if middle < 1e-3 else f"{1e3 * middle:.1f} ms"
+def best_makespan(seconds: Callable[[Array], Array]) -> float:
+    """Return the time of the best split without noise: the shortest by which the workers can end the whole batch."""
+    times_XW = np.maximum.accumulate([seconds(np.full(4, float(x))) for x in range(1, GLOBAL_BATCH + 1)])
+    ordered = np.unique(times_XW)
+    enough = [(times_XW <= time).sum() >= GLOBAL_BATCH for time in ordered]
+    return float(ordered[int(np.argmax(enough))])
 
 
 def report() -> Iterator[str]:
     yield "# How steady and how good the load balancer is\n"
     yield "Command: `python benchmarks/balancer.py`\n"
-    yield f"Machine: {machine('torch')}; one thread; other work ran on it.\n"
+    yield f"Machine: {machine()}; one thread; other work ran on it.\n"
     yield "## Steady and good\n"
     yield f"Replay at {SAMPLES_PER_WORKER} samples per worker, the first 50 iterations not scored. A change is an"
     yield "iteration in which any size differs from the one before; in a replay it costs nothing, in a real job it may."
     yield "Regret: by how much the mean iteration exceeds the clairvoyant's, who knows the noise of each iteration."
-    for name, fit, score in sources():
+    yield "The rules are left out one by one: `chance` is the gain that noise alone may promise, `doubt` raises the bar"
+    yield "while gains do not come true, and sizes that lose against equal ones are given up."
+    for name, score in sources():
         yield f"\n### {name[0].upper()}{name[1:]}\n"
-        yield f"Means over {len(score)} jobs; NARX was fitted on {len(fit)} other{'s' * (len(fit) > 1)}.\n"
-        yield from compared(fit, score)
-    yield "\n## Time of a step\n"
-    yield "All of `LoadBalancer.step`: learn, forecast, split, decide, and give the reason. Medians; default policy;"
-    yield "noise of 3 %, and every 20 iterations another eighth of the fleet runs at half speed.\n"
-    yield from timed()
+        yield f"Means over {len(score)} job{'s' * (len(score) > 1)}.\n"
+        yield from compared(score)
+    yield "\n## Times that no line follows\n"
+    yield f"Four workers, {GLOBAL_BATCH} samples, 3 % noise, {LASTING} iterations, the first 100 not scored. Regret: by"
+    yield "how much the mean iteration exceeds the best split without noise, which noise alone makes about 3 %.\n"
+    yield from curved()
 
 
 if __name__ == "__main__":

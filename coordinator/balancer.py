@@ -260,7 +260,7 @@ class LoadBalancer:
         equal = self._limits.equal
         if samples_W.tolist() != equal.tolist():  # of equal batches nothing can be learnt
             seconds_W = np.asarray(report.seconds, dtype=np.float64)
-            self._trust.judge(float(np.maximum.reduce(seconds_W)), self._curves.otherwise(seconds_W, samples_W, equal))
+            self._trust.judge(max(seconds_W.tolist()), self._curves.otherwise(seconds_W, samples_W, equal))
 
     def _next(self, forecast: Forecast) -> Plan:
         """Choose the sizes, and plan them with what the predictor wants to try."""
@@ -277,7 +277,7 @@ class LoadBalancer:
         if self._silent:
             reasons.append((why.silent, (self.workers, self._missed)))
         news = () if self._drift is None else self._drift.news()
-        acted = _differ(chosen.sizes, self.plan.sizes)
+        acted = _differ(chosen.sizes, self.plan.split.sizes)
         return self._planned(chosen, forecast, [*reasons, *news], acted=acted, gain=gain, drifts=bool(news))
 
     def _chosen(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline.solver.decided import FEW
 
 STEP = 1.1
 """Factor by which a running typical size moves up or down per report. Equal factors both ways find the median, so that
@@ -48,8 +49,8 @@ class Trust:
 
     Noise promises gains by chance. Let ``s`` be how far independent reports are from a forecast that gives the newest
     one the weight ``a``. The forecast then moves by ``a s`` per report and has an error of its own of
-    ``s sqrt(a / 2)``. So that error is ``sqrt(move s / 2)``, for any ``a``. Among W workers with errors of this size, the slowest seems
-    slower than the mean by up to about ``sqrt(2 ln W) + 1`` of them.
+    ``s sqrt(a / 2)``, which is ``sqrt(move s / 2)`` for any ``a``. Among W workers with errors of this size, the
+    slowest seems slower than the mean by up to about ``sqrt(2 ln W) + 1`` of them.
 
     Attributes
     ----------
@@ -138,14 +139,28 @@ def _followed(usual: float, now_W: Array, before_W: Array) -> float:
 
     A common change moves no samples. Where nothing is known of any worker, it stays.
     """
+    newest = _apart_few(now_W.tolist(), before_W.tolist()) if len(now_W) <= FEW else _apart(now_W, before_W)
+    return usual if math.isnan(newest) else max(usual * (STEP if newest > usual else 1 / STEP), LEAST)
+
+
+def _apart_few(now_W: list[float], before_W: list[float]) -> float:
+    """Return the standard deviation of the changes of logarithms; NaN where nothing is known of any worker."""
     changes = []
-    for now, before in zip(now_W.tolist(), before_W.tolist(), strict=True):
+    for now, before in zip(now_W, before_W, strict=True):
         ratio = now / before
         if 0.0 < ratio < math.inf:
             changes.append(math.log(ratio))
     if not changes:
-        return usual
-    count, total, squares = len(changes), sum(changes), 0.0
+        return math.nan
+    mean, squares = sum(changes) / len(changes), 0.0
     for change in changes:
-        squares += (change - total / count) ** 2
-    return max(usual * (STEP if squares > count * usual * usual else 1 / STEP), LEAST)
+        squares += (change - mean) ** 2
+    return math.sqrt(squares / len(changes))
+
+
+def _apart(now_W: Array, before_W: Array) -> float:
+    """Return the same for many workers."""
+    with np.errstate(all="ignore"):
+        change_W = np.log(now_W / before_W)
+    known_W = change_W[np.isfinite(change_W)]
+    return float(known_W.std()) if len(known_W) else math.nan

@@ -14,6 +14,7 @@ from paceline.predictors.named import name_of, named, register
 from paceline.predictors.networks import GRU, LSTM, NARX, BarrierHead, GatedNARX, SimpleRNN, Training
 from paceline.predictors.protocol import OptsOut, Predictor, Probes
 from paceline.predictors.report import Report
+from paceline.predictors.search import LeaderSearch
 from paceline.predictors.trees import Boosting
 
 KINDS: tuple[type[FleetPredictor], ...] = (
@@ -36,6 +37,7 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     RLS,
     Mixture,
     Calibrated,
+    LeaderSearch,
     Auto,
 )
 """Every predictor that comes with the library."""
@@ -67,6 +69,7 @@ __all__ = [
     "Holt",
     "HuberEWMA",
     "LastValue",
+    "LeaderSearch",
     "Mixture",
     "MovingAverage",
     "OptsOut",

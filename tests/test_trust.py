@@ -68,6 +68,17 @@ def test_a_gain_of_fifteen_percent_is_worth_a_change_however_noisy_speeds_are():
     assert trust.least_gain == 0.15
 
 
+@pytest.mark.parametrize("workers", [2, 9, 64])
+def test_few_and_many_workers_are_followed_alike(workers):
+    few, many = Trust(), Trust()
+    rng = np.random.default_rng(workers)
+    for _ in range(50):
+        speed_W, forecast_W = rng.lognormal(0, 0.1, (2, workers))
+        few.follow(speed_W, forecast_W)
+        many.follow(np.tile(speed_W, 65), np.tile(forecast_W, 65))
+        np.testing.assert_allclose(few.state_dict()["usual"], many.state_dict()["usual"], rtol=1e-12)
+
+
 def test_an_iteration_without_reports_says_nothing_of_how_far_off_forecasts_are():
     trust = Trust()
     followed(trust, 0.3, 0.02, 50)

@@ -1,0 +1,81 @@
+"""The model-free search of LB-BSP, served by a load balancer as any predictor is."""
+
+import numpy as np
+import pytest
+
+from paceline.coordinator import LoadBalancer, Policy
+from paceline.predictors import EWMA, LeaderSearch, Report, named
+
+FLEET = ("gpu0", "gpu1", "gpu2")
+
+
+def balancer(predictor, workers=FLEET, global_batch=192, **rules):
+    policy = Policy(**{"warmup": 0, "dead_band": 0, **rules})
+    return LoadBalancer(predictor, workers=workers, global_batch=global_batch, policy=policy)
+
+
+def searched(reports, **options):
+    """The sizes after each of these times of batches that follow the plans."""
+    used = balancer(LeaderSearch(**{"window": 1, **options}))
+    return [used.step(Report(used.plan.sizes, seconds)).sizes.tolist() for seconds in reports]
+
+
+def run(used, seconds_of, count, noise=0.02):
+    rng, makespans = np.random.default_rng(0), []
+    for _ in range(count):
+        seconds = seconds_of(used.plan.sizes) * rng.lognormal(0, noise, len(used.plan.sizes))
+        makespans.append(seconds.max())
+        used.step(Report(used.plan.sizes, seconds))
+    return np.array(makespans)
+
+
+def cliff(sizes):
+    """Above 150 samples the second worker runs out of fast memory and takes four times as long: no line tells that."""
+    return sizes / [100, 200, 100, 50] * np.where(sizes > 150, [1, 4, 1, 1], 1)
+
+
+def test_a_step_moves_from_the_straggler_to_the_leader():
+    assert searched([[0.5, 0.4, 0.9]]) == [[64, 72, 56]]
+
+
+def test_times_are_averaged_over_the_window():
+    slow_once = [[0.5, 0.4, 0.9], [0.5, 0.4, 0.1], [0.5, 0.4, 0.1]]
+    assert searched(slow_once, window=3)[-1] == [56, 64, 72]
+
+
+def test_on_oscillation_the_step_halves_and_the_window_doubles_and_both_come_back():
+    sizes = searched([[0.5, 0.4, 0.6], [0.5, 0.6, 0.4], [0.5, 0.6, 0.4], [0.5, 0.6, 0.4], [0.5, 0.6, 0.4]], tolerance=0)
+    assert sizes == [[64, 72, 56], [64, 68, 60], [64, 68, 60], [64, 60, 68], [64, 52, 76]]
+
+
+def test_workers_as_fast_as_each_other_are_left_alone():
+    assert searched([[0.5, 0.51, 0.49]]) == [[64, 64, 64]]
+
+
+def test_it_finds_balance_where_the_time_is_no_line_through_the_origin():
+    used = balancer(LeaderSearch(), global_batch=600)
+    run(used, lambda x: np.array([0.1, 0.4, 0.2]) + np.array([1e-3, 1e-3, 3e-3]) * x, 300, noise=0)
+    seconds = np.array([0.1, 0.4, 0.2]) + np.array([1e-3, 1e-3, 3e-3]) * used.plan.sizes
+    assert seconds.max() < 1.06 * seconds.min()
+
+
+def test_a_device_that_no_curve_describes_ends_sooner_than_with_an_average():
+    fleet = {"workers": range(4), "global_batch": 512}
+    search = run(balancer(LeaderSearch(), **fleet), cliff, 600)[100:].mean()
+    assert search < 0.85 * run(balancer(EWMA(), dead_band=0.04, **fleet), cliff, 600)[100:].mean()
+
+
+def test_silence_and_garbage_move_nothing():
+    used = balancer(LeaderSearch(window=1))
+    for seconds in ([np.nan] * 3, [0.0, -1.0, np.inf], [np.nan, 0.5, np.nan]):
+        assert not used.step(Report(used.plan.sizes, seconds)).acted
+
+
+@pytest.mark.parametrize("options", [{"step": 0.0}, {"step": 1.0}, {"tolerance": -0.1}, {"window": 0}])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match=r"step must lie in \(0, 1\), tolerance in \[0, 1\) and window be at least 1"):
+        LeaderSearch(**options)
+
+
+def test_it_is_found_by_its_name():
+    assert named("leader-search:window=3").window == 3
