@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from paceline._arrays import Array, Sizes
+from paceline.eval.contract import require_forecasts
 from paceline.predictors import Curves, Predictor, Report
 from paceline.solver import split
 
@@ -73,11 +74,13 @@ class Balanced:
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
         self.predictor.reset(workers)
-        self._global_batch = global_batch
+        self._workers, self._global_batch = tuple(workers), global_batch
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
         """Solve the split of the forecast curves."""
-        return split(self.predictor.predict(drivers).curves, self._global_batch, lower=1).sizes
+        forecast = self.predictor.predict(drivers)
+        require_forecasts(self.predictor, forecast.speed[None], forecast.spread[None], self._workers, iteration)
+        return split(forecast.curves, self._global_batch, lower=1).sizes
 
     def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
         """Pass the measured times to the predictor."""
