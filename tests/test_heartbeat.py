@@ -74,10 +74,10 @@ def test_a_redirected_fit_says_how_far_it_is(often, capsys, wavy_job):
     seen = []
 
     class Slow(EWMA):
-        def fit_streamed(self, traces, fitting):
+        def fit_streamed(self, traces, how):
             while "read: 1 of 1" not in "".join(seen):
                 seen.append(capsys.readouterr().err)
-            return super().fit_streamed(traces, fitting)
+            return super().fit_streamed(traces, how)
 
     fit(Slow(smoothing=None), [wavy_job], progress=True)
 

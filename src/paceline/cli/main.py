@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -186,7 +187,9 @@ def demo(
 def main() -> None:
     """Run the command line; a user's mistake ends in one sentence, without a traceback."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app()
     except Exception as error:
         place = place_in_own(error)
         if not place and not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
@@ -195,6 +198,11 @@ def main() -> None:
         lines = "\n".join(map(printable, said.split("\n")))  # an example in an error keeps its lines
         err.print(f"[bold red]error:[/] {escape(lines)}", soft_wrap=True, highlight=False)
         sys.exit(2)
+
+
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """Print a warning as one sentence: the line of code that gave it says nothing to a user."""
+    err.print(f"[yellow]warning:[/] {escape(printable(str(message)))}", soft_wrap=True, highlight=False)
 
 
 # -- inputs --------------------------------------------------------------------------------------------------
