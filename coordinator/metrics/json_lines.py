@@ -30,8 +30,8 @@ class JsonLines(Sink):
     The first line names the schema, the workers and the global batch. Another such line follows whenever the fleet
     changes or a run is resumed into the same file. Iterations that do not fit on a full disk are lost, and counted in
     the next line that fits (``lost_before``). A process that ends without an error, and :meth:`close`, write a last
-    line that says so (``ended``): without it a watcher takes silence for a fault. Read it with :func:`read_run`, ``paceline watch`` or ``paceline
-    report``.
+    line that says so (``ended``): without it a watcher takes silence for a fault. Read it with :func:`read_run`,
+    ``paceline watch`` or ``paceline report``.
 
     Parameters
     ----------

@@ -101,6 +101,7 @@ class Arrangement:
 
     def _long(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a row for each cell of the workers' columns."""
+        assert self.values is not None, "only a table with a column per worker is long"
         kept = [name for name in ("iteration", "start") if self.columns.get(name, name) in table]
         kept = [str(self.columns.get(name, name)) for name in kept]
         others = [name for name in table.columns if name not in kept]

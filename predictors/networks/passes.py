@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from itertools import islice
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from paceline.predictors.fitting import Fitting, Moment, Survey
