@@ -26,15 +26,15 @@ from paceline.datasets.readers.formats import (
     logs,
     monitors,
     pai_minibatch,
-    panels,
     philly,
     supercloud,
     wandb,
 )
-from paceline.datasets.readers.hint import advice
-from paceline.datasets.readers.json_tables import is_json
 from paceline.datasets.readers.nearest import names_in, nearest
 from paceline.datasets.readers.tables import Table
+from paceline.datasets.readers.tabular import panels
+from paceline.datasets.readers.tabular.hint import advice
+from paceline.datasets.readers.tabular.json_tables import is_json
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from paceline._whole import written_whole
 from paceline.datasets.bounded_parquet import MOST_COLUMNS
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.frame import REQUIRED
-from paceline.datasets.readers.arrangement import Arrangement, without_texts
 from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import OWN, Format
-from paceline.datasets.readers.json_tables import is_json, json_table
 from paceline.datasets.readers.nearest import names_in
 from paceline.datasets.readers.plain import plain_table
 from paceline.datasets.readers.restarts import continued, repeated_rows, runs_of_rows
+from paceline.datasets.readers.tabular.arrangement import Arrangement, without_texts
+from paceline.datasets.readers.tabular.json_tables import is_json, json_table
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -60,7 +60,7 @@ def read_csv(
     unit: str = "s",
     start_unit: str = "s",
 ) -> Iterator[Trace]:
-    """Yield the trace of each file of CSV or JSON: see :class:`~paceline.datasets.readers.arrangement.Arrangement`.
+    """Yield the trace of each file of CSV or JSON: see :class:`~paceline.datasets.readers.tabular.arrangement.Arrangement`.
 
     A ``start`` that is written as a date, such as ``2024-05-01T12:00:00+02:00``, is UTC unless it names its zone.
     """

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from paceline.predictors.fitting import Fitting, Moment, Survey
-from paceline.predictors.networks.kept import Kept
+from paceline.predictors.fitting.kept import Kept
 from paceline.predictors.networks.windows import Part, Windows, windows_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.predictors.networks.kept import Kept
+from paceline.predictors.fitting.kept import Kept
 from paceline.predictors.networks.neural import Examples, Sequences
 
 Part = Examples | Sequences

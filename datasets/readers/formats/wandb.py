@@ -13,8 +13,8 @@ from paceline._arrays import Sizes
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.files import head as head_of
 from paceline.datasets.readers.format import Format, real
-from paceline.datasets.readers.hint import span_unit
 from paceline.datasets.readers.restarts import runs_of
+from paceline.datasets.readers.tabular.hint import span_unit
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 from paceline.datasets.units import seconds_of
