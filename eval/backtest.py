@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.datasets import Trace
+from paceline.eval.contract import require_forecasts
 from paceline.eval.jobs import require_trace, require_warmup
 from paceline.eval.overhead import barrier_overhead
 from paceline.predictors import Forecast, Predictor, Report
@@ -139,7 +140,7 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     TypeError
         If either is something else, such as a name or a path.
     ValueError
-        If the warm-up leaves no iteration to score.
+        If the warm-up leaves no iteration to score, or a forecast is no speed, such as NaN.
 
     Examples
     --------
@@ -154,9 +155,12 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     began = time.perf_counter()
     steps = list(iter_backtest(predictor, trace))
     seconds = (time.perf_counter() - began) / len(trace)
+    forecast_TW = np.stack([step.forecast.speed for step in steps])
+    spread_TW = np.stack([step.forecast.spread for step in steps])
+    require_forecasts(predictor, forecast_TW, spread_TW, trace.workers)
     return Backtest(
-        forecast_TW=np.stack([step.forecast.speed for step in steps]),
-        spread_TW=np.stack([step.forecast.spread for step in steps]),
+        forecast_TW=forecast_TW,
+        spread_TW=spread_TW,
         low_TW=np.stack([step.forecast.quantile(0.05) for step in steps]),
         high_TW=np.stack([step.forecast.quantile(0.95) for step in steps]),
         actual_TW=trace.speed,

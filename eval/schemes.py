@@ -10,6 +10,7 @@ import numpy as np
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
+from paceline.eval.contract import require_forecasts
 from paceline.predictors import Curves, Predictor, Report
 from paceline.solver import split
 
@@ -83,7 +84,8 @@ class Balanced:
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
         """Return the sizes that the balancer plans from the last report."""
         if self._report is not None:
-            self.balancer.step(self._report, drivers)
+            ahead = self.balancer.step(self._report, drivers).forecast
+            require_forecasts(self.predictor, ahead.speed[None], ahead.spread[None], self.balancer.workers, iteration)
         return self.balancer.plan.sizes
 
     def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
@@ -111,11 +113,13 @@ class BareSplit:
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
         self.predictor.reset(workers)
-        self._global_batch = global_batch
+        self._workers, self._global_batch = tuple(workers), global_batch
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
         """Solve the split of the forecast curves."""
-        return split(self.predictor.predict(drivers).curves, self._global_batch, lower=1).sizes
+        forecast = self.predictor.predict(drivers)
+        require_forecasts(self.predictor, forecast.speed[None], forecast.spread[None], self._workers, iteration)
+        return split(forecast.curves, self._global_batch, lower=1).sizes
 
     def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
         """Pass the measured times to the predictor."""

@@ -69,7 +69,7 @@ def named(text: str) -> FleetPredictor:
     name, _, arguments = text.partition(":")
     kind = kinds.get(_plain(name))
     if kind is None:
-        raise ValueError(f"there is no predictor {name!r}; there are {[k.__name__ for k in kinds.values()]}")
+        raise ValueError(f"there is no predictor {name!r}; there are {list(map(name_of, kinds.values()))}")
     return built(kind, arguments)
 
 

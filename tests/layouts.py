@@ -88,7 +88,7 @@ def azure_vm_noise(folder):
         "OSBench__Test__Launch_Programs__eastus__B8ms__us_Per_Event": (50, 100),
     }.items():
         rows = [f"{values[1]},90.01,2023-09-02 05:13:10.610,0", f"{values[0]},90.01,2023-09-01 08:12:51.430,0"]
-        rows += [f"{values[0]},90.02,2023-09-01 09:39:25.190,1"]
+        rows += [f"{values[0]},90.02,2023-09-01 09:39:25.190,1", f"{values[1]},90.02,2023-09-01 12:39:25.190,1"]
         (folder / f"{name}.csv").write_text("\n".join(["value,runtime,starttime,VM_id", *rows]) + "\n")
 
 
@@ -129,6 +129,29 @@ def tensorboard(folder):
         "Wall time,Step,Value\n1600525568.0,1,8.25\n1600525618.0,101,4.5\n1600525618.0,101,4.5\n"
         "1600525718.0,51,4.75\n1600525743.0,151,4.0\n"
     )
+
+
+def sync_switch(folder, shift=193.0):
+    """One training as the repository keeps it: a loss and a norm every hundred steps, fewer accuracies, and copies of
+    which the pause of a restart was taken out. It takes half a second a step, and a quarter after the restart."""
+    steps = range(1, 2001, 100)
+    walls = [1600525568.25 + (step / 2 if step <= 1001 else 500 + shift + (step - 1001) / 4) for step in steps]
+    for name, value in (("loss", 8.5), ("weight_decay", 1.25)):
+        rows = [f"{wall},{step},{value / (1 + step)}" for wall, step in zip(walls, steps, strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join(["Wall time,Step,Value", *rows]) + "\n")
+    rows = [f"{walls[k] + 20},{steps[k] + 40},{k / 40}" for k in range(0, 20, 5)]
+    (folder / "acc.csv").write_text("\n".join(["Wall time,Step,Value", *rows]) + "\n")
+    rows = [
+        f"{wall - shift * (step > 1001):.2f},{step}.0,{step / 2},{8.5 / (1 + step):.12g}"
+        for wall, step in zip(walls, steps, strict=True)
+    ]
+    (folder / "loss_proc.csv").write_text("\n".join(["Wall time,Step,Time,Value", *rows]) + "\n")
+
+
+def spdl_ranks(folder):
+    """Seconds of two ranks by minute, of which one minute lacks; ranks in any order, and a rank may lack a value."""
+    content = {"event_time": [1746090360, 1746090420, 1746090540], "01": [2.5, None, 5.0], "00": [4.0, 2.0, 8.0]}
+    (folder / "across_ranks_download.json").write_text(json.dumps(content))
 
 
 def gavel(folder):

@@ -64,7 +64,8 @@ def test_rows_of_all_ranks_can_be_gathered_and_evaluation_is_as_it_was(outcomes)
 
 
 def test_metrics_are_written(outcomes, folder):
-    header, *lines = (folder / "run.jsonl").read_text().splitlines()
+    header, *lines, ended = (folder / "run.jsonl").read_text().splitlines()
+    assert "ended" in json.loads(ended)
     assert json.loads(header)["global_batch"] == 12
     assert len(lines) == 15, "the last of 16 iterations is reported at the start of one that never is"
 

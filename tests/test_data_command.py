@@ -50,9 +50,26 @@ def test_a_file_is_loaded_into_a_trace_with_the_options_of_its_format(usage, tmp
     assert trace.meta["period_seconds"] == "60"
 
 
-def test_a_file_of_several_traces_needs_a_folder(tmp_path):
+@pytest.mark.filterwarnings("ignore:.*2 of 2 machines are left out")
+def test_a_file_whose_traces_are_all_left_out_is_refused_in_a_sentence(tmp_path):
     path = tmp_path / "db__TPS.csv"
     path.write_text("value,runtime,starttime,VM_id\n10,1,2023-09-02 05:13:10,0\n20,1,2023-09-01 05:13:10,1\n")
+    assert "holds no trace to write" in fails("load", path, "--out", tmp_path / "t.parquet")
+    assert "holds no trace" in fails("convert", path, tmp_path / "t.parquet")
+
+
+def test_a_usage_trace_says_that_it_has_no_speed(tmp_path):
+    path = tmp_path / "nab.csv"
+    path.write_text("timestamp,value\n2014-02-14 14:30:00,0.132\n2014-02-14 14:35:00,0.134\n")
+    assert "1 workers, usage only: no speed; dropped" in " ".join(
+        run("load", path, "--out", tmp_path / "t.parquet").split()
+    )
+
+
+def test_a_file_of_several_traces_needs_a_folder(tmp_path):
+    path = tmp_path / "db__TPS.csv"
+    rows = [f"10,1,2023-09-0{day} 05:13:10,{machine}\n" for day in (1, 2) for machine in (0, 1)]
+    path.write_text("".join(["value,runtime,starttime,VM_id\n", *rows]))
     assert "give a folder" in fails("load", path, "--out", tmp_path / "t.parquet")
     assert not (tmp_path / "t.parquet").exists()
     run("load", path, "--out", tmp_path / "traces")

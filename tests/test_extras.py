@@ -1,5 +1,6 @@
 """What fails for want of an extra names the line that installs it, for every extra."""
 
+import ast
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 import paceline
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+README = PYPROJECT.parent / "README.md"
+PACKAGES = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client", "mlflow": "mlflow-skinny"}
 
 CALLS = {
     "torch": [
@@ -93,10 +96,9 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(library, tmp_
 @pytest.mark.checkout
 def test_every_extra_that_an_error_names_installs_what_is_missing():
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
-    packages = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client", "mlflow": "mlflow-skinny"}
     for library, calls in CALLS.items():
         for extra in {extra for extra, _ in calls}:
-            assert packages.get(library, library) in installed(extra, extras), f"{extra} does not install {library}"
+            assert PACKAGES.get(library, library) in installed(extra, extras), f"{extra} does not install {library}"
 
 
 @pytest.mark.checkout
@@ -104,6 +106,46 @@ def test_every_extra_of_a_user_is_among_all():
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     named = set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))
     assert named == set(extras) - {"all", "dev", "peers", "flower"}  # flower pins versions that others cannot share
+
+
+@pytest.mark.checkout
+def test_what_the_readme_installs_runs_what_it_shows():
+    """Every import of its examples, and every command and option that needs a library, is covered by its one line."""
+    readme = README.read_text()
+    (line,) = re.findall(r'^pip install -c constraints\.txt "\.\[(.*)\]"$', readme, re.MULTILINE)
+    project = tomllib.loads(PYPROJECT.read_text())["project"]
+    extras = project["optional-dependencies"]
+    covered = {re.match(r"[\w-]+", one)[0] for one in project["dependencies"]}
+    covered |= set().union(*(installed(extra, extras) for extra in line.split(",")))
+    blocks = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    scripts = [README.parent / path for path in re.findall(r"\]\((examples/[^)]+\.py)\)", readme)]
+    assert blocks
+    assert scripts
+    for code in [*blocks, *(path.read_text() for path in scripts)]:
+        assert third_party(code) <= covered
+    needs = {
+        "paceline live": {"torch", "scikit-learn"},
+        "--figure": {"matplotlib"},
+        "DistributedDataParallel": {"torch"},
+    }
+    for shown, packages in needs.items():
+        assert shown in " ".join(readme.split()), f"the README no longer shows {shown}: remove it here"
+        assert packages <= covered
+
+
+@pytest.mark.checkout
+def test_no_page_installs_the_package_from_an_index_where_the_readme_says_that_none_has_it():
+    assert "no package index has it" in README.read_text()
+    assert 'pip install "paceline' not in README.read_text()
+
+
+def third_party(code):
+    """Names of the packages that a script imports, without Python's own and ours."""
+    trees = list(ast.walk(ast.parse(code)))
+    names = {alias.name for tree in trees if isinstance(tree, ast.Import) for alias in tree.names}
+    names |= {tree.module for tree in trees if isinstance(tree, ast.ImportFrom) and tree.module}
+    own = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"paceline"}
+    return {PACKAGES.get(name, name) for name in own}
 
 
 def installed(extra, extras):

@@ -74,7 +74,8 @@ def test_samples_come_in_order_where_the_trainer_is_told_so(outcomes):
 
 def test_sizes_differ_between_ranks_and_change_and_all_of_it_is_written(outcomes, folder):
     lines = (folder / "mean" / "run.jsonl").read_text().splitlines()
-    sizes = [tuple(json.loads(line)["sizes"]) for line in lines[1:]]
+    assert "ended" in json.loads(lines[-1])
+    sizes = [tuple(json.loads(line)["sizes"]) for line in lines[1:-1]]
     assert len(sizes) == 15, "the last of 16 iterations is reported at the start of one that never is"
     assert len(set(sizes)) > 5
     assert {sum(pair) for pair in sizes} == {12, 6}

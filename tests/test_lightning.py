@@ -67,7 +67,8 @@ def test_a_module_can_be_fitted_again_and_its_epochs_count_on(outcomes):
 
 
 def test_metrics_are_written_by_the_first_rank(outcomes, folder):
-    header, *lines = (folder / "accumulated" / "run.jsonl").read_text().splitlines()
+    header, *lines, ended = (folder / "accumulated" / "run.jsonl").read_text().splitlines()
+    assert "ended" in json.loads(ended)
     assert json.loads(header)["global_batch"] == 12
     assert len(lines) == 5, "the last of 6 steps is reported at the start of one that never is"
 

@@ -183,7 +183,7 @@ print(len(reader), reader.skipped, len(reader.run()))
 def test_a_long_run_takes_less_memory_than_its_file_and_a_watched_one_next_to_none(tmp_path):
     path = tmp_path / "run.jsonl"
     written(path, iterations(1)).close()
-    header, line = path.read_bytes().splitlines(keepends=True)
+    header, line, _ = path.read_bytes().splitlines(keepends=True)
     count = 50_000
     path.write_bytes(header + line * count)
     # As objects of Python these lines took 120 MB.

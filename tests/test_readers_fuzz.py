@@ -52,7 +52,22 @@ GOOD = {
     "dstat": '"Dstat 0.7.2 CSV output"\n"total cpu usage",,\n"usr","sys","idl"\n1,1,98\n2,1,97\n',
     "sar": "# hostname;interval;timestamp;CPU;%user;%idle\nh1;60;2020-01-01 00:01:00 UTC;-1;10.5;89.5\n",
     "fedscale": "client,computation,communication\na,20,500\n",
+    "json": '{"worker": "a", "iteration": 0, "samples": 8, "seconds": 0.5}\n'
+    '{"worker": "b", "iteration": 0, "samples": 8, "seconds": 1}\n',
+    "wandb_chart": '"Step","a - t","a - t__MIN","a - t__MAX","b - t","b - t__MIN","b - t__MAX"\n'
+    "0,1,1,1,2,2,2\n5,1,1,1,,,\n",
+    "prometheus": '{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"gpu":"0"},"values":'
+    '[[1700000000,"0.5"],[1700000015,"NaN"]]},{"metric":{"gpu":"1"},"values":[[1700000000.5,"1"]]}]}}',
+    "alibaba_genai": "timestamp_anon,value,container_ip\n5000.5,120,c1\n5001,80,c1\n5060,100,c2\n5061,9,NULL\n",
+    "spdl_ranks": '{"event_time": [1746090360, 1746090420, 1746090540], "00": [2.5, null, 2], "01": [3, 3.5, 4]}',
 }
+OPTIONS = {
+    "wandb": {"seconds": "time_s"},
+    "wandb_chart": {"values": "seconds"},
+    "prometheus": {"values": "seconds"},
+}
+"""Without these the formats do not say what was measured."""
+
 BINARY = ("parquet", "bytedance_llm")
 """Parquet: bytes are changed at random, as there is no text to change."""
 
@@ -69,7 +84,7 @@ def or_refused(path, read):
 
 def read_or_refused(path, name):
     """Read as this format; the result must be traces, or an error that names the file."""
-    traces = or_refused(path, lambda: read_traces(path, name)) or []
+    traces = or_refused(path, lambda: read_traces(path, name, **OPTIONS.get(name, {}))) or []
     for trace in traces:
         assert trace.seconds.size
         assert int(trace.meta.get("rows_dropped", 0)) <= int(trace.meta.get("rows_read", 0))
@@ -105,7 +120,7 @@ def test_every_format_is_fuzzed():
 def test_what_the_fuzzer_starts_from_is_read(name, tmp_path):
     path = tmp_path / ("x.json" if name == "google_2019" else "x.csv")
     path.write_text(GOOD[name])
-    assert len(read_traces(path, name)) == 1
+    assert len(read_traces(path, name, **OPTIONS.get(name, {}))) == 1
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -67,7 +67,7 @@ def test_azure_events_are_rates_and_microseconds_are_times(tmp_path):
     assert len({trace.name.rpartition("-vm")[0] for trace in traces}) == 2
     assert all((np.diff(trace.start[:, 0]) > 0).all() for trace in traces)
     speeds = [trace.speed.ravel().tolist() for trace in traces]
-    np.testing.assert_allclose(np.concatenate(speeds), [20000, 10000, 20000, 5, 10, 5])
+    np.testing.assert_allclose(np.concatenate(speeds), [20000, 10000, 20000, 10000, 5, 10, 5, 10])
     assert all(trace.meta["rows_dropped"] == "0" for trace in traces)
 
 
@@ -99,6 +99,52 @@ def test_a_sync_switch_run_that_steps_back_is_restarted(tmp_path):
     trace = only(tmp_path / "cifar100_res50__12_88_1.csv")
     np.testing.assert_array_equal(trace.speed, [[2], [NAN], [4]])
     assert trace.meta["restarts"] == "1"
+
+
+def test_a_sync_switch_folder_is_one_training_and_another_folder_another(tmp_path):
+    """Each holds a loss, a norm, accuracies and processed copies: read one by one they were four trainings."""
+    for run in ("12_88_1", "12_88_2"):
+        (tmp_path / run).mkdir()
+        layouts.sync_switch(tmp_path / run)
+    traces = read_traces(tmp_path)
+    assert [trace.name for trace in traces] == ["12_88_1", "12_88_2"]
+    for trace in traces:
+        assert trace.meta["same_training"] == "loss_proc.csv, weight_decay.csv, acc.csv"
+        speeds = np.delete(trace.speed.ravel(), 10)  # over the restart
+        np.testing.assert_allclose(speeds, [2.0] * 10 + [4.0] * 8)
+
+
+def test_scalars_of_two_trainings_in_one_folder_stay_two(tmp_path):
+    layouts.sync_switch(tmp_path)
+    text = (tmp_path / "loss.csv").read_text().splitlines()
+    for later in (1000.0, 90000.0):  # the same steps and values, begun at another time
+        rows = [f"{float(row.split(',')[0]) + later},{row.split(',', 1)[1]}" for row in text[1:]]
+        (tmp_path / f"again{later:.0f}.csv").write_text("\n".join([text[0], *rows]) + "\n")
+    assert len(read_traces(tmp_path)) == 3
+    assert len(read_traces(tmp_path, value_is_rate=True)) == 6
+
+
+def test_spdls_ranks_have_a_duration_each_minute(tmp_path):
+    layouts.spdl_ranks(tmp_path)
+    trace = only(tmp_path)
+    assert trace.meta["format"] == "spdl_ranks"
+    assert trace.workers == ("00", "01")
+    np.testing.assert_allclose(trace.speed, [[0.25, 0.4], [0.5, NAN], [NAN, NAN], [0.125, 0.2]])
+
+
+def test_a_chart_as_wandb_exports_it_has_a_run_in_each_third_column(made):
+    text = (
+        '"Step","calm-sea-3 - train/step_time","calm-sea-3 - train/step_time__MIN","calm-sea-3 - train/step_time__MAX",'
+        '"old - owl-4 - train/step_time","old - owl-4 - train/step_time__MIN","old - owl-4 - train/step_time__MAX"\n'
+        '"0","0.5","0.5","0.5","0.25","0.25","0.25"\n"50","0.25","0.2","0.3","","",""\n'
+    )
+    path = made("wandb_export_2026-01-01T00_00_00.000+00_00.csv", text)
+    with pytest.raises(ValueError, match=r"does not say what its values are: give values=seconds"):
+        only(path)
+    trace = only(path, values="seconds", samples=4)
+    assert trace.meta["format"] == "wandb_chart"
+    assert trace.workers == ("calm-sea-3", "old - owl-4")
+    np.testing.assert_array_equal(trace.speed, [[8, 16], [16, NAN]])
 
 
 QUOTED_LINES = {

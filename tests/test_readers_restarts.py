@@ -50,6 +50,14 @@ def csv(runs):
     )
 
 
+def json_lines(runs):
+    return "\n".join(
+        f'{{"worker": "{worker}", "iteration": {step}, "samples": 32, "seconds": 0.5}}'
+        for _, step, _ in timed(runs)
+        for worker in "ab"
+    )
+
+
 def pai(runs):
     rows = [f",{worker},25,{10 * step + 1},500" for _, step, _ in timed(runs) for worker in (0, 1)]
     return ",worker,gpu,time,batch_time_norm\n" + "\n".join(rows)
@@ -87,6 +95,7 @@ def sar(runs):
 LOGS = {
     "hivemind": (hivemind, 64.0, {}),
     "csv": (csv, 64.0, {}),
+    "json": (json_lines, 64.0, {}),
     "pai_minibatch": (pai, 2.0, {}),
     "bytedance_llm": (None, 2.0, {}),
     "wandb": (wandb, 64.0, {"seconds": "time_s", "samples": 32}),
@@ -106,6 +115,10 @@ WITHOUT = {
     "fedscale": ONE,
     "alibaba_gpu_sensor": ONE,
     "alibaba_gpu_machine_metric": ONE,
+    "alibaba_genai": CLOCK,
+    "prometheus": CLOCK,
+    "spdl_ranks": CLOCK,
+    "wandb_chart": "a row is an iteration, whatever its step",
     "pai_variation": "a row is a job and its columns are the iterations",
     **dict.fromkeys(
         (

@@ -22,9 +22,16 @@ def test_wandb_steps_take_the_drivers_known_before_them(made):
 
 def test_wandb_without_a_column_of_seconds_is_usage(made):
     text = "_step,_runtime,_timestamp,system.cpu,system.gpu.0.gpu\n0,0,100,10,\n1,1,101,20,5\n"
-    trace = only(made("run.csv", text))
+    with pytest.warns(UserWarning, match="every speed is NaN, as no column of step times is named: give seconds="):
+        trace = only(made("run.csv", text))
     assert np.isnan(trace.speed).all()
     np.testing.assert_array_equal(trace.drivers[:, 0], [[10, NAN], [20, 5]])
+
+
+def test_wandb_names_the_columns_that_may_hold_a_steps_time(made):
+    text = "_step,_runtime,_timestamp,loss,train/step_time_ms,steps\n0,0,100,1,5,7\n"
+    with pytest.warns(UserWarning, match=r"likely ones are \['train/step_time_ms'\]"):
+        only(made("run.csv", text))
 
 
 def test_tensorboard_rates_come_from_steps_and_clock(made):
@@ -91,12 +98,24 @@ def test_azure_noise_rates_and_durations_both_become_speed(made, tmp_path):
     header = "value,runtime,starttime,VM_id\n"
     rows = "10,1,2023-09-02 05:13:10.610,0\n20,1,2023-09-01 05:13:10,0\n"
     rows += "5,1,2023-09-01 05:13:10,1\n0,1,2023-09-03 00:00:00,1\n"
-    rates = read_traces(made("db__Test__eastus__B8ms__TPS.csv", header + rows))
-    times = read_traces(made("launch__eastus__B8ms__us_Per_Event.csv", header + rows))
+    rates = read_traces(made("db__Test__eastus__B8ms__TPS.csv", header + rows), least=1)
+    times = read_traces(made("launch__eastus__B8ms__us_Per_Event.csv", header + rows), least=1)
     assert [trace.workers for trace in rates] == [("vm 0",), ("vm 1",)]
     np.testing.assert_array_equal(rates[0].speed, [[20], [10]])  # by time, not by row
     np.testing.assert_allclose(times[0].speed, [[5e4], [1e5]])
     assert rates[1].meta["dropped"] == "1 values that are not positive"
+
+
+def test_azure_machines_with_one_measurement_are_left_out_in_a_sentence(made):
+    """The set's short-lived machines were 11,816 traces of one iteration."""
+    rows = "".join(f"{k + 1},1,2023-09-02 05:13:{k:02},{k}\n" for k in range(40))
+    rows += "9,1,2023-09-03 05:00:00,7\n"
+    path = made("db__Test__eastus__B8ms__TPS.csv", "value,runtime,starttime,VM_id\n" + rows)
+    with pytest.warns(UserWarning, match=r"39 of 40 machines are left out.*fewer than 2 measurements; least=1 reads"):
+        trace = only(path)
+    assert trace.workers == ("vm 7",)
+    assert trace.meta["rows_dropped"] == "39"
+    assert len(read_traces(path, least=1)) == 40
 
 
 def test_pai_mini_batches_are_a_panel_of_workers(made):

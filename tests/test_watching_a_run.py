@@ -248,6 +248,58 @@ def test_one_look_at_a_run_that_has_ended_says_for_how_long_nothing_came(tmp_pat
     assert "No iteration has been reported for 3 days" in capsys.readouterr().out
 
 
+JOB = """
+import sys
+from paceline.coordinator.metrics import JsonLines
+from recorded_runs import iterations
+
+def train():
+    sink = JsonLines(sys.argv[1])
+    for iteration in iterations(8):
+        sink(iteration)
+
+train()
+{ending}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "ended"),
+    [
+        ("", True),
+        ("sys.exit(0)", True),
+        ("raise RuntimeError('out of memory')", False),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", False),
+        ("import os; os.fork() or sys.exit(0); os.wait(); os.kill(os.getpid(), 9)", False),
+    ],
+)
+def test_a_run_that_has_ended_is_not_silent_and_one_that_died_is(tmp_path, monkeypatch, capsys, ending, ended):
+    path = tmp_path / "run.jsonl"
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", JOB.format(ending=ending), str(path)], env=environ, capture_output=True)
+    assert not paceline(monkeypatch, "watch", path, "--once")
+    shown = capsys.readouterr().out
+    assert ("No iteration has been reported for" in shown) != ended
+    assert ("8 iterations recorded, ended" in shown) == ended
+    assert read_run(path).skipped == 0
+
+
+def test_a_run_that_goes_on_in_the_same_file_has_not_ended(tmp_path):
+    from recorded_runs import iterations
+
+    path = tmp_path / "run.jsonl"
+    for k in range(3):
+        sink = JsonLines(path)
+        sink(next(iterations(1, first=k)))
+        reader = RunReader(path)
+        reader.poll()
+        assert not reader.ended
+        sink.close()
+        reader.poll()
+        assert reader.ended
+        assert (len(reader), reader.skipped) == (k + 1, 0)
+
+
 @pytest.mark.parametrize("ahead", [-500.0, 500.0], ids=["the writer's clock is behind", "the writer's clock is ahead"])
 def test_another_hosts_clock_counts_only_until_a_line_was_seen_to_come(tmp_path, monkeypatch, ahead):
     path, clock = run_file(tmp_path / "run.jsonl"), [0.0]
@@ -495,6 +547,7 @@ def test_the_lines_of_a_real_sink_have_the_keys_of_these_tests(tmp_path):
     sink = JsonLines(tmp_path / "run.jsonl")
     sink(next(iterations(1)))
     sink.close()
-    header, first = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())
+    header, first, ended = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())
+    assert ended.keys() == {"ended"}
     assert first.keys() == json.loads(line(0)).keys()
     assert HEADER.keys() <= header.keys()

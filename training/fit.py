@@ -7,11 +7,13 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -25,6 +27,7 @@ from paceline.predictors.fitting.how import MEMORY
 from paceline.predictors.protocol import require_predictor
 from paceline.training.models import load_model
 from paceline.training.progress import Bar
+from paceline.training.reading import surveyed
 from paceline.training.sources import Given, Source
 
 P = TypeVar("P", bound=Predictor)
@@ -130,13 +133,17 @@ def fit(
             show(moment)
 
         is_held = held_out_by(hold_out, seed)
-        survey = Survey.of(_told(source, tell), held_out=is_held)
+        folder = None if checkpoint is None else Path(checkpoint)
+        given = Fitting(folder=folder, distributed=distributed)
+        place = None if folder is None else given.reading("traces")
+        held = hold_out if isinstance(hold_out, int | float) else sorted(hold_out)
+        survey = surveyed(source, is_held, _teller(source, tell), place, repr((held, seed)), every)
         held_out = frozenset(filter(is_held, survey.workers))
         fitting = Fitting(
             survey=survey,
             warm=start is not None,
             held_out=_checked_share(held_out, survey, hold_out) if hold_out else None,
-            folder=None if checkpoint is None else Path(checkpoint),
+            folder=folder,
             every=every,
             device=device,
             mixed=precision == "mixed",
@@ -145,6 +152,7 @@ def fit(
             tell=tell,
         )
         fit_with(fitted, source, replace(fitting, identity=_identity(fitted, source, fitting)))
+        _forget_reading(given)
         _refer(fitted, survey)
         _say_ignored(fitting, survey, hold_out, trained="training" in stages)
     if warn:
@@ -236,11 +244,22 @@ def _join_processes() -> None:
     dist.init_process_group("gloo")
 
 
-def _told(source: Source, tell: Callable[[Moment], None]) -> Iterator[Trace]:
-    began = time.perf_counter()
-    for done, trace in enumerate(source):
-        yield trace
-        tell(Moment("read", done + 1, max(len(source), done + 1), (done + 1) / _since(began)))
+def _teller(source: Source, tell: Callable[[Moment], None]) -> Callable[[Trace], None]:
+    """Return a function that tells, with each trace, how many were read."""
+    began, came = time.perf_counter(), count(1)
+
+    def told(trace: Trace) -> None:
+        done = len(source.facts)
+        tell(Moment("read", done, max(len(source), done), next(came) / _since(began)))
+
+    return told
+
+
+def _forget_reading(fitting: Fitting) -> None:
+    """Remove what was kept of the traces, now that it has been fitted."""
+    if fitting.folder is not None:
+        for kept in fitting.folder.rglob(fitting.reading("").name):
+            shutil.rmtree(kept, ignore_errors=True)
 
 
 def _say_ignored(fitting: Fitting, survey: Survey, hold_out: float | Collection[str], trained: bool) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from paceline._heartbeat import Heartbeat
 from paceline._require import require
 from paceline.predictors.fitting import Moment
 
@@ -14,7 +16,7 @@ from paceline.predictors.fitting import Moment
 class Bar:
     """A bar on the terminal, of :mod:`rich`: what is done, the rate, the remaining time at most, and the losses.
 
-    Nothing is drawn where there is no terminal.
+    Where there is no terminal, such as in a log, a line every ten seconds says the same.
 
     Examples
     --------
@@ -30,21 +32,43 @@ class Bar:
         console = console or Console(stderr=True)
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, Any] = {}
+        self._lines = None if console.is_terminal else Heartbeat(partial(_print_line, console), "fitting")
 
     def __enter__(self) -> Self:
         self._bars.start()
+        if self._lines is not None:
+            self._lines.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
+        if self._lines is not None:
+            self._lines.__exit__(kind, error, trace)
 
     def __call__(self, moment: Moment) -> None:
         """Show this moment."""
+        if self._lines is not None:
+            self._lines.tell(line(moment))
+            return
         if moment.stage not in self._tasks:
             self._tasks[moment.stage] = self._bars.add_task(moment.stage, total=moment.total, told="")
         self._bars.update(self._tasks[moment.stage], completed=moment.done, total=moment.total, told=sentence(moment))
+
+
+def _print_line(console: Any, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def line(moment: Moment) -> str:
+    """Return a line for a log: the stage, what is done, and what :func:`sentence` says.
+
+    >>> line(Moment("read", 3, 10))
+    'read: 3 of 10'
+    """
+    done = f"{moment.stage}: {moment.done:,} of {moment.total:,}"
+    return f"{done}, {told}" if (told := sentence(moment)) else done
 
 
 def sentence(moment: Moment) -> str:

@@ -10,7 +10,7 @@ import json
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -102,7 +102,10 @@ class Source:
         self._left_out: dict[str, LeftOut] = {}
         self._usable: dict[int, int] = {}
         self._remembered: dict[int, list[Trace]] = {}
+        self._derived: list[Fact] = []
         self._read = False
+        self._begin_at = 0
+        self._place = 0
         self._loads = self._loads_of(traces)
 
     def __iter__(self) -> Iterator[Trace]:
@@ -118,14 +121,53 @@ class Source:
         """The files that are not fitted to, and why; complete after the first pass."""
         return tuple(self._left_out.values())
 
+    # -- going on after a kill -----------------------------------------------------------------------------------
+
+    @property
+    def at_first_of_file(self) -> bool:
+        """Whether the trace that came last is the first one of its file."""
+        return self._usable.get(self._place) == 1
+
+    def so_far(self) -> dict[str, Any]:
+        """Return what the first pass found in the files before the present one, for :meth:`resume`."""
+        facts = self.facts[: -self._usable[self._place]]
+        return {
+            "stamps": [_stamp(load) for _, load in self._loads[: self._place]],
+            "usable": [self._usable[place] for place in range(self._place)],
+            "facts": [asdict(fact) for fact in facts],
+            "derived": [facts.index(fact) for fact in self._derived if fact in facts],
+            "left_out": [asdict(left) for left in self._left_out.values()],
+        }
+
+    def resume(self, found: dict[str, Any]) -> bool:
+        """Let the first pass begin after the files that were passed before, if they are as they were; whether so."""
+        stamps = [_stamp(load) for _, load in self._loads[: len(found["stamps"])]]
+        if stamps != found["stamps"] or None in stamps:
+            return False
+        self.facts = [Fact(**fact) for fact in found["facts"]]
+        self._derived = [self.facts[k] for k in found["derived"]]
+        self._usable = dict(enumerate(found["usable"]))
+        self._left_out = {left["file"]: LeftOut(**left) for left in found["left_out"]}
+        self._begin_at = len(stamps)
+        return True
+
+    def after(self, count: int) -> Iterator[Trace]:
+        """Pass over the traces after the first ones; files of these alone are not read again."""
+        if not self._read:
+            yield from islice(self, count, None)
+            return
+        yield from self._again(count)
+
     # -- passes --------------------------------------------------------------------------------------------------
 
     def _first(self) -> Iterator[Trace]:
-        self.facts, self._usable, self._remembered = [], {}, {}
-        derived: list[Fact] = []
+        if not self._begin_at:
+            self.facts, self._usable, self._derived = [], {}, []
+        self._remembered = {}
+        derived = self._derived
         room = REMEMBERED
-        for place, (file, load) in enumerate(self._loads):
-            self._usable[place] = 0
+        for place, (file, load) in enumerate(self._loads[self._begin_at :], self._begin_at):
+            self._place, self._usable[place] = place, 0
             passed: list[Trace] = []
             for trace in self._readable(file, load):
                 fact = Fact.of(trace, file)
@@ -146,15 +188,20 @@ class Source:
         if not self.facts:
             why = "".join(f"; {left}" for left in self.left_out[:3])
             raise ValueError(f"traces must hold at least one trace to fit, got none{why}")
-        self._read = True
+        self._read, self._begin_at = True, 0
 
-    def _again(self) -> Iterator[Trace]:
+    def _again(self, after: int = 0) -> Iterator[Trace]:
         for place, (file, load) in enumerate(self._loads):
+            usable = self._usable[place]
+            skipped = min(after, usable)
+            after -= skipped
+            if skipped == usable:
+                continue
             if place in self._remembered:
-                yield from self._remembered[place]
+                yield from self._remembered[place][skipped:]
                 continue
             with_speed = (trace for trace in load() if _has_speed(trace))
-            for trace in islice(with_speed, self._usable[place]):
+            for trace in islice(with_speed, skipped, usable):
                 yield _labelled(trace, file)
 
     def _readable(self, file: str, load: Load) -> Iterator[Trace]:
@@ -205,6 +252,16 @@ class Source:
             raise FileNotFoundError(f"there is no file or folder {shown(str(path))}")
         jobs = jobs_of(path, left_out=self._leave_out)
         return [(str(files[0]), partial(read_job, chosen, files)) for chosen, files in jobs]
+
+
+def _stamp(load: Load) -> list[list[Any]] | None:
+    """Return the names, sizes and times of the files of a load; ``None`` if it is of none on this machine."""
+    if not isinstance(load, partial) or load.func is not read_job:
+        return None
+    try:
+        return [[str(file), (stat := file.stat()).st_size, stat.st_mtime_ns] for file in load.args[1]]
+    except OSError:
+        return None
 
 
 def digest_of(trace: Trace) -> str:

@@ -44,6 +44,8 @@ class GrowingFile(Generic[Kept]):
         Number of skipped lines.
     lost
         Number of records that the lines say could not be written.
+    ended
+        Whether the newest line says that the run has ended.
 
     Raises
     ------
@@ -99,7 +101,7 @@ class GrowingFile(Generic[Kept]):
         self._offset = self._count = self.skipped = self.lost = 0
         self._lines: deque[Kept] = deque(maxlen=self.keep)
         self._begin = self._end = b""
-        self._begun = self._in_long_line = False
+        self._begun = self._in_long_line = self.ended = False
         self._fleet: tuple[str, ...] | None = None
 
     def _is_another_file(self) -> bool:
@@ -133,6 +135,9 @@ class GrowingFile(Generic[Kept]):
                 f"{printable(str(self.path))} is not the record of a run: its first line must be a JSON object with "
                 f"{self.header}, the schema's number, and workers, their names"
             )
+        self.ended = not is_header and "ended" in line
+        if self.ended:
+            return
         record = None if is_header or self._fleet is None else self.record(self._fleet, line)
         if record is not None:
             self._lines.append(record)

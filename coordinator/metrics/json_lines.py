@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
+import os
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +29,9 @@ class JsonLines(Sink):
     However the process ends, even by ``kill -9``, the file stays readable up to the last line, which may be cut short.
     The first line names the schema, the workers and the global batch. Another such line follows whenever the fleet
     changes or a run is resumed into the same file. Iterations that do not fit on a full disk are lost, and counted in
-    the next line that fits (``lost_before``). Read it with :func:`read_run`, ``paceline watch`` or ``paceline
-    report``.
+    the next line that fits (``lost_before``). A process that ends without an error, and :meth:`close`, write a last
+    line that says so (``ended``): without it a watcher takes silence for a fault. Read it with :func:`read_run`,
+    ``paceline watch`` or ``paceline report``.
 
     Parameters
     ----------
@@ -75,7 +80,8 @@ class JsonLines(Sink):
     def _append(self, fleet: tuple[tuple[str, ...], int], header: dict[str, Any], about: dict[str, Any]) -> None:
         if self._lines is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lines = Lines(self.path, logger)
+            self._lines, self._process = Lines(self.path, logger), os.getpid()
+            atexit.register(self._end)
         if fleet != self._fleet and self._line(header):
             self._fleet = fleet
         # Without its header a record would be read as one of the fleet before: it is lost with it.
@@ -87,10 +93,17 @@ class JsonLines(Sink):
             self._lost_since += 1
 
     def close(self) -> None:
-        """Close the file; a further iteration opens it again."""
+        """Say that the run has ended, and close the file; a further iteration opens it again."""
         if self._lines is not None:
+            self._line({"ended": round(time.time(), 3)})
             self._lines.close()
+            atexit.unregister(self._end)
         self._lines = self._fleet = None
+
+    def _end(self) -> None:
+        # A run that an error ended did not end well, and a forked process did not end the run.
+        if getattr(sys, "last_type", None) is None and os.getpid() == self._process:
+            self.close()
 
     def _line(self, content: dict[str, Any]) -> bool:
         return self._lines is not None and self._lines.append(json.dumps(content, allow_nan=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 
@@ -10,7 +11,7 @@ from paceline.datasets.readers.csv_rows import header_of
 MOST_NEAREST, MOST_NAMED = 3, 4
 """Formats that are proposed, and columns that are named of each."""
 
-KEY = re.compile(r'"([^"\\]{1,60})"\s*:')
+KEY = re.compile(r'("(?:[^"\\]|\\.){1,60}")\s*:')
 
 
 def names_in(text: str) -> list[str]:
@@ -20,9 +21,16 @@ def names_in(text: str) -> list[str]:
     (['jobid', 'attempts'], ['hostname', 'interval', 'timestamp'])
     """
     if text.lstrip()[:1] in ("{", "["):
-        return list(dict.fromkeys(KEY.findall(text)))
+        return list(dict.fromkeys(map(_unquoted, KEY.findall(text))))
     first = text.lstrip("# ")
     return max((header_of(first, delimiter) for delimiter in ",;\t"), key=len)
+
+
+def _unquoted(key: str) -> str:
+    try:
+        return str(json.loads(key))
+    except ValueError:
+        return key.strip('"')
 
 
 def nearest(text: str, columns: Mapping[str, tuple[str, ...]]) -> str:

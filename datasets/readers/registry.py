@@ -30,8 +30,11 @@ from paceline.datasets.readers.formats import (
     supercloud,
     wandb,
 )
-from paceline.datasets.readers.nearest import nearest
+from paceline.datasets.readers.nearest import names_in, nearest
 from paceline.datasets.readers.tables import Table
+from paceline.datasets.readers.tabular import panels
+from paceline.datasets.readers.tabular.hint import advice
+from paceline.datasets.readers.tabular.json_tables import is_json
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ FORMATS: dict[str, Format] = {
     for module in (
         *(tidy, hivemind, pai_minibatch, bytedance, azure_noise),
         *(alibaba_2018, alibaba_gpu, google, azure, bitbrains, philly, supercloud),
-        *(wandb, series, logs, monitors, fedscale),
+        *(wandb, series, logs, monitors, fedscale, panels),
     )
     for one in module.FORMATS
 }
@@ -187,19 +190,23 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
     path = Path(path)
     text = head(path)
     fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
-    if not fitting and tidy.is_csv_with(text, options or {}):
-        return FORMATS["csv"]
+    if not fitting and tidy.is_table_with(text, options or {}):
+        return FORMATS["json" if is_json(text) else "csv"]
     if described := [one.name for one in TABLES.values() if not fitting and one.fits(path, text)]:
         raise ValueError(f"{path}: is the table {described[0]}, which holds no series; read it with read_table")
     if len(fitting) > 1:
         raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
     if not fitting:
-        near = nearest(text, {one.name: one.columns for one in FORMATS.values()})
-        raise ValueError(
-            f"{path}: is of no format that is recognised; {f'{near}; ' * bool(near)}name the format, one of those that "
-            "`paceline data list formats` lists"
-        )
+        raise ValueError(f"{path}: is of no format that is recognised{_what_to_do(text)}")
     return fitting[0]
+
+
+def _what_to_do(text: str) -> str:
+    """Return the end of the sentence about a file of no format: options that would read it, or the formats nearest."""
+    if told := advice(names_in(text)):
+        return told
+    near = nearest(text, {one.name: one.columns for one in FORMATS.values()})
+    return f"; {f'{near}; ' * bool(near)}name the format, one of those that `paceline data list formats` lists"
 
 
 def _logged(file: Path, why: ValueError) -> None:

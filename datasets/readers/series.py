@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,16 @@ from paceline.datasets.readers.format import MADE, Format, real
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 TENSORBOARD = ("Wall time", "Step", "Value")
 """The columns used; some exports have others between them, such as ``Relative time (s)``."""
+
+
+MOSTLY, NEAR, VALUE_DIGITS = 0.9, 2.0, 6
+"""Two files are of one training if this share of the rows agrees: steps within so many of the usual increments at the
+same time, or values to so many digits."""
 
 
 def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -38,13 +47,15 @@ def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:
 
 
 def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> Iterator[Trace]:
-    """Yield one trace per file, with steps and their seconds; rows with the same clock reading are merged.
+    """Yield one trace per training, with steps and their seconds; rows with the same clock reading are merged.
 
-    With ``value_is_rate`` the value itself is the speed, steps in one second.
+    Several scalars of one training lie in one folder: it is read from the one with the most rows. With
+    ``value_is_rate`` the value itself is the speed, steps in one second, and every file is read.
     """
-    for path in paths:
-        tally = Tally()
-        table = frame(path, dict.fromkeys(TENSORBOARD, NUMBER), tally)
+    tables = {path: (tally := Tally(), frame(path, dict.fromkeys(TENSORBOARD, NUMBER), tally)) for path in paths}
+    groups = [[path] for path in paths] if value_is_rate else trainings({p: t for p, (_, t) in tables.items()})
+    for path, *others in groups:
+        tally, table = tables[path]
         table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), tally, repeats=value_is_rate)]
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
         tally.restarts((np.diff(step_T) < 0).sum())
@@ -55,12 +66,45 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
             seconds=seconds_T[:, None],
             start=start_T[:, None],
             meta={
-                "job": path.name.split(".")[0],
+                "job": path.parent.name if others and path.parent.name else path.name.split(".")[0],
                 "format": "tensorboard",
+                **({"same_training": ", ".join(other.name for other in others)} if others else {}),
                 "units": "samples: steps; " + ("of one second" if value_is_rate else "between two rows"),
                 **tally.meta(),
             },
         )
+
+
+def trainings(tables: Mapping[Path, pd.DataFrame]) -> list[list[Path]]:
+    """Return the files of each training, that with the most rows first.
+
+    Two files are of one training if they give the same steps at the same times, or hold the same values at the same
+    steps, as a copy does whose times were processed.
+    """
+    groups: list[list[Path]] = []
+    for path in sorted(tables, key=lambda one: (-len(tables[one]), one.name)):
+        same = (g for g in groups if any(_is_same_training(tables[one], tables[path]) for one in g))
+        if (group := next(same, None)) is None:
+            groups.append([path])
+        else:
+            group.append(path)
+    return groups
+
+
+def _is_same_training(long: pd.DataFrame, short: pd.DataFrame) -> bool:
+    long, short = (table.dropna(subset=["Wall time", "Step"]).sort_values("Wall time") for table in (long, short))
+    if len(short) < 2:
+        return False
+    wall_T, step_T = long["Wall time"].to_numpy(), long["Step"].to_numpy()
+    wall_S, step_S = short["Wall time"].to_numpy(), short["Step"].to_numpy()
+    row = np.median(np.diff(wall_T))
+    within_S = (wall_S >= wall_T[0] - row) & (wall_S <= wall_T[-1] + row)
+    off_S = np.abs(np.interp(wall_S, wall_T, step_T) - step_S)
+    if within_S.mean() >= MOSTLY and np.median(off_S) <= NEAR * np.median(np.abs(np.diff(step_T))):
+        return True
+    held = set(zip(step_T, long["Value"].round(VALUE_DIGITS), strict=True))
+    copied = [pair in held for pair in zip(step_S, short["Value"].round(VALUE_DIGITS), strict=True)]
+    return bool(abs(wall_S[0] - wall_T[0]) < 1.0 and np.mean(copied) >= MOSTLY)
 
 
 def _in_order(path: Path, time_T: Array, tally: Tally, *, repeats: bool = True) -> NDArray[np.int64]:
@@ -115,6 +159,7 @@ FORMATS = (
         seen=real("cake-lab/CM-DARE and cake-lab/Sync-Switch"),
         read=read_tensorboard,
         columns=TENSORBOARD,
+        job=lambda path: "",
         recognises=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),
     ),
 )

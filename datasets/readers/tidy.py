@@ -1,9 +1,10 @@
-"""Paceline's own files: Parquet of ``Trace.save``, and tidy CSV with one row per iteration and worker."""
+"""Paceline's own files: Parquet of ``Trace.save``, and tables of CSV or JSON, one row per iteration and worker."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +14,24 @@ import numpy as np
 
 from paceline._whole import written_whole
 from paceline.datasets.bounded_parquet import MOST_COLUMNS
-from paceline.datasets.frame import REQUIRED, renamed
-from paceline.datasets.readers.clock import seconds_since_1970
+from paceline.datasets.columns import MEASURED
+from paceline.datasets.frame import REQUIRED
 from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import OWN, Format
+from paceline.datasets.readers.nearest import names_in
 from paceline.datasets.readers.plain import plain_table
 from paceline.datasets.readers.restarts import continued, repeated_rows, runs_of_rows
+from paceline.datasets.readers.tabular.arrangement import Arrangement, without_texts
+from paceline.datasets.readers.tabular.json_tables import is_json, json_table
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+TABLE = re.compile(r"\.(?:csv|jsonl|ndjson|json)(?=\.|$)")
+"""Where the name of a table's file ends and its suffixes begin."""
 
 MOST_ABOUT = 1 << 20
 """Bytes of ``meta`` that are read from beside a CSV."""
@@ -47,48 +54,91 @@ def read_csv(
     comm_seconds: str | None = None,
     wait_seconds: str | None = None,
     start: str | None = None,
+    rate: str | None = None,
+    values: str | None = None,
+    workers: Sequence[str] | None = None,
+    period: float | None = None,
     unit: str = "s",
     start_unit: str = "s",
 ) -> Iterator[Trace]:
-    """Yield the trace of each file; names of its columns and units as in :meth:`~paceline.datasets.Trace.from_frame`.
+    """Yield the trace of each file of CSV or JSON: see :class:`~paceline.datasets.readers.tabular.arrangement.Arrangement`.
 
-    A ``start`` that is written as a date, such as ``2024-05-01 12:00:00``, counts as UTC unless it names its zone.
+    A ``start`` that is written as a date, such as ``2024-05-01T12:00:00+02:00``, is UTC unless it names its zone.
     """
-    import pandas as pd
-
     given = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
     given |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
-    columns = {name: column for name, column in given.items() if column is not None}
     for path in paths:
+        tally = Tally()
         try:
-            header = _checked_header(path)
-            with opened(path) as file:
-                found = plain_table(file, path.stat().st_size, header, worker or "worker")
-            if found is None:
-                with opened(path) as file:
-                    found = pd.read_csv(file)
-            table = renamed(found, columns)
-            if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
-                table["start"] = seconds_since_1970(path, table["start"], "start")
-            tally = Tally()
-            tally.read(len(table))
-            table = _in_one_run(table, tally)
-            meta = {"job": path.name.split(".csv")[0], "source": path.name, **tally.meta(), **_kept(path)}
-            yield Trace.from_frame(table, unit=unit, start_unit=start_unit, meta=meta)
+            how = Arrangement(
+                columns={name: column for name, column in given.items() if column is not None},
+                rate=rate,
+                values=values,
+                workers=workers,
+                period=period,
+                unit=unit,
+                start_unit=start_unit,
+            )
+            table = _table(path, worker or "worker", tally)
         except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
-            raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+            raise _about_file(path, error) from error
+        yield from traces_of(path, table, how, tally)
 
 
-def is_csv_with(first: str, options: Mapping[str, object]) -> bool:
-    """Whether a file is plain CSV once these options name its columns; ``first`` is its beginning.
+def traces_of(
+    path: Path, table: pd.DataFrame, how: Arrangement, tally: Tally, format_name: str | None = None
+) -> Iterator[Trace]:
+    """Yield the trace of a file's table."""
+    try:
+        table, texts = without_texts(how.applied(path, table, tally))
+        table = _in_one_run(table, tally)
+        meta = {"job": TABLE.split(path.name)[0], "source": path.name}
+        meta |= {"format": format_name} if format_name else {}
+        meta |= {"columns_dropped": f"{', '.join(texts)}: no numbers"} if texts else {}
+        meta |= {**tally.meta(), **_kept(path)}
+        yield Trace.from_frame(table, unit=how.unit, start_unit=how.start_unit, meta=meta)
+    except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+        raise _about_file(path, error) from error
 
-    >>> is_csv_with("rank,iteration,duration_ms", {"worker": "rank", "seconds": "duration_ms", "samples": 32})
+
+def _about_file(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}")
+
+
+def _table(path: Path, worker: str, tally: Tally) -> pd.DataFrame:
+    """Return the table in a file of CSV or JSON, and count its rows."""
+    import pandas as pd
+
+    if is_json(head(path)):
+        return json_table(path, tally)
+    header = _checked_header(path)
+    with opened(path) as file:
+        found = plain_table(file, path.stat().st_size, header, worker)
+    if found is None:
+        with opened(path) as file:
+            found = pd.read_csv(file)
+    tally.read(len(found))
+    return found
+
+
+def is_table_with(first: str, options: Mapping[str, object]) -> bool:
+    """Whether a file is a plain table once these options name its columns; ``first`` is its beginning.
+
+    Where they say what was measured, workers and iterations may go without columns.
+
+    >>> is_table_with("rank,iteration,duration_ms", {"worker": "rank", "seconds": "duration_ms", "samples": 32})
     True
-    >>> is_csv_with("rank,iteration,duration_ms", {"seconds": "duration_ms"})
+    >>> is_table_with('{"iteration": 0, "ms": 12.5}', {"seconds": "ms", "samples": 32, "unit": "ms"})
+    True
+    >>> is_table_with("rank,iteration,duration_ms", {"seconds": "duration"})
     False
     """
-    header = header_of(first)
-    return {options.get(name, name) for name in ("worker", "iteration")} <= set(header)
+    names = set(names_in(first) if is_json(first) else header_of(first))
+    if {options.get(name, name) for name in ("worker", "iteration")} <= names:
+        return True
+    told = {one for name in (*REQUIRED, *MEASURED, "rate") if isinstance(one := options.get(name), str)}
+    measured = "seconds" in names or any(name in options for name in ("seconds", "rate", "values"))
+    return bool(options) and told <= names and measured
 
 
 def about(path: Path) -> Path:
@@ -175,6 +225,16 @@ FORMATS = (
         seen=OWN,
         read=read_csv,
         columns=REQUIRED,
-        recognises=lambda path, first: is_csv_with(first, {}),
+        recognises=lambda path, first: not is_json(first) and is_table_with(first, {}),
+    ),
+    Format(
+        name="json",
+        about="a tidy table in JSON, one object per iteration and worker, or an object of columns",
+        files="JSON lines, a list of objects or an object of lists, with the keys worker, iteration, samples, seconds",
+        gives="all that a trace holds",
+        seen=OWN,
+        read=read_csv,
+        columns=REQUIRED,
+        recognises=lambda path, first: is_json(first) and set(REQUIRED) <= set(names_in(first)),
     ),
 )

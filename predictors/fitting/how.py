@@ -5,6 +5,7 @@ Axes: W workers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 P = TypeVar("P", bound=Predictor)
+
+READING = "reading"
+"""Name of the folders, within those of checkpoints, of what was read so far."""
 
 MEMORY = 100 << 20
 """Bytes of training windows held at once; more than that go to files, of which one is read at a time.
@@ -99,6 +103,11 @@ class Fitting:
     distributed: bool = False
     memory: int = MEMORY
     tell: Callable[[Moment], None] = field(default=lambda moment: None)
+
+    def reading(self, what: str) -> Path:
+        """Return the folder that keeps what this process has read, until the fit ends."""
+        assert self.folder is not None, "a fit without a folder keeps nothing"
+        return self.folder / f"{READING}-{os.environ.get('RANK', '0') if self.distributed else '0'}" / what
 
     def part(self, name: str) -> Fitting:
         """Return the same for a predictor inside another one, with checkpoints of its own."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from paceline.predictors.reference import Reference, Spread, changes
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
+
+S = TypeVar("S", bound="Survey")
 
 BLOCK = 1 << 15
 """Speeds whose changes are taken at once: few enough to stay in the processor's cache."""
@@ -61,25 +63,10 @@ class Survey:
         >>> survey.shared, survey.drivers["cpu_share"].mean, survey.speeds
         (('cpu_share',), 0.75, 4)
         """
-        lengths: list[int] = []
-        workers: dict[str, None] = {}
-        drivers: dict[str, Spread] = {}
-        shared: list[str] | None = None
-        speeds, change = 0, Spread()
+        surveying = Surveying(held_out)
         for trace in traces:
-            lengths.append(len(trace))
-            workers |= dict.fromkeys(trace.workers)
-            speed_TW = trace.speed
-            speeds += int(np.isfinite(speed_TW).sum())
-            shared = [n for n in (trace.driver_names if shared is None else shared) if n in trace.driver_names]
-            fitted_W = np.array([not held_out(worker) for worker in trace.workers])
-            change += _spread_of_changes(speed_TW if fitted_W.all() else speed_TW[:, fitted_W])
-            for d, name in enumerate(trace.driver_names):
-                assert trace.drivers is not None, "a trace with names of drivers has drivers"
-                drivers[name] = drivers.get(name, Spread()) + Spread.of(trace.drivers[:, fitted_W, d])
-        if not lengths:
-            raise ValueError("traces must hold at least one trace to fit, got none")
-        return cls(tuple(lengths), speeds, tuple(workers), drivers, change, tuple(shared or ()))
+            surveying.add(trace)
+        return surveying.survey(cls)
 
     def shared_drivers(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return the wanted drivers, or all that the traces share if ``wanted`` is None.
@@ -117,6 +104,59 @@ class Survey:
         """Return mean and deviation of each driver, ``[D]``; deviation 1 if it is never known or never changes."""
         spreads = [self.drivers.get(name, Spread()) for name in names]
         return np.array([s.mean for s in spreads], dtype=float), np.array([s.deviation for s in spreads], dtype=float)
+
+
+class Surveying:
+    """A survey that is being made, trace by trace.
+
+    Parameters
+    ----------
+    held_out
+        Returns whether a worker of this name is left out of the spreads.
+    begun
+        What was surveyed before, to go on from it.
+    """
+
+    def __init__(self, held_out: Callable[[str], bool], begun: Survey | None = None) -> None:
+        self._held_out = held_out
+        self._lengths: list[int] = [] if begun is None else list(begun.lengths)
+        self._workers: dict[str, None] = {} if begun is None else dict.fromkeys(begun.workers)
+        self._drivers: dict[str, Spread] = {} if begun is None else dict(begun.drivers)
+        self._shared: list[str] | None = None if begun is None else list(begun.shared)
+        self._speeds, self._change = (0, Spread()) if begun is None else (begun.speeds, begun.change)
+
+    def add(self, trace: Trace) -> None:
+        """Survey one more trace."""
+        self._lengths.append(len(trace))
+        self._workers |= dict.fromkeys(trace.workers)
+        speed_TW = trace.speed
+        self._speeds += int(np.isfinite(speed_TW).sum())
+        before = trace.driver_names if self._shared is None else self._shared
+        self._shared = [name for name in before if name in trace.driver_names]
+        fitted_W = np.array([not self._held_out(worker) for worker in trace.workers])
+        self._change += _spread_of_changes(speed_TW if fitted_W.all() else speed_TW[:, fitted_W])
+        for d, name in enumerate(trace.driver_names):
+            assert trace.drivers is not None, "a trace with names of drivers has drivers"
+            self._drivers[name] = self._drivers.get(name, Spread()) + Spread.of(trace.drivers[:, fitted_W, d])
+
+    def survey(self, kind: type[S]) -> S:
+        """Return what was surveyed so far.
+
+        Raises
+        ------
+        ValueError
+            If there was no trace.
+        """
+        if not self._lengths:
+            raise ValueError("traces must hold at least one trace to fit, got none")
+        return kind(
+            tuple(self._lengths),
+            self._speeds,
+            tuple(self._workers),
+            dict(self._drivers),
+            self._change,
+            tuple(self._shared or ()),
+        )
 
 
 def _spread_of_changes(speed_TW: Array) -> Spread:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +22,25 @@ if TYPE_CHECKING:
 COLUMNS = {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}
 
 
-def read(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one trace for each virtual machine: row k is its k-th measurement, at irregular times (``start``)."""
+def read(paths: Sequence[Path], *, least: int = 2) -> Iterator[Trace]:
+    """Yield one trace for each virtual machine: row k is its k-th measurement, at irregular times (``start``).
+
+    Machines with fewer than ``least`` measurements lived too short for a series: they are left out, with a warning.
+    """
     for path in paths:
         tally = Tally()
         table = _in_order(path, frame(path, COLUMNS, tally), tally)
-        for machine, rows in table.groupby("VM_id"):
+        machines = table.groupby("VM_id")
+        short = machines["value"].transform("size") < least
+        if short.any():
+            left_out, all_ = table.loc[short, "VM_id"].nunique(), machines.ngroups
+            warnings.warn(
+                f"{path}: {left_out:,} of {all_:,} machines are left out, as they have fewer than {least} "
+                "measurements; least=1 reads them",
+                stacklevel=2,
+            )
+            tally.rows("rows of machines with too few measurements", short.sum())
+        for machine, rows in table[~short].groupby("VM_id"):
             yield _machine(path, str(machine), rows, tally)
 
 

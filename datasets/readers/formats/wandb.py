@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.files import head as head_of
 from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.restarts import runs_of
+from paceline.datasets.readers.tabular.hint import span_unit
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 from paceline.datasets.units import seconds_of
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 OWN = ("_step", "_runtime", "_timestamp")
 """Columns that W&B adds."""
 
+MOST_LIKELY = 5
+"""Most columns that are proposed as times of a step."""
+
 
 def read(
     paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0, unit: str = "s"
@@ -31,7 +36,7 @@ def read(
 
     With ``seconds``, the column of a step's time in a ``unit`` such as ms, its rows are the iterations, ``samples`` the
     column or the number of samples in each, and drivers the newest values of the previous row. Without it every row is
-    kept, as usage only.
+    kept, as usage only, and a warning says so.
     """
     for path in paths:
         tally = Tally()
@@ -40,6 +45,8 @@ def read(
             table[seconds] *= seconds_of(unit)
         run_T = _runs(table)
         tally.restarts(run_T[-1])
+        if seconds is None:
+            _say_unknown(path, table)
         taken = {seconds, samples, *OWN}
         drivers = [name for name in map(str, table) if name not in taken]
         if system := [name for name in drivers if name.startswith(("system.", "system/"))]:
@@ -51,6 +58,17 @@ def read(
         if left_out:
             meta["columns_dropped"] = f"{', '.join(left_out)}: no numbers"
         yield Trace(**trace, meta=meta)
+
+
+def _say_unknown(path: Path, table: pd.DataFrame) -> None:
+    """Warn that no speed is known, and name the columns that look like times of a step."""
+    times = [name for name in map(str, table) if name not in OWN and span_unit(name.rpartition("/")[2]) is not None]
+    likely = f"; likely ones are {times[:MOST_LIKELY]}" if times else ""
+    warnings.warn(
+        f"{path}: every speed is NaN, as no column of step times is named: give seconds=COLUMN, and unit=ms if it is "
+        f"in ms{likely}",
+        stacklevel=2,
+    )
 
 
 def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:

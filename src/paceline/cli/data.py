@@ -104,6 +104,8 @@ def data_load(
     """
     traces = _traces(name, file_format, [*(options or []), *context.args])
     first = list(islice(traces, 2))
+    if not first:
+        raise ValueError(f"{name} holds no trace to write")
     if target.suffix == ".parquet":
         if len(first) > 1:
             raise ValueError(f"{name} holds more than one trace: give a folder with --out instead of {target}")
@@ -246,7 +248,13 @@ def _readable(key: str, value: Any) -> str:
 
 def _written(trace: Trace, path: Path) -> None:
     trace.save(path)
-    out.print(f"{path}: {len(trace)} iterations of {len(trace.workers)} workers; dropped: {trace.meta.get('dropped')}")
+    import numpy as np
+
+    unmeasured = "" if np.isfinite(trace.speed).any() else ", usage only: no speed"
+    out.print(
+        f"{path}: {len(trace)} iterations of {len(trace.workers)} workers{unmeasured}; dropped: "
+        f"{trace.meta.get('dropped')}"
+    )
 
 
 def _short(one: Series) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -14,7 +15,7 @@ from rich.markup import escape
 
 from paceline._address import shown
 from paceline._printable import printable
-from paceline.cli.show import err, out
+from paceline.cli.show import err, out, working
 
 if TYPE_CHECKING:
     from paceline.predictors import FleetPredictor
@@ -67,19 +68,20 @@ def fit(
     from paceline.training import Bar, Moment, Scalars, fit, save_model
 
     _check_outputs(model, registry, name, evaluate_on)
+    unfitted = _storable(sources.predictor(predictor), predictor)
     source = sources.source(traces, "fit", strict=strict)
     together = "TORCHELASTIC_RUN_ID" in os.environ
     first = not together or os.environ.get("RANK") == "0"
     scalars = None if tensorboard is None or not first else Scalars(tensorboard)
-    with Bar(err) as bar:
+    with Bar(err) if first else contextlib.nullcontext() as bar:
 
         def tell(moment: Moment) -> None:
-            for sink in (bar, scalars) if first else ():
+            for sink in (bar, scalars):
                 if sink is not None:
                     sink(moment)
 
         fitted = fit(
-            sources.predictor(predictor),
+            unfitted,
             source,
             start=None if start is None else sources.predictor(start),
             hold_out=hold_out,
@@ -98,11 +100,20 @@ def fit(
     out.print(escape(repr(fitted)))
     if registry is None or model is not None:
         file = save_model(fitted, model or Path(DEFAULT_FILE), fitted_on=", ".join(f.name for f in source.facts[:100]))
-        out.print(f"written to {file}; use it by its file name in evaluate and replay")
+        out.print(f"written to {file}; {_use(fitted, file)}", markup=False, soft_wrap=True)
     if registry is not None:
         name = name or f"{predictor.split(':')[0]}-{time.strftime('%Y-%m-%d-%H%M%S')}"
         _add(registry, name, fitted, source, start or "", evaluate_on)
         out.print(f"added to {registry} as {escape(name)}: paceline models info {escape(name)} --registry {registry}")
+
+
+def _use(fitted: FleetPredictor, file: Path) -> str:
+    """Return how the model is used: evaluate and replay know the classes of this library alone."""
+    from paceline.predictors import KINDS
+
+    if type(fitted) in KINDS:
+        return "use it by its file name in evaluate and replay"
+    return f"use it in Python, beside its class: load_model({str(file)!r}, kinds=[{type(fitted).__name__}])"
 
 
 def _check_outputs(model: Path | None, registry: Path | None, name: str | None, evaluate_on: list[str] | None) -> None:
@@ -112,6 +123,18 @@ def _check_outputs(model: Path | None, registry: Path | None, name: str | None, 
     alone = [option for option, given in (("--name", name), ("--trace", evaluate_on)) if given]
     if registry is None and alone:
         raise ValueError(f"{' and '.join(alone)} need --registry: only a model in a registry has a name and a card")
+
+
+def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:
+    """Return the predictor; refuse, before a long fit, one that no model file can hold."""
+    from paceline.predictors.adopted import Adopted
+
+    if isinstance(predictor, Adopted):
+        raise ValueError(
+            f"{text} cannot be kept in a model file, as its class does not inherit from FleetPredictor; name it in "
+            "evaluate and replay, which fit it first"
+        )
+    return predictor
 
 
 def _say(source: Source) -> None:
@@ -132,7 +155,7 @@ def _add(
     from paceline.eval.evaluation import evaluation
     from paceline.training.registry import Registry
 
-    with err.status("evaluating ..."):
+    with working("evaluating"):
         measured = evaluation(fitted, sources.traces(evaluate_on, "held-out"), fitted_on=source.facts)
     # On the model's card: as it can be typed again, without the secret of a store.
     command = shlex.join(["paceline", *map(shown, sys.argv[1:])])
@@ -155,8 +178,6 @@ def tune(
 
     Example: [cyan]paceline tune narx -f traces/ --trials 30 --jobs 2[/]
     """
-    import contextlib
-
     from paceline._require import require
     from paceline.cli import sources
     from paceline.cli.show import print_frames

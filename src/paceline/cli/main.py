@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +20,9 @@ from paceline.cli.data import data_app
 from paceline.cli.fit import fit, tune
 from paceline.cli.live import live
 from paceline.cli.models import models_app
+from paceline.cli.own import place_in_own
 from paceline.cli.profile import profile
-from paceline.cli.show import err, out, print_frames
+from paceline.cli.show import err, out, print_frames, working
 from paceline.cli.sources import DEFAULT_PREDICTORS
 from paceline.cli.watching.watch import report, watch
 
@@ -26,12 +30,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.datasets import Trace
-    from paceline.eval import Replays
+    from paceline.eval import Replay, Replays
+    from paceline.eval.schemes import Scheme
     from paceline.predictors import FleetPredictor
+    from paceline.training import Moment
 
 app = typer.Typer(
     name="paceline",
-    help="Predict each training worker's next speed and size its next batch, so that no worker waits for another.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -45,6 +50,24 @@ app.command()(profile)
 app.command()(live)
 app.command()(watch)
 app.command()(report)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from paceline import __version__
+
+        print(f"paceline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def paceline(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Predict each training worker's next speed and size its next batch, so that no worker waits for another."""
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Traces = Annotated[
@@ -96,7 +119,7 @@ def evaluate(
     from paceline.predictors import NAMES
 
     scored, models, fit_seconds, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on)
-    with err.status("scoring ..."):
+    with working(f"scoring {len(models)} predictors on {len(scored)} traces"):
         board = leaderboard(models, scored, warmup=warmup, fit_seconds=fit_seconds)
     if figure:
         err.print(f"drawn: {leaderboard_figure(board, figure)}")
@@ -120,16 +143,28 @@ def replay(
     A predictor's row is what the load balancer of a job does with it, and its [cyan]bare split[/] what following
     every forecast would do.
     """
-    from paceline.eval import balanced, replay_all
+    from paceline.eval import balanced
 
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on)
-    with err.status("replaying ..."):
-        result = replay_all(balanced(models), scored, global_batch=batch, warmup=warmup)
+    result = _replayed(balanced(models), scored, batch, warmup)
     for note in result.notes:
         err.print(escape(note))
     if figure:
         _draw_replays(result, scored, figure)
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
+
+
+def _replayed(schemes: dict[str, Scheme], traces: list[Trace], batch: int | None, warmup: int) -> Replays:
+    """Replay trace by trace, as :func:`paceline.eval.replay_all` does, and show how far it is."""
+    from paceline.eval import Replays, replay
+    from paceline.eval.jobs import by_name
+
+    done: dict[str, Replay] = {}
+    with working("replaying") as tell:
+        for name, trace in by_name(traces).items():
+            tell(f"replaying {name}, {len(done)} of {len(traces)} traces done")
+            done[name] = replay(schemes, trace, global_batch=batch, warmup=warmup)
+    return Replays(done)
 
 
 def _draw_replays(result: Replays, traces: list[Trace], figure: Path) -> None:
@@ -158,14 +193,24 @@ def demo(
 def main() -> None:
     """Run the command line; a user's mistake ends in one sentence, without a traceback."""
     try:
-        app()
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
-        said = str(error)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app()
+    except Exception as error:
+        place = place_in_own(error)
+        if not place and not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
+            raise
+        said = f"{type(error).__name__}: {error} ({place})" if place else str(error)
         for argument in sys.argv[1:]:  # any of them may be an address that holds a secret
             said = without_secrets(said, argument)
         lines = "\n".join(map(printable, said.split("\n")))  # an example in an error keeps its lines
         err.print(f"[bold red]error:[/] {escape(lines)}", soft_wrap=True, highlight=False)
         sys.exit(2)
+
+
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """Print a warning as one sentence: the line of code that gave it says nothing to a user."""
+    err.print(f"[yellow]warning:[/] {escape(printable(str(message)))}", soft_wrap=True, highlight=False)
 
 
 # -- inputs --------------------------------------------------------------------------------------------------
@@ -188,12 +233,13 @@ def _traces_and_models(
     seconds: dict[str, float] = {}
     missing: dict[str, ImportError] = {}
     for text in texts:
-        with err.status(f"fitting {escape(text)} ..."):
+        with working(f"fitting {text}") as tell:
             began, model = time.perf_counter(), sources.predictor(text)
             try:
                 if sources.is_model(text):
                     _require_unfitted(text, scored)
-                models[text] = model if sources.is_model(text) else fit_to(model, fitted_on)
+                shown = partial(_show, tell, f"fitting {text}")
+                models[text] = model if sources.is_model(text) else fit_to(model, fitted_on, progress=shown)
                 seconds[text] = time.perf_counter() - began
             except ImportError as error:
                 missing[text] = error
@@ -201,6 +247,12 @@ def _traces_and_models(
         raise next(iter(missing.values()))
     skipped = [{"predictor": text, "reason": str(error)} for text, error in missing.items()]
     return scored, models, seconds, pd.DataFrame(skipped, columns=["predictor", "reason"])
+
+
+def _show(tell: Callable[[str], None], doing: str, moment: Moment) -> None:
+    from paceline.training.progress import line
+
+    tell(f"{doing}, {line(moment)}")
 
 
 def _require_unfitted(model: str, scored: list[Trace]) -> None:

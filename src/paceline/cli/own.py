@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +18,10 @@ from paceline.predictors.named import built
 
 NAMED = re.compile(r"(?P<module>[^:]+\.py|[\w.]+):(?P<name>[A-Za-z_]\w*)(?::(?P<arguments>.*))?")
 """A module, a class and its arguments. Arguments hold ``=``, so ``ewma:smoothing=0.5`` is none of these."""
+
+
+files: set[str] = set()
+"""The files of a user's own predictors that were run."""
 
 
 def is_own(text: str) -> bool:
@@ -51,6 +57,7 @@ def own_predictor(text: str) -> FleetPredictor:
     found = NAMED.fullmatch(text)
     assert found is not None, "is_own says so"
     module = _imported(found["module"])
+    files.add(str(module.__file__))
     kind = getattr(module, found["name"], None)
     if not inspect.isclass(kind):
         classes = [name for name, thing in vars(module).items() if inspect.isclass(thing)]
@@ -64,6 +71,20 @@ def own_predictor(text: str) -> FleetPredictor:
         lacks = f"it lacks {missing}" if missing else "arguments are taken by classes that inherit from FleetPredictor"
         raise ValueError(f"{text} must keep the promise of paceline.predictors.Predictor: {lacks}")
     return adopted(made)
+
+
+def place_in_own(error: BaseException | None) -> str:
+    """Return the last place in a user's own file that an error, or what caused it, passed; empty if none.
+
+    >>> place_in_own(ValueError("not raised"))
+    ''
+    """
+    while error is not None:
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if frame.filename in files:
+                return f"{os.path.relpath(frame.filename)}, line {frame.lineno}, in {frame.name}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _imported(name: str) -> ModuleType:
@@ -87,6 +108,7 @@ def _run(file: Path) -> ModuleType:
     assert spec is not None, "its name ends in .py"
     assert spec.loader is not None, "it is a file"
     module = importlib.util.module_from_spec(spec)
+    files.add(str(module.__file__))  # before it is run, which may fail too
     sys.modules[name] = module  # its classes are copied and pickled by this name
     spec.loader.exec_module(module)
     return module

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
+from paceline._heartbeat import Heartbeat
 from paceline._printable import printable
 
 if TYPE_CHECKING:
@@ -38,6 +40,20 @@ out = SafeConsole()
 if not out.is_terminal:
     out = SafeConsole(width=160)  # a table in a file or a log has no window to fit
 err = SafeConsole(stderr=True)
+
+
+@contextmanager
+def working(doing: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done while it lasts: a spinner on a terminal, elsewhere a line every ten seconds.
+
+    Yields a function to call with further words.
+    """
+    if err.is_terminal:
+        with err.status(f"{escape(printable(doing))} ...") as status:
+            yield lambda text: status.update(f"{escape(printable(text))} ...")
+    else:
+        with Heartbeat(lambda line: err.print(line, markup=False, highlight=False, soft_wrap=True), doing) as lines:
+            yield lines.tell
 
 
 def print_frames(frames: dict[str, pd.DataFrame], as_json: bool) -> None:

@@ -44,6 +44,8 @@ def find_traces(name: str, file_format: str | None = None, **options: Any) -> It
 def trace(name: str) -> Trace:
     """Return the one trace of a recorded job's name, or of a file of any format."""
     found = list(islice(find_traces(name), 2))
+    if not found:
+        raise ValueError(f"{name} holds no trace")
     if len(found) > 1:
         raise ValueError(f"{name} holds more than one trace: load it into a folder (paceline data load) and name one")
     return found[0]

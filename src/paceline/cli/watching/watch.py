@@ -107,10 +107,12 @@ class Watched:
             skipped = f"; {why.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
             return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
         run = reader.run()
-        silent = self._silent(run.of_fleet["time"][-1])
-        if isinstance(run, AsyncRun):
-            return async_view(run, done=len(reader), silent=silent)
-        return view(run, done=len(reader), silent=silent)
+        silent = 0.0 if reader.ended else self._silent(run.of_fleet["time"][-1])
+        shown = async_view if isinstance(run, AsyncRun) else view
+        picture = shown(run, done=len(reader), silent=silent)  # type: ignore[arg-type]  # each has the run of its kind
+        if reader.ended and isinstance(picture.subtitle, Text):
+            picture.subtitle.append(", ended")
+        return picture
 
     def _read(self) -> RunReader | AsyncRunReader:
         from paceline.coordinator.metrics import AsyncRunReader, RunReader, is_asynchronous, newest

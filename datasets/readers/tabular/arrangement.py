@@ -1,0 +1,164 @@
+"""Bring any table to the rows of a trace: renamed columns, a column per worker, rates, times for iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.datasets.columns import MEASURED
+from paceline.datasets.frame import REQUIRED, renamed
+from paceline.datasets.readers.clock import seconds_since_1970
+from paceline.datasets.readers.tabular.hint import advice
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.units import seconds_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+VALUES = ("seconds", "rate", "usage")
+"""What the cells of a table with a column per worker can be."""
+
+ONLY_WORKER = "0"
+"""The name of the worker of a table that names none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrangement:
+    """How the columns of a table make a trace.
+
+    Parameters
+    ----------
+    columns
+        The table's name for each of a trace's columns that has another, or a number for all rows.
+    rate
+        The column of samples per second, instead of samples and seconds; per ``unit`` if that is another.
+    values
+        For a table with a column per worker: what its cells are, one of :data:`VALUES`.
+    workers
+        Those columns; ``None`` takes all that hold numbers.
+    period
+        Seconds of an iteration, for rows that have a time and no iteration; rows within one are averaged.
+    unit, start_unit
+        Units of durations, and of ``start``.
+    """
+
+    columns: Mapping[str, str | float] = field(default_factory=dict)
+    rate: str | None = None
+    values: str | None = None
+    workers: Sequence[str] | None = None
+    period: float | None = None
+    unit: str = "s"
+    start_unit: str = "s"
+
+    def __post_init__(self) -> None:
+        if self.values not in (None, *VALUES):
+            raise ValueError(f"values must be one of {list(VALUES)}, got {self.values!r}")
+        if self.values is None and self.workers is not None:
+            raise ValueError("workers are columns of a table with a column per worker: say what they hold with values=")
+        if self.period is not None and not (np.isfinite(self.period) and self.period > 0):
+            raise ValueError(f"period must be a positive number of seconds, got {self.period}")
+        if self.rate is not None and (self.values or {"samples", "seconds"} & set(self.columns)):
+            raise ValueError("rate stands for samples and seconds, and values for all three: name one of them")
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it says what columns are, so that a single worker may go without one."""
+        return bool(self.rate or self.values or self.columns)
+
+    def applied(self, path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+        """Return the tidy rows of a table, in the units of this arrangement; what is changed or dropped is counted.
+
+        Raises
+        ------
+        ValueError
+            If columns are missing; the message says how they could be named.
+        """
+        import pandas as pd
+
+        names = list(map(str, table.columns))
+        if self.values is not None:
+            table = self._long(table)
+        table = renamed(table, self.columns)
+        if self.rate is not None:
+            table = _rated(table, self.rate, tally)
+        elif self.values == "rate":
+            table = _rated(table, "rate", tally)
+        if "worker" not in table and self.speaks:
+            table = table.assign(worker=ONLY_WORKER)
+        if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
+            table["start"] = seconds_since_1970(path, table["start"], "start")
+        if self.period is not None:
+            table = self._gridded(table, self.period, tally)
+        if missing := [name for name in REQUIRED if name not in table]:
+            raise ValueError(
+                f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {names}{advice(names)}"
+            )
+        return table
+
+    def _long(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a row for each cell of the workers' columns."""
+        assert self.values is not None, "only a table with a column per worker is long"
+        kept = [name for name in ("iteration", "start") if self.columns.get(name, name) in table]
+        kept = [str(self.columns.get(name, name)) for name in kept]
+        others = [name for name in table.columns if name not in kept]
+        workers = [name for name in others if holds_numbers(table[name])] if self.workers is None else self.workers
+        if lacking := [name for name in workers if name not in others] or not workers:
+            raise ValueError(f"there must be a column for each worker, but {lacking or 'none'} is none of {others}")
+        if self.columns.get("iteration", "iteration") not in table and self.period is None:
+            table = table.assign(iteration=np.arange(len(table)))
+            kept.append("iteration")
+        long = table.melt(kept, list(workers), "worker", self.values)
+        return long.assign(samples=np.nan, seconds=np.nan) if self.values == "usage" else long
+
+    def _gridded(self, table: pd.DataFrame, period: float, tally: Tally) -> pd.DataFrame:
+        """Return the table with iterations of a period each; rows of a worker within one are averaged."""
+        if "start" not in table or "iteration" in table:
+            raise ValueError("a period needs the column of times (start=...), and takes the place of one of iterations")
+        time_N = table["start"].to_numpy(dtype=np.float64) * seconds_of(self.start_unit)
+        timed_N = np.isfinite(time_N)
+        tally.rows("rows without a time", (~timed_N).sum())
+        table, time_N = table[timed_N], time_N[timed_N]
+        if not len(table):
+            raise ValueError("no row has a time")
+        # A clock that is a thousandth of a period late stays in its own.
+        table = table.assign(iteration=np.floor((time_N - time_N.min()) / period + 1e-3))
+        key = ["worker", "iteration"]
+        tally.notes("rows were averaged with others of their period", table.duplicated(key).sum())
+        numbers = [name for name in table.columns if name in (*key, *MEASURED) or holds_numbers(table[name])]
+        return table[numbers].groupby(key, as_index=False, observed=True).mean()
+
+
+def without_texts(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table without further columns in which no cell is a number, and their names."""
+    texts = [n for n in table.columns if n not in (*REQUIRED, *MEASURED) and not holds_numbers(table[n])]
+    return table.drop(columns=texts), list(map(str, texts))
+
+
+def holds_numbers(column: pd.Series) -> bool:
+    """Whether a column holds a number, or nothing at all: any other is text.
+
+    >>> import pandas as pd
+    >>> [holds_numbers(pd.Series(cells)) for cells in (["a", "2"], ["a", "b"], [None, None])]
+    [True, False, True]
+    """
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return True
+    return bool(column.isna().all() or pd.to_numeric(column, errors="coerce").notna().any())
+
+
+def _rated(table: pd.DataFrame, name: str, tally: Tally) -> pd.DataFrame:
+    """Return the table with the samples of one second, from a column of rates."""
+    import pandas as pd
+
+    if name not in table:
+        raise ValueError(f"columns {[name]} are missing; there are {list(table.columns)}")
+    rate = pd.to_numeric(table[name])
+    bad = (rate <= 0) | rate.isin([np.inf])
+    tally.cells("rates that are not positive and finite", bad.sum())
+    return table.drop(columns=name).assign(samples=rate.mask(bad), seconds=1.0)

@@ -1,0 +1,107 @@
+"""A long command that writes to a file says now and then how far it is."""
+
+import json
+import queue
+import re
+import threading
+
+import pytest
+from test_cli import fails, fitting, run, trace  # noqa: F401 - fixtures
+
+from paceline import __version__, _heartbeat
+from paceline.eval import replay
+from paceline.predictors import EWMA, NAMES
+from paceline.training import fit
+
+
+@pytest.fixture
+def often(monkeypatch):
+    monkeypatch.setattr(_heartbeat, "EVERY", 0.001)
+
+
+def test_each_line_tells_the_newest_words(often):
+    lines = queue.Queue()
+    with _heartbeat.Heartbeat(lines.put, "reading") as heartbeat:
+        assert re.fullmatch(r"reading \(\d+ s so far\)", lines.get())
+        heartbeat.tell("reading, 3 of 9")
+        while not lines.get().startswith("reading, 3 of 9 ("):
+            pass
+    assert not any(one.name == "paceline-heartbeat" for one in threading.enumerate())
+
+
+def test_no_line_is_written_for_what_takes_no_time():
+    lines = []
+    with _heartbeat.Heartbeat(lines.append, "reading"):
+        pass
+    assert lines == []
+
+
+class Waits(EWMA):
+    """Waits, once it forecasts, until a line that names what is done was written."""
+
+    def __init__(self, written):
+        super().__init__()
+        self.written = written
+
+    def __deepcopy__(self, memo):
+        return Waits(self.written)
+
+    def predict(self, drivers=None, *, horizon=1):
+        if self.written is not None:
+            self.written()
+            self.written = None
+        return super().predict(drivers, horizon=horizon)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"), [("replay", r"replaying .*, 0 of 1 traces done \(\d"), ("evaluate", "scoring 1 predictors")]
+)
+def test_a_redirected_command_says_how_far_it_is(often, capsys, monkeypatch, trace, fitting, command, told):  # noqa: F811
+    seen = []
+
+    def written():
+        while not re.search(told, "".join(seen)):
+            seen.append(capsys.readouterr().err)
+
+    monkeypatch.setattr("paceline.cli.sources.predictor", lambda text: Waits(written))
+    monkeypatch.setattr("sys.argv", ["paceline", command, "ewma", "-t", trace, "-f", fitting])
+    from paceline.cli import main
+
+    main.app(standalone_mode=False)
+
+
+def test_a_redirected_fit_says_how_far_it_is(often, capsys, wavy_job):
+    seen = []
+
+    class Slow(EWMA):
+        def fit_streamed(self, traces, how):
+            while "read: 1 of 1" not in "".join(seen):
+                seen.append(capsys.readouterr().err)
+            return super().fit_streamed(traces, how)
+
+    fit(Slow(smoothing=None), [wavy_job], progress=True)
+
+
+@pytest.fixture
+def wavy_job():
+    from fit_cases import wavy
+
+    return wavy(0)
+
+
+def test_a_replay_trace_by_trace_is_that_of_all_together(trace, fitting):  # noqa: F811
+    from paceline.datasets import load
+    from paceline.eval import Balanced
+
+    tables = json.loads(run("replay", "ewma", "-t", trace, "-f", fitting, "--json"))
+    expected = replay({"ewma": Balanced(EWMA())}, load(trace)).table.set_index("scheme")["mean"]
+    assert {row["scheme"]: row["mean"] for row in tables["per trace"]} == pytest.approx(dict(expected))
+
+
+def test_the_version_is_printed():
+    assert run("--version") == f"paceline {__version__}\n"
+
+
+def test_an_unknown_predictor_is_answered_with_the_names_that_can_be_typed(capsys, monkeypatch, trace):  # noqa: F811
+    said = fails(capsys, monkeypatch, "evaluate", "oracle", "-t", trace)
+    assert eval(said[said.index("[") : said.index("]") + 1].replace("\n", " ")) == list(NAMES)

@@ -1,0 +1,149 @@
+"""A predictor of one's own on the command line: what is wrong with it is said, and where."""
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_cli import OWN, fails, fitting, run, trace  # noqa: F401 - fixtures
+
+from paceline.datasets import Trace
+from paceline.eval import Balanced, backtest, replay
+from paceline.predictors import EWMA, Forecast, checks
+from paceline.predictors.adopted import adopted
+from paceline.training import load_model
+
+MINE = """
+from paceline.predictors import EWMA, Forecast
+
+class Slow(EWMA):
+    pass
+
+class Wrong(EWMA):
+    def predict(self, drivers=None, *, horizon=1):
+        raise {error}
+
+class Deeper(EWMA):
+    def predict(self, drivers=None, *, horizon=1):
+        return self.quantile(2)
+
+    def quantile(self, q):
+        return super().predict().quantile(q)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(error="ValueError('no idea')"):
+        (tmp_path / "mine.py").write_text(MINE.format(error=error))
+
+    yield write
+    for name in ("mine", "own_mine"):
+        sys.modules.pop(name, None)
+
+
+class Sometimes(EWMA):
+    """Forecasts ``given`` for one worker in one iteration."""
+
+    def __init__(self, given=float("nan"), at=60, part="speed"):
+        super().__init__()
+        self.given, self.at, self.part = given, at, part
+
+    def predict(self, drivers=None, *, horizon=1):
+        forecast = super().predict(drivers, horizon=horizon)
+        parts = {"speed": forecast.speed.copy(), "spread": forecast.spread.copy()}
+        if self._rows["count"][1] == self.at:
+            parts[self.part][1] = self.given
+        return Forecast(**parts)
+
+    def _fresh(self, count):
+        return super()._fresh(count) | {"count": np.zeros(count)}
+
+    def observe(self, report):
+        super().observe(report)
+        self._rows["count"] = self._rows["count"] + 1
+
+
+@given(
+    given_=st.sampled_from([float("nan"), float("inf"), -1.0, 0.0]),
+    at=st.integers(0, 119),
+    part=st.sampled_from(["speed", "spread"]),
+    own=st.booleans(),
+)
+def test_a_forecast_that_is_no_speed_is_never_scored(given_, at, part, own):
+    if part == "spread" and given_ in (float("inf"), 0.0):
+        return  # nothing is known, or everything
+    predictor = Sometimes(given_, at, part)
+    job = checks.example_trace(120)
+    scored = adopted(Keeps(predictor)) if own else predictor
+    named = "Keeps" if own else "Sometimes"
+    worker = job.workers[1]
+    with pytest.raises(ValueError, match=rf"^{named} forecast .* for worker {worker} in iteration {at}: "):
+        backtest(scored, job, warmup=50)
+    with pytest.raises(ValueError, match=rf"^{named} forecast .* for worker {worker} in iteration {at}: "):
+        replay({"mine": Balanced(scored)}, job)
+
+
+class Keeps:
+    """Keeps the contract alone, without our base class."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "replay"])
+@pytest.mark.parametrize("error", ["ValueError('no idea')", "KeyError('speed')", "ZeroDivisionError()"])
+def test_an_error_in_ones_own_predictor_names_file_and_line(mine, capsys, monkeypatch, trace, fitting, command, error):  # noqa: F811
+    mine(error)
+    said = fails(capsys, monkeypatch, command, "mine.py:Wrong", "-t", trace, "-f", fitting)
+    assert said.startswith(f"error: {error.partition('(')[0]}: ")
+    assert "(mine.py, line 9, in predict)" in said
+
+
+def test_the_last_line_of_ones_own_is_named_where_ours_raises(mine, capsys, monkeypatch, trace, fitting):  # noqa: F811
+    mine()
+    said = fails(capsys, monkeypatch, "evaluate", "mine.py:Deeper", "-t", trace, "-f", fitting)
+    assert "q must lie strictly between 0 and 1, got 2 (mine.py, line 16, in quantile)" in said
+
+
+def test_a_file_of_ones_own_that_cannot_run_is_named_with_its_line(mine, capsys, monkeypatch, trace, fitting, tmp_path):  # noqa: F811
+    (tmp_path / "mine.py").write_text("import numpy as np\n\nraise np.exceptions.AxisError('no axis')\n")
+    said = fails(capsys, monkeypatch, "evaluate", "mine.py:Slow", "-t", trace, "-f", fitting)
+    assert "AxisError: no axis (mine.py, line 3, in <module>)" in said
+
+
+def test_a_mistake_of_another_kind_names_no_file(capsys, monkeypatch, mine, trace, fitting):  # noqa: F811
+    mine()
+    run("evaluate", "mine.py:Slow", "-t", trace, "-f", fitting)
+    assert "mine.py" not in fails(capsys, monkeypatch, "evaluate", "ewma:smoothing=2", "-t", trace)
+
+
+def test_fit_says_how_a_model_of_ones_own_class_is_used_and_so_it_can_be(mine, fitting, tmp_path):  # noqa: F811
+    mine()
+    said = " ".join(run("fit", "mine.py:Slow:smoothing=0.3", "-f", fitting, "--out", "slow.safetensors").split())
+    call = said[said.index("load_model(") :]
+    from own_mine import Slow
+
+    assert eval(call, {"load_model": load_model, "Slow": Slow}).smoothing == 0.3
+    assert "evaluate" not in said
+
+
+def test_fit_refuses_a_class_that_no_model_file_can_hold_before_it_reads_a_trace(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "broken.csv").touch()
+    said = " ".join(fails(capsys, monkeypatch, "fit", "mine.py:Constant", "-f", "broken.csv").split())
+    assert "mine.py:Constant cannot be kept in a model file" in said
+
+
+def test_a_trace_without_gaps_is_scored_as_before():
+    job = Trace([[8, 8]] * 60, np.random.default_rng(0).uniform(1, 2, (60, 2)))
+    assert np.isfinite(backtest(EWMA(), job).rmse).all()
