@@ -55,10 +55,10 @@ class InCommon(Pooled):
 
     columns = 2
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        return super()._next_speed(drivers_WD, horizon)[:, 1:]
+    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
+        return super()._next_log(drivers_WD, horizon)[:, 1:]
 
-    def _alone(self, driven_WF: Array) -> None:
+    def _alone(self, learnt: dict[str, Array], driven_WF: Array) -> None:
         return None
 
 

@@ -10,9 +10,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, anywhere
+from paceline._arrays import Array, Mask, all_finite, anywhere
 from paceline._curves import Curves
 from paceline.predictors.adopted import adopted
+from paceline.predictors.ahead import Ahead
 from paceline.predictors.fleet import FleetPredictor, with_prior
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.nested import NestedPredictor
@@ -24,6 +25,8 @@ LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 LEVELS_L = np.array(LEVELS)
 SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
+
+LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 
 STEP = 0.3
 """How far a quantile moves in one iteration, in running scales."""
@@ -44,6 +47,15 @@ largest."""
 SETTLED = max(EARLY_FADING / SCALE_SMOOTHING, FRESH)
 """Errors after which nothing is early any more."""
 
+RECENT, SUDDEN = 3, 12.0
+"""Errors of the last ``RECENT + 1`` that must be beyond this many scales, to both sides, for noise that has grown."""
+
+RESTARTED = 5.0
+"""Errors that count as known when intervals start afresh: the median of the last ones is about as sure."""
+
+OVERLAP = 0.1
+"""Power of the horizon by which ``FARTHEST`` grows: of errors that overlap, the recent ones say less."""
+
 FARTHEST = 2.5
 """Farthest a quantile may lie, in root mean squares of recent errors, so that it soon recovers from a first spike."""
 
@@ -63,8 +75,9 @@ class Calibrated(NestedPredictor):
     Notes
     -----
     The steps are those of Gibbs and Candes, Adaptive conformal inference under distribution shift, 2021, applied to the
-    quantile itself and scaled by the running size of the error. Intervals widen with the square root of the horizon. A
-    model file can only hold a predictor that was given by name.
+    quantile itself and scaled by the running size of the error. For a horizon that is asked for, quantiles are tracked
+    at that horizon; until there are enough errors of it, intervals widen with its square root. A model file can only
+    hold a predictor that was given by name.
 
     Examples
     --------
@@ -91,20 +104,38 @@ class Calibrated(NestedPredictor):
             "quantiles": np.full((count, len(LEVELS)), np.nan),
             "scale": np.full(count, np.nan),
             "compared": np.zeros(count),
+            "recent": np.full((count, RECENT), np.nan),
         }
+
+    def _start(self, ahead: Ahead) -> None:
+        """Start without any error: those of the next iteration are smaller."""
+
+    def _width_ahead(self) -> int:
+        """Return 1 for the log speed expected, and the number of its quantiles."""
+        return 1 + len(LEVELS)
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
     def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
         speed_W, curves = self._inner_forecast(drivers_WD, horizon)
-        wider = math.sqrt(horizon)
-        error_WL = np.minimum(wider * self._rows["quantiles"], 50.0)
+        error_WL = np.minimum(self._quantiles(horizon), 50.0)
         quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), SLOWEST), FASTEST)
-        sigma_W = wider * self._deviation()
+        # The deviation of a normal error with this 90 % interval.
+        sigma_W = (error_WL[:, HIGH] - error_WL[:, LOW]) / (SCORES_L[HIGH] - SCORES_L[LOW])
         spread_W = np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0)))
         if not self._calm:
             spread_W = np.where(np.isnan(spread_W), np.inf, spread_W)
         return Forecast(speed_W, spread_W, curves, LEVELS, quantiles_WL)
+
+    def _quantiles(self, horizon: int) -> Array:
+        """Return quantiles of the error; of workers with few errors at this horizon, by the root of the horizon."""
+        ahead = self._at(horizon)
+        if horizon == 1:
+            return self._rows["quantiles"]
+        wider_WL = math.sqrt(horizon) * self._rows["quantiles"]
+        if ahead is None:
+            return wider_WL
+        return np.where((ahead._rows["compared"] < FRESH)[:, None], wider_WL, ahead._rows["quantiles"])
 
     def _inner_forecast(self, drivers_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
         inner = self._inner[0]
@@ -113,14 +144,11 @@ class Calibrated(NestedPredictor):
         forecast = inner._forecast(drivers_WD, horizon)
         return forecast.speed, forecast.batch_time
 
-    def _deviation(self) -> Array:
-        """Return the deviation in log speed of a normal error with this 90 % interval, NaN where none is known."""
-        low, high = LEVELS.index(0.05), LEVELS.index(0.95)
-        quantiles_WL = self._rows["quantiles"]
-        return np.asarray((quantiles_WL[:, high] - quantiles_WL[:, low]) / (SCORES_L[high] - SCORES_L[low]))
-
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         return self._inner[0]._next_speed(drivers_WD, horizon)
+
+    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
+        return self._inner[0]._next_log(drivers_WD, horizon)
 
     def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
         return self._inner[0]._speed_of(samples_W, drivers_WD)
@@ -128,45 +156,86 @@ class Calibrated(NestedPredictor):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+        for ahead in self._still_asked():
+            expected_W = self._inner[0]._next_log(drivers_WD, ahead.horizon)
+            record_WP = np.concatenate([expected_W[:, None], ahead._rows["quantiles"]], axis=1)
+            self._learn_ahead(ahead, np.log(speed_W), ahead.passed(record_WP))
         self._inner[0]._learn_report(report, speed_W, drivers_WD)
 
+    def _learn_ahead(self, ahead: Ahead, log_speed_W: Array, passed_WP: Array) -> None:
+        """Move quantiles by whether those held that were stated so long ago: errors that overlap move together."""
+        error_W, stated_WL = log_speed_W - passed_WP[:, 0], passed_WP[:, 1:]
+        stated_WL = np.where(np.isnan(stated_WL), ahead._rows["quantiles"], stated_WL)
+        ahead._calm = False
+        FleetPredictor._compare(ahead, error_W)
+        _track(ahead._rows, error_W, stated_WL, settled=False, horizon=ahead.horizon)
+
     def _compare(self, error_W: Array) -> None:
-        """Move every quantile by this error; a worker that did not report keeps its quantiles."""
-        rows = self._rows
         # Without new workers or missing reports there is a shorter way.
-        settled = self._calm and np.minimum.reduce(rows["compared"]) >= SETTLED
-        size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-        rate = SCALE_SMOOTHING if settled else self._early_rate()
-        scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
-        if not settled:
-            scale_W = np.where(rows["compared"] == 0, size_W, scale_W)
-        missed_WL = error_W[:, None] <= rows["quantiles"]
-        moved_WL = rows["quantiles"] + (STEP * scale_W)[:, None] * (LEVELS_L - missed_WL)
-        if not settled:
-            moved_WL = self._early(moved_WL, scale_W)
+        settled = self._calm and np.minimum.reduce(self._rows["compared"]) >= SETTLED
         super()._compare(error_W)
-        reach_W1 = FARTHEST * np.sqrt(np.maximum(rows["squared_error"], SMALLEST_SCALE**2))[:, None]
-        moved_WL = _rising(np.minimum(np.maximum(moved_WL, -reach_W1), reach_W1))
-        if settled:
-            seen_W: Mask | float = 1.0
-        else:
-            seen_W = np.isfinite(error_W)
-            moved_WL = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
-            scale_W = np.where(seen_W, scale_W, rows["scale"])
-        rows["quantiles"], rows["scale"], rows["compared"] = moved_WL, scale_W, rows["compared"] + seen_W
+        _track(self._rows, error_W, self._rows["quantiles"], bool(settled))
 
-    def _early_rate(self) -> Array:
-        return np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + self._rows["compared"]))
 
-    def _early(self, moved_WL: Array, scale_W: Array) -> Array:
-        """Return the quantiles, of workers with few errors those of a normal error of this scale, and wider.
+def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bool, horizon: int = 1) -> None:
+    """Move every quantile by whether the stated one held; a worker that did not report keeps its quantiles."""
+    size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
+    settled = not _restart(rows, error_W, size_W) and settled
+    rate: Array | float = SCALE_SMOOTHING
+    if not settled:
+        rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
+    scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
+    if not settled:
+        scale_W = np.where(rows["compared"] == 0, size_W, scale_W)
+    missed_WL = error_W[:, None] <= stated_WL
+    step = STEP / math.sqrt(horizon)
+    moved_WL = rows["quantiles"] + (step * scale_W)[:, None] * (LEVELS_L - missed_WL)
+    if not settled:
+        moved_WL = _early(rows["compared"] + 1.0, moved_WL, scale_W)
+    farthest = FARTHEST * horizon**OVERLAP
+    reach_W1 = farthest * np.sqrt(np.maximum(rows["squared_error"], SMALLEST_SCALE**2))[:, None]
+    moved_WL = _rising(np.minimum(np.maximum(moved_WL, -reach_W1), reach_W1))
+    seen_W: Mask | float = 1.0
+    if not settled:
+        seen_W = np.isfinite(error_W)
+        moved_WL = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
+        scale_W = np.where(seen_W, scale_W, rows["scale"])
+    rows["quantiles"], rows["scale"], rows["compared"] = moved_WL, scale_W, rows["compared"] + seen_W
 
-        The factor 1 + 2 / n is about that of the quantiles of Student's t: the scale of n errors is uncertain itself,
-        and early errors count for few.
-        """
-        count_W = self._rows["compared"] + 1.0
-        wide_W = NORMAL_SCALE * scale_W * (1.0 + 2.0 / count_W)
-        return np.where((count_W < FRESH)[:, None], wide_W[:, None] * SCORES_L, moved_WL)
+
+def _restart(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
+    """Start the intervals afresh of workers whose noise has grown at once, and return whether there are any.
+
+    Errors to one side only are no noise: a forecast that is late follows by itself.
+    """
+    recent_WR, far_W = rows["recent"], size_W > SUDDEN * rows["scale"]
+    last_WR = np.empty((len(error_W), RECENT + 1), order="F")
+    last_WR[:, 0], last_WR[:, 1:] = error_W, recent_WR
+    rows["recent"] = (
+        last_WR[:, :-1] if all_finite(error_W) else np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
+    )
+    if not anywhere(far_W):
+        return False
+    bound_W1 = SUDDEN * rows["scale"][:, None]
+    above_W, below_W = (last_WR > bound_W1).sum(axis=1), (last_WR < -bound_W1).sum(axis=1)
+    restarted_W = far_W & (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT) & (rows["compared"] >= FRESH)
+    if not anywhere(restarted_W):
+        return False
+    usual_W = np.median(np.abs(last_WR), axis=1)
+    rows["scale"] = np.where(restarted_W, usual_W, rows["scale"])
+    rows["compared"] = np.where(restarted_W, RESTARTED, rows["compared"])
+    rows["squared_error"] = np.where(restarted_W, np.square(NORMAL_SCALE * usual_W), rows["squared_error"])
+    return True
+
+
+def _early(count_W: Array, moved_WL: Array, scale_W: Array) -> Array:
+    """Return the quantiles, of workers with few errors those of a normal error of this scale, and wider.
+
+    The factor 1 + 2 / n is about that of the quantiles of Student's t: the scale of n errors is uncertain itself, and
+    early errors count for few.
+    """
+    wide_W = NORMAL_SCALE * scale_W * (1.0 + 2.0 / count_W)
+    return np.where((count_W < FRESH)[:, None], wide_W[:, None] * SCORES_L, moved_WL)
 
 
 def _rising(quantiles_WL: Array) -> Array:

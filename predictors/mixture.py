@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from paceline._arrays import Array, Mask, all_finite
 from paceline.predictors.adopted import adopted
+from paceline.predictors.ahead import Ahead
 from paceline.predictors.averages.smoothed import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.nested import NestedPredictor
@@ -96,18 +96,13 @@ class Mixture(NestedPredictor):
         # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
         self._asked_once = all(type(inner)._speed_of is FleetPredictor._speed_of for inner in self._inner)
         self._columns = sum(inner.columns for inner in self._inner)
-        self._answer: _Answer | None = None
+        self._answers: dict[int, _Answer] = {}
 
     @property
     def weights(self) -> Array:
         """How far each expert is trusted, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
         self._require_fleet()
-        rows, count = self._rows, self._columns
-        rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(math.log(count + 1.0) / np.maximum(rows["square"], 1e-12)))
-        merit_WE = rate_WE * (rows["regret"] - rate_WE * rows["square"]) + np.log(rate_WE)
-        trust_WE = np.exp(merit_WE - np.maximum.reduce(merit_WE, axis=1, keepdims=True))
-        trust_WE *= (1.0 - SHARE) / np.add.reduce(trust_WE, axis=1, keepdims=True)
-        return np.asarray(trust_WE + SHARE / count)
+        return weights_of(self._rows)
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return {
@@ -116,34 +111,40 @@ class Mixture(NestedPredictor):
             "scale": np.full(count, np.nan),
         }
 
+    def _width_ahead(self) -> int:
+        return self._columns + 1
+
     def _forget(self, forgotten_W: Mask) -> None:
         """Let workers start afresh; what was expected of them is judged no more."""
         super()._forget(forgotten_W)
-        if self._answer is not None:
-            self._answer.expected_WE[forgotten_W] = np.nan
-            self._answer.mean_W[forgotten_W] = np.nan
+        for answer in self._answers.values():
+            answer.expected_WE[forgotten_W] = np.nan
+            answer.mean_W[forgotten_W] = np.nan
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        if horizon == 1:
-            return self._answered(drivers_WD).speed
-        return np.exp(self._mean(self._expected(drivers_WD, lambda inner, mine: inner._next_log(mine, horizon))))
+        return np.exp(self._next_log(drivers_WD, horizon))
+
+    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
+        return self._answered(drivers_WD, horizon, self._at(horizon)).mean_W
 
     def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
         """Return the mixed forecast, and keep the experts' own: the next report shows how far each was off."""
         if self._asked_once:
-            return self._answered(drivers_WD).speed
+            return np.exp(self._answered(drivers_WD, 1, None).mean_W)
         expected_WE = self._expected(drivers_WD, lambda inner, mine: np.log(inner._speed_of(samples_W, mine)))
-        self._answer = _Answer(None, None, expected_WE, self._mean(expected_WE))
-        return self._answer.speed
+        answer = self._answers[1] = _Answer(None, None, expected_WE, _mean(self.weights, expected_WE))
+        return np.exp(answer.mean_W)
 
-    def _answered(self, drivers_WD: Array) -> _Answer:
-        """Return the answer for these drivers, cached until the next report."""
-        answer, regret_WE = self._answer, self._rows["regret"]
+    def _answered(self, drivers_WD: Array, horizon: int, ahead: Ahead | None) -> _Answer:
+        """Return the answer for these drivers and this horizon, cached until the next report."""
+        rows = self._rows if ahead is None else ahead._rows
+        answer, regret_WE = self._answers.get(horizon), rows["regret"]
         if answer is None or answer.regret_WE is not regret_WE or answer.asked is not drivers_WD:
-            expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._next_log(mine, 1))
-            answer = self._answer = _Answer(regret_WE, drivers_WD, expected_WE, self._mean(expected_WE))
+            expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._next_log(mine, horizon))
+            answer = _Answer(regret_WE, drivers_WD, expected_WE, _mean(weights_of(rows), expected_WE))
+            self._answers[horizon] = answer
         return answer
 
     def _expected(self, drivers_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
@@ -156,46 +157,19 @@ class Mixture(NestedPredictor):
             first = end
         return expected_EW.T
 
-    def _mean(self, expected_WE: Array) -> Array:
-        """Return the weighted mean over the experts that know the worker, NaN where none does."""
-        weights_WE = self.weights
-        mean_W = np.add.reduce(weights_WE * expected_WE, axis=1)
-        if all_finite(mean_W):
-            return np.asarray(mean_W)
-        known_WE = np.isfinite(expected_WE)
-        weights_WE = np.where(known_WE, weights_WE, 0.0)
-        with np.errstate(invalid="ignore"):
-            known_W = (weights_WE * np.where(known_WE, expected_WE, 0.0)).sum(axis=1)
-            return np.asarray(known_W / weights_WE.sum(axis=1))
-
     # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
-        if self._answer is not None:
-            self._learn_weights(np.log(speed_W), self._answer.expected_WE, self._answer.mean_W)
-        self._answer = None
+        log_speed_W, answers = np.log(speed_W), self._answers
+        for ahead in self._still_asked():
+            answer = self._answered(drivers_WD, ahead.horizon, ahead)
+            passed_WP = ahead.passed(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
+            _learn_weights(ahead._rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1])
+        if 1 in answers:
+            _learn_weights(self._rows, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
+        answers.clear()
         for inner, mine_WD in self._with_drivers(drivers_WD):
             inner._learn_report(report, speed_W, mine_WD)
-
-    def _learn_weights(self, log_speed_W: Array, expected_WE: Array, mean_W: Array) -> None:
-        rows, error_W = self._rows, log_speed_W - mean_W
-        size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-        scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
-        whole = all_finite(scale_W)  # everybody reported, and not for the first time
-        if not whole:
-            scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
-        better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
-        gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
-        kept: Array | float = DISCOUNT
-        if not all_finite(gain_WE):
-            gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
-        if not whole:
-            seen_W = np.isfinite(error_W)
-            kept = np.where(seen_W, DISCOUNT, 1.0)[:, None]
-            scale_W = np.where(seen_W, scale_W, rows["scale"])
-        rows["regret"] = kept * rows["regret"] + gain_WE
-        rows["square"] = kept * rows["square"] + np.square(gain_WE)
-        rows["scale"] = scale_W
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,10 +181,49 @@ class _Answer:
     expected_WE: Array
     mean_W: Array
 
-    @cached_property
-    def speed(self) -> Array:
-        """The mixed forecast, ``[W]``."""
-        return np.exp(self.mean_W)
+
+def weights_of(rows: Mapping[str, Array]) -> Array:
+    """Return how far each expert is trusted, ``[W, E]``."""
+    count = rows["regret"].shape[1]
+    rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(math.log(count + 1.0) / np.maximum(rows["square"], 1e-12)))
+    merit_WE = rate_WE * (rows["regret"] - rate_WE * rows["square"]) + np.log(rate_WE)
+    trust_WE = np.exp(merit_WE - np.maximum.reduce(merit_WE, axis=1, keepdims=True))
+    trust_WE *= (1.0 - SHARE) / np.add.reduce(trust_WE, axis=1, keepdims=True)
+    return np.asarray(trust_WE + SHARE / count)
+
+
+def _mean(weights_WE: Array, expected_WE: Array) -> Array:
+    """Return the weighted mean over the experts that know the worker, NaN where none does."""
+    mean_W = np.add.reduce(weights_WE * expected_WE, axis=1)
+    if all_finite(mean_W):
+        return np.asarray(mean_W)
+    known_WE = np.isfinite(expected_WE)
+    weights_WE = np.where(known_WE, weights_WE, 0.0)
+    with np.errstate(invalid="ignore"):
+        known_W = (weights_WE * np.where(known_WE, expected_WE, 0.0)).sum(axis=1)
+        return np.asarray(known_W / weights_WE.sum(axis=1))
+
+
+def _learn_weights(rows: dict[str, Array], log_speed_W: Array, expected_WE: Array, mean_W: Array) -> None:
+    """Count for and against each expert what came of its forecast and of theirs together."""
+    error_W = log_speed_W - mean_W
+    size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
+    scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
+    whole = all_finite(scale_W)  # everybody reported, and not for the first time
+    if not whole:
+        scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
+    better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
+    gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
+    kept: Array | float = DISCOUNT
+    if not all_finite(gain_WE):
+        gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
+    if not whole:
+        seen_W = np.isfinite(error_W)
+        kept = np.where(seen_W, DISCOUNT, 1.0)[:, None]
+        scale_W = np.where(seen_W, scale_W, rows["scale"])
+    rows["regret"] = kept * rows["regret"] + gain_WE
+    rows["square"] = kept * rows["square"] + np.square(gain_WE)
+    rows["scale"] = scale_W
 
 
 def _bounded(error: Array) -> Array:

@@ -5,6 +5,7 @@ Axes: W workers, D drivers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,11 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask
+from paceline.predictors.ahead import FARTHEST, IDLE, MOST, Ahead
 from paceline.predictors.fitting import Fitting, fit_with
 from paceline.predictors.fleet import REFERENCE, FleetPredictor
+from paceline.predictors.ranges import whole
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
+
+PART = re.compile("(inner|ahead)[0-9]+")
+"""Names of the parts in a state."""
 
 
 class NestedPredictor(FleetPredictor):
@@ -28,6 +34,10 @@ class NestedPredictor(FleetPredictor):
     _inner: tuple[FleetPredictor, ...] = ()
     _read: tuple[tuple[str, ...], list[NDArray[np.intp] | None]] | None = None
     _split: tuple[Array, Sequence[tuple[FleetPredictor, Array]]] | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead: dict[int, Ahead] = {}
 
     @property
     def driver_names(self) -> tuple[str, ...]:
@@ -62,48 +72,101 @@ class NestedPredictor(FleetPredictor):
     def reset(self, workers: Sequence[str]) -> None:
         """Start, or start again, with this fleet and no memory of any iteration."""
         super().reset(workers)
+        self._ahead = {}
         for inner in self._inner:
             inner.reset(self.workers)
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
         super().join(worker)
-        for inner in self._inner:
-            inner.join(worker)
+        for part in self._parts():
+            part.join(worker)
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
         super().leave(worker)
-        for inner in self._inner:
-            inner.leave(worker)
+        for part in self._parts():
+            part.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
         """Give a worker another name; it keeps its place and everything learnt about it."""
         super().rename(old, new)
-        for inner in self._inner:
-            inner.rename(old, new)
+        for part in self._parts():
+            part.rename(old, new)
 
     def _forget(self, forgotten_W: Mask) -> None:
         super()._forget(forgotten_W)
-        for inner in self._inner:
-            inner._forget(forgotten_W)
+        for part in self._parts():
+            part._forget(forgotten_W)
+
+    # -- horizons above 1 ----------------------------------------------------------------------------------------
+
+    def _at(self, horizon: int) -> Ahead | None:
+        """Return what is learnt for a horizon that is asked for, ``None`` for the next iteration, or beyond all bounds.
+
+        Asking once is enough to learn for it from then on, until nobody has asked for a long time.
+        """
+        ahead = self._ahead.get(horizon)
+        if ahead is None and 1 < horizon <= FARTHEST and len(self._ahead) < MOST:
+            ahead = self._ahead[horizon] = Ahead(self, horizon)
+            ahead.reset(self.workers)
+            self._start(ahead)
+        if ahead is not None:
+            ahead._fleet["idle"] = np.zeros(1)
+        return ahead
+
+    def _still_asked(self) -> list[Ahead]:
+        """Return what is learnt for horizons that somebody has asked for lately; drop the others."""
+        for ahead in list(self._ahead.values()):
+            ahead._fleet["idle"] = ahead._fleet["idle"] + 1.0
+            if ahead._fleet["idle"][0] > IDLE:
+                del self._ahead[ahead.horizon]
+        return list(self._ahead.values())
+
+    def _start(self, ahead: Ahead) -> None:
+        """Start what is learnt for a horizon from what is known about the next iteration."""
+        ahead.start_as(self._rows)
+
+    def _fresh_ahead(self, count: int) -> dict[str, Array]:
+        return self._fresh(count)
+
+    def _fresh_fleet_ahead(self) -> dict[str, Array]:
+        return {}
+
+    def _width_ahead(self) -> int:
+        return 1
+
+    # -- saving and resuming -------------------------------------------------------------------------------------
+
+    def _parts(self) -> list[FleetPredictor]:
+        return [*self._inner, *self._ahead.values()]
+
+    def _named_parts(self) -> dict[str, FleetPredictor]:
+        inner = {f"inner{i}": inner for i, inner in enumerate(self._inner)}
+        return inner | {f"ahead{horizon}": ahead for horizon, ahead in self._ahead.items()}
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, by the inner predictors too, as arrays."""
         state = super().state_dict()
-        for i, inner in enumerate(self._inner):
-            entries = {n: value for n, value in inner.state_dict().items() if n != "workers"}
-            state |= {name.replace("/", f"/inner{i}/", 1): value for name, value in entries.items()}
+        for part, predictor in self._named_parts().items():
+            entries = {n: value for n, value in predictor.state_dict().items() if n != "workers"}
+            state |= {name.replace("/", f"/{part}/", 1): value for name, value in entries.items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
-        own = {name: value for name, value in state.items() if "/inner" not in name and name != REFERENCE}
-        super().load_state_dict(own)
+        places = [name.split("/") for name in state]
+        parts = {place[1] for place in places if len(place) > 2 and PART.fullmatch(place[1])}
+        own = {n: value for n, value in state.items() if n.split("/", 2)[1:2] not in [[part] for part in parts]}
+        super().load_state_dict({name: value for name, value in own.items() if name != REFERENCE})
+        for part in sorted(parts):
+            if part.startswith("ahead"):
+                horizon = whole("horizon", int(part.removeprefix("ahead")), least=2, most=FARTHEST)
+                self._ahead[horizon] = Ahead(self, horizon)
         workers = {"workers": np.array(self.workers, dtype=np.str_)}
-        for i, inner in enumerate(self._inner):
-            mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [f"inner{i}"]}
-            inner.load_state_dict(workers | {n.replace(f"/inner{i}/", "/", 1): value for n, value in mine.items()})
+        for part, predictor in self._named_parts().items():
+            mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [part]}
+            predictor.load_state_dict(workers | {n.replace(f"/{part}/", "/", 1): value for n, value in mine.items()})
         self._read = self._split = None
         self._load_reference(state)  # the inner ones know only now which drivers they read
 

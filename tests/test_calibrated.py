@@ -148,3 +148,26 @@ def test_a_worker_that_falls_silent_among_others_keeps_its_quantiles_however_lon
             for name, rows in model._rows.items():
                 np.testing.assert_array_equal(rows[0], before[name][0], err_msg=name)
             assert (model._rows["quantiles"][1] != before["quantiles"][1]).any()
+
+
+def test_intervals_answer_noise_that_has_grown_a_hundredfold_within_ten_reports():
+    rng = np.random.default_rng(2)
+    deviation_T = np.where(np.arange(260) < 200, 0.001, 0.1)
+    model, inside = Calibrated("ewma:smoothing=0.01"), []
+    model.reset([str(w) for w in range(40)])
+    for deviation in deviation_T:
+        speed_W, forecast = 100.0 * np.exp(deviation * rng.normal(0.0, 1.0, 40)), model.predict()
+        inside.append(((forecast.quantile(0.05) <= speed_W) & (speed_W <= forecast.quantile(0.95))).mean())
+        model.observe(Report(speed_W, np.ones(40)))
+    assert np.mean(inside[150:200]) > 0.87
+    assert np.mean(inside[205:210]) > 0.8
+    assert 0.87 < np.mean(inside[210:]) < 0.95
+
+
+def test_a_forecast_that_is_late_after_a_jump_is_not_taken_for_noise():
+    model = Calibrated("ewma:smoothing=0.5")
+    model.reset(["a"])
+    rng = np.random.default_rng(3)
+    for k in range(300):
+        model.observe(Report([100.0 * (1.0 + (k >= 200)) * np.exp(rng.normal(0.0, 0.01))], [1.0]))
+    assert model._rows["compared"][0] == 299

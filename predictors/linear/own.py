@@ -36,12 +36,12 @@ class Own:
     """Each worker's own correction, in scales."""
 
     @classmethod
-    def of(cls, rows: Rows, driven_WF: Array) -> Own | None:
-        """Return the part that is about known drivers, ``None`` where all their inputs ``[W, F]`` are 0."""
+    def of(cls, rows: Rows, mean_WD: Array, driven_WF: Array) -> Own | None:
+        """Return the part that is about known drivers, which have a mean; ``None`` where all their inputs are 0."""
         drivers = driven_WF.shape[1] // 2
         if not drivers or not anywhere(driven_WF):
             return None
-        first, end = _known(rows)
+        first, end = _known(mean_WD)
         inputs_WG = np.empty((len(driven_WF), 2 * (end - first)), order="F")
         inputs_WG[:, 0::2], inputs_WG[:, 1::2] = driven_WF[:, first:end], driven_WF[:, drivers + first : drivers + end]
         places = slice(2 * first, 2 * end)
@@ -55,11 +55,11 @@ class Own:
         learn(self.weights_WG, self.covariance_WGG, self.inputs_WG, error_W, doubt_of(error_W, far_W), forgetting, most)
 
 
-def _known(rows: Rows) -> tuple[int, int]:
+def _known(mean_WD: Array) -> tuple[int, int]:
     """Return the first and the end of the drivers that are known.
 
     A fleet reports few of the drivers that could be read, and cost grows with the square of their number. A driver
     counts as known once any worker has reported it: its weights go on together with those that they correlate with.
     """
-    places = np.logical_or.reduce(np.isfinite(rows["driver_mean"]), axis=0).nonzero()[0]
+    places = np.logical_or.reduce(np.isfinite(mean_WD), axis=0).nonzero()[0]
     return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)

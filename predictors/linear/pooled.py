@@ -12,9 +12,12 @@ import numpy as np
 
 from paceline._arrays import Array, all_finite, anywhere, everywhere
 from paceline.predictors.adopted import adopted
+from paceline.predictors.ahead import Ahead
+from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.linear import inputs, own
 from paceline.predictors.linear.inputs import (
     REFERENCES,
+    Rows,
     bounded,
     doubt_of,
     farness,
@@ -49,8 +52,8 @@ class Pooled(NestedPredictor):
     averages, drivers and the forecast itself. All workers share its weights, so that a fleet of many workers learns
     within few iterations what a driver does, and a worker that joins starts with it. The second is what drivers do to
     this worker beyond that, such as one whose samples come late: recursive least squares of what error is left. Errors
-    and inputs far out count less. It is an expert for a mixture, which uses all columns; further ahead than one
-    iteration they are equal.
+    and inputs far out count less. It is an expert for a mixture, which uses all columns. Further ahead than one
+    iteration, both corrections are learnt for the horizon that is asked for, from where those of the next one are.
 
     Parameters
     ----------
@@ -67,7 +70,7 @@ class Pooled(NestedPredictor):
         self.predictor = predictor
         self.drivers = driver_names(drivers)
         self._inner = (adopted(predictor),)
-        self._asked: _Asked | None = None
+        self._asked: dict[int, _Asked] = {}
 
     def _all_drivers(self) -> Sequence[str]:
         return [*super()._all_drivers(), *self.drivers]
@@ -82,17 +85,34 @@ class Pooled(NestedPredictor):
             "products": np.zeros((inputs, inputs + 1)),
             "weights": np.zeros(inputs),
             "iterations": np.zeros(1),
+            "prior": np.zeros(inputs),
         }
+
+    # -- horizons above 1 ----------------------------------------------------------------------------------------
+
+    def _fresh_ahead(self, count: int) -> dict[str, Array]:
+        return own.fresh(count, len(self.driver_names))
+
+    def _fresh_fleet_ahead(self) -> dict[str, Array]:
+        return self._fresh_fleet()
+
+    def _width_ahead(self) -> int:
+        """Return the number of inputs, and two more: the last log speed and the scale."""
+        return len(self._fleet["weights"]) + 2
+
+    def _start(self, ahead: Ahead) -> None:
+        """Start with the weights of the next iteration, and with the evidence of none."""
+        ahead.start_as({"own": self._rows["own"]})
+        ahead._fleet["weights"] = ahead._fleet["prior"] = self._fleet["weights"]
+
+    # -- forecasting ---------------------------------------------------------------------------------------------
 
     def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
         """Return the forecasts with both corrections, with that of the fleet, and without, ``[W, C]``."""
         return np.exp(self._next_log(drivers_WD, horizon))
 
     def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
-        if horizon > 1:
-            (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
-            return np.stack([inner._next_log(mine_WD, horizon)] * self.columns, axis=1)
-        asked = self._answered(drivers_WD)
+        asked = self._answered(drivers_WD, horizon, self._at(horizon))
         log_CW = np.empty((self.columns, len(asked.log_W)))
         # Without drivers the plain forecast: the fleet's correction, counted twice, would gain trust too fast.
         log_CW[:] = asked.log_W
@@ -101,66 +121,84 @@ class Pooled(NestedPredictor):
             log_CW[0] += asked.corrected(asked.step_W + asked.alone.step_W)
         return log_CW.T
 
-    def _answered(self, drivers_WD: Array) -> _Asked:
+    def _answered(self, drivers_WD: Array, horizon: int = 1, ahead: Ahead | None = None) -> _Asked:
         """Return inputs and the predictor's forecast for these drivers, cached until the next report."""
-        asked, memory_WR = self._asked, self._rows["log_speed"]
+        asked, memory_WR = self._asked.get(horizon), self._rows["log_speed"]
         if asked is None or asked.memory_WR is not memory_WR or asked.drivers_WD is not drivers_WD:
-            asked = self._asked = self._asks(drivers_WD, memory_WR)
+            asked = self._asked[horizon] = self._asks(drivers_WD, memory_WR, horizon, ahead or self)
         return asked
 
-    def _asks(self, drivers_WD: Array, memory_WR: Array) -> _Asked:
+    def _asks(self, drivers_WD: Array, memory_WR: Array, horizon: int, learnt: FleetPredictor) -> _Asked:
         (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
-        log_W, scale_W = inner._next_log(mine_WD, 1), scale_of(self._rows)
+        log_W, scale_W = inner._next_log(mine_WD, horizon), scale_of(self._rows)
         # Inputs of drivers that nobody reports would all be 0.
         known_WD = drivers_WD[:, :0] if everywhere(np.isnan(drivers_WD)) else drivers_WD
         inputs_WF = inputs_of(self._rows, known_WD, scale_W, more=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
         inputs_WF[:, OWN_FORECAST] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
-        step_W = inputs_WF @ self._fleet["weights"][: inputs_WF.shape[1]]
-        alone, reach_W = self._alone(inputs_WF[:, OWN_FORECAST + 1 :]), reach_of(inputs_WF)
+        step_W = inputs_WF @ learnt._fleet["weights"][: inputs_WF.shape[1]]
+        alone, reach_W = self._alone(learnt._rows, inputs_WF[:, OWN_FORECAST + 1 :]), reach_of(inputs_WF)
         return _Asked(memory_WR, drivers_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, step_W, alone)
 
-    def _alone(self, driven_WF: Array) -> Own | None:
+    def _alone(self, learnt: Rows, driven_WF: Array) -> Own | None:
         """Return the part of each worker's own correction, ``None`` where no driver is known."""
-        return Own.of(self._rows, driven_WF)
+        return Own.of(learnt, self._rows["driver_mean"], driven_WF)
+
+    # -- learning ------------------------------------------------------------------------------------------------
 
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
         asked, log_speed_W = self._answered(drivers_WD), np.log(speed_W)
+        for ahead in self._still_asked():
+            self._learn_ahead(ahead, self._answered(drivers_WD, ahead.horizon, ahead), log_speed_W)
         target_W = target_of(self._rows, log_speed_W, asked.scale_W) - asked.inputs_WF[:, OWN_FORECAST]
-        far_W = farness(asked.inputs_WF, len(self._fleet["weights"]))
-        error_W = target_W - asked.step_W
-        if asked.alone is not None:
-            asked.alone.learn(error_W - asked.alone.step_W, far_W, FORGETTING)
-        self._learn_weights(target_W, error_W, far_W, asked.inputs_WF)
-        self._asked = None
+        self._learn_weights(self, target_W, asked.step_W, asked.inputs_WF, asked.alone)
+        self._asked.clear()
         (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
         inner._learn_report(report, speed_W, mine_WD)
         inputs.move(self._rows, log_speed_W, asked.known_WD, asked.scale_W)
 
-    def _learn_weights(self, target_W: Array, error_W: Array, far_W: Array, inputs_WF: Array) -> None:
+    def _learn_ahead(self, ahead: Ahead, asked: _Asked, log_speed_W: Array) -> None:
+        """Learn from what was asked as many iterations ago as the horizon is ahead, with the weights of today."""
+        record_WP = np.zeros((len(log_speed_W), self._width_ahead()))
+        record_WP[:, : asked.inputs_WF.shape[1]] = asked.inputs_WF
+        record_WP[:, -2] = np.where(np.isnan(self._rows["scale"]), np.nan, self._rows["log_speed"][:, 0])
+        record_WP[:, -1] = asked.scale_W
+        passed_WP = ahead.passed(record_WP)
+        inputs_WF = np.asfortranarray(passed_WP[:, :-2])
+        target_W = (log_speed_W - passed_WP[:, -2]) / passed_WP[:, -1] - inputs_WF[:, OWN_FORECAST]
+        inputs_WF[np.isnan(target_W)] = 0.0  # nothing was expected yet
+        alone = self._alone(ahead._rows, inputs_WF[:, OWN_FORECAST + 1 :])
+        self._learn_weights(ahead, target_W, inputs_WF @ ahead._fleet["weights"], inputs_WF, alone)
+
+    def _learn_weights(
+        self, learnt: FleetPredictor, target_W: Array, step_W: Array, inputs_WF: Array, alone: Own | None
+    ) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
+        fleet, error_W = learnt._fleet, target_W - step_W
+        far_W = farness(inputs_WF, len(fleet["weights"]))
+        if alone is not None:
+            alone.learn(error_W - alone.step_W, far_W, FORGETTING)
         doubt_W = doubt_of(error_W, far_W)
         if not all_finite(error_W):
             seen_W = np.isfinite(error_W)
             if not anywhere(seen_W):
                 return
             target_W, doubt_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, doubt_W, np.inf)
-        fleet, places = self._fleet, inputs_WF.shape[1]
-        counted_FW = (inputs_WF / doubt_W[:, None]).T
+        counted_FW, places = (inputs_WF / doubt_W[:, None]).T, inputs_WF.shape[1]
         # A new array, not changes in place: an earlier state must not change.
         products_FF = FORGETTING * fleet["products"]
         products_FF[:places, :places] += counted_FW @ inputs_WF
         products_FF[:places, -1] += counted_FW @ target_W
         count = int(fleet["iterations"][0])
-        self._fleet = fleet | {"products": products_FF, "iterations": fleet["iterations"] + 1.0}
+        learnt._fleet = fleet | {"products": products_FF, "iterations": fleet["iterations"] + 1.0}
         if count < SOLVED_ALWAYS or count % SOLVED_EVERY == 0:
-            self._fleet["weights"] = _ridge(products_FF)
+            learnt._fleet["weights"] = _ridge(products_FF, fleet["prior"])
 
 
-def _ridge(products_FF: Array) -> Array:
+def _ridge(products_FF: Array, prior_F: Array) -> Array:
     """Return the weights that solve these normal equations, whose last column is the right side."""
     penalised_FF = products_FF[:, :-1] + RIDGE * np.eye(len(products_FF))
-    return np.asarray(np.linalg.solve(penalised_FF, products_FF[:, -1]), dtype=np.float64)
+    return np.asarray(np.linalg.solve(penalised_FF, products_FF[:, -1] + RIDGE * prior_F), dtype=np.float64)
 
 
 @dataclass(eq=False)

@@ -1,0 +1,69 @@
+"""Ahead: what a predictor learns for one horizon beyond the next iteration, once somebody asks for that horizon.
+
+Axes: W workers, P numbers expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.predictors.fleet import FleetPredictor
+
+MOST, FARTHEST = 3, 64
+"""Horizons above 1 that are learnt for at the same time, and the farthest: what is expected is kept until it passes."""
+
+IDLE = 256
+"""Reports after which a horizon that nobody has asked for is learnt for no more."""
+
+
+class LearnsAhead(Protocol):
+    """A predictor that can learn for several horizons."""
+
+    def _fresh_ahead(self, count: int) -> dict[str, Array]:
+        """Return what is learnt for one horizon about ``count`` new workers."""
+        ...
+
+    def _fresh_fleet_ahead(self) -> dict[str, Array]:
+        """Return what is learnt for one horizon about the whole fleet."""
+        ...
+
+    def _width_ahead(self) -> int:
+        """Return how many numbers about each worker are kept until the iteration comes that they are about."""
+        ...
+
+
+class Ahead(FleetPredictor):
+    """What is learnt for one horizon, and what was expected at it of iterations still to come.
+
+    Parameters
+    ----------
+    owner
+        The predictor whose forecasts these are.
+    horizon
+        Iterations ahead, above 1.
+    """
+
+    def __init__(self, owner: LearnsAhead, horizon: int) -> None:
+        super().__init__()
+        self.owner, self.horizon = owner, horizon
+
+    def _fresh(self, count: int) -> dict[str, Array]:
+        expected = np.full((count, self.horizon - 1, self.owner._width_ahead()), np.nan)
+        return self.owner._fresh_ahead(count) | {"expected": expected}
+
+    def _fresh_fleet(self) -> dict[str, Array]:
+        return self.owner._fresh_fleet_ahead() | {"idle": np.zeros(1)}
+
+    def start_as(self, rows: Mapping[str, Array]) -> None:
+        """Start with what is known about each worker's next iteration, where that is of the same kind."""
+        self._rows.update({name: rows[name].copy(order="F") for name in self._rows if name in rows})
+
+    def passed(self, expected_WP: Array) -> Array:
+        """Keep what is expected of a later iteration; return what was expected of the one just finished, ``[W, P]``."""
+        expected_WHP = self._rows["expected"]
+        self._rows["expected"] = np.concatenate([expected_WHP[:, 1:], expected_WP[:, None]], axis=1)
+        return np.asarray(expected_WHP[:, 0])

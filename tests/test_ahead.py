@@ -1,0 +1,115 @@
+"""Horizons above 1: drivers, corrections, weights and quantiles are learnt for those that are asked for."""
+
+import numpy as np
+import pytest
+
+from paceline.predictors import Auto, Calibrated, Mixture, Report
+from paceline.predictors.ahead import IDLE, MOST
+
+
+def heard(model, log_TW, load_TW=None, horizons=(1,)):
+    """Errors at each horizon and whether 90 % intervals held, ``[T, W]`` each; the model has seen all reports then."""
+    errors, held = ({h: np.full(log_TW.shape, np.nan) for h in horizons} for _ in range(2))
+    for k, log_W in enumerate(log_TW):
+        drivers_WD = None if load_TW is None else drivers_of(model, load_TW[k])
+        for h in horizons:
+            if k + h <= len(log_TW):
+                forecast, truth_W = model.predict(drivers_WD, horizon=h), log_TW[k + h - 1]
+                errors[h][k + h - 1] = truth_W - np.log(forecast.speed)
+                low_W, high_W = forecast.quantile(0.05), forecast.quantile(0.95)
+                held[h][k + h - 1] = (low_W <= np.exp(truth_W)) & (np.exp(truth_W) <= high_W)
+        model.observe(Report(np.exp(log_W), np.ones_like(log_W), drivers=drivers_WD))
+    return errors, held
+
+
+def drivers_of(model, load_W):
+    drivers_WD = np.full((len(load_W), len(model.driver_names)), np.nan)
+    drivers_WD[:, model.driver_names.index("load")] = load_W
+    return drivers_WD
+
+
+def rms(errors):
+    return float(np.sqrt(np.nanmean(np.square(errors))))
+
+
+def made(model, workers=2):
+    model.reset([str(w) for w in range(workers)])
+    return model
+
+
+def loaded(load_TW, seed=1):
+    return np.log(100.0) - load_TW + np.random.default_rng(seed).normal(0.0, 0.02, load_TW.shape)
+
+
+def test_a_horizon_that_was_never_asked_for_keeps_what_drivers_do_to_the_next_iteration():
+    load_TW = 1.2 * (np.random.default_rng(0).random((300, 2)) < 0.5)
+    model = made(Auto(drivers=["load"]))
+    heard(model, loaded(load_TW), load_TW)
+    for load in (0.0, 1.2):
+        soon, later = (model.predict(drivers_of(model, np.full(2, load)), horizon=h).speed for h in (1, 2))
+        assert later == pytest.approx(soon, rel=0.03)
+    assert later[0] < 0.4 * 100.0  # the first worker was at load 0 before
+
+
+def test_a_driver_that_says_nothing_about_the_iteration_after_next_is_not_used_for_it():
+    load_TW = 1.2 * (np.random.default_rng(0).random((400, 4)) < 0.5)
+    errors, _ = heard(made(Auto(drivers=["load"]), 4), loaded(load_TW), load_TW, horizons=(1, 2))
+    assert rms(errors[1][200:]) < 0.2
+    assert rms(errors[2][200:]) < 1.05 * 0.6  # the deviation of the load
+
+
+def test_a_driver_that_lasts_serves_both_iterations_alike():
+    iteration_T = np.arange(400)[:, None]
+    load_TW = 0.5 + 0.5 * np.sin(2 * np.pi * iteration_T / 200 + np.arange(4)) * np.ones((1, 4))
+    load_TW += 0.3 * (np.random.default_rng(2).random((200, 4)) < 0.5).repeat(2, axis=0)
+    errors, _ = heard(made(Auto(drivers=["load"]), 4), loaded(load_TW), load_TW, horizons=(1, 2))
+    even = slice(201, None, 2)  # both iterations of a pair have the load of the first
+    assert rms(errors[2][even]) < 0.07
+
+
+@pytest.mark.parametrize("make", [Auto, lambda: Calibrated("ewma")])
+def test_intervals_hold_as_often_as_they_say_at_every_horizon_that_is_asked_for(make):
+    rng = np.random.default_rng(3)
+    noise_TW = rng.normal(0.0, 0.1, (500, 12)) + np.cumsum(rng.normal(0.0, 0.01, (500, 12)), axis=0)
+    _, held = heard(made(make(), 12), noise_TW, horizons=(1, 2, 5))
+    for share in (np.nanmean(held[h][150:]) for h in held):
+        assert 0.87 < share < 0.93
+
+
+def test_weights_are_learnt_at_the_horizon():
+    """One expert is right about the next iteration, the other about the one after."""
+    model = made(Mixture(["last-value", "ewma:smoothing=0.05"]))
+    rng = np.random.default_rng(4)
+    heard(model, np.repeat(rng.normal(0.0, 0.2, (300, 2)), 2, axis=0), horizons=(1, 2, 4))
+    next_one, later = model.weights, model._ahead[4]._rows["regret"]
+    assert next_one[:, 0].min() > 0.5
+    assert (later[:, 1] > later[:, 0]).all()
+
+
+@pytest.mark.parametrize("make", [lambda: Auto(drivers=["load"]), Calibrated])
+def test_a_state_with_horizons_resumes_bit_for_bit_through_gaps_and_changes_of_the_fleet(make):
+    rng = np.random.default_rng(5)
+    log_TW = rng.normal(0.0, 0.1, (120, 3))
+    log_TW[rng.random((120, 3)) < 0.1] = np.nan
+    model = made(make(), 3)
+    heard(model, log_TW[:60], horizons=(1, 2, 3))
+    model.leave("1")
+    model.join("new")
+    resumed = make()
+    resumed.load_state_dict(model.state_dict())
+    for one in (model, resumed):
+        heard(one, log_TW[60:], horizons=(1, 2, 3))
+    for horizon in (1, 2, 3):
+        one, other = (m.predict(horizon=horizon) for m in (model, resumed))
+        np.testing.assert_array_equal(one.speed, other.speed)
+        np.testing.assert_array_equal(one.quantiles, other.quantiles)
+
+
+def test_memory_is_bounded_and_horizons_that_nobody_asks_for_are_dropped():
+    model, log_TW = made(Auto()), np.random.default_rng(6).normal(0.0, 0.1, (IDLE + 1, 2))
+    heard(model, log_TW[:40], horizons=range(1, 9))
+    parts = [model, model._inner[0], model._inner[0]._inner[-1]]
+    assert [len(part._ahead) for part in parts] == [MOST] * 3
+    for _ in parts:  # the outer one asks the inner ones
+        heard(model, log_TW)
+    assert [len(part._ahead) for part in parts] == [0] * 3
