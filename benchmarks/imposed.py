@@ -37,7 +37,7 @@ BLOCK = 25
 """Iterations of a scheme before the next has its turn."""
 
 GAINS, LEVEL = 0.97, 0.99
-"""Least share of the core's speed-up to be reached live where the core gains, and of equal batches where it does not."""
+"""Least share of the core's speed-up to be reached live where it gains, and of equal batches where it does not."""
 
 NOTHING = 1.01
 """Speed-up of the core from which it gains."""

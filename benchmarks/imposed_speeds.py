@@ -60,7 +60,9 @@ def recorded(job: str) -> Callable[[int, int, np.random.Generator], Array]:
         speed_TW = speed_TW[np.isfinite(speed_TW).all(axis=1)]
         speed_TW = speed_TW / speed_TW.mean(axis=0)
         # A rank beyond the recorded ones lives through the same job, half of it later.
-        columns = [np.roll(speed_TW[:, rank % speed_TW.shape[1]], rank // speed_TW.shape[1] * 97) for rank in range(ranks)]
+        columns = [
+            np.roll(speed_TW[:, rank % speed_TW.shape[1]], rank // speed_TW.shape[1] * 97) for rank in range(ranks)
+        ]
         return np.resize(np.stack(columns), (ranks, len(speed_TW))).T[np.arange(iterations) % len(speed_TW)]
 
     return speeds

@@ -27,9 +27,7 @@ def job(timeout=20.0, predictor=None, policy=None, **options):
     data = torch.utils.data.TensorDataset(torch.randn(20 * GLOBAL_BATCH, 4))
     loader = BalancedLoader(data, GLOBAL_BATCH)
     policy = policy or Policy(warmup=1)
-    balance = attach(
-        model, loader, predictor=predictor or EWMA(), policy=policy, timeout=timeout, **options
-    )
+    balance = attach(model, loader, predictor=predictor or EWMA(), policy=policy, timeout=timeout, **options)
 
     def steps():
         for (inputs,) in loader:

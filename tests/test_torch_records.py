@@ -1,5 +1,7 @@
 """A record says what happened in its own iteration: who took how many samples, and whether sizes changed after it."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -53,7 +55,7 @@ def test_every_iteration_has_one_record_and_as_many_tell_of_a_change_as_sizes_ch
     assert records == others, "every rank holds the same record"
     assert [index for index, *_ in records] == list(range(len(taken)))
     assert [sizes for _, sizes, *_ in records] == [[accumulate * size for size in sizes] for sizes in taken]
-    changes = [before != after for before, after in zip(taken, taken[1:], strict=False)]
+    changes = [before != after for before, after in itertools.pairwise(taken)]
     assert [acted for *_, acted, _ in records][:-1] == changes
     assert 3 <= sum(changes) < len(changes) / 2
     assert all(why.startswith(("Moved", "Back to equal")) == acted for *_, acted, why in records)

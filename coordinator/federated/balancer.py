@@ -360,7 +360,7 @@ class FederatedBalancer:
         self._known.speed.learn(
             rows[believed_W], report.speed[believed_W], device_W[believed_W], round_index=self.rounds
         )
-        size_W = plan.sizes[place[believed_W]]
+        size_W = plan.sizes[place[believed_W]].astype(np.float64)
         news = self._known.following.learn(
             rows[believed_W],
             report.processed[believed_W],

@@ -187,7 +187,7 @@ class Clock:
         self._given.append(seconds)
 
     def look(self) -> None:
-        """Read the CPU quota that holds now; reading takes longer than all else, so it is done while others are awaited."""
+        """Read the CPU quota that holds now: while other ranks are awaited, as reading takes longer than all else."""
         if self._allowance is not None:
             self._allowance.look()
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +61,8 @@ def read_csv(
     unit: str = "s",
     start_unit: str = "s",
 ) -> Iterator[Trace]:
-    """Yield the trace of each file of CSV or JSON: see :class:`~paceline.datasets.readers.tabular.arrangement.Arrangement`.
+    """Yield the trace of each file of CSV or JSON, by an
+    :class:`~paceline.datasets.readers.tabular.arrangement.Arrangement`.
 
     A ``start`` that is written as a date, such as ``2024-05-01T12:00:00+02:00``, is UTC unless it names its zone.
     """

@@ -19,9 +19,7 @@ from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.predictors import Predictor
 
 
-def facts_of(
-    loader: Loader, predictor: Predictor, policy: Policy, weigh: str, timeout: float | None
-) -> dict[str, str]:
+def facts_of(loader: Loader, predictor: Predictor, policy: Policy, weigh: str, timeout: float | None) -> dict[str, str]:
     """Return everything other than reports that plans depend on, each under a name that reads well in an error."""
     about_data = {f"{name} of the loader": str(value) for name, value in loader.settings().items()}
     return {

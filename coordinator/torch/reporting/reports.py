@@ -5,8 +5,6 @@ Axes: W workers, F numbers in a row, D drivers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from paceline._arrays import Array
@@ -39,7 +37,7 @@ _AT = {name: place for place, name in enumerate(COLUMNS)}
 _PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["dealt"] + 1)
 _TOGETHER = slice(_PLAN, _AT["dealt"] + 1)
 _LOOP = slice(_AT["total"], _AT["foreign"] + 1)
-"""Neighbouring columns: the plan in use and the place in the data, which all ranks must share, and what each trained on."""
+"""Neighbouring columns: the plan in use and the place in the data, which all ranks share; and what each trained on."""
 
 
 class RankReports:

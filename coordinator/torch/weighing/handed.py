@@ -362,10 +362,7 @@ def pointer_of(tensor: torch.Tensor) -> int:
 
 def lies_in(places: Sequence[Place], pointer: int) -> bool:
     """Whether this is an address in one of these places that still exist."""
-    for begin, end, owner, _ in places:
-        if begin <= pointer < end and owner() is not None:
-            return True
-    return False
+    return any(begin <= pointer < end and owner() is not None for begin, end, owner, _ in places)
 
 
 def _beside(batch: Batch, tensors: Sequence[Shown]) -> int:

@@ -156,6 +156,9 @@ class Terms:
     def backward_ended(self) -> None:
         """Do nothing."""
 
+    def backward_ends(self) -> None:
+        """Note nothing: nothing is planned."""
+
     def warn(self, about: str, sentence: str) -> None:
         """Warn, once about each thing."""
         if about not in self._warned:
