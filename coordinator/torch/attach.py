@@ -22,7 +22,7 @@ from paceline.coordinator.torch.reporting.agreement import agree, facts_of
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.likeness import different
 from paceline.coordinator.torch.sampled import drivers_for
-from paceline.coordinator.torch.weighing.hooks import ddp_of
+from paceline.coordinator.torch.weighing.hooks import CommHook, averaging, ddp_of
 from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
 from paceline.coordinator.torch.weighing.terms import Items, Terms, terms_of
 from paceline.predictors import Auto, Predictor
@@ -50,6 +50,8 @@ def attach(
     timeout: float | None = None,
     workers: Sequence[str] | None = None,
     drivers: Sequence[Driver] | None = None,
+    hook: Callable[..., Any] | None = None,
+    hook_state: object = None,
 ) -> Balance: ...
 
 
@@ -76,6 +78,8 @@ def attach(
     timeout: float | None = None,
     workers: Sequence[str] | None = None,
     drivers: Sequence[Driver] | None = None,
+    hook: Callable[..., Any] | None = None,
+    hook_state: object = None,
 ) -> Any:
     """Let every rank's batch size follow its speed, so that no rank waits for another.
 
@@ -122,6 +126,10 @@ def attach(
         Samplers for the predictor's drivers (driving factors, such as the CPU share); by default those that
         :func:`paceline.recording.drivers.linux.default_drivers` offers under the predictor's names. A driver that
         nothing samples is NaN.
+    hook, hook_state
+        A communication hook of your own, which averages gradients over the ranks, and its state: what
+        ``model.register_comm_hook(hook_state, hook)`` would take, such as ``fp16_compress_hook``, ``bf16_compress_hook``
+        or ``powerSGD_hook``. It gets the gradients weighted; a further model of the same loader may have another.
 
     Returns
     -------
@@ -154,7 +162,7 @@ def attach(
     >>> dist.destroy_process_group()
     """
     if items is not None and not hasattr(loader, "position"):
-        others = (predictor, policy, timeout, workers, drivers)
+        others = (predictor, policy, timeout, workers, drivers, hook)
         return terms_of(model, loader, None if items == "said" else items, weigh, accumulate, others)
     _require_loader(loader)
     balanced: Loader = loader
@@ -166,8 +174,11 @@ def attach(
             "parameters (FSDP, HSDP) make every rank wait in every forward pass, so all need as many micro-batches"
         )
     refuse_mixing_layers(model, weigh)
+    average = None if hook is None else averaging(hook, hook_state)
+    if average is not None and ddp_of(model) is None:
+        raise TypeError(f"hook= needs DistributedDataParallel, got {type(model).__name__}, which has no such hooks")
     if balanced in _balances and (known := _balances[balanced]()) is not None and not known.closed:
-        return _joined(known, model, (predictor, policy, timeout, workers, drivers), weigh)
+        return _joined(known, model, (predictor, policy, timeout, workers, drivers), weigh, average)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = Auto() if predictor is None else predictor
@@ -195,7 +206,7 @@ def attach(
     )
     how: dict[str, Any] = {"weigh": weigh, "count": items}
     balance = Balance(balancer, balanced, exchange, clock, workers=names, drivers=sampled, **how)
-    balance.add(model)
+    balance.add(model, average)
     if warning:
         balance.warn("data", warning)
     if timeout is not None:
@@ -205,14 +216,16 @@ def attach(
     return balance
 
 
-def _joined(balance: Balance, model: torch.nn.Module, options: tuple[object, ...], weigh: Weigh) -> Balance:
+def _joined(
+    balance: Balance, model: torch.nn.Module, options: tuple[object, ...], weigh: Weigh, average: CommHook | None
+) -> Balance:
     """Add a further model that trains on an attached loader to its balance."""
     if any(option is not None for option in options) or weigh != balance.weigh:
         raise ValueError(
             "this loader is attached already, and a further model shares its balance: give options only in the first "
             f"call, and weigh={balance.weigh!r} in both"
         )
-    balance.add(model)
+    balance.add(model, average)
     return balance
 
 

@@ -29,7 +29,7 @@ from paceline.coordinator.torch.planning import Planning
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.reports import RankReports
-from paceline.coordinator.torch.weighing.hooks import ddp_of
+from paceline.coordinator.torch.weighing.hooks import CommHook, ddp_of
 from paceline.coordinator.torch.weighing.listener import Weigh
 from paceline.coordinator.torch.weighing.terms import Items
 from paceline.coordinator.torch.weighing.weighting import Weighting
@@ -141,10 +141,10 @@ class Balance(Passes):
         self._audited.add(optimizer)
         return True
 
-    def add(self, model: torch.nn.Module) -> None:
-        """Balance a further model that trains on the same batches; :func:`attach` calls it."""
+    def add(self, model: torch.nn.Module, average: CommHook | None = None) -> None:
+        """Balance a further model that trains on the same batches, with a communication hook of its own."""
         self._models.append(model)
-        self._weightings.append(Weighting(model, self, self._exchange))
+        self._weightings.append(Weighting(model, self, self._exchange, average))
 
     def accumulating(self) -> AbstractContextManager[object]:
         """Return the context for a forward and backward pass of a loader with ``micro_batch=``.

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.recording.torch.callbacks import then
 
 ONE_HOOK = (
-    "and DistributedDataParallel takes only one, which balancing needs: remove yours, or the optimiser that steps "
-    "within the backward pass"
+    "and DistributedDataParallel takes only one, which balancing needs: give yours to attach(..., hook=), and remove an "
+    "optimiser that steps within the backward pass"
 )
 
 DEEPEST = 4
@@ -88,6 +88,30 @@ def tensors_in(thing: Any, depth: int = DEEPEST) -> list[torch.Tensor]:
         elif depth and not isinstance(value, PLAIN):
             found += tensors_in(value, depth - 1)
     return found
+
+
+CommHook = Callable[[Any], "torch.futures.Future[torch.Tensor]"]
+"""A communication hook of the script with its state bound: takes a bucket, and averages it over the ranks."""
+
+
+def averaging(hook: Callable[..., Any], state: object) -> CommHook:
+    """Return a script's communication hook with its state bound.
+
+    Raises
+    ------
+    TypeError
+        If it is no function.
+    """
+    if not callable(hook):
+        raise TypeError(
+            "hook must be a function of a state and a bucket, such as fp16_compress_hook of "
+            f"torch.distributed.algorithms.ddp_comm_hooks.default_hooks, got {type(hook).__name__}"
+        )
+
+    def bound(bucket: Any) -> Any:
+        return hook(state, bucket)
+
+    return bound
 
 
 def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> Any:

@@ -17,7 +17,15 @@ import torch.distributed as dist
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.weighing.graph import Pass, watch
 from paceline.coordinator.torch.weighing.handed import Turn
-from paceline.coordinator.torch.weighing.hooks import Only, all_reduce, ddp_of, drop_hook, take_hook, tensors_in
+from paceline.coordinator.torch.weighing.hooks import (
+    CommHook,
+    Only,
+    all_reduce,
+    ddp_of,
+    drop_hook,
+    take_hook,
+    tensors_in,
+)
 from paceline.coordinator.torch.weighing.ledger import Ledger
 from paceline.coordinator.torch.weighing.listener import Listener
 from paceline.coordinator.torch.weighing.sight import Sight
@@ -40,6 +48,8 @@ class Weighting:
         Gets a call at every step of a pass.
     exchange
         Makes the error for a lost rank.
+    average
+        The script's own communication hook; None sums as it is.
 
     Attributes
     ----------
@@ -49,10 +59,13 @@ class Weighting:
         How often its gradients were summed over the ranks.
     """
 
-    def __init__(self, model: torch.nn.Module, listener: Listener, exchange: Exchange) -> None:
+    def __init__(
+        self, model: torch.nn.Module, listener: Listener, exchange: Exchange, average: CommHook | None = None
+    ) -> None:
         self.model = model
         self.listener = listener
         self.exchange = exchange
+        self._average = average
         self.in_backward = False
         self.sums = 0
         self._sight = Sight()
@@ -196,11 +209,8 @@ class Weighting:
         self._ledger.put_back(bucket)
         if self._weighs:
             self._sum_shares(gradients, group)
-            gradients.mul_(self._scale)
-        else:
-            gradients.div_(group.size())
+        future = self._summing(bucket, gradients, group)
         share, sharing = self._share, self._sharing
-        future = all_reduce(gradients, group).get_future()
         if last:
             self.sums += 1
             self._ledger.summed()
@@ -208,7 +218,8 @@ class Weighting:
 
         def summed(arrived: torch.futures.Future[Any]) -> torch.Tensor:
             try:
-                total: torch.Tensor = arrived.value()[0]
+                value = arrived.value()
+                total: torch.Tensor = value if isinstance(value, torch.Tensor) else value[0]
                 if sharing is not None:
                     _divide(total, share, sharing)
             except RuntimeError as error:
@@ -223,6 +234,15 @@ class Weighting:
             # Runs before the wait for the gradients, which begins in a callback that comes next. No public call for it.
             torch.autograd.Variable._execution_engine.queue_callback(self.listener.backward_ends)
         return result
+
+    def _summing(self, bucket: Any, gradients: torch.Tensor, group: dist.ProcessGroup) -> torch.futures.Future[Any]:
+        """Start to sum a bucket by its weights: as it is, or by the script's hook, which averages what it is given."""
+        if self._average is None:
+            gradients.mul_(self._scale if self._weighs else 1 / group.size())
+            return all_reduce(gradients, group).get_future()
+        if self._weighs:
+            gradients.mul_(self._scale * group.size())
+        return self._average(bucket)
 
     def _sum_shares(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> None:
         """Start to sum the weights of all ranks, at the first bucket, if they may not sum to one."""
