@@ -152,8 +152,9 @@ def report(fleets: tuple[int, ...]) -> Iterator[str]:
     yield f"Machine: {machine()}; one thread; other work ran on it.\n"
     yield "All of `LoadBalancer.step`: learn, forecast, decide, split; its sentence is made when it is read. In"
     yield f"microseconds, medians of {STEPS} steps, all in turns. Cold: before each step a product of two matrices of"
-    yield f"{SIDE} x {SIDE} float32 displaces the caches, as training does. Speeds have 3 % of noise, and every 20 iterations another"
-    yield "eighth of the fleet runs at half speed. Without the predictor: less its `observe` and `predict`.\n"
+    yield f"{SIDE} x {SIDE} float32 displaces the caches, as training does. Speeds have 3 % of noise, and every 20"
+    yield "iterations another eighth of the fleet runs at half speed. Without the predictor: less its `observe` and"
+    yield "`predict`.\n"
     yield from times(fleets)
     yield "\n## What runs in a step\n"
     yield "Two workers. Comprehensions count as functions, as Python 3.11 calls them; constructors that dataclasses"

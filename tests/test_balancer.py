@@ -1,10 +1,14 @@
+import pickle
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import paceline
 from paceline.coordinator import LoadBalancer, Policy, why
 from paceline.predictors import EWMA, Curves, LastValue, Report, checks
 from paceline.predictors.batch_time.probing import probed
@@ -87,6 +91,34 @@ class Curious(EWMA):
     def probe(self, sizes, low, high, *, quantum, iteration):
         wanted = np.array([True, False, True, False])
         return probed(sizes, wanted, low, high, amount=0.05, quantum=quantum, iteration=iteration)
+
+
+def test_a_plan_that_is_sent_says_the_same_and_words_are_made_when_they_are_read():
+    used = balancer(EWMA(0.5))
+    plans = [used.step(report) for report in random_reports(60)]
+    first = plans[20].why
+    assert [pickle.loads(pickle.dumps(plan)).why for plan in plans] == [plan.why for plan in plans]
+    assert pickle.loads(pickle.dumps(plans[20])).checksum == plans[20].checksum
+    assert plans[20].why == first, "what came later does not change it"
+
+
+def test_a_step_that_changes_sizes_enters_few_files_and_functions():
+    used = warm(balancer(), [101, 102, 103, 104])
+    report, files, entered = report_at(used.plan, [101, 102, 103, 60]), set(), []
+    own = Path(paceline.__file__).resolve().parents[2]
+
+    def follow(frame, event, _):
+        file = Path(frame.f_code.co_filename).resolve()
+        if event == "call" and file.is_file() and file.is_relative_to(own):
+            files.add(file)
+            entered.append(file.parent.name)
+
+    sys.setprofile(follow)
+    plan = used.step(report)
+    sys.setprofile(None)
+    assert plan.acted
+    assert len(files) <= 12
+    assert sum(room in {"coordinator", "solver"} for room in entered) <= 48
 
 
 def test_a_saved_balancer_resumes_exactly():

@@ -170,8 +170,9 @@ class KeepsInputs(LastValue):
         self.report = report
 
     def _next_speed(self, drivers_WD, horizon):
-        kept = getattr(self, "report", None)
-        return kept.samples / kept.seconds if kept else super()._next_speed(drivers_WD, horizon)
+        if not hasattr(self, "report"):
+            return super()._next_speed(drivers_WD, horizon)
+        return np.asarray(self.report.samples) / np.asarray(self.report.seconds)
 
 
 class Dice(LastValue):

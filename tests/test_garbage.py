@@ -128,6 +128,7 @@ def test_where_times_tie_sizes_still_sum_and_none_is_negative():
         assert (sizes >= 0).all()
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(*[st.floats() | st.sampled_from([0.0, 1e-300, 1e300, 64.0, 1e-6, -1.0])] * 2), min_size=1, max_size=9
