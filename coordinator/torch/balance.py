@@ -85,7 +85,6 @@ class Balance(Passes):
         self._exchange_seconds, self._sent_seconds = EXCHANGE_SECONDS, 0.0
         self._started = self._wall_seconds = math.nan
         self._out_of_memory = False
-        self._looked = False
         self._audited: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._planning = Planning(balancer, loader, exchange, workers, self._pace, len(self._drivers))
         self._first_sizes = self.plan.sizes

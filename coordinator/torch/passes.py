@@ -64,6 +64,7 @@ class Passes(ABC):
         self._foreign = False
         self._fresh = False
         self._looks = False
+        self._looked = False  # whether batches have become uneven
         self._scaled_before = 0  # by autograd's numbers, as those of passes
         self._weightings: list[Weighting] = []
         self._taken = self._computed = 0  # batches of the loop under way, and those that a model was given
@@ -204,6 +205,11 @@ class Passes(ABC):
     def unsummed(self) -> list[torch.nn.Module]:
         """Return the models whose gradients, if they have any, are those of this rank alone."""
         return [weighting.model for weighting in self._weightings if weighting.alone]
+
+    def not_summed_for(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Module]:
+        """Return the models whose gradients were not summed since an optimiser's last step; while sizes differ."""
+        found = [weighting.model for weighting in self._weightings if not weighting.summed_for(optimizer)]
+        return found if self._looked and self.weigh != "none" else []
 
     def work_of(self, turn: Turn) -> float:
         """Return what this rank's samples of a turn cost, in average samples."""

@@ -9,6 +9,7 @@ choice, it is said.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Turn:
     part
         Its share of this global batch alone: those of all ranks sum to 1 where all went as planned.
     whole
-        The sum of the weights of all ranks.
+        The sum of the weights of all ranks; NaN where that is not known.
     features
         What the work of the rank's part is made of; empty where samples have no costs.
     last
@@ -98,7 +99,8 @@ class Batch:
         self.dealt, self.number = dealt, number
         self.own = dealt.own(rank)
         total = sum(dealt.sizes.tolist())  # plain numbers: a call of numpy costs more than the sum of a fleet
-        about = (dealt.part, dealt.whole, dealt.features, dealt.last)
+        whole = dealt.whole if dealt.rows < 0 else math.nan  # nobody knows the micro-batches of other ranks
+        about = (dealt.part, whole, dealt.features, dealt.last)
         self.turn = Turn(self.own, dealt.weight, total, True, *about)
         self.computed = self.recognised = False
         self.places = places_of(batch)
@@ -301,9 +303,7 @@ class Handed:
         return best
 
     def _differ(self, one: Turn, other: Turn) -> bool:
-        if self.counts or not one.last or not other.last:
-            return one is not other
-        return (one.share, one.part, one.whole) != (other.share, other.part, other.whole)
+        return one is not other if self.counts else (one.share, one.part) != (other.share, other.part)
 
     def _take(self, new: Batch, *, recognised: bool) -> None:
         """Make a waiting batch the current one, and forget those before it: they were skipped, or are gone."""
@@ -362,10 +362,7 @@ def pointer_of(tensor: torch.Tensor) -> int:
 
 def lies_in(places: Sequence[Place], pointer: int) -> bool:
     """Whether this is an address in one of these places that still exist."""
-    for begin, end, owner, _ in places:
-        if begin <= pointer < end and owner() is not None:
-            return True
-    return False
+    return any(begin <= pointer < end and owner() is not None for begin, end, owner, _ in places)
 
 
 def _beside(batch: Batch, tensors: Sequence[Shown]) -> int:

@@ -8,6 +8,7 @@ ranks sum to one by the plan. Otherwise they are summed beside the gradients and
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,7 @@ class Weighting:
         self.exchange = exchange
         self.in_backward = False
         self.sums = 0
+        self._summed_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._sight = Sight()
         self._depth = 0
         self._pass: Pass | None = None
@@ -89,6 +91,12 @@ class Weighting:
     def alone(self) -> bool:
         """Whether a step taken now would use gradients of this rank alone."""
         return self._ddp is not None and (self.in_backward or self._ledger.waits)
+
+    def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether gradients were summed since an optimiser's last step; this is its next."""
+        before = self._summed_for.get(optimizer, 0)
+        self._summed_for[optimizer] = self.sums
+        return self._ddp is None or self.sums > before
 
     # -- forward -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +173,7 @@ class Weighting:
     def backward_ended(self) -> None:
         """Note that they are computed, and summed or not."""
         self.in_backward = False
-        self._ledger.ends()
+        self._ledger.ends(self._share)
         if self._ddp is None:
             self.listener.backward_ended()
         error, self._refused = self._refused, None
