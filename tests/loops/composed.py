@@ -69,7 +69,7 @@ def composition(seed, rate=0.3):
         parts |= {"models": "one", "gathers": "nothing"}
     if parts["accumulate"] == "balance":  # ranks have different numbers of micro-batches, so they cannot gather in each
         parts |= {"gathers": "nothing", "evaluation": "none"}
-    if parts["output"] == "loss" and parts["by hand"] == "head":
+    if (parts["output"] == "loss" or parts["beside"]) and parts["by hand"] == "head":
         parts["by hand"] = "nothing"
     if parts["by hand"] == "steps" and (parts["accumulate"] != 1 or parts["kind"] in (*SUMS, *OWN)):
         parts["by hand"] = "nothing"
@@ -234,7 +234,9 @@ class Composed:
             return values.mean()
         counts = (labels >= 0).double()
         total = (values * counts).sum()
-        return total if self.kind in SUMS and not self.job.alone else total / counts.sum()
+        if self.kind in SUMS and not self.job.alone:
+            return total
+        return total / counts.sum().clamp(min=float(bool(self.heads)))  # 0 / 0 where all are ignored, but for heads
 
     def reduced_loss(self, rows, labels):
         targets = labels if not self.terms else 1.0

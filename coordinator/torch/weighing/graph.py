@@ -102,7 +102,7 @@ def behind(tensors: Iterable[Any]) -> list[Pass]:
 
     Every way into the graph is followed up to the first pass it meets, and on from where that pass began.
     """
-    nodes = [edge.grad_fn if isinstance(edge, torch.Tensor) else edge.node for edge in tensors]
+    nodes: list[Any] = [edge.grad_fn if isinstance(edge, torch.Tensor) else edge.node for edge in tensors]
     met: dict[Pass, None] = {}
     known: set[Any] = {None}
     while nodes:

@@ -189,6 +189,7 @@ class Handed:
         self.rank, self.global_batch, self.counts, self.behind = rank, global_batch, counts, behind
         self._batches: list[Batch] = []
         self._current: Batch | None = None
+        self._lasting: set[tuple[int, int]] = set()
         self._added = self._newest = self.beside = 0
         self.fresh = self.guessed = self.disordered = False
 
@@ -260,17 +261,20 @@ class Handed:
         batch = next((one for one in reversed(self._batches) if one.turn is turn), None)
         if batch is None:
             return
-        places = places_of(things)
+        places = [place for place in places_of(things) if place[:2] not in self._lasting]
+        if places and not made:
+            first = places[0]
+            for other in self._batches:
+                if other is not batch and any(
+                    place[:2] == first[:2] and place[3]() is not None for place in other.firsts
+                ):
+                    # What comes with several batches, such as a table, says nothing of any.
+                    self._lasting.add(first[:2])
+                    other.firsts = [place for place in other.firsts if place[:2] != first[:2]]
+                    other.later = [place for place in other.later if place[:2] != first[:2]]
+                    return
+            batch.firsts.append(first)
         batch.later += places
-        if not places or made:
-            return
-        first = places[0][3]()
-        for other in self._batches:  # what comes with every batch, such as a table, says nothing of any
-            if other is not batch and any(place[3]() is first for place in other.firsts):
-                other.firsts = [place for place in other.firsts if place[3]() is not first]
-                other.later = [place for place in other.later if place[3]() is not first]
-                return
-        batch.firsts.append(places[0])
 
     def _recognised(self, tensors: Sequence[Shown], through: Sequence[Pass]) -> Batch | None:
         """Return the batch in whose memory inputs lie, or of which a model made them; None if it is not exactly one."""

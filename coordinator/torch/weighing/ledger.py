@@ -157,7 +157,7 @@ class Ledger:
         if not self._any():
             self._counted.clear()
             return
-        self._done = {one: one.grad for one in self._parameters}
+        self._done = {one: None if one.grad is None else one.grad.clone() for one in self._parameters}  # not buckets
         for parameter in self._parameters:
             parameter.grad = None
 

@@ -21,6 +21,7 @@ from paceline.coordinator.torch.weighing.handed import Turn
 from paceline.coordinator.torch.weighing.hooks import Only, all_reduce, ddp_of, drop_hook, take_hook, tensors_in
 from paceline.coordinator.torch.weighing.ledger import Ledger
 from paceline.coordinator.torch.weighing.listener import Listener
+from paceline.coordinator.torch.weighing.refusal import cause_of, leave
 from paceline.coordinator.torch.weighing.sight import Sight
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.waiting import unheard
@@ -64,6 +65,7 @@ class Weighting:
         self._ddp = ddp_of(model)
         self._ledger = Ledger(model, listener)
         self._refused: RuntimeError | None = None
+        self._spoilt, self._begun = False, 0
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
         self._weighs = listener.weigh in ("gradients", "sum")
@@ -155,20 +157,29 @@ class Weighting:
         """Settle the weight of the gradients that are about to be computed."""
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             return  # frozen, as a critic while its generator trains
-        self.in_backward = True
+        self.in_backward, self._begun = True, self.sums
         try:
             self._begin(passes)
         except RuntimeError as error:
+            self._refuse(error)
             if self._ddp is None or not self._ddp.require_backward_grad_sync:
-                self.in_backward = False
+                self.in_backward, self._refused = False, None
                 raise
-            self._refused = error  # the others wait for these gradients: all are told when they are summed
 
     def _begin(self, passes: list[Pass]) -> None:
         for one in passes:
             self.settle(one)
         self.listener.trained(passes)
         self._scale = self._ledger.begins([turn for one in passes if (turn := one.turn) is not None])
+
+    def _refuse(self, error: RuntimeError) -> None:
+        """Refuse a step on all ranks: they wait for these gradients, and find out when those are summed."""
+        self._refused = self._refused or error
+        leave(self._key, str(error))
+
+    @property
+    def _key(self) -> str:
+        return f"{self.exchange.group.group_name}/{self._begun}"
 
     def backward_ended(self) -> None:
         """Note that they are computed, and summed or not."""
@@ -177,6 +188,9 @@ class Weighting:
         if self._ddp is None:
             self.listener.backward_ended()
         error, self._refused = self._refused, None
+        if error is None and self._spoilt and (cause := cause_of(self._key)):
+            error = RuntimeError(f"another rank refused this step: {cause}")
+        self._spoilt = False
         if error is not None:
             raise error
 
@@ -200,13 +214,15 @@ class Weighting:
             try:
                 waiting = self.listener.ready(gradients, self._ledger.turn)
             except RuntimeError as error:
-                self._refused = self._refused or error
+                self._refuse(error)
         self._ledger.put_back(bucket)
         if self._weighs:
             self._sum_shares(gradients, group)
             gradients.mul_(self._scale)
         else:
             gradients.div_(group.size())
+        if self._refused is not None:
+            gradients.fill_(math.nan)
         share, sharing = self._share, self._sharing
         future = all_reduce(gradients, group).get_future()
         if last:
@@ -220,7 +236,10 @@ class Weighting:
                 if sharing is not None:
                     _divide(total, share, sharing)
             except RuntimeError as error:
-                raise self.exchange.lost(error) from error
+                lost = self.exchange.lost(error)
+                raise type(lost)(f"{lost} {cause_of(self._key)}".strip()) from error
+            if last and not total.is_cuda and not total.is_sparse:  # a device would be waited for
+                self._spoilt = bool(total[:1].isnan().any())
             if waiting is not None:
                 self.listener.summed(waiting)
             return total
