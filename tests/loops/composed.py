@@ -71,6 +71,8 @@ def composition(seed, rate=0.3):
         parts |= {"gathers": "nothing", "evaluation": "none"}
     if (parts["output"] == "loss" or parts["beside"]) and parts["by hand"] == "head":
         parts["by hand"] = "nothing"
+    if parts["by hand"] == "steps" and parts["optimiser"] == "scaled":
+        parts["optimiser"] = "sgd"
     if parts["by hand"] == "steps" and (parts["accumulate"] != 1 or parts["kind"] in (*SUMS, *OWN)):
         parts["by hand"] = "nothing"
     if parts["second pass"] == "none":
