@@ -219,7 +219,7 @@ class Balance(Passes):
         """
         self._sums += 1
         self._sums_since += 1
-        if self._sums >= self._pace.every and not self._exchange.under_way:
+        if self._sums >= (1 if self._losses.undecided else self._pace.every) and not self._exchange.under_way:
             self._sums = 0
             self._send()
 

@@ -71,6 +71,7 @@ class Passes(ABC):
         # The thread's own time: by the clock, what the network does for the gradients meanwhile would count as ours.
         self._spent = 0.0
         self._log_norm = math.nan
+        self._seen = 0
         self._warned: set[str] = set()
 
     @property
@@ -128,7 +129,9 @@ class Passes(ABC):
         turn = handed.given(seen, sight)
         if handed.fresh:
             self._fresh = True
-            self._looks = not (self._costs or self.adds_parts) and self._losses.wants(handed.sizes)
+            # Micro-batches of ranks that have different numbers of them are all of one size.
+            looks = not (self._costs or self.adds_parts or self._micro_batch)
+            self._looks = looks and self._losses.wants(handed.sizes)
             self._micro_batches += 1
             self._computed += 1
             counts = turn.total >= LEAST * self._loader.global_batch
@@ -218,12 +221,15 @@ class Passes(ABC):
         return float(sum(part * each for part, each in zip(turn.features, coefficients.tolist(), strict=True)))
 
     def _look(self, gradient: torch.Tensor, turn: Turn) -> None:
-        """Note how large the gradients of the rank's rows are, all together."""
+        """Note how large the gradients of the rank's rows are, all together; of several micro-batches, the mean."""
         if self._wants_look() and gradient.dim() and gradient.shape[0] % turn.samples == 0:
-            self._log_norm = math.log(max(float(gradient.abs().mean()) * turn.samples, TINY))
+            newest = math.log(max(float(gradient.abs().mean()) * turn.samples, TINY))
+            self._seen = 0 if math.isnan(self._log_norm) else self._seen
+            self._seen += 1
+            self._log_norm = newest if self._seen == 1 else self._log_norm + (newest - self._log_norm) / self._seen
 
     def _wants_look(self) -> bool:
-        return self._fresh and self._looks and math.isnan(self._log_norm)
+        return self._fresh and self._looks
 
     def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> Any:
         """Stop the clock: this rank's last gradients are ready."""
@@ -231,7 +237,9 @@ class Passes(ABC):
             raise RuntimeError(audit.SUMMED_TOO_EARLY)
         began = time.thread_time()
         waiting = self._clock.ready()
-        if gradients is not None and self._wants_look():  # a model that returns its loss shows no rows
+        if (
+            gradients is not None and self._wants_look() and math.isnan(self._log_norm)
+        ):  # a model that returns its loss shows no rows
             self._log_norm = math.log(max(float(gradients.norm()), TINY))
         self._spent += time.thread_time() - began
         return waiting
