@@ -20,6 +20,10 @@ def handed_out(*own, total=GLOBAL_BATCH):
     return handed
 
 
+def turn_of(handed, sight, *inputs):
+    return handed.given(handed.look(inputs), sight)
+
+
 @given(st.data(), st.lists(st.integers(1, 11), min_size=1, max_size=30), st.integers(1, 5))
 def test_batches_computed_in_the_order_in_which_they_were_fetched_keep_their_shares(data, own, ahead):
     handed, sight, fetched = handed_out(), Sight(), 0
@@ -27,33 +31,57 @@ def test_batches_computed_in_the_order_in_which_they_were_fetched_keep_their_sha
         while fetched <= number or (fetched < len(own) and fetched <= number + ahead and data.draw(st.booleans())):
             handed.add(np.array([own[fetched], GLOBAL_BATCH - own[fetched]]))
             fetched += 1
-        turn = handed.given([samples, samples], [6], sight)
+        turn = turn_of(handed, sight, torch.zeros(samples, 6), torch.zeros(samples))
         assert turn.known
         assert turn.share == samples / GLOBAL_BATCH
 
 
+@given(st.data(), st.lists(st.integers(1, 3), min_size=1, max_size=12), st.booleans())
+def test_a_pass_over_any_batch_that_is_there_gets_its_weight_or_is_said_to_be_a_guess(data, own, counts):
+    """The law: whatever is fetched, skipped, copied or computed again, a wrong turn is never silent."""
+    handed, sight, held = Handed(0, GLOBAL_BATCH, counts=counts), Sight(), {}
+    for number, samples in enumerate(own):
+        held[number] = torch.zeros(samples, 2)
+        dealt = Dealt(np.array([samples, 5]), (1 + number) / 100, (1 + number) / 50)
+        handed.add(dealt.sizes, dealt, [held[number]])
+        for _ in range(data.draw(st.integers(0, 3))):
+            chosen = data.draw(st.sampled_from(sorted(held)))
+            given = data.draw(st.sampled_from([held[chosen], held[chosen][:, 1:], held[chosen] + 0.1]))
+            turn = turn_of(handed, sight, given)
+            guessed, disordered = handed.guessed, handed.disordered
+            handed.note(turn, [given])
+            assert turn.share == (1 + chosen) / 100 or guessed or disordered or not turn.known
+        if data.draw(st.booleans()):  # the loop lets go of a batch
+            held.pop(data.draw(st.sampled_from(sorted(held))))
+        if not held:
+            break
+
+
 def test_batches_that_are_skipped_are_over():
     handed, sight = handed_out(4, 7, 9), Sight()
-    assert handed.given([9], [], sight).fresh
-    assert handed.in_flight == 0
+    turn_of(handed, sight, torch.zeros(9, 2))
+    assert (handed.fresh, handed.in_flight) == (True, 0)
 
 
 def test_a_second_pass_over_a_batch_is_not_fresh():
-    handed, sight = handed_out(4), Sight()
-    assert [handed.given([4], [], sight).fresh for _ in range(3)] == [True, False, False]
+    handed, sight, fresh = handed_out(4), Sight(), []
+    for _ in range(3):
+        turn_of(handed, sight, torch.zeros(4, 2))
+        fresh.append(handed.fresh)
+    assert fresh == [True, False, False]
 
 
 def test_a_batch_of_the_last_few_samples_weighs_by_its_own_total():
     handed = handed_out(2, total=5)
-    assert handed.given([2], [], Sight()).share == pytest.approx(0.4)
+    assert turn_of(handed, Sight(), torch.zeros(2, 2)).share == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("per_sample", [2, 50])
 def test_tokens_or_views_of_samples_are_as_many_for_each(per_sample):
     handed, sight = handed_out(4, 7), Sight()
-    assert handed.given([4 * per_sample], [], sight).samples == 4
-    assert handed.given([7 * per_sample], [], sight).samples == 7
-    assert not handed.given([7 * per_sample + 1], [], sight).known
+    assert turn_of(handed, sight, torch.zeros(4 * per_sample)).samples == 4
+    assert turn_of(handed, sight, torch.zeros(7 * per_sample)).samples == 7
+    assert not turn_of(handed, sight, torch.zeros(7 * per_sample + 1)).known
 
 
 def test_what_the_loader_did_not_hand_out_weighs_by_its_rows_on_every_rank_alike():
@@ -61,8 +89,10 @@ def test_what_the_loader_did_not_hand_out_weighs_by_its_rows_on_every_rank_alike
     for rank in range(2):
         handed, sight = Handed(rank, GLOBAL_BATCH), Sight()
         handed.add(np.array([5, 2]))
-        assert handed.given([[5, 2][rank]], [], sight).known
-        shares.append(handed.given([5], [], sight).share)  # five rows from elsewhere, as many as rank 0 had
+        assert turn_of(handed, sight, torch.zeros([5, 2][rank], 3)).known
+        shares.append(
+            turn_of(handed, sight, torch.zeros(5, 3)).share
+        )  # five rows from elsewhere, as many as rank 0 had
     assert shares[0] == shares[1]
 
 
@@ -70,23 +100,24 @@ def test_what_the_loader_did_not_hand_out_weighs_by_its_rows_on_every_rank_alike
 def test_time_first_is_told_from_rows_once_sizes_change_even_if_it_was_as_many_or_a_multiple(steps):
     handed, sight = handed_out(4, 4, 5, 7, 5), Sight()
     for samples in (4, 4, 5, 7, 5):
-        turn = handed.given([steps], [samples], sight)
-        assert (turn.samples, turn.known, turn.fresh) == (samples, True, True)
+        turn = turn_of(handed, sight, torch.zeros(steps, samples))
+        assert (turn.samples, turn.known, handed.fresh) == (samples, True, True)
     assert handed.in_flight == 0
 
 
 def test_rows_are_told_from_features_once_sizes_change_even_if_they_were_as_many():
     handed, sight = handed_out(4, 5), Sight()
-    assert handed.given([4], [4], sight).known
-    assert handed.given([5], [4], sight).samples == 5
-    assert not handed.given([3], [4], sight).known
+    assert turn_of(handed, sight, torch.zeros(4, 4)).known
+    assert turn_of(handed, sight, torch.zeros(5, 4)).samples == 5
+    assert not turn_of(handed, sight, torch.zeros(3, 4)).known
 
 
 def test_two_models_see_the_same_batch_in_their_own_ways():
-    handed, critic, generator = handed_out(4, 6), Sight(), Sight()
-    assert handed.given([4], [3], critic).fresh
-    assert handed.given([100], [4], generator).known  # noise, with time first
-    assert handed.given([6], [3], critic).fresh
+    handed, critic, generator, fresh = handed_out(4, 6), Sight(), Sight(), []
+    for sight, shape in ((critic, (4, 3)), (generator, (100, 4)), (critic, (6, 3))):  # noise, with time first
+        assert turn_of(handed, sight, torch.zeros(shape)).known
+        fresh.append(handed.fresh)
+    assert fresh == [True, False, True]
 
 
 def test_lengths_are_found_in_whatever_a_model_is_given():
@@ -107,11 +138,21 @@ def handed_with(*batches, sizes=(6, 6)):
 def test_a_batch_is_recognised_by_its_memory_even_if_others_are_as_large():
     batches = [(torch.zeros(6, 3), torch.zeros(6)) for _ in range(4)]
     handed, sight = handed_with(*batches), Sight()
-    shares = [handed.given([6], [3], sight, [batches[i][0].transpose(0, 1)]).share for i in (0, 2, 2, 3)]
+    shares = [turn_of(handed, sight, batches[i][0][:, 1:]).share for i in (0, 2, 2, 3)]
     assert shares == [0.1, 0.3, 0.3, 0.4]  # the second is skipped, the third computed twice
     assert not handed.disordered
-    assert handed.given([6], [3], sight, [batches[1][0]]).share == 0.2
+    assert turn_of(handed, sight, batches[1][0]).share == 0.2
     assert handed.disordered
+
+
+def test_slices_of_one_dataset_tell_batches_apart_and_copies_are_a_guess():
+    whole = torch.zeros(18, 3)
+    parts = whole.split(6)
+    handed, sight = handed_with(*parts), Sight()
+    assert turn_of(handed, sight, whole[12:]).share == 0.3
+    assert not handed.guessed
+    turn_of(handed, sight, whole[12:] + 1)
+    assert handed.guessed
 
 
 def test_a_batch_that_is_gone_is_not_waited_for():
@@ -119,31 +160,58 @@ def test_a_batch_that_is_gone_is_not_waited_for():
     handed, sight = handed_with(*batches), Sight()
     last = batches.pop()
     del batches
-    assert handed.given([6], [3], sight, list(last)).share == 0.3
+    assert turn_of(handed, sight, *last).share == 0.3
     assert handed.in_flight == 0
 
 
-def test_slices_of_one_dataset_do_not_tell_batches_apart_and_copies_do_not_either():
-    whole = torch.zeros(18, 3)
-    handed, sight = handed_with(*whole.split(6)), Sight()
-    assert handed.given([6], [3], sight, [whole[12:]]).share == 0.1
-    assert handed.guessed
-    assert handed.given([6], [3], sight, [whole[12:] + 1]).share == 0.2
+def test_what_was_given_of_a_batch_or_made_of_it_is_recognised_after_the_next_was_fetched():
+    batches = [(torch.zeros(6, 3),) for _ in range(3)]
+    handed, sight = handed_with(*batches[:2]), Sight()
+    for number, copied in enumerate((batches[0][0] + 1, batches[1][0] + 1)):
+        turn = turn_of(handed, sight, batches[number][0])
+        made = copied * 2
+        handed.note(turn, [copied])
+        handed.note(turn, {"made": made}, made=True)
+    handed.add(np.array([6, 6]), Dealt(np.array([6, 6]), 0.3, 0.5), batches[2])
+    assert [turn_of(handed, sight, one).share for one in (copied, made.detach(), copied[:, 1:])] == [0.2] * 3
+    assert not handed.guessed
+
+
+def test_a_table_that_comes_with_every_batch_says_nothing_of_any():
+    table = torch.zeros(50, 3)
+    handed, sight, shares = handed_with(), Sight(), []
+    for number in range(1, 5):
+        handed.add(np.array([6, 6]), Dealt(np.array([6, 6]), number / 10, 0.5), [torch.zeros(6, 3)])
+        inputs = [table, torch.zeros(6, 3)]  # as copied to a device
+        turn = handed.given(handed.look(inputs), sight)
+        handed.note(turn, inputs)
+        shares.append((turn.share, handed.guessed))
+    assert [share for share, guessed in shares if not guessed] == [0.1, 0.3, 0.4]
 
 
 @pytest.mark.parametrize("odd", [torch.eye(6).to_sparse(), torch.zeros(0, 3), torch.zeros(6, 3, device="meta")])
 def test_tensors_without_a_place_in_memory_of_their_own_do_not_tell_batches_apart(odd):
     batches = [(torch.zeros(6, 3), odd.clone()) for _ in range(3)]
     handed, sight = handed_with(*batches), Sight()
-    shares = [handed.given([6], [3], sight, [x + 1, odd.clone()]).share for x, _ in batches[:2]]
-    assert shares == [0.1, 0.2]
-    assert handed.given([6], [3], sight, list(batches[2])).share == 0.3
+    assert turn_of(handed, sight, batches[0][0] + 1, odd.clone()).share == 0.1
+    assert turn_of(handed, sight, *batches[2]).share == 0.3
 
 
 def test_a_batch_of_which_rows_were_dropped_weighs_by_what_is_left():
     batches = [(torch.zeros(6, 3),) for _ in range(2)]
     handed, sight = handed_with(*batches), Sight()
-    handed.given([6], [3], sight, list(batches[0]))
-    turn = handed.given([4], [3], sight, [batches[1][0][:4]])
-    assert (turn.known, turn.fresh, turn.share) == (False, True, 4 / 12)
+    turn_of(handed, sight, *batches[0])
+    turn = turn_of(handed, sight, batches[1][0][:4])
+    assert (turn.known, handed.fresh, turn.share) == (False, True, 4 / 12)
     assert handed.in_flight == 0
+
+
+def test_rows_beside_a_batch_that_look_like_its_samples_are_seen_and_other_inputs_are_not():
+    batch = torch.zeros(6, 3)
+    handed, sight = handed_with((batch,)), Sight()
+    others = {5: torch.zeros(5, 3), 0: torch.zeros(5, 5)}
+    for rows, other in others.items():
+        turn_of(handed, sight, batch, other)
+        assert handed.beside == rows
+    turn_of(handed, sight, batch, torch.zeros(12, 3), torch.zeros(1, 3), torch.zeros(5, 3).int())
+    assert handed.beside == 0

@@ -81,8 +81,14 @@ STEP_ALONE = (
     "no_sync(), nor with a hook that steps within it)"
 )
 
+BY_HAND = (
+    "An optimiser steps on gradients that no backward pass of its model has summed since its last step. Those that are "
+    "taken by torch.autograd.grad and averaged by hand are weighed by nobody: samples count more on a rank with few of "
+    'them. Call backward(), or use attach(..., weigh="loss") and average gradients of balance.scale(loss).'
+)
+
 BESIDE = (
-    "The optimiser also steps {names} that belong to no attached model, and nothing weighs their gradients: averaged "
+    "An optimiser steps {names} that belong to no attached model, and nothing weighs their gradients: averaged "
     "plainly, samples count more on a rank with few of them. Make them part of the model, wrap them in "
     'DistributedDataParallel and attach them too, or use attach(..., weigh="loss") and balance.scale(loss).'
 )
@@ -94,9 +100,9 @@ DISORDERED = (
 
 FOREIGN = (
     "The model was given {rows} rows in training, which the balanced loader did not hand out. Their gradients are "
-    "weighed by the number of rows on each rank: right for the mean over all rows where steps on them come beside those "
-    "on the loader's batches. A step that has them in place of a batch, or mixed with one, is so only once the ranks "
-    'have exchanged their next reports. With other losses use attach(..., weigh="loss") and balance.scale().'
+    "weighed by the number of rows on each rank: right for the mean over all rows where steps on them come beside "
+    "those on the loader's batches. A step that has them in place of a batch, or mixed with one, is so only once the "
+    'ranks have exchanged their next reports. With other losses use attach(..., weigh="loss") and balance.scale().'
 )
 
 UNSEEN = (
@@ -105,15 +111,15 @@ UNSEEN = (
 )
 
 GUESSED = (
-    "Several batches are in use at once (fetched ahead, computed again or skipped), and the data that the model is given "
-    "does not tell which it is, as copies and what is computed from a batch do not. It is taken for the {which} one: "
-    "gradients of another have a wrong weight. Fetch the next batch after the last forward pass over this one, or give "
-    "the model what the loader handed out."
+    "Several batches are in use at once (fetched ahead, computed again or skipped), and the data that the model is "
+    "given does not tell which it is, as copies and what is computed from a batch do not. It is taken for the {which} "
+    "one: gradients of another have a wrong weight. Fetch the next batch after the last forward pass over this one, or "
+    "give the model what the loader handed out."
 )
 
 BESIDE_A_BATCH = (
-    "The model was given {rows} rows beside a batch, which look like samples, and which the balanced loader did not hand "
-    "out. Their gradients weigh by this rank's share of the batch. If the loss has terms of them, use "
+    "The model was given {rows} rows beside a batch, which look like samples, and which the loader did not hand out. "
+    "Their gradients weigh by this rank's share of the batch. If the loss has terms of them, use "
     'attach(..., weigh="loss"), and balance.scale() for the terms of the balanced batch alone.'
 )
 
@@ -140,6 +146,12 @@ class LossKind:
         self.weigh = weigh
         self._x: list[Array] = []
         self._y: list[Array] = []
+        self._right = False
+
+    @property
+    def undecided(self) -> bool:
+        """Whether further uneven steps may show it: reports are worth an exchange in each. The same on every rank."""
+        return bool(self._x) and not self._right and len(self._x) < MOST
 
     def wants(self, sizes_W: Sizes | None) -> bool:
         """Whether the gradients of a batch of these sizes are worth a look."""
@@ -158,6 +170,7 @@ class LossKind:
         self._y.append(log_norm_W - log_norm_W.mean())
         power, error = self._growth()
         wrong = power - BORDERS[self.weigh] if self.weigh != "none" else BORDERS["none"] - power
+        self._right = error < CLEAR and wrong < -error
         if error < CLEAR and wrong > SURE * error:
             self._x = [x] * MOST  # full, so that the warning comes only once
             return SENTENCES[self.weigh]
@@ -224,8 +237,11 @@ def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
                 "batches. Use an optimiser that evaluates the loss once per step"
             )
         # A closure computes gradients within the step. To look at the parameters takes long, and nearly no step does.
-        if not _closure_in(arguments) and (models := known.unsummed()) and _steps(optimizer, models):
-            raise RuntimeError(STEP_ALONE)
+        if not _closure_in(arguments):
+            if (models := known.unsummed()) and _steps(optimizer, models):
+                raise RuntimeError(STEP_ALONE)
+            if (models := known.not_summed_for(optimizer)) and _steps(optimizer, models):
+                known.warn("by hand", BY_HAND)
         if known.audits(optimizer):
             for sentence in (
                 *of_the_process(known.models, known.weigh, known.counts_all),
@@ -243,13 +259,13 @@ def _steps(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) 
 
 
 def _beside(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> Iterator[str]:
-    """Yield a warning if the optimiser steps parameters of these models, and others beside them."""
+    """Yield a warning if the optimiser steps parameters of no model whose gradients are summed."""
     stepped = {id(one): one for one in _stepped(optimizer)}
     ours = {id(one) for model in models for one in model.parameters()}
     # DistributedDataParallel sums other models' gradients, of which another warning tells.
     summed = {id(one) for ddp in _living(DistributedDataParallel) for one in ddp.parameters()}
     beside = [one for number, one in stepped.items() if number not in ours and number not in summed]
-    if beside and not ours.isdisjoint(stepped):
+    if beside:
         yield BESIDE.format(names=f"{len(beside)} parameters (such as one of shape {list(beside[0].shape)})")
 
 

@@ -89,7 +89,6 @@ class Balance(Passes):
         self._used: Plan | None = None
         self._started = self._wall_seconds = math.nan
         self._out_of_memory = False
-        self._looked = False
         self._audited: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._planning = Planning(balancer, loader, exchange, workers, len(self._drivers))
         self._first_sizes = self.plan.sizes

@@ -5,7 +5,7 @@ A loss over all ranks, a queue of keys or a metric often gathers the rows of a b
 
 from __future__ import annotations
 
-from collections import Counter
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +14,17 @@ import torch.distributed as dist
 
 from paceline.coordinator.torch.protocol import Loader
 
-ENOUGH = 8
-"""Looks at gathered tensors of one kind, each a small exchange of its own: models that shard gather hundreds a step."""
+SHARDING = ("torch.distributed.", "deepspeed.", "megatron.")
+"""Where libraries gather shards of a model, hundreds a step, whose sizes do not follow the batch."""
+
+CALLS = ("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger", "torch.distributed.nn.", "paceline.")
+"""Modules that a call of the script goes through."""
 
 
 class EqualShapes:
     """Compares what ranks are about to gather, while a loop is under way whose batches differ in size.
+
+    Each look is a small exchange of its own. None may be left out, as a gathering that looks the same may be of rows.
 
     Parameters
     ----------
@@ -34,7 +39,6 @@ class EqualShapes:
     def __init__(self, loader: Loader, ranks: Sequence[int]) -> None:
         self.loader = loader
         self.ranks = frozenset(ranks)
-        self._looks: Counter[tuple[str, torch.dtype, int]] = Counter()
 
     def __call__(self, group: Any, rows: torch.Tensor) -> None:
         """Compare the lengths of tensors.
@@ -47,18 +51,28 @@ class EqualShapes:
         if not self.loader.looping:
             return
         sizes = self.loader.batch_sizes.tolist()
-        kind = (group.group_name, rows.dtype, rows.dim())  # only what is alike on all ranks
-        if len(set(sizes)) == 1 or self._looks[kind] >= ENOUGH:
+        if len(set(sizes)) == 1 or _shards():
             return
         if not self.ranks.issuperset(dist.get_process_group_ranks(group)):
             return
-        self._looks[kind] += 1
         own = torch.tensor([rows.numel()], device=rows.device)
         lengths = [torch.zeros_like(own) for _ in range(group.size())]
         group.allgather([lengths], [own]).wait()
         numbers = [int(length) for length in lengths]
         if len(set(numbers)) > 1:
             raise RuntimeError(
-                f"all_gather needs the same shape on every rank, but was given {numbers} numbers, by rank: balanced "
-                f"batches differ in size, here {sizes}. Gather with paceline.coordinator.torch.gather_rows(rows)"
+                f"all_gather needs the same shape on every rank, but was given {numbers} numbers, by rank, and gather "
+                f"does too: balanced batches differ in size, here {sizes}. Gather with "
+                "paceline.coordinator.torch.gather_rows(rows)"
             )
+
+
+def _shards() -> bool:
+    """Whether a library gathers shards of a model: the same on every rank, as all run the same code."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        module = str(frame.f_globals.get("__name__"))
+        if not module.startswith(CALLS):
+            return module.startswith(SHARDING)
+    return False

@@ -62,12 +62,14 @@ class Passes(ABC):
         self._foreign = False
         self._fresh = False
         self._looks = False
+        self._looked = False  # whether batches have become uneven
         self._scaled_before = 0  # by autograd's numbers, as those of passes
         self._weightings: list[Weighting] = []
         self._taken = self._computed = 0  # batches of the loop under way, and those that a model was given
         # The thread's own time: by the clock, what the network does for the gradients meanwhile would count as ours.
         self._spent = 0.0
         self._log_norm = math.nan
+        self._seen = 0
         self._warned: set[str] = set()
 
     @property
@@ -134,7 +136,9 @@ class Passes(ABC):
         turn = handed.given(seen, sight)
         if handed.fresh:
             self._fresh = True
-            self._looks = not (self._costs or self.adds_parts) and self._losses.wants(handed.sizes)
+            # Micro-batches of ranks that have different numbers of them are all of one size.
+            looks = not (self._costs or self.adds_parts or self._micro_batch)
+            self._looks = looks and self._losses.wants(handed.sizes)
             self._micro_batches += 1
             self._computed += 1
             counts = turn.total >= LEAST * self._loader.global_batch
@@ -212,6 +216,11 @@ class Passes(ABC):
         """Return the models whose gradients, if they have any, are those of this rank alone."""
         return [weighting.model for weighting in self._weightings if weighting.alone]
 
+    def not_summed_for(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Module]:
+        """Return the models whose gradients were not summed since an optimiser's last step; while sizes differ."""
+        found = [weighting.model for weighting in self._weightings if not weighting.summed_for(optimizer)]
+        return found if self._looked and self.weigh != "none" else []
+
     def work_of(self, turn: Turn) -> float:
         """Return what this rank's samples of a turn cost, in average samples."""
         coefficients = self._loader.coefficients
@@ -219,12 +228,15 @@ class Passes(ABC):
         return float(sum(part * each for part, each in zip(turn.features, coefficients.tolist(), strict=True)))
 
     def _look(self, gradient: torch.Tensor, turn: Turn) -> None:
-        """Note how large the gradients of the rank's rows are, all together."""
+        """Note how large the gradients of the rank's rows are, all together; of several micro-batches, the mean."""
         if self._wants_look() and gradient.dim() and gradient.shape[0] % turn.samples == 0:
-            self._log_norm = math.log(max(float(gradient.abs().mean()) * turn.samples, TINY))
+            newest = math.log(max(float(gradient.abs().mean()) * turn.samples, TINY))
+            self._seen = 0 if math.isnan(self._log_norm) else self._seen
+            self._seen += 1
+            self._log_norm = newest if self._seen == 1 else self._log_norm + (newest - self._log_norm) / self._seen
 
     def _wants_look(self) -> bool:
-        return self._fresh and self._looks and math.isnan(self._log_norm)
+        return self._fresh and self._looks
 
     def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> Any:
         """Stop the clock: this rank's last gradients are ready."""
@@ -232,7 +244,9 @@ class Passes(ABC):
             raise RuntimeError(audit.SUMMED_TOO_EARLY)
         began = time.thread_time()
         waiting = self._clock.ready()
-        if gradients is not None and self._wants_look():  # a model that returns its loss shows no rows
+        if (
+            gradients is not None and self._wants_look() and math.isnan(self._log_norm)
+        ):  # a model that returns its loss shows no rows
             self._log_norm = math.log(max(float(gradients.norm()), TINY))
         self._spent += time.thread_time() - began
         return waiting

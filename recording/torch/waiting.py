@@ -30,6 +30,7 @@ GATHERS = (
     ("torch._C._distributed_c10d", "ProcessGroup", "allgather"),
     ("torch._C._distributed_c10d", "ProcessGroup", "all_gather_single"),
     ("torch._C._distributed_c10d", "ProcessGroup", "_allgather_base"),  # its name in older versions
+    ("torch._C._distributed_c10d", "ProcessGroup", "gather"),
 )
 """Where tensors of all ranks are gathered, in the same form; if one is missing, it is not looked at."""
 

@@ -300,7 +300,7 @@ def told(shape):
         warnings.simplefilter("always")
         try:
             shape(job)
-        except (RuntimeError, ValueError, TypeError) as raised:
+        except (RuntimeError, ValueError, TypeError, AttributeError) as raised:
             error = f"{type(raised).__name__}: {raised}"
         finally:
             job.close()

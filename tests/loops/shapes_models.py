@@ -148,7 +148,7 @@ def steps_on_a_second_plain_loader_in_turns(job):
         optimizer.step()
 
 
-@warned("The optimiser also steps")
+@warned("belong to no attached model")
 def a_head_beside_the_model(job):
     model, loader = job.ddp(job.network()), job.loader()
     head = job.keep(torch.nn.Linear(3, 3).double())

@@ -102,7 +102,7 @@ def behind(tensors: Iterable[Any]) -> list[Pass]:
 
     Every way into the graph is followed up to the first pass it meets, and on from where that pass began.
     """
-    nodes = [edge[0] if isinstance(edge, tuple) else edge.grad_fn for edge in tensors]
+    nodes: list[Any] = [edge.grad_fn if isinstance(edge, torch.Tensor) else edge.node for edge in tensors]
     met: dict[Pass, None] = {}
     known: set[Any] = {None}
     while nodes:
@@ -143,15 +143,16 @@ def _backward(tensors: Any, *args: Any, **named: Any) -> None:
     """Compute gradients as torch does, and tell the owners of the passes behind them."""
     # A pass within another one recomputes activations: its gradients are the outer one's.
     if not _owners or torch._C._current_graph_task_id() != -1:
-        return _torch_backward(tensors, *args, **named)
-    roots = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
+        _torch_backward(tensors, *args, **named)
+        return
+    roots = (tensors,) if isinstance(tensors, torch.Tensor | torch.autograd.graph.GradientEdge) else tensors
     inputs = named.get("inputs", args[4] if len(args) > 4 else None)
     through: dict[Owner, list[Pass]] = {}
     for one in behind(roots):
         if (owner := one.owner()) is not None and owner in _owners:
             through.setdefault(owner, []).append(one)
     if inputs is not None:  # gradients of nothing else are kept, such as those of an adversarial example
-        wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+        wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(getattr(inputs, "values", lambda: inputs)())
         through = {owner: passes for owner, passes in through.items() if owner.takes(wanted)}
     for owner, passes in through.items():
         owner.backward_begins(passes)

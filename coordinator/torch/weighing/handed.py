@@ -9,6 +9,7 @@ choice, it is said.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Turn:
     part
         Its share of this global batch alone: those of all ranks sum to 1 where all went as planned.
     whole
-        The sum of the weights of all ranks.
+        The sum of the weights of all ranks; NaN where that is not known.
     features
         What the work of the rank's part is made of; empty where samples have no costs.
     last
@@ -98,7 +99,8 @@ class Batch:
         self.dealt, self.number = dealt, number
         self.own = dealt.own(rank)
         total = sum(dealt.sizes.tolist())  # plain numbers: a call of numpy costs more than the sum of a fleet
-        about = (dealt.part, dealt.whole, dealt.features, dealt.last)
+        whole = dealt.whole if dealt.rows < 0 else math.nan  # nobody knows the micro-batches of other ranks
+        about = (dealt.part, whole, dealt.features, dealt.last)
         self.turn = Turn(self.own, dealt.weight, total, True, *about)
         self.computed = self.recognised = False
         self.places = places_of(batch)
@@ -187,6 +189,7 @@ class Handed:
         self.rank, self.global_batch, self.counts, self.behind = rank, global_batch, counts, behind
         self._batches: list[Batch] = []
         self._current: Batch | None = None
+        self._lasting: set[tuple[int, int]] = set()
         self._added = self._newest = self.beside = 0
         self.fresh = self.guessed = self.disordered = False
 
@@ -258,17 +261,20 @@ class Handed:
         batch = next((one for one in reversed(self._batches) if one.turn is turn), None)
         if batch is None:
             return
-        places = places_of(things)
+        places = [place for place in places_of(things) if place[:2] not in self._lasting]
+        if places and not made:
+            first = places[0]
+            for other in self._batches:
+                if other is not batch and any(
+                    place[:2] == first[:2] and place[3]() is not None for place in other.firsts
+                ):
+                    # What comes with several batches, such as a table, says nothing of any.
+                    self._lasting.add(first[:2])
+                    other.firsts = [place for place in other.firsts if place[:2] != first[:2]]
+                    other.later = [place for place in other.later if place[:2] != first[:2]]
+                    return
+            batch.firsts.append(first)
         batch.later += places
-        if not places or made:
-            return
-        first = places[0][3]()
-        for other in self._batches:  # what comes with every batch, such as a table, says nothing of any
-            if other is not batch and any(place[3]() is first for place in other.firsts):
-                other.firsts = [place for place in other.firsts if place[3]() is not first]
-                other.later = [place for place in other.later if place[3]() is not first]
-                return
-        batch.firsts.append(places[0])
 
     def _recognised(self, tensors: Sequence[Shown], through: Sequence[Pass]) -> Batch | None:
         """Return the batch in whose memory inputs lie, or of which a model made them; None if it is not exactly one."""
@@ -301,9 +307,7 @@ class Handed:
         return best
 
     def _differ(self, one: Turn, other: Turn) -> bool:
-        if self.counts or not one.last or not other.last:
-            return one is not other
-        return (one.share, one.part, one.whole) != (other.share, other.part, other.whole)
+        return one is not other if self.counts else (one.share, one.part) != (other.share, other.part)
 
     def _take(self, new: Batch, *, recognised: bool) -> None:
         """Make a waiting batch the current one, and forget those before it: they were skipped, or are gone."""

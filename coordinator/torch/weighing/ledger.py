@@ -12,11 +12,18 @@ from typing import Any
 import torch
 
 from paceline.coordinator.torch.weighing.handed import Turn
-from paceline.coordinator.torch.weighing.hooks import ddp_of
 from paceline.coordinator.torch.weighing.listener import Listener
 
 Mark = tuple[int, int]
 """A gradient, and how often it was changed."""
+
+Kept = dict[torch.Tensor, torch.Tensor | None]
+
+TWO_BATCHES = (
+    "One backward pass covers batches of {samples} and of {others} samples on this rank. One weight cannot serve both: "
+    'the gradients are not those of equal batches. Call backward() for each, or use attach(..., weigh="loss") and '
+    "balance.scale() for the loss of the balanced batch."
+)
 
 
 class Ledger:
@@ -32,14 +39,17 @@ class Ledger:
 
     def __init__(self, model: torch.nn.Module, listener: Listener) -> None:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._ddp = ddp_of(model)
         self._listener = listener
         self._weighs = listener.weigh in ("gradients", "sum")
         self._turns: list[Turn] = []
+        self._counted: list[Turn] = []
+        self._newest: list[Turn] = []
         self._scale = 0.0
         self._unsummed = self._summed_now = False
         self._there: dict[torch.Tensor, Mark] = {}
-        self._aside: dict[torch.Tensor, torch.Tensor | None] | None = None
+        self._total: torch.Tensor | None = None
+        self._before: Kept | None = None
+        self._done: Kept | None = None
 
     @property
     def turn(self) -> Turn | None:
@@ -71,39 +81,63 @@ class Ledger:
         """
         turn = self._one_of(turns)
         self._summed_now = False
+        if self._unsummed and (self._listener.adds_parts or self._done):
+            self._drop_what_is_gone()
+        if not self._unsummed and self._weighs and (self._listener.adds_parts or turn.whole != 1):
+            self._put_aside()
         self._enter(turn)
-        if self._weighs:
-            self._weigh(turn)
+        if self._weighs and self._unsummed and turn.share and self._scale not in (0.0, turn.share):
+            self._multiply(self._scale / turn.share)
+        if turn.share or not self._unsummed:  # else its gradients are 0, and those before keep their weight
+            self._scale = turn.share
         if not turn.share and self._listener.weigh != "none":
             # The mean over no terms is 0 / 0, which no factor takes back: only what was there before is kept.
-            self._aside = {one: None if one.grad is None else one.grad.clone() for one in self._parameters}
+            self._before = {one: None if one.grad is None else one.grad.clone() for one in self._parameters}
         self._unsummed = True
         return self._scale
 
-    def ends(self) -> None:
-        """Note that the backward pass is over."""
-        if not self._summed_now and self._aside is not None:
-            for parameter, kept in self._aside.items():
+    def ends(self, total: torch.Tensor | None = None) -> None:
+        """Note that the backward pass is over; ``total`` is the sum of all ranks' parts, if parts were summed."""
+        if not self._summed_now and self._before is not None:
+            for parameter, kept in self._before.items():
                 if kept is None or parameter.grad is None:
                     parameter.grad = None
                 else:
                     parameter.grad.copy_(kept)
-        self._aside = None
-        if self._unsummed and self._listener.adds_parts:
+        self._before = None
+        if self._summed_now and (self._done or self._listener.adds_parts):
+            self._add_done(total)
+        if self._unsummed and (self._listener.adds_parts or self._done):
             self._there = {one: _mark(one.grad) for one in self._parameters if one.grad is not None}
+
+    def _add_done(self, total: torch.Tensor | None) -> None:
+        """Add what had been summed before; where terms are counted, every term of both counts the same."""
+        counts = self._listener.adds_parts and total is not None
+        before, self._total = self._total, total.clone() if counts and total is not None else None
+        old: torch.Tensor | float = 1.0
+        new: torch.Tensor | float = 1.0
+        if self._done and counts and before is not None and self._total is not None:
+            again = any(one is turn for one in self._counted for turn in self._newest)
+            together = before if again else before + self._total
+            old, new, self._total = before / together, self._total / together, together
+        self._counted += self._newest
+        for parameter, kept in (self._done or {}).items():
+            if kept is not None:
+                parameter.grad = kept * old if parameter.grad is None else parameter.grad.mul_(new).add_(kept * old)
+        self._done = None
 
     def put_back(self, bucket: Any) -> None:
         """Let a bucket hold what was there before a backward pass without any loss term."""
-        if self._aside is None:
+        if self._before is None:
             return
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            kept = self._aside.get(parameter)
+            kept = self._before.get(parameter)
             gradient.zero_() if kept is None else gradient.copy_(kept)
 
     def summed(self) -> None:
         """Note that all gradients are on their way to be summed."""
         self._unsummed, self._summed_now = False, True
-        self._turns.clear()
+        self._newest, self._turns = self._turns, []
 
     def _one_of(self, turns: list[Turn]) -> Turn:
         """Return the turn that stands for all batches behind a backward pass."""
@@ -115,49 +149,37 @@ class Ledger:
             )
         for other in others:
             if self._weighs and other.share != turn.share:
-                self._listener.warn(
-                    "backward",
-                    f"One backward pass covers batches of {turn.samples} and of {other.samples} samples on this "
-                    "rank. One weight cannot serve both: the gradients are not those of equal batches. Call backward() "
-                    'for each, or use attach(..., weigh="loss") and balance.scale() for the loss of the balanced batch.',
-                )
+                self._listener.warn("backward", TWO_BATCHES.format(samples=turn.samples, others=other.samples))
         return turn
 
-    def _weigh(self, turn: Turn) -> None:
-        """Let one weight be right for what waits and what comes."""
-        if not self._unsummed:
-            self._scale = turn.share
-            if not turn.whole and self._ddp is not None:
-                # Of a micro-batch without any loss term nothing is added, but gradients summed before are to stay.
-                group: Any = self._ddp.process_group
-                self._scale = 1 / group.size()
-            if turn.whole not in (0.0, 1.0):
-                self._multiply(1 / turn.whole)  # those summed before are summed once more
-        elif turn.share:  # else its gradients are 0, and those before keep their weight
-            if self._scale and self._scale != turn.share:
-                self._multiply(self._scale / turn.share)
-            self._scale = turn.share
+    def _put_aside(self) -> None:
+        """Put aside gradients that were summed already, so that they are not weighed once more; ``ends`` adds them."""
+        if not self._any():
+            self._counted.clear()
+            return
+        self._done = {one: None if one.grad is None else one.grad.clone() for one in self._parameters}  # not buckets
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _enter(self, turn: Turn) -> None:
         """Count a batch once, however many backward passes go through it."""
         if not self._listener.adds_parts:
             self._turns[:] = [turn]
             return
-        if self._unsummed:
-            self._drop_what_is_gone()
-        # The mean of what is the same on all ranks is itself.
-        elif (self._listener.micro_batches != 1 or self._listener.weigh == "sum") and self._any():
-            raise RuntimeError(
-                "gradients that were summed over the ranks already are there when a further backward pass begins, "
-                "so that terms would not count alike: put all micro-batches of a step but the last into "
-                "`with model.no_sync():`, and call zero_grad() after the step"
-            )
         if not any(one is turn for one in self._turns):
             self._turns.append(turn)
-        if len(self._turns) > self._listener.micro_batches:
+        again = [any(one is done for done in self._counted) for one in self._turns]
+        if any(again) and not all(again):
             raise RuntimeError(
-                f"{len(self._turns)} micro-batches were summed before a step, more than accumulate="
-                f"{self._listener.micro_batches:g} says: give accumulate=, by which the loop divides its losses"
+                "gradients of a batch that were summed over the ranks already come once more together with another "
+                "batch's, so that terms would not count alike: put all backward passes of a step but the last into "
+                "`with model.no_sync():`"
+            )
+        if (count := len(self._turns) + len(self._counted) * (not any(again))) > self._listener.micro_batches:
+            raise RuntimeError(
+                f"{count} micro-batches were summed before a step, more than accumulate="
+                f"{self._listener.micro_batches:g} says: give accumulate=, by which the loop divides its losses, and "
+                "call zero_grad() after every step"
             )
 
     def _drop_what_is_gone(self) -> None:
@@ -165,8 +187,9 @@ class Ledger:
         there = [(one.grad, mark) for one, mark in self._there.items() if one.grad is not None]
         # Gradients that were set to 0, or clipped, have changed.
         if not any(_mark(gradient) == mark or bool(gradient.any()) for gradient, mark in there):
-            self._unsummed = False
+            self._unsummed, self._done = False, None
             self._turns.clear()
+            self._counted.clear()
         elif len(there) < len(self._there):
             raise RuntimeError(
                 "some of the gradients that wait to be summed were dropped, and others not, so that the terms of their "

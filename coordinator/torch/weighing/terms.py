@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from paceline.coordinator.torch.audit import GUESSED
+from paceline.coordinator.torch.audit import BESIDE_A_BATCH, GUESSED, refuse_for
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.torch.weighing.graph import Pass, behind
@@ -63,11 +65,15 @@ class Terms:
         self._count = count
         self._said: float | None = None
         self._warned: set[str] = set()
+        self._audited: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         group = ddp.process_group
         assert isinstance(group, dist.ProcessGroup), "a wrapped model has one"
         self._exchange = Exchange(group)
         self._handed = Handed(self._exchange.rank, 1, counts=True, behind=behind)
         self._weighting = Weighting(model, self, self._exchange)
+        refusal = register_optimizer_step_pre_hook(refuse_for(weakref.ref(self)))
+        self._end = weakref.finalize(self, refusal.remove)
+        self._end.atexit = False
 
     def items(self, terms: float) -> None:
         """Say how many terms the loss of the next forward pass has, on this rank; 0 where all are ignored.
@@ -105,8 +111,35 @@ class Terms:
 
     def close(self) -> None:
         """Take the weights off: gradients are averaged plainly from now on."""
+        self._end()
         self._weighting.close()
         self._exchange.close()
+
+    # -- what is asked before an optimiser steps -----------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether the weights were taken off."""
+        return not self._end.alive
+
+    @property
+    def models(self) -> tuple[torch.nn.Module, ...]:
+        """The models whose gradients are weighed."""
+        return (self._weighting.model,)
+
+    def unsummed(self) -> list[torch.nn.Module]:
+        """Return the models whose gradients, if they have any, are those of this rank alone."""
+        return [self._weighting.model] if self._weighting.alone else []
+
+    def not_summed_for(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Module]:
+        """Return the models whose gradients were not summed since an optimiser's last step."""
+        return [] if self._weighting.summed_for(optimizer) else [self._weighting.model]
+
+    def audits(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it is time to look at what an optimiser steps: once."""
+        new = optimizer not in self._audited
+        self._audited.add(optimizer)
+        return new
 
     # -- what the hooks of the model report --------------------------------------------------------------------------
 
@@ -123,6 +156,8 @@ class Terms:
         turn = handed.given(one.seen, sight)
         if handed.guessed or (not turn.known and handed.in_flight):
             one.doubt = [("order", GUESSED.format(which="next" if handed.fresh else "last"))]
+        elif handed.beside:
+            one.doubt = [("beside", BESIDE_A_BATCH.format(rows=handed.beside))]
         return turn if turn.known else handed.turn
 
     def trained(self, passes: Sequence[Pass]) -> None:

@@ -8,6 +8,7 @@ ranks sum to one by the plan. Otherwise they are summed beside the gradients and
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from paceline.coordinator.torch.weighing.hooks import (
 )
 from paceline.coordinator.torch.weighing.ledger import Ledger
 from paceline.coordinator.torch.weighing.listener import Listener
+from paceline.coordinator.torch.weighing.refusal import cause_of, leave
 from paceline.coordinator.torch.weighing.sight import Sight
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.waiting import unheard
@@ -68,6 +70,7 @@ class Weighting:
         self._average = average
         self.in_backward = False
         self.sums = 0
+        self._summed_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._sight = Sight()
         self._depth = 0
         self._pass: Pass | None = None
@@ -75,6 +78,7 @@ class Weighting:
         self._ddp = ddp_of(model)
         self._ledger = Ledger(model, listener)
         self._refused: RuntimeError | None = None
+        self._spoilt, self._begun = False, 0
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
         self._weighs = listener.weigh in ("gradients", "sum")
@@ -102,6 +106,12 @@ class Weighting:
     def alone(self) -> bool:
         """Whether a step taken now would use gradients of this rank alone."""
         return self._ddp is not None and (self.in_backward or self._ledger.waits)
+
+    def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether gradients were summed since an optimiser's last step; this is its next."""
+        before = self._summed_for.get(optimizer, 0)
+        self._summed_for[optimizer] = self.sums
+        return self._ddp is None or self.sums > before
 
     # -- forward -----------------------------------------------------------------------------------------------------
 
@@ -160,14 +170,14 @@ class Weighting:
         """Settle the weight of the gradients that are about to be computed."""
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             return  # frozen, as a critic while its generator trains
-        self.in_backward = True
+        self.in_backward, self._begun = True, self.sums
         try:
             self._begin(passes)
         except RuntimeError as error:
+            self._refuse(error)
             if self._ddp is None or not self._ddp.require_backward_grad_sync:
-                self.in_backward = False
+                self.in_backward, self._refused = False, None
                 raise
-            self._refused = error  # the others wait for these gradients: all are told when they are summed
 
     def _begin(self, passes: list[Pass]) -> None:
         for one in passes:
@@ -175,13 +185,25 @@ class Weighting:
         self.listener.trained(passes)
         self._scale = self._ledger.begins([turn for one in passes if (turn := one.turn) is not None])
 
+    def _refuse(self, error: RuntimeError) -> None:
+        """Refuse a step on all ranks: they wait for these gradients, and find out when those are summed."""
+        self._refused = self._refused or error
+        leave(self._key, str(error))
+
+    @property
+    def _key(self) -> str:
+        return f"{self.exchange.group.group_name}/{self._begun}"
+
     def backward_ended(self) -> None:
         """Note that they are computed, and summed or not."""
         self.in_backward = False
-        self._ledger.ends()
+        self._ledger.ends(self._share)
         if self._ddp is None:
             self.listener.backward_ended()
         error, self._refused = self._refused, None
+        if error is None and self._spoilt and (cause := cause_of(self._key)):
+            error = RuntimeError(f"another rank refused this step: {cause}")
+        self._spoilt = False
         if error is not None:
             raise error
 
@@ -205,10 +227,12 @@ class Weighting:
             try:
                 waiting = self.listener.ready(gradients, self._ledger.turn)
             except RuntimeError as error:
-                self._refused = self._refused or error
+                self._refuse(error)
         self._ledger.put_back(bucket)
         if self._weighs:
             self._sum_shares(gradients, group)
+        if self._refused is not None:
+            gradients.fill_(math.nan)
         future = self._summing(bucket, gradients, group)
         share, sharing = self._share, self._sharing
         if last:
@@ -223,7 +247,10 @@ class Weighting:
                 if sharing is not None:
                     _divide(total, share, sharing)
             except RuntimeError as error:
-                raise self.exchange.lost(error) from error
+                lost = self.exchange.lost(error)
+                raise type(lost)(f"{lost} {cause_of(self._key)}".strip()) from error
+            if last and not total.is_cuda and not total.is_sparse:  # a device would be waited for
+                self._spoilt = bool(total[:1].isnan().any())
             if waiting is not None:
                 self.listener.summed(waiting)
             return total

@@ -1,0 +1,181 @@
+"""Loops composed at random, trained on balanced batches and alone: benchmarks/loops.md says what became of them.
+
+    nice .venv/bin/python benchmarks/loops.py --ranks 2 --loops 3000 --out runs/loops.jsonl
+    .venv/bin/python benchmarks/loops.py --page runs/loops.jsonl
+
+Many loops run in one start of the ranks. One that hangs or ends a process is noted, and the next begins with new ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests" / "loops"))
+
+TOLERANCE = 1e-9
+SECONDS = 25
+"""After which a collective that waits for a rank ends with an error."""
+
+
+def ranks(out: Path, first: int, last: int, rate: float) -> None:
+    """Run loops of these seeds, one after the other, on every rank; the first writes what became of each."""
+    import faulthandler
+    import gc
+
+    import torch
+    import torch.distributed as dist
+    from composed import composition
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
+    for seed in range(first, last):
+        faulthandler.dump_traceback_later(6 * SECONDS, exit=True)
+        parts = composition(seed, rate)
+        found = verdict_of(parts)
+        if seed == first:
+            gc.collect()
+            gc.freeze()  # to look through what imports left again and again takes half of all the time
+        if found["verdict"] == "SILENT":
+            found["smallest"] = shrunk(parts)
+        if dist.get_rank() == 0:
+            with out.open("a") as file:
+                file.write(json.dumps({"seed": seed, "ranks": dist.get_world_size(), **found, "parts": parts}) + "\n")
+        if found["verdict"] == "hang":
+            os._exit(3)  # the groups are out of step
+    dist.barrier()
+    os._exit(0)  # hundreds of groups lie about: their threads may end the process as the interpreter closes
+
+
+def verdict_of(parts: dict[str, object]) -> dict[str, object]:
+    """Return what becomes of a loop of these parts, the same on every rank."""
+    import gc
+
+    import torch.distributed as dist
+    from composed import run_composed
+    from run import deviation
+    from verdicts import Shape
+
+    gc.collect()  # models of the loop before
+    shape = Shape(run_composed(parts), "exact")
+    from job import told
+
+    job, warned, error = told(shape.run)
+    said_R: list[dict[str, object] | None] = [None] * dist.get_world_size()
+    facts = {
+        "error": error,
+        "warned": warned,
+        "loops": [loader.loops for loader in job.loaders],
+        "parameters": job.parameters(),
+    }
+    try:
+        dist.all_gather_object(said_R, facts)
+    except RuntimeError:
+        return {"verdict": "hang", "errors": [error]}
+    errors = [said["error"] for said in said_R]
+    outcome: list[object] = [None]
+    if dist.get_rank() == 0:
+        outcome[0] = judged(errors, said_R, shape, job, deviation)
+    dist.broadcast_object_list(outcome)
+    return outcome[0]
+
+
+def judged(errors, said_R, shape, job, deviation):
+    """Return the verdict on what the ranks said."""
+    sentences = sorted({sentence for said in said_R for sentence in said["warned"]})
+    if any("lost contact" in error or "Connection closed" in error or "imed out" in error for error in errors):
+        return {"verdict": "hang", "errors": errors}
+    if all(errors):
+        return {"verdict": "refused", "errors": errors}
+    if any(errors):
+        return {"verdict": "refused on one rank", "errors": errors}
+    drawn = [[said["loops"][number] for said in said_R] for number in range(len(job.loaders))]
+    lengths = [len(loader) for loader in job.loaders]
+    found = deviation(shape, drawn, lengths, said_R)
+    off = found["deviation"]
+    if off is None:
+        return {"verdict": "not comparable", "errors": [found["alone"]]}
+    verdict = "exact" if off < TOLERANCE else "warned" if sentences else "SILENT"
+    return {"verdict": verdict, "deviation": off, "warned": sentences}
+
+
+def shrunk(parts):
+    """Return the smallest loop that is silently different: parts are made plain one by one."""
+    from composed import PLAIN, differs
+
+    for name in list(differs(parts)):
+        fewer = {**parts, name: PLAIN[name]}
+        if verdict_of(fewer)["verdict"] == "SILENT":
+            parts = fewer
+    return differs(parts)
+
+
+def start(world_size: int, out: Path, first: int, last: int, rate: float) -> int:
+    """Start the ranks; return their exit status."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+    return subprocess.run(
+        [*command, __file__, "--inside", str(out), str(first), str(last), str(rate)],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    ).returncode
+
+
+def search(world_size: int, loops: int, seed: int, chunk: int, rate: float, out: Path) -> None:
+    """Run loops in chunks, each in one start of the ranks, until so many are written."""
+    first, last = seed, seed + loops
+    while first < last:
+        end = min(first + chunk, last)
+        start(world_size, out, first, end, rate)
+        done = [json.loads(line)["seed"] for line in out.read_text().splitlines()] if out.exists() else []
+        reached = max([one for one in done if seed <= one < last], default=first - 1) + 1
+        if reached < end and (not done or reached == first or done[-1] != reached - 1 or not _hung(out)):
+            with out.open("a") as file:  # it ended a process
+                file.write(json.dumps({"seed": reached, "ranks": world_size, "verdict": "crash or hang"}) + "\n")
+            reached += 1
+        first = reached
+        print(
+            time.strftime("%H:%M:%S"),
+            reached - seed,
+            dict(Counter(found["verdict"] for found in read(out))),
+            flush=True,
+        )
+
+
+def _hung(out: Path) -> bool:
+    return bool(json.loads(out.read_text().splitlines()[-1])["verdict"] == "hang")
+
+
+def read(out: Path) -> list[dict[str, object]]:
+    """Return what was found."""
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def main() -> None:
+    """Search, or write the page."""
+    if sys.argv[1:2] == ["--inside"]:
+        out, first, last, rate = sys.argv[2:]
+        ranks(Path(out), int(first), int(last), float(rate))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--loops", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--chunk", type=int, default=100)
+    parser.add_argument("--rate", type=float, default=0.2)
+    parser.add_argument("--out", type=Path, default=Path("loops.jsonl"))
+    arguments = parser.parse_args()
+    search(arguments.ranks, arguments.loops, arguments.seed, arguments.chunk, arguments.rate, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
