@@ -1,4 +1,4 @@
-"""Communication hooks of the script get weighted gradients: steps stay those of one process on the union of the batches."""
+"""Communication hooks of the script get weighted gradients: steps stay those of one process on the union of batches."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def steps(model, batches):
 
 
 def distances(rank, names):
-    """How far each hook's parameters end from one process's, relative to how far training moved them, and how uneven."""
+    """How far each hook's parameters end from one process's, relative to how far they moved; and how many uneven steps."""
     found = {}
     for name in names:
         net = network()

@@ -13,7 +13,7 @@ from paceline.coordinator.torch.loading.loader import BalancedLoader  # noqa: E4
 from paceline.coordinator.torch.reporting.exchange import LostRankError  # noqa: E402
 from paceline.coordinator.torch.streaming.loader import StreamLoader  # noqa: E402
 from paceline.coordinator.torch.weighing.listener import BalanceWarning  # noqa: E402
-from paceline.coordinator.torch.weighing.terms import Terms  # noqa: E402
+from paceline.coordinator.torch.weighing.terms import Terms, weigh_terms  # noqa: E402
 
 __all__ = [
     "Balance",
@@ -26,4 +26,5 @@ __all__ = [
     "Terms",
     "attach",
     "gather_rows",
+    "weigh_terms",
 ]

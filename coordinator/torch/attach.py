@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, overload
+from typing import Any
 from weakref import WeakKeyDictionary, WeakMethod, ref
 
 import torch
@@ -24,7 +24,7 @@ from paceline.coordinator.torch.reporting.likeness import different
 from paceline.coordinator.torch.sampled import drivers_for
 from paceline.coordinator.torch.weighing.hooks import CommHook, averaging, ddp_of
 from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
-from paceline.coordinator.torch.weighing.terms import Items, Terms, terms_of
+from paceline.coordinator.torch.weighing.terms import Items
 from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import Allowance
@@ -38,7 +38,6 @@ _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
 """The balance of each loader, shared by all models that train on it. Weak, because the models' hooks keep it alive."""
 
 
-@overload
 def attach(
     model: torch.nn.Module,
     loader: Loader,
@@ -52,35 +51,7 @@ def attach(
     drivers: Sequence[Driver] | None = None,
     hook: Callable[..., Any] | None = None,
     hook_state: object = None,
-) -> Balance: ...
-
-
-@overload
-def attach(
-    model: torch.nn.Module,
-    loader: Iterable[Any] | None,
-    *,
-    items: Items | Literal["said"],
-    weigh: Weigh = "gradients",
-    accumulate: int = 1,
-) -> Terms: ...
-
-
-def attach(
-    model: torch.nn.Module,
-    loader: Any,
-    *,
-    predictor: Predictor | None = None,
-    policy: Policy | None = None,
-    weigh: Weigh = "gradients",
-    items: Items | Literal["said"] | None = None,
-    accumulate: int = 1,
-    timeout: float | None = None,
-    workers: Sequence[str] | None = None,
-    drivers: Sequence[Driver] | None = None,
-    hook: Callable[..., Any] | None = None,
-    hook_state: object = None,
-) -> Any:
+) -> Balance:
     """Let every rank's batch size follow its speed, so that no rank waits for another.
 
     Every rank of the job calls it once, after wrapping the model and before the first batch. From then on each rank's
@@ -94,8 +65,8 @@ def attach(
         The model, in ``DistributedDataParallel``; with ``weigh="loss"`` it may also be sharded by ``fully_shard``, or
         not wrapped at all.
     loader
-        A :class:`BalancedLoader` or a :class:`StreamLoader`. With ``items`` it may be a loader of your own, such as a
-        ``DataLoader`` with a ``batch_sampler``, or None: its batches stay as they are, and only gradients are weighed.
+        A :class:`BalancedLoader` or a :class:`StreamLoader`. For a loader of your own, whose batches stay as they are,
+        there is :func:`weigh_terms`.
     predictor
         Forecasts the ranks' speeds, fitted if it needs fitting; ``Auto()`` by default.
     policy
@@ -112,10 +83,7 @@ def attach(
     items
         A function of a batch that returns how many terms its loss has, where the loader cannot know: labels that are
         masked at random, say. The terms of a step's micro-batches are summed over the ranks beside the gradients, and
-        every term counts the same. ``"said"``, with a loader of your own: the loop calls ``items(n)`` of what is
-        returned before every forward pass.
-    accumulate
-        With a loader of your own: by how many micro-batches the loop divides its losses.
+        every term counts the same.
     timeout
         Seconds after which a rank that does not answer counts as lost, which ends every rank with an error. It also
         applies to the model's process group. None keeps that group's timeout: by default 30 minutes with gloo, 10 with
@@ -127,15 +95,14 @@ def attach(
         :func:`paceline.recording.drivers.linux.default_drivers` offers under the predictor's names. A driver that
         nothing samples is NaN.
     hook, hook_state
-        A communication hook of your own, which averages gradients over the ranks, and its state: what
-        ``model.register_comm_hook(hook_state, hook)`` would take, such as ``fp16_compress_hook``, ``bf16_compress_hook``
-        or ``powerSGD_hook``. It gets the gradients weighted; a further model of the same loader may have another.
+        A communication hook of your own, which averages gradients over the ranks, and its state, as in
+        ``model.register_comm_hook(hook_state, hook)``: ``fp16_compress_hook``, ``bf16_compress_hook``,
+        ``powerSGD_hook``. It gets the gradients weighted; a further model of the same loader may have another.
 
     Returns
     -------
-    Balance or Terms
-        A handle to watch the job and save its state; you may ignore it. With a loader of your own :class:`Terms`: loop
-        over it in place of the loader.
+    Balance
+        A handle to watch the job and save its state; you may ignore it.
 
     Raises
     ------
@@ -161,14 +128,10 @@ def attach(
     Equal batches: 3 of 5 warm-up iterations done.
     >>> dist.destroy_process_group()
     """
-    if items is not None and not hasattr(loader, "position"):
-        others = (predictor, policy, timeout, workers, drivers, hook)
-        return terms_of(model, loader, None if items == "said" else items, weigh, accumulate, others)
     _require_loader(loader)
-    balanced: Loader = loader
     _require_weigh(model, weigh)
-    _require_items(balanced, items, weigh, accumulate)
-    if balanced.micro_batch and ddp_of(model) is None:
+    _require_items(loader, items, weigh)
+    if loader.micro_batch and ddp_of(model) is None:
         raise TypeError(
             f"micro_batch= needs DistributedDataParallel, got {type(model).__name__}: layers that gather their "
             "parameters (FSDP, HSDP) make every rank wait in every forward pass, so all need as many micro-batches"
@@ -177,42 +140,42 @@ def attach(
     average = None if hook is None else averaging(hook, hook_state)
     if average is not None and ddp_of(model) is None:
         raise TypeError(f"hook= needs DistributedDataParallel, got {type(model).__name__}, which has no such hooks")
-    if balanced in _balances and (known := _balances[balanced]()) is not None and not known.closed:
+    if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         return _joined(known, model, (predictor, policy, timeout, workers, drivers), weigh, average)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = Auto() if predictor is None else predictor
     if isinstance(predictor, type) or not hasattr(predictor, "predict"):  # one's own may have no more than a job calls
         require_predictor(predictor)
-    policy = _policy_for(model, balanced, policy)
+    policy = _policy_for(model, loader, policy)
     if not isinstance(policy.lower, Mapping):
-        balanced.least_samples = max(int(policy.lower), 1)
+        loader.least_samples = max(int(policy.lower), 1)
     sampled = drivers_for(predictor, drivers)
     ddp = ddp_of(model)
     group: dist.ProcessGroup = dist.group.WORLD if ddp is None else ddp.process_group  # type: ignore[assignment]
     exchange = Exchange(group, timeout)
     way = weigh if items is None else f"{weigh}, by terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
-    names = agree(exchange, balanced, facts_of(balanced, predictor, policy, way, timeout), workers)
+    names = agree(exchange, loader, facts_of(loader, predictor, policy, way, timeout), workers)
     _say_unknown_bounds(policy, names)
-    warning = different(exchange, getattr(balanced, "dataset", None))
+    warning = different(exchange, getattr(loader, "dataset", None))
     marks = marks_of(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
     allowance = Allowance() if isinstance(marks, CPUMarks) else None
     clock = Clock(marks, allowance, torch.get_num_threads())
     # A CUDA clock reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(
-        predictor, workers=names, global_batch=balanced.global_batch, policy=policy, horizon=1 + clock.delay
+        predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
     )
     how: dict[str, Any] = {"weigh": weigh, "count": items}
-    balance = Balance(balancer, balanced, exchange, clock, workers=names, drivers=sampled, **how)
+    balance = Balance(balancer, loader, exchange, clock, workers=names, drivers=sampled, **how)
     balance.add(model, average)
     if warning:
         balance.warn("data", warning)
     if timeout is not None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
-    _listen(balanced, balance)
-    _balances[balanced] = ref(balance)
+    _listen(loader, balance)
+    _balances[loader] = ref(balance)
     return balance
 
 
@@ -301,8 +264,8 @@ def _require_loader(loader: object) -> None:
     if isinstance(loader, torch.utils.data.DataLoader):
         raise TypeError(
             "loader must be a BalancedLoader, got a DataLoader, whose batches are fixed, by its batch_sampler too: "
-            "replace it and its sampler with BalancedLoader(dataset, global_batch=...); or keep it, and give items= to "
-            "weigh by loss terms alone"
+            "replace it and its sampler with BalancedLoader(dataset, global_batch=...); or keep it, and "
+            "weigh by loss terms alone with weigh_terms(model, loader, items)"
         )
     missing = [name for name in ("global_batch", "shares", "settings", "position") if not hasattr(loader, name)]
     if missing:
@@ -319,10 +282,8 @@ def _require_weigh(model: torch.nn.Module, weigh: str) -> None:
         )
 
 
-def _require_items(loader: Loader, items: object, weigh: str, accumulate: int) -> None:
+def _require_items(loader: Loader, items: object, weigh: str) -> None:
     """Refuse what does not go with a function that counts loss terms, or needs one."""
-    if accumulate != 1:
-        raise ValueError("accumulate of attach() is about a loader of your own: give it to the BalancedLoader")
     if items is None:
         if weigh == "sum":
             raise ValueError('weigh="sum" needs items=, a function that counts the terms of a batch\'s loss')

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, Costs, StreamLoader, attach
+from paceline.coordinator.torch import BalancedLoader, Costs, StreamLoader, attach, weigh_terms
 from paceline.predictors import Forecast
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
@@ -242,7 +242,7 @@ class Job:
         if self.alone:
             loader.items = lambda terms: None
             return loader
-        weights = attach(model, loader, **options)
+        weights = weigh_terms(model, loader, **options)
         self.balances.append(weights)
         return weights
 

@@ -40,7 +40,7 @@ def a_loader_of_ones_own_and_a_loss_that_is_a_sum(job):
 def a_loader_of_ones_own_whose_terms_the_loop_says(job):
     data = Sequences()
     model, loader = job.ddp(job.network()), job.own_loader(data)
-    weights, optimizer = job.terms(model, loader, items="said"), job.sgd(model)
+    weights, optimizer = job.terms(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, labels, _ in loader:
             optimizer.zero_grad()
@@ -103,7 +103,7 @@ def a_loader_of_ones_own_that_is_read_ahead(job):
 @refused("how many terms has the loss of this batch?")
 def a_loader_of_ones_own_whose_terms_nobody_says(job):
     model, loader = job.ddp(job.network()), job.own_loader(Sequences())
-    job.terms(model, loader, items="said")
+    job.terms(model, loader)
     for inputs, _, _ in loader:
         model(inputs).sum().backward()
 

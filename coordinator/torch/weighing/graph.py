@@ -164,4 +164,4 @@ def _backward(tensors: Any, *args: Any, **named: Any) -> None:
         raise
     for owner in through:
         owner.backward_ended()
-    return None
+    return

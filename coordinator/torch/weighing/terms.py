@@ -6,7 +6,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ Items = Callable[[Any], Any]
 
 
 class Terms:
-    """Weighs each rank's gradients by its share of the loss terms of a step. :func:`attach` makes it.
+    """Weighs each rank's gradients by its share of the loss terms of a step. :func:`weigh_terms` makes it.
 
     Loop over it in place of the loader, or say :meth:`items` before every forward pass.
 
@@ -215,28 +215,55 @@ def checked_terms(counted: Any) -> float:
     return terms
 
 
-def terms_of(
-    model: torch.nn.Module, loader: Any, count: Items | None, weigh: Weigh, accumulate: int, others: Sequence[object]
+def weigh_terms(
+    model: torch.nn.Module,
+    loader: Iterable[Any] | None = None,
+    items: Items | None = None,
+    *,
+    weigh: Literal["gradients", "sum"] = "gradients",
+    accumulate: int = 1,
 ) -> Terms:
-    """Return the weights of a loop with a loader of its own, or say why they cannot be had.
+    """Weigh every rank's gradients by its share of the loss terms of a step; batches stay as your loader makes them.
+
+    Parameters
+    ----------
+    model
+        The model, in ``DistributedDataParallel``.
+    loader
+        What the loop takes batches from, such as a ``DataLoader`` with a ``batch_sampler``; None where the loop
+        says the terms of every batch itself.
+    items
+        A function of a batch that returns how many terms its loss has; None likewise.
+    weigh
+        ``"gradients"`` for a loss that is a mean over the batch's terms, ``"sum"`` for one that is their sum.
+    accumulate
+        By how many micro-batches the loop divides its losses.
+
+    Returns
+    -------
+    Terms
+        Loop over it in place of the loader, or call its ``items(n)`` before every forward pass.
 
     Raises
     ------
     TypeError, ValueError
-        If the model is not in ``DistributedDataParallel``, or an option is about balancing.
+        If the model is not in ``DistributedDataParallel``, the loader is a balanced one, or an option is out of range.
+
+    Examples
+    --------
+    >>> batches = weigh_terms(model, dataloader, lambda batch: (batch["labels"] != -100).sum())  # doctest: +SKIP
     """
     if ddp_of(model) is None:
         raise TypeError(
-            f"items= with a loader of your own needs DistributedDataParallel, got {type(model).__name__}: its hook "
-            "sums the terms of all ranks beside the gradients"
+            f"weigh_terms needs DistributedDataParallel, got {type(model).__name__}: its hook sums the "
+            "terms of all ranks beside the gradients"
+        )
+    if hasattr(loader, "position"):
+        raise TypeError(
+            "weigh_terms is for a loader of your own: a BalancedLoader goes to attach(model, loader, items=)"
         )
     if weigh not in ("gradients", "sum"):
         raise ValueError(f'weigh must be "gradients" (a mean) or "sum" with a loader of your own, got {weigh!r}')
-    if any(option is not None for option in others):
-        raise ValueError(
-            "predictor, policy, workers, drivers, every and timeout are about balancing, and the batches of a loader "
-            "of your own stay as they are: leave them out, or take a BalancedLoader"
-        )
     if accumulate < 1:
         raise ValueError(f"accumulate must be at least 1 micro-batch, got {accumulate}")
-    return Terms(model, loader, count, weigh=weigh, accumulate=accumulate)
+    return Terms(model, loader, items, weigh=weigh, accumulate=accumulate)

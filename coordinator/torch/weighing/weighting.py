@@ -266,10 +266,12 @@ class Weighting:
         """Start to sum a bucket by its weights: as it is, or by the script's hook, which averages what it is given."""
         if self._average is None:
             gradients.mul_(self._scale if self._weighs else 1 / group.size())
-            return all_reduce(gradients, group).get_future()
+            future: torch.futures.Future[Any] = all_reduce(gradients, group).get_future()
+            return future
         if self._weighs:
             gradients.mul_(self._scale * group.size())
-        return self._average(bucket)
+        averaged: torch.futures.Future[Any] = self._average(bucket)
+        return averaged
 
     def _sum_shares(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> None:
         """Start to sum the weights of all ranks, at the first bucket, if they may not sum to one."""
