@@ -22,8 +22,9 @@ SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 HEAD_START = 9.0
 """Regret that the uncorrected network begins with: about 40 % of the trust, until other experts earn more."""
 
-WARM_UP, FASTER = 5, np.log(1.2)
-"""Reports after which a worker has warmed up, times it may start afresh before, and the rise in log speed for that."""
+WARM_UP, FASTER, SLOWER = 5, np.log(1.2), np.log(2.0)
+"""Reports after which a worker has warmed up, times it may start afresh before, and the rise and fall in log speed for
+that."""
 
 JUMP, USUAL_ERRORS = np.log(1.5), 6.0
 """A jump is two errors in a row to the same side, each beyond this in log speed and so many times the usual error. A
@@ -35,11 +36,12 @@ class Auto(Calibrated):
 
     It serves any fleet from the first report on, without fitting: the network was fitted to other jobs. One linear
     correction of it is learnt from all workers together, another is learnt for each worker: what its drivers do to it
-    alone. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. A
-    worker's first iterations are often slow for reasons that do not return, such as loading and compiling: one that
-    turns out more than 20 % faster than forecast within five reports starts afresh, up to five times. A worker whose
-    speed jumps later, and stays there, also starts afresh, but keeps its intervals. Fitting is optional: it trains the
-    network further on your traces (which needs torch).
+    alone. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. All
+    this is learnt for each horizon that is asked for. A worker's first iterations are often slow for reasons that do
+    not return, such as loading and compiling, or too fast, where a clock does not wait for the device: one that turns
+    out more than 20 % faster, or to have half the speed forecast, within five reports starts afresh, up to five times.
+    A worker whose speed jumps later, and stays there, also starts afresh, but keeps its intervals. Fitting is optional:
+    it trains the network further on your traces (which needs torch).
 
     Parameters
     ----------
@@ -91,7 +93,8 @@ class Auto(Calibrated):
     def _warming(self, error_W: Array) -> Mask:
         """Return who turned out much faster than forecast while it still warmed up."""
         young_W = (self._rows["compared"] < WARM_UP) & (self._rows["forgotten"] < WARM_UP)
-        return np.asarray(young_W & (error_W > FASTER))  # False for a first report: no forecast yet (NaN)
+        # False for a first report: no forecast yet (NaN).
+        return np.asarray(young_W & ((error_W > FASTER) | (error_W < -SLOWER)))
 
     def _jumped(self, error_W: Array) -> Mask:
         """Return whose speed has jumped; keep who was far off, and to which side. No report (NaN) changes nothing."""

@@ -212,3 +212,13 @@ def test_a_usual_iteration_enters_few_functions_each_of_which_is_cold_in_a_train
         model.predict()
     fresh = Report(np.ones(8), seconds_W)
     assert functions_entered(lambda: (model.observe(fresh), model.predict())) <= most
+
+
+def test_first_reports_that_are_too_fast_are_forgotten_too():
+    """A host clock ahead of its device: the first step seems to take a twelfth of the time."""
+    rng = np.random.default_rng(9)
+    seconds = np.exp(rng.normal(0.0, 0.03, (50, 12)))
+    seconds[0] /= np.linspace(1.6, 12.0, 12)
+    trace = Trace(np.ones_like(seconds), seconds)
+    ours_TW, last_TW = (served(model, trace)[0][5:] for model in (Auto(), LastValue()))
+    assert (np.square(ours_TW).mean(axis=0) < np.square(last_TW).mean(axis=0)).all()
