@@ -38,7 +38,7 @@ def steps(model, batches):
 
 
 def distances(rank, names):
-    """How far each hook's parameters end from one process's, relative to how far they moved; and how many uneven steps."""
+    """How far each hook's parameters end from one process's, relative to how far they moved, and its uneven steps."""
     found = {}
     for name in names:
         net = network()

@@ -61,8 +61,7 @@ def read_csv(
     unit: str = "s",
     start_unit: str = "s",
 ) -> Iterator[Trace]:
-    """Yield the trace of each file of CSV or JSON, by an
-    :class:`~paceline.datasets.readers.tabular.arrangement.Arrangement`.
+    """Yield the trace of each file of CSV or JSON, whose columns are arranged as these options say.
 
     A ``start`` that is written as a date, such as ``2024-05-01T12:00:00+02:00``, is UTC unless it names its zone.
     """

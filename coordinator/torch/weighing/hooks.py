@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.recording.torch.callbacks import then
 
 ONE_HOOK = (
-    "and DistributedDataParallel takes only one, which balancing needs: give yours to attach(..., hook=), and leave out "
-    "an optimiser that steps within the backward pass"
+    "and DistributedDataParallel takes only one, which balancing needs: give yours to attach(..., hook=); an optimiser "
+    "must not step within the backward pass"
 )
 
 DEEPEST = 4

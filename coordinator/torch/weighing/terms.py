@@ -260,7 +260,7 @@ def weigh_terms(
         )
     if hasattr(loader, "position"):
         raise TypeError(
-            "weigh_terms is for a loader of your own: a BalancedLoader goes to attach(model, loader, items=)"
+            "weigh_terms is for a loader of your own: use attach(model, loader, items=) for a BalancedLoader"
         )
     if weigh not in ("gradients", "sum"):
         raise ValueError(f'weigh must be "gradients" (a mean) or "sum" with a loader of your own, got {weigh!r}')
