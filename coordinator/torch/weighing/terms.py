@@ -47,6 +47,7 @@ class Terms:
     """
 
     adds_parts = sums_shares = True
+    counts_all = False  # batches are those of a loader of one's own, which every rank counts by itself
 
     def __init__(
         self,
