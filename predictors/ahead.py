@@ -58,6 +58,16 @@ class Ahead(FleetPredictor):
     def _fresh_fleet(self) -> dict[str, Array]:
         return self.owner._fresh_fleet_ahead() | {"idle": np.zeros(1)}
 
+    @property
+    def rows(self) -> dict[str, Array]:
+        """What is learnt about each worker."""
+        return self._rows
+
+    @property
+    def fleet(self) -> dict[str, Array]:
+        """What is learnt about the whole fleet."""
+        return self._fleet
+
     def start_as(self, rows: Mapping[str, Array]) -> None:
         """Start with what is known about each worker's next iteration, where that is of the same kind."""
         self._rows.update({name: rows[name].copy(order="F") for name in self._rows if name in rows})

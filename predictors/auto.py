@@ -68,12 +68,12 @@ class Auto(Calibrated):
     }
 
     _plain: ClassVar[bool] = True
+    _all_near: bool = False
 
     def __init__(self, drivers: Sequence[str] = ()) -> None:
         self.drivers = driver_names(drivers)
         network = Pooled(GatedNARX(pretrained=True), self.drivers)
         super().__init__(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
-        self._all_near = False
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return super()._fresh(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}

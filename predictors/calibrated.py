@@ -135,7 +135,7 @@ class Calibrated(NestedPredictor):
         wider_WL = math.sqrt(horizon) * self._rows["quantiles"]
         if ahead is None:
             return wider_WL
-        return np.where((ahead._rows["compared"] < FRESH)[:, None], wider_WL, ahead._rows["quantiles"])
+        return np.where((ahead.rows["compared"] < FRESH)[:, None], wider_WL, ahead.rows["quantiles"])
 
     def _inner_forecast(self, drivers_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
         inner = self._inner[0]
@@ -158,17 +158,17 @@ class Calibrated(NestedPredictor):
     def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
         for ahead in self._still_asked():
             expected_W = self._inner[0]._next_log(drivers_WD, ahead.horizon)
-            record_WP = np.concatenate([expected_W[:, None], ahead._rows["quantiles"]], axis=1)
+            record_WP = np.concatenate([expected_W[:, None], ahead.rows["quantiles"]], axis=1)
             self._learn_ahead(ahead, np.log(speed_W), ahead.passed(record_WP))
         self._inner[0]._learn_report(report, speed_W, drivers_WD)
 
     def _learn_ahead(self, ahead: Ahead, log_speed_W: Array, passed_WP: Array) -> None:
         """Move quantiles by whether those held that were stated so long ago: errors that overlap move together."""
         error_W, stated_WL = log_speed_W - passed_WP[:, 0], passed_WP[:, 1:]
-        stated_WL = np.where(np.isnan(stated_WL), ahead._rows["quantiles"], stated_WL)
+        stated_WL = np.where(np.isnan(stated_WL), ahead.rows["quantiles"], stated_WL)
         ahead._calm = False
         FleetPredictor._compare(ahead, error_W)
-        _track(ahead._rows, error_W, stated_WL, settled=False, horizon=ahead.horizon)
+        _track(ahead.rows, error_W, stated_WL, settled=False, horizon=ahead.horizon)
 
     def _compare(self, error_W: Array) -> None:
         # Without new workers or missing reports there is a shorter way.

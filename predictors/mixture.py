@@ -139,7 +139,7 @@ class Mixture(NestedPredictor):
 
     def _answered(self, drivers_WD: Array, horizon: int, ahead: Ahead | None) -> _Answer:
         """Return the answer for these drivers and this horizon, cached until the next report."""
-        rows = self._rows if ahead is None else ahead._rows
+        rows = self._rows if ahead is None else ahead.rows
         answer, regret_WE = self._answers.get(horizon), rows["regret"]
         if answer is None or answer.regret_WE is not regret_WE or answer.asked is not drivers_WD:
             expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._next_log(mine, horizon))
@@ -164,7 +164,7 @@ class Mixture(NestedPredictor):
         for ahead in self._still_asked():
             answer = self._answered(drivers_WD, ahead.horizon, ahead)
             passed_WP = ahead.passed(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
-            _learn_weights(ahead._rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1])
+            _learn_weights(ahead.rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1])
         if 1 in answers:
             _learn_weights(self._rows, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
         answers.clear()

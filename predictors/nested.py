@@ -112,14 +112,14 @@ class NestedPredictor(FleetPredictor):
             ahead.reset(self.workers)
             self._start(ahead)
         if ahead is not None:
-            ahead._fleet["idle"] = np.zeros(1)
+            ahead.fleet["idle"] = np.zeros(1)
         return ahead
 
     def _still_asked(self) -> list[Ahead]:
         """Return what is learnt for horizons that somebody has asked for lately; drop the others."""
         for ahead in list(self._ahead.values()):
-            ahead._fleet["idle"] = ahead._fleet["idle"] + 1.0
-            if ahead._fleet["idle"][0] > IDLE:
+            ahead.fleet["idle"] = ahead.fleet["idle"] + 1.0
+            if ahead.fleet["idle"][0] > IDLE:
                 del self._ahead[ahead.horizon]
         return list(self._ahead.values())
 

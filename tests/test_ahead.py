@@ -81,7 +81,7 @@ def test_weights_are_learnt_at_the_horizon():
     model = made(Mixture(["last-value", "ewma:smoothing=0.05"]))
     rng = np.random.default_rng(4)
     heard(model, np.repeat(rng.normal(0.0, 0.2, (300, 2)), 2, axis=0), horizons=(1, 2, 4))
-    next_one, later = model.weights, model._ahead[4]._rows["regret"]
+    next_one, later = model.weights, model._ahead[4].rows["regret"]
     assert next_one[:, 0].min() > 0.5
     assert (later[:, 1] > later[:, 0]).all()
 

@@ -13,7 +13,6 @@ import numpy as np
 from paceline._arrays import Array, all_finite, anywhere, everywhere
 from paceline.predictors.adopted import adopted
 from paceline.predictors.ahead import Ahead
-from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.linear import inputs, own
 from paceline.predictors.linear.inputs import (
     REFERENCES,
@@ -103,7 +102,7 @@ class Pooled(NestedPredictor):
     def _start(self, ahead: Ahead) -> None:
         """Start with the weights of the next iteration, and with the evidence of none."""
         ahead.start_as({"own": self._rows["own"]})
-        ahead._fleet["weights"] = ahead._fleet["prior"] = self._fleet["weights"]
+        ahead.fleet.update(weights=self._fleet["weights"], prior=self._fleet["weights"])
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
@@ -125,10 +124,11 @@ class Pooled(NestedPredictor):
         """Return inputs and the predictor's forecast for these drivers, cached until the next report."""
         asked, memory_WR = self._asked.get(horizon), self._rows["log_speed"]
         if asked is None or asked.memory_WR is not memory_WR or asked.drivers_WD is not drivers_WD:
-            asked = self._asked[horizon] = self._asks(drivers_WD, memory_WR, horizon, ahead or self)
+            asked = self._asked[horizon] = self._asks(drivers_WD, memory_WR, horizon, ahead)
         return asked
 
-    def _asks(self, drivers_WD: Array, memory_WR: Array, horizon: int, learnt: FleetPredictor) -> _Asked:
+    def _asks(self, drivers_WD: Array, memory_WR: Array, horizon: int, ahead: Ahead | None) -> _Asked:
+        rows, fleet = (self._rows, self._fleet) if ahead is None else (ahead.rows, ahead.fleet)
         (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
         log_W, scale_W = inner._next_log(mine_WD, horizon), scale_of(self._rows)
         # Inputs of drivers that nobody reports would all be 0.
@@ -136,8 +136,8 @@ class Pooled(NestedPredictor):
         inputs_WF = inputs_of(self._rows, known_WD, scale_W, more=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
         inputs_WF[:, OWN_FORECAST] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
-        step_W = inputs_WF @ learnt._fleet["weights"][: inputs_WF.shape[1]]
-        alone, reach_W = self._alone(learnt._rows, inputs_WF[:, OWN_FORECAST + 1 :]), reach_of(inputs_WF)
+        step_W = inputs_WF @ fleet["weights"][: inputs_WF.shape[1]]
+        alone, reach_W = self._alone(rows, inputs_WF[:, OWN_FORECAST + 1 :]), reach_of(inputs_WF)
         return _Asked(memory_WR, drivers_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, step_W, alone)
 
     def _alone(self, learnt: Rows, driven_WF: Array) -> Own | None:
@@ -151,7 +151,7 @@ class Pooled(NestedPredictor):
         for ahead in self._still_asked():
             self._learn_ahead(ahead, self._answered(drivers_WD, ahead.horizon, ahead), log_speed_W)
         target_W = target_of(self._rows, log_speed_W, asked.scale_W) - asked.inputs_WF[:, OWN_FORECAST]
-        self._learn_weights(self, target_W, asked.step_W, asked.inputs_WF, asked.alone)
+        self._learn_weights(self._fleet, target_W, asked.step_W, asked.inputs_WF, asked.alone)
         self._asked.clear()
         (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
         inner._learn_report(report, speed_W, mine_WD)
@@ -167,14 +167,14 @@ class Pooled(NestedPredictor):
         inputs_WF = np.asfortranarray(passed_WP[:, :-2])
         target_W = (log_speed_W - passed_WP[:, -2]) / passed_WP[:, -1] - inputs_WF[:, OWN_FORECAST]
         inputs_WF[np.isnan(target_W)] = 0.0  # nothing was expected yet
-        alone = self._alone(ahead._rows, inputs_WF[:, OWN_FORECAST + 1 :])
-        self._learn_weights(ahead, target_W, inputs_WF @ ahead._fleet["weights"], inputs_WF, alone)
+        alone = self._alone(ahead.rows, inputs_WF[:, OWN_FORECAST + 1 :])
+        self._learn_weights(ahead.fleet, target_W, inputs_WF @ ahead.fleet["weights"], inputs_WF, alone)
 
     def _learn_weights(
-        self, learnt: FleetPredictor, target_W: Array, step_W: Array, inputs_WF: Array, alone: Own | None
+        self, fleet: dict[str, Array], target_W: Array, step_W: Array, inputs_WF: Array, alone: Own | None
     ) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
-        fleet, error_W = learnt._fleet, target_W - step_W
+        error_W = target_W - step_W
         far_W = farness(inputs_WF, len(fleet["weights"]))
         if alone is not None:
             alone.learn(error_W - alone.step_W, far_W, FORGETTING)
@@ -185,14 +185,14 @@ class Pooled(NestedPredictor):
                 return
             target_W, doubt_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, doubt_W, np.inf)
         counted_FW, places = (inputs_WF / doubt_W[:, None]).T, inputs_WF.shape[1]
-        # A new array, not changes in place: an earlier state must not change.
+        # A new array, not a change in place: what was asked before holds the old one.
         products_FF = FORGETTING * fleet["products"]
         products_FF[:places, :places] += counted_FW @ inputs_WF
         products_FF[:places, -1] += counted_FW @ target_W
         count = int(fleet["iterations"][0])
-        learnt._fleet = fleet | {"products": products_FF, "iterations": fleet["iterations"] + 1.0}
+        fleet.update(products=products_FF, iterations=fleet["iterations"] + 1.0)
         if count < SOLVED_ALWAYS or count % SOLVED_EVERY == 0:
-            learnt._fleet["weights"] = _ridge(products_FF, fleet["prior"])
+            fleet["weights"] = _ridge(products_FF, fleet["prior"])
 
 
 def _ridge(products_FF: Array, prior_F: Array) -> Array:
