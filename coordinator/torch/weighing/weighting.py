@@ -62,6 +62,7 @@ class Weighting:
         self._depth = 0
         self._pass: Pass | None = None
         self._scale = 0.0
+        self._unfinished = False
         self._ddp = ddp_of(model)
         self._ledger = Ledger(model, listener)
         self._refused: RuntimeError | None = None
@@ -184,6 +185,10 @@ class Weighting:
     def backward_ended(self) -> None:
         """Note that they are computed, and summed or not."""
         self.in_backward = False
+        if self._unfinished:  # the first sparse gradients of a static graph come in buckets of which none is the last
+            self.listener.summed(self.listener.ready(None, self._ledger.turn))
+            self._all_sent()
+            self.listener.sent()
         self._ledger.ends(self._share)
         if self._ddp is None:
             self.listener.backward_ended()
@@ -225,10 +230,9 @@ class Weighting:
             gradients.fill_(math.nan)
         share, sharing = self._share, self._sharing
         future = all_reduce(gradients, group).get_future()
+        self._unfinished = not last
         if last:
-            self.sums += 1
-            self._ledger.summed()
-            self._sharing = None
+            self._all_sent()
 
         def summed(arrived: torch.futures.Future[Any]) -> torch.Tensor:
             try:
@@ -248,6 +252,11 @@ class Weighting:
         if last:
             self.listener.sent()
         return result
+
+    def _all_sent(self) -> None:
+        self.sums += 1
+        self._ledger.summed()
+        self._sharing, self._unfinished = None, False
 
     def _sum_shares(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> None:
         """Start to sum the weights of all ranks, at the first bucket, if they may not sum to one."""
