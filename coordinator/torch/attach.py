@@ -219,6 +219,12 @@ def _joined(balance: Balance, model: torch.nn.Module, options: tuple[object, ...
             "this loader is attached already, and a further model shares its balance: give options only in the first "
             f"call, and weigh={balance.weigh!r} in both"
         )
+    if balance._micro_batch:
+        raise ValueError(
+            'accumulate="balance" takes one model: ranks have different numbers of micro-batches, and torch builds the '
+            "buckets of a second model in between, each rank at another time, for which the others wait for ever. Put "
+            "both into one DistributedDataParallel, or give accumulate= a number"
+        )
     balance.add(model)
     return balance
 

@@ -92,7 +92,15 @@ class Weighting:
 
     @property
     def alone(self) -> bool:
-        """Whether a step taken now would use gradients of this rank alone."""
+        """Whether a step taken now would use gradients of this rank alone.
+
+        Raises
+        ------
+        RuntimeError
+            If it is refused for another reason.
+        """
+        if self._refused is not None and not self.in_backward:
+            self._raise_refusal()
         return self._ddp is not None and (self.in_backward or self._ledger.waits)
 
     def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -156,25 +164,24 @@ class Weighting:
 
     def backward_begins(self, passes: list[Pass]) -> None:
         """Settle the weight of the gradients that are about to be computed."""
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+        if not self._ledger.trains:
             return  # frozen, as a critic while its generator trains
         self.in_backward, self._begun = True, self.sums
         try:
             self._begin(passes)
         except RuntimeError as error:
-            self._refuse(error)
-            if self._ddp is None or not self._ddp.require_backward_grad_sync:
-                self.in_backward, self._refused = False, None
+            if self._ddp is None:
+                self.in_backward = False
                 raise
+            self._refuse(error)
 
     def _begin(self, passes: list[Pass]) -> None:
-        for one in passes:
-            self.settle(one)
+        turns = [one.turn or self.settle(one) for one in passes]
         self.listener.trained(passes)
-        self._scale = self._ledger.begins([turn for one in passes if (turn := one.turn) is not None])
+        self._scale = self._ledger.begins([turn for turn in turns if turn is not None])
 
     def _refuse(self, error: RuntimeError) -> None:
-        """Refuse a step on all ranks: they wait for these gradients, and find out when those are summed."""
+        """Refuse a step on all ranks: they find out when gradients are summed, for which they wait."""
         self._refused = self._refused or error
         leave(self._key, str(error))
 
@@ -192,12 +199,16 @@ class Weighting:
         self._ledger.ends(self._share)
         if self._ddp is None:
             self.listener.backward_ended()
-        error, self._refused = self._refused, None
-        if error is None and self._spoilt and (cause := cause_of(self._key)):
-            error = RuntimeError(f"another rank refused this step: {cause}")
+        if self._spoilt and self._refused is None and (cause := cause_of(self._key)):
+            self._refused = RuntimeError(f"another rank refused this step: {cause}")
         self._spoilt = False
-        if error is not None:
-            raise error
+        if self._refused is not None and self.sums > self._begun:  # until then the others do not know of it
+            self._raise_refusal()
+
+    def _raise_refusal(self) -> None:
+        error, self._refused = self._refused, None
+        assert error is not None, "a step is refused"
+        raise error
 
     def backward_failed(self) -> None:
         """Note that an error ended the backward pass."""
