@@ -35,6 +35,12 @@ from paceline.recording.torch.marks import CPUMarks, marks_of
 STEPS = 30
 """The default quantum divides a rank's share of the batch into at least this many steps."""
 
+ONE_MODEL = (
+    'accumulate="balance" takes one model: ranks have different numbers of micro-batches, and torch builds the buckets '
+    "of a second model in between, each rank at another time, for which the others wait for ever. Put both into one "
+    "DistributedDataParallel, or give accumulate= a number"
+)
+
 _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
 """The balance of each loader, shared by all models that train on it. Weak, because the models' hooks keep it alive."""
 
@@ -173,6 +179,8 @@ def attach(
         )
     refuse_mixing_layers(model, weigh)
     if balanced in _balances and (known := _balances[balanced]()) is not None and not known.closed:
+        if isinstance(balanced, KnowsWork) and balanced.micro_batch:
+            raise ValueError(ONE_MODEL)
         return _joined(known, model, (predictor, policy, timeout, workers, drivers, every), weigh)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
@@ -218,12 +226,6 @@ def _joined(balance: Balance, model: torch.nn.Module, options: tuple[object, ...
         raise ValueError(
             "this loader is attached already, and a further model shares its balance: give options only in the first "
             f"call, and weigh={balance.weigh!r} in both"
-        )
-    if balance._micro_batch:
-        raise ValueError(
-            'accumulate="balance" takes one model: ranks have different numbers of micro-batches, and torch builds the '
-            "buckets of a second model in between, each rank at another time, for which the others wait for ever. Put "
-            "both into one DistributedDataParallel, or give accumulate= a number"
         )
     balance.add(model)
     return balance

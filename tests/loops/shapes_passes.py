@@ -57,6 +57,7 @@ shape(
     fetch="two ahead",
 )
 shape("micro_batches_in_a_model_that_returns_its_loss", output="loss", accumulate="balance")
+shape("two_models_in_micro_batches", "refused", "takes one model", ranks=(4,), accumulate="balance", models="two")
 shape("a_call_of_forward", wrapper="forward")
 shape("rows_beside_a_batch", "warned", "rows beside a batch", beside=True)
 shape("gradients_by_hand_in_every_other_step", "warned", "no backward pass of its model has summed", by_hand="steps")
