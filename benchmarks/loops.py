@@ -1,7 +1,7 @@
 """Loops composed at random, trained on balanced batches and alone: benchmarks/loops.md says what became of them.
 
     nice .venv/bin/python benchmarks/loops.py --ranks 2 --loops 3000 --out runs/loops.jsonl
-    .venv/bin/python benchmarks/loops.py --page runs/loops.jsonl
+    .venv/bin/python benchmarks/loops.py --page runs/loops.jsonl [more.jsonl ...]
 
 Many loops run in one start of the ranks. One that hangs or ends a process is noted, and the next begins with new ranks.
 """
@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "loops"))
@@ -155,9 +156,70 @@ def _hung(out: Path) -> bool:
     return bool(json.loads(out.read_text().splitlines()[-1])["verdict"] == "hang")
 
 
-def read(out: Path) -> list[dict[str, object]]:
+def read(out: Path) -> list[dict[str, Any]]:
     """Return what was found."""
     return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+VERDICTS = ("exact", "warned", "refused", "refused on one rank", "SILENT", "hang", "crash or hang", "not comparable")
+
+PAGE = """# Random loops
+
+A loop is composed of parts at random, trained on balanced batches in float64, and compared with one process that
+trains on the same global batches. It is *exact* if all parameters agree to 1e-9, *warned* if they do not and a rank
+has warned, *refused* if every rank ends with an error of ours or of torch. *Silent* would be a difference without a
+word. A silent loop is shrunk: its parts are made plain one by one as long as it stays silent. A hang or a crash is
+noted, and the search goes on with new ranks.
+
+The table comes from `python benchmarks/loops.py --ranks 2 --loops N --seed S --out F` and `--page F ...`, here of
+{runs}. `tests/loops/composed.py` composes the loops; `make soak` runs 300 more, and `pytest tests/loops` 24.
+
+## Verdicts
+
+{verdicts}
+
+{worst}## By part
+
+Loops with this part beside others, of all ranks.
+
+{parts}
+
+## Covered, and not
+
+The parts above are covered, in any combination that makes sense. Not covered here: sharded models, compiled models,
+streams, budgets of tokens, losses over gathered rows, resuming, GPUs, and what `docs/loops.md` lists under "What cannot
+be seen". The table of shapes there has most of them.
+"""
+
+
+def page(found: list[dict[str, Any]]) -> str:
+    """Return the page about these loops."""
+    from composed import PARTS, PLAIN
+
+    ranks = sorted({one["ranks"] for one in found})
+    seen = [
+        verdict
+        for verdict in VERDICTS
+        if verdict in ("exact", "warned", "refused", "SILENT", "hang")
+        or any(one["verdict"] == verdict for one in found)
+    ]
+    counts = Counter((one["ranks"], one["verdict"]) for one in found)
+    verdicts = [["ranks", *seen], *([str(rank), *(str(counts[rank, verdict]) for verdict in seen)] for rank in ranks)]
+    rows = [["part", *seen]]
+    for name, values in PARTS.items():
+        for value in values:
+            if value != PLAIN[name] or name == "kind":
+                these = Counter(one["verdict"] for one in found if one.get("parts", {}).get(name) == value)
+                rows.append([f"{name}: {value}", *(str(these[verdict]) for verdict in seen)])
+    silent = [f"- seed {one['seed']}, {one['ranks']} ranks: {one['smallest']}" for one in found if one.get("smallest")]
+    seeds = [f"{rank} ranks: {sum(one['ranks'] == rank for one in found)} loops" for rank in ranks]
+    worst = "Silent, shrunk:\n\n" + "\n".join(silent) + "\n\n" if silent else ""
+    return PAGE.format(runs=", ".join(seeds), verdicts=_table(verdicts), worst=worst, parts=_table(rows))
+
+
+def _table(rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "| " + " | ".join("---" for _ in rows[0]) + " |", *lines[1:]])
 
 
 def main() -> None:
@@ -167,6 +229,7 @@ def main() -> None:
         ranks(Path(out), int(first), int(last), float(rate))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", type=Path, nargs="+")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--loops", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
@@ -174,6 +237,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.2)
     parser.add_argument("--out", type=Path, default=Path("loops.jsonl"))
     arguments = parser.parse_args()
+    if arguments.page:
+        (HERE / "loops.md").write_text(page([found for path in arguments.page for found in read(path)]))
+        return
     search(arguments.ranks, arguments.loops, arguments.seed, arguments.chunk, arguments.rate, arguments.out)
 
 

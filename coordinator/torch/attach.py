@@ -34,6 +34,12 @@ from paceline.recording.torch.marks import CPUMarks, marks_of
 STEPS = 30
 """The default quantum divides a rank's share of the batch into at least this many steps."""
 
+ONE_MODEL = (
+    'micro_batch= takes one model: ranks have different numbers of micro-batches, and torch builds the buckets '
+    "of a second model in between, each rank at another time, for which the others wait for ever. Put both into one "
+    "DistributedDataParallel, or give accumulate= a number"
+)
+
 _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
 """The balance of each loader, shared by all models that train on it. Weak, because the models' hooks keep it alive."""
 
@@ -141,6 +147,8 @@ def attach(
     if average is not None and ddp_of(model) is None:
         raise TypeError(f"hook= needs DistributedDataParallel, got {type(model).__name__}, which has no such hooks")
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
+        if loader.micro_batch:
+            raise ValueError(ONE_MODEL)
         return _joined(known, model, (predictor, policy, timeout, workers, drivers), weigh, average)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")

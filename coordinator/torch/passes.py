@@ -149,32 +149,37 @@ class Passes(ABC):
 
     def noted(self, turn: Turn, inputs: Sequence[Any], output: Any) -> None:
         """Remember what a model was given of a batch, and made of it; look at the gradients of its output."""
-        self._handed.note(turn, inputs)
+        if not self._handed.whole:
+            self._handed.note(turn, inputs)
         self._handed.note(turn, output, made=True)
-        if self._wants_look():
+        if self._looks and self._fresh:
             for tensor in tensors_in(output):
                 if tensor.requires_grad:
                     tensor.register_hook(partial(self._look, turn=turn))
 
     def trained(self, passes: Sequence[Pass]) -> None:
         """Refuse or warn of passes whose gradients are about to be computed, if their weight is not certain."""
-        known = [one for one in passes if one.turn is not None and one.turn.known]
-        if self.weigh == "loss" and known and not any(one.scaled or one.begin < self._scaled_before for one in passes):
-            raise RuntimeError(
-                'attach(..., weigh="loss") needs balance.scale(loss) before backward(): without it ranks with few '
-                "samples count as much as those with many"
-            )
+        scaled, known = self.weigh != "loss", False
         for one in passes:
-            if one.turn is not None and not one.turn.known:
+            scaled = scaled or one.scaled or one.begin < self._scaled_before
+            turn = one.turn
+            if turn is not None and turn.known:
+                known = True
+            elif turn is not None:
                 self._foreign = True
                 if self.adds_parts:
                     raise RuntimeError(
-                        f"the model was given {one.turn.samples} rows in training, which the balanced loader did not "
+                        f"the model was given {turn.samples} rows in training, which the balanced loader did not "
                         "hand out, and with attach(..., items=) their number of loss terms is not known"
                     )
             for about, sentence in one.doubt:
                 self._foreign = self._foreign or about == "disordered"
                 self.warn(about, sentence)
+        if known and not scaled:
+            raise RuntimeError(
+                'attach(..., weigh="loss") needs balance.scale(loss) before backward(): without it ranks with few '
+                "samples count as much as those with many"
+            )
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.

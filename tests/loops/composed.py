@@ -27,7 +27,7 @@ PARTS = {
     ],
     "sizes": ["restless", "steady"],
     "workers": [0, 1],
-    "accumulate": [1, 2, 3, "balance"],
+    "accumulate": [1, 2, 3, "micro-batches"],
     "accumulation is said": [True, False],
     "summed": ["last", "every"],
     "fetch": ["in turn", "before forward", "two ahead", "between passes", "before backward"],
@@ -65,9 +65,9 @@ def composition(seed, rate=0.3):
         parts["kind"] = chance.choice(PARTS["kind"])
     if parts["kind"] in OWN:
         parts |= {name: PLAIN[name] for name in ("sizes", "workers", "peek")}
-        parts["accumulate"] = 2 if parts["accumulate"] == "balance" else parts["accumulate"]
+        parts["accumulate"] = 2 if parts["accumulate"] == "micro-batches" else parts["accumulate"]
         parts |= {"models": "one", "gathers": "nothing"}
-    if parts["accumulate"] == "balance":  # ranks have different numbers of micro-batches, so they cannot gather in each
+    if parts["accumulate"] == "micro-batches":  # ranks have different numbers of micro-batches, so they cannot gather in each
         parts |= {"gathers": "nothing", "evaluation": "none"}
     if (parts["output"] == "loss" or parts["beside"]) and parts["by hand"] == "head":
         parts["by hand"] = "nothing"
@@ -214,8 +214,8 @@ class Composed:
             batches = job.terms(self.models[0], loader, accumulate=self.every, **options)
             return batches, None
         settings = {"num_workers": parts["workers"], "global_batch": 24}
-        if parts["accumulate"] == "balance":
-            settings |= {"micro_batch": 4, "accumulate": "balance"}
+        if parts["accumulate"] == "micro-batches":
+            settings |= {"micro_batch": 4}
         elif parts["accumulation is said"] or self.terms:
             settings |= {"accumulate": self.every}
         if self.kind in ("items", "loss of items"):

@@ -39,7 +39,7 @@ shape(
     models="apart",
     fetch="before backward",
 )
-shape("an_output_of_a_class_of_its_own", output="object", accumulate="balance")
+shape("an_output_of_a_class_of_its_own", output="object", accumulate="micro-batches")
 shape("an_output_without_a_dictionary", output="slots", kind="items", accumulate=2)
 shape("a_dropped_step_of_counted_terms", kind="sum", accumulate=2, dropped="to none")
 shape("a_dropped_step_that_is_set_to_zero", ranks=(2, 4), kind="counted", dropped="to zero")
@@ -56,7 +56,8 @@ shape(
     second_pass="noise",
     fetch="two ahead",
 )
-shape("micro_batches_in_a_model_that_returns_its_loss", output="loss", accumulate="balance")
+shape("micro_batches_in_a_model_that_returns_its_loss", output="loss", accumulate="micro-batches")
+shape("two_models_in_micro_batches", "refused", "takes one model", ranks=(4,), accumulate="micro-batches", models="two")
 shape("a_call_of_forward", wrapper="forward")
 shape("rows_beside_a_batch", "warned", "rows beside a batch", beside=True)
 shape("gradients_by_hand_in_every_other_step", "warned", "no backward pass of its model has summed", by_hand="steps")

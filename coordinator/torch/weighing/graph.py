@@ -10,6 +10,7 @@ import functools
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
@@ -88,6 +89,7 @@ class Pass:
 _passes: list[Pass] = []
 _begins: list[int] = []
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_FIRST = itemgetter(0)
 _torch_backward = torch.autograd.backward
 
 
@@ -118,7 +120,7 @@ def behind(tensors: Iterable[Any]) -> list[Pass]:
                 met[one] = None
                 met.update(dict.fromkeys(one.seen.through))
         else:
-            nodes += [inner for inner, _ in node.next_functions]
+            nodes.extend(map(_FIRST, node.next_functions))
     return list(met)
 
 

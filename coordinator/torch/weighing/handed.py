@@ -110,7 +110,10 @@ class Batch:
     @property
     def gone(self) -> bool:
         """Whether nothing is left of it that a further pass could be given."""
-        return all(place[3]() is None for place in self.firsts)
+        for place in self.firsts:  # noqa: SIM110 - each step of a generator costs as much as a call
+            if place[3]() is not None:
+                return False
+        return True
 
 
 @dataclass(eq=False, slots=True)
@@ -157,6 +160,8 @@ class Handed:
     guessed, disordered
         Whether it could have been given another batch as well, and whether its batch was handed out before one that was
         computed earlier.
+    whole
+        Whether its inputs lie in the memory of one batch.
     beside
         Rows that it was given beside the batch, which look like samples; 0 if there are none.
 
@@ -191,7 +196,7 @@ class Handed:
         self._current: Batch | None = None
         self._lasting: set[tuple[int, int]] = set()
         self._added = self._newest = self.beside = 0
-        self.fresh = self.guessed = self.disordered = False
+        self.fresh = self.guessed = self.disordered = self.whole = False
 
     @property
     def in_flight(self) -> int:
@@ -222,9 +227,14 @@ class Handed:
     def look(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Seen:
         """Return what a model's inputs show."""
         found = tensors_in([*args, *kwargs.values()] if kwargs else args)
-        tensors = [(pointer_of(tensor), tensor.dtype, tensor.shape) for tensor in found]
-        made = [tensor for tensor in found if tensor.grad_fn is not None]
+        tensors: list[Shown] = []
+        made = []
+        for tensor in found:
+            tensors.append((pointer_of(tensor), tensor.dtype, tensor.shape))
+            if tensor.grad_fn is not None:
+                made.append(tensor)
         through = self.behind(made) if made else ()
+        self.whole = False
         batch = self._recognised(tensors, through) if tensors else None
         if batch is not None and len(tensors) == 1 and tensors[0][2][:1] == (batch.own,):
             return Seen(tensors, [batch.own], (), batch, through)
@@ -248,20 +258,25 @@ class Handed:
         self.fresh = not batch.computed
         if self.fresh:
             self._take(batch, recognised=seen.batch is not None)
-        if not sight.fits(batch.own, seen.rows, seen.second):
-            return self._by_rows(seen.rows[0] if seen.rows else 1)
-        if self.fresh:
-            sight.learn(batch.own, seen.rows, seen.second)
+        if not (sight.settled and seen.rows[:1] == [batch.own]):
+            if not sight.fits(batch.own, seen.rows, seen.second):
+                return self._by_rows(seen.rows[0] if seen.rows else 1)
+            if self.fresh:
+                sight.learn(batch.own, seen.rows, seen.second)
         if len(seen.tensors) > 1:
             self.beside = _beside(batch, seen.tensors)
         return batch.turn
 
     def note(self, turn: Turn, things: object, *, made: bool = False) -> None:
         """Remember tensors that a model was given of a batch, or ``made`` of it: a later pass may be given them."""
-        batch = next((one for one in reversed(self._batches) if one.turn is turn), None)
-        if batch is None:
+        for batch in reversed(self._batches):
+            if batch.turn is turn:
+                break
+        else:
             return
-        places = [place for place in places_of(things) if place[:2] not in self._lasting]
+        places = places_of(things)
+        if self._lasting:
+            places = [place for place in places if place[:2] not in self._lasting]
         if places and not made:
             first = places[0]
             for other in self._batches:
@@ -278,11 +293,15 @@ class Handed:
 
     def _recognised(self, tensors: Sequence[Shown], through: Sequence[Pass]) -> Batch | None:
         """Return the batch in whose memory inputs lie, or of which a model made them; None if it is not exactly one."""
-        own = {
-            batch for batch in self._batches for pointer, _, _ in tensors if pointer and lies_in(batch.places, pointer)
-        }
+        own = []
+        for batch in self._batches:
+            for pointer, _, _ in tensors:
+                if pointer and lies_in(batch.places, pointer):
+                    own.append(batch)
+                    break
+        self.whole = len(own) == 1
         if own:
-            return own.pop() if len(own) == 1 else None
+            return own[0] if self.whole else None
         turns = [one.turn for one in through]
         made = [batch for batch in self._batches if batch.turn in turns]
         # At the second batch nothing tells yet which tensors come with every batch.
@@ -296,7 +315,9 @@ class Handed:
         """Return the first waiting batch of a size that the inputs show; if there is none, the last computed one."""
         fitting = [one for one in self._batches if sight.fits(one.own, seen.rows, seen.second)]
         again = self._current if self._current in fitting else None
-        best = next((one for one in fitting if not one.computed), again)
+        waiting = [one for one in fitting if not one.computed]
+        # Of those that are gone some were skipped, others copied to a device ahead of time.
+        best = next((one for one in waiting if not one.gone), waiting[0] if waiting else again)
         if best is None:
             return None
         possible = [one for one in fitting if one.own == best.own and not (one.computed and one.gone)]
@@ -366,7 +387,10 @@ def pointer_of(tensor: torch.Tensor) -> int:
 
 def lies_in(places: Sequence[Place], pointer: int) -> bool:
     """Whether this is an address in one of these places that still exist."""
-    return any(begin <= pointer < end and owner() is not None for begin, end, owner, _ in places)
+    for begin, end, owner, _ in places:  # noqa: SIM110 - as above
+        if begin <= pointer < end and owner() is not None:
+            return True
+    return False
 
 
 def _beside(batch: Batch, tensors: Sequence[Shown]) -> int:

@@ -52,6 +52,14 @@ class Ledger:
         self._done: Kept | None = None
 
     @property
+    def trains(self) -> bool:
+        """Whether a parameter gets gradients."""
+        for parameter in self._parameters:  # noqa: SIM110 - each step of a generator costs as much as a call
+            if parameter.requires_grad:
+                return True
+        return False
+
+    @property
     def turn(self) -> Turn | None:
         """The batch whose gradients came last; None once they were summed."""
         return self._turns[-1] if self._turns else None
@@ -79,13 +87,16 @@ class Ledger:
         RuntimeError
             If no weight is right.
         """
-        turn = self._one_of(turns)
+        turn = turns[0] if len(turns) == 1 else self._one_of(turns)
         self._summed_now = False
         if self._unsummed and (self._listener.adds_parts or self._done):
             self._drop_what_is_gone()
         if not self._unsummed and self._weighs and (self._listener.adds_parts or turn.whole != 1):
             self._put_aside()
-        self._enter(turn)
+        if self._listener.adds_parts:
+            self._enter(turn)
+        else:
+            self._turns = [turn]
         if self._weighs and self._unsummed and turn.share and self._scale not in (0.0, turn.share):
             self._multiply(self._scale / turn.share)
         if turn.share or not self._unsummed:  # else its gradients are 0, and those before keep their weight
@@ -163,9 +174,6 @@ class Ledger:
 
     def _enter(self, turn: Turn) -> None:
         """Count a batch once, however many backward passes go through it."""
-        if not self._listener.adds_parts:
-            self._turns[:] = [turn]
-            return
         if not any(one is turn for one in self._turns):
             self._turns.append(turn)
         again = [any(one is done for done in self._counted) for one in self._turns]

@@ -27,6 +27,11 @@ class Sight:
     def __init__(self) -> None:
         self._ways: list[_Way] | None = None
 
+    @property
+    def settled(self) -> bool:
+        """Whether only the lengths of inputs show it."""
+        return self._ways is not None and self._ways == [_in_rows]
+
     def fits(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
         """Whether the model's inputs can be a batch of this many samples."""
         return any(way(samples, rows, second) for way in self._known(samples, rows))
@@ -43,11 +48,15 @@ _Way = Callable[[int, Sequence[int], Sequence[int]], bool]
 """Whether these rows, or lengths of second axes, can be a batch of so many samples."""
 
 
+def _in_rows(samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
+    return samples in rows
+
+
 def _ways_of(samples: int, rows: Sequence[int]) -> Sequence[_Way]:
     """Return all ways in which a model's first batch, of this many samples, may show its size."""
     if not rows:
         return [lambda samples, rows, second: True]  # nothing to see: assume the order of handing out
-    ways: list[_Way] = [lambda samples, rows, second: samples in rows, lambda samples, rows, second: samples in second]
+    ways: list[_Way] = [_in_rows, lambda samples, rows, second: samples in second]
     if rows[0] != samples and rows[0] % samples == 0:
         each = rows[0] // samples  # several rows per sample, such as tokens or views
         ways.append(lambda samples, rows, second: bool(rows) and rows[0] == each * samples)

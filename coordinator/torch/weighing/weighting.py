@@ -75,6 +75,7 @@ class Weighting:
         self._depth = 0
         self._pass: Pass | None = None
         self._scale = 0.0
+        self._unfinished = False
         self._ddp = ddp_of(model)
         self._ledger = Ledger(model, listener)
         self._refused: RuntimeError | None = None
@@ -104,7 +105,15 @@ class Weighting:
 
     @property
     def alone(self) -> bool:
-        """Whether a step taken now would use gradients of this rank alone."""
+        """Whether a step taken now would use gradients of this rank alone.
+
+        Raises
+        ------
+        RuntimeError
+            If it is refused for another reason.
+        """
+        if self._refused is not None and not self.in_backward:
+            self._raise_refusal()
         return self._ddp is not None and (self.in_backward or self._ledger.waits)
 
     def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -168,25 +177,24 @@ class Weighting:
 
     def backward_begins(self, passes: list[Pass]) -> None:
         """Settle the weight of the gradients that are about to be computed."""
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+        if not self._ledger.trains:
             return  # frozen, as a critic while its generator trains
         self.in_backward, self._begun = True, self.sums
         try:
             self._begin(passes)
         except RuntimeError as error:
-            self._refuse(error)
-            if self._ddp is None or not self._ddp.require_backward_grad_sync:
-                self.in_backward, self._refused = False, None
+            if self._ddp is None:
+                self.in_backward = False
                 raise
+            self._refuse(error)
 
     def _begin(self, passes: list[Pass]) -> None:
-        for one in passes:
-            self.settle(one)
+        turns = [one.turn or self.settle(one) for one in passes]
         self.listener.trained(passes)
-        self._scale = self._ledger.begins([turn for one in passes if (turn := one.turn) is not None])
+        self._scale = self._ledger.begins([turn for turn in turns if turn is not None])
 
     def _refuse(self, error: RuntimeError) -> None:
-        """Refuse a step on all ranks: they wait for these gradients, and find out when those are summed."""
+        """Refuse a step on all ranks: they find out when gradients are summed, for which they wait."""
         self._refused = self._refused or error
         leave(self._key, str(error))
 
@@ -197,15 +205,23 @@ class Weighting:
     def backward_ended(self) -> None:
         """Note that they are computed, and summed or not."""
         self.in_backward = False
+        if self._unfinished:  # the first sparse gradients of a static graph come in buckets of which none is the last
+            self.listener.summed(self.listener.ready(None, self._ledger.turn))
+            self._all_sent()
+            self.listener.sent()
         self._ledger.ends(self._share)
         if self._ddp is None:
             self.listener.backward_ended()
-        error, self._refused = self._refused, None
-        if error is None and self._spoilt and (cause := cause_of(self._key)):
-            error = RuntimeError(f"another rank refused this step: {cause}")
+        if self._spoilt and self._refused is None and (cause := cause_of(self._key)):
+            self._refused = RuntimeError(f"another rank refused this step: {cause}")
         self._spoilt = False
-        if error is not None:
-            raise error
+        if self._refused is not None and self.sums > self._begun:  # until then the others do not know of it
+            self._raise_refusal()
+
+    def _raise_refusal(self) -> None:
+        error, self._refused = self._refused, None
+        assert error is not None, "a step is refused"
+        raise error
 
     def backward_failed(self) -> None:
         """Note that an error ended the backward pass."""
@@ -235,10 +251,9 @@ class Weighting:
             gradients.fill_(math.nan)
         future = self._summing(bucket, gradients, group)
         share, sharing = self._share, self._sharing
+        self._unfinished = not last
         if last:
-            self.sums += 1
-            self._ledger.summed()
-            self._sharing = None
+            self._all_sent()
 
         def summed(arrived: torch.futures.Future[Any]) -> torch.Tensor:
             try:
@@ -261,6 +276,11 @@ class Weighting:
             # Runs before the wait for the gradients, which begins in a callback that comes next. No public call for it.
             torch.autograd.Variable._execution_engine.queue_callback(self.listener.backward_ends)
         return result
+
+    def _all_sent(self) -> None:
+        self.sums += 1
+        self._ledger.summed()
+        self._sharing, self._unfinished = None, False
 
     def _summing(self, bucket: Any, gradients: torch.Tensor, group: dist.ProcessGroup) -> torch.futures.Future[Any]:
         """Start to sum a bucket by its weights: as it is, or by the script's hook, which averages what it is given."""

@@ -1,0 +1,38 @@
+"""Whatever parts a loop is composed of, it is exact, refused or warned about: never silently different."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+SEARCH = Path(__file__).parent.parent.parent / "benchmarks" / "loops.py"
+
+
+def found(tmp_path, ranks, loops, seed):
+    """Search as the benchmark does; return what became of every loop."""
+    spec = importlib.util.spec_from_file_location("search", SEARCH)
+    search = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(search)
+    out = tmp_path / "loops.jsonl"
+    search.search(ranks, loops, seed, chunk=loops, rate=0.2, out=out)
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def require_none_silent(loops, least):
+    wrong = [one for one in loops if one["verdict"] not in ("exact", "warned", "refused")]
+    assert not wrong, wrong
+    assert sum(one["verdict"] == "exact" for one in loops) >= least * len(loops), "hardly a loop was exact"
+
+
+@pytest.mark.checkout
+@pytest.mark.timeout(600)
+def test_no_loop_of_a_few_dozen_is_silently_different(tmp_path):
+    require_none_silent(found(tmp_path, 2, 24, seed=0), least=0.5)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("ranks", "loops"), [(2, 300), (4, 60)])
+def test_no_loop_of_hundreds_is_silently_different(tmp_path, ranks, loops):
+    require_none_silent(found(tmp_path, ranks, loops, seed=1_000_000), least=0.5)
