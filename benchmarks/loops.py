@@ -172,7 +172,8 @@ word. A silent loop is shrunk: its parts are made plain one by one as long as it
 noted, and the search goes on with new ranks.
 
 The table comes from `python benchmarks/loops.py --ranks 2 --loops N --seed S --out F` and `--page F ...`, here of
-{runs}. `tests/loops/composed.py` composes the loops; `make soak` runs 300 more, and `pytest tests/loops` 24.
+{runs}. They ran while causes were mended, so a loop that is silent or hangs here may be mended.
+`tests/loops/composed.py` composes the loops; `make soak` runs 300 more, and `pytest tests/loops` 24.
 
 ## Verdicts
 

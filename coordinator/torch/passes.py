@@ -289,8 +289,12 @@ class Passes(ABC):
     def _doubt(self, turn: Turn, rows: Sequence[int]) -> Sequence[tuple[str, str]]:
         """Return what to warn of once gradients of a pass are computed: subjects and sentences."""
         handed = self._handed
-        if self.weigh == "none" or (turn.known and not (handed.disordered or handed.guessed or handed.beside)):
+        if turn.known and not (handed.disordered or handed.guessed or handed.beside):
             return ()
+        if self.weigh == "none":  # what comes with every micro-batch counts as often as a rank has some
+            return [("beside", audit.BESIDE_A_BATCH.format(rows=handed.beside))] * bool(
+                handed.beside and self._micro_batch
+            )
         found = []
         number = rows[0] if rows else "unknown"
         if handed.disordered:
