@@ -35,7 +35,7 @@ STEPS = 30
 """The default quantum divides a rank's share of the batch into at least this many steps."""
 
 ONE_MODEL = (
-    'micro_batch= takes one model: ranks have different numbers of micro-batches, and torch builds the buckets '
+    "micro_batch= takes one model: ranks have different numbers of micro-batches, and torch builds the buckets "
     "of a second model in between, each rank at another time, for which the others wait for ever. Put both into one "
     "DistributedDataParallel, or give accumulate= a number"
 )

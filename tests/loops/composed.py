@@ -67,7 +67,9 @@ def composition(seed, rate=0.3):
         parts |= {name: PLAIN[name] for name in ("sizes", "workers", "peek")}
         parts["accumulate"] = 2 if parts["accumulate"] == "micro-batches" else parts["accumulate"]
         parts |= {"models": "one", "gathers": "nothing"}
-    if parts["accumulate"] == "micro-batches":  # ranks have different numbers of micro-batches, so they cannot gather in each
+    if (
+        parts["accumulate"] == "micro-batches"
+    ):  # ranks have different numbers of micro-batches, so they cannot gather in each
         parts |= {"gathers": "nothing", "evaluation": "none"}
     if (parts["output"] == "loss" or parts["beside"]) and parts["by hand"] == "head":
         parts["by hand"] = "nothing"
