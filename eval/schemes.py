@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
 from paceline.eval.contract import require_forecasts
-from paceline.predictors import Curves, Predictor, Report
+from paceline.predictors import Curves, Forecast, Predictor, Report
 from paceline.solver import split
 
 
@@ -78,19 +79,38 @@ class Balanced:
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
-        self.balancer = LoadBalancer(self.predictor, workers=workers, global_batch=global_batch, policy=self.policy)
+        self._checked = _Checked(self.predictor, tuple(workers))
+        self.balancer = LoadBalancer(self._checked, workers=workers, global_batch=global_batch, policy=self.policy)
         self._report: Report | None = None
 
     def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
         """Return the sizes that the balancer plans from the last report."""
         if self._report is not None:
-            ahead = self.balancer.step(self._report, drivers).forecast
-            require_forecasts(self.predictor, ahead.speed[None], ahead.spread[None], self.balancer.workers, iteration)
+            self._checked.iteration = iteration
+            self.balancer.step(self._report, drivers)
         return self.balancer.plan.sizes
 
     def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
         """Report the measured times."""
         self._report = Report(samples=sizes, seconds=seconds, drivers=drivers)
+
+
+class _Checked:
+    """A predictor whose forecasts are refused where they break the contract, before anything is decided by them."""
+
+    iteration = 0
+
+    def __init__(self, predictor: Predictor, workers: tuple[str, ...]) -> None:
+        self._predictor, self._fleet = predictor, workers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._predictor, name)
+
+    def predict(self, covariates: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
+        """Return the predictor's forecast."""
+        ahead = self._predictor.predict(covariates, horizon=horizon)
+        require_forecasts(self._predictor, ahead.speed[None], ahead.spread[None], self._fleet, self.iteration)
+        return ahead
 
 
 class BareSplit:
