@@ -27,6 +27,7 @@ from paceline.coordinator.torch.equal_shapes import EqualShapes
 from paceline.coordinator.torch.passes import Passes
 from paceline.coordinator.torch.planning import Planning
 from paceline.coordinator.torch.protocol import Loader
+from paceline.coordinator.torch.reporting.buffers import Buffers
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.reports import RankReports
 from paceline.coordinator.torch.weighing.hooks import CommHook, ddp_of
@@ -78,6 +79,7 @@ class Balance(Passes):
         self._workers = tuple(workers)
         self._drivers = tuple(drivers)
         self._covariates: list[float] = []
+        self._buffers = Buffers()
         self._next_sample = 0.0
         self._models: list[torch.nn.Module] = []
         self._thread = threading.get_ident()
@@ -241,7 +243,8 @@ class Balance(Passes):
             self._next_sample = ended + (ended - began) / SAMPLING
         features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
         place = (self._out_of_memory, planning.checksum, *self._loader.position)
-        self._exchange.send([*measure, *place, self._log_norm, total, self._foreign, *self._covariates, *features])
+        seen = (self._log_norm, total, self._foreign, self._buffers.sum(self._models, self._exchanges))
+        self._exchange.send([*measure, *place, *seen, *self._covariates, *features])
         self._spent += time.perf_counter() - began
         self._clock.look()
         self._out_of_memory, self._foreign, self._log_norm = False, False, math.nan
@@ -279,6 +282,8 @@ class Balance(Passes):
             self._loader.adopt(self._exchange.from_first(self._loader.place()))
         self._look_at_losses(rows)
         self._look_at_process()
+        if parted := self._buffers.learn(rows["buffers"], uneven=bool(np.ptp(rows["samples"]))):
+            self.warn(parted, parted)
         self._spent = 0.0
         if self.on_iteration:
             self._tell(rows)

@@ -24,6 +24,7 @@ COLUMNS = (
     "log_norm",
     "total",
     "foreign",
+    "buffers",
 )
 """The columns of a row; the drivers follow."""
 
@@ -54,7 +55,7 @@ class RankReports:
     --------
     Two ranks took two micro-batches; the second took longer:
 
-    >>> rest = [0, 0, 1, 0, 1, 1, 0, 96, 0]
+    >>> rest = [0, 0, 1, 0, 1, 1, 0, 96, 0, 0]
     >>> rows = RankReports(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, 0.7, *rest]]))
     >>> report = rows.report(None)
     >>> report.samples, report.seconds

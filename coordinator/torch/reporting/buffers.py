@@ -1,0 +1,75 @@
+"""Buffers that all ranks share, such as the centre of a loss, and that part once batches differ. Axis: W ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from paceline._arrays import Array
+
+FIRST, THEN = 8, 16
+"""Exchanges that are all looked at, and how many later ones pass from one look to the next."""
+
+ENOUGH = 2
+"""Times that changed buffers must have been equal on all ranks, with equal batches, to count as shared."""
+
+FAR = 1e-6
+"""Relative difference beyond rounding."""
+
+PARTED = (
+    "Buffers of the model (such as {name}) were the same on all ranks with equal batches, and are not with unequal ones: "
+    "they seem to be averaged by hand, as all_reduce(sum) / (len(batch) * world_size). Divide by the sum over the ranks of "
+    "len(batch), which loader.batch_sizes.sum() is."
+)
+
+
+class Buffers:
+    """Buffers of the attached models but those of batch normalisation, which are each rank's own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> buffers = Buffers()
+    >>> for step in range(4):
+    ...     told = buffers.learn(np.array([step + 0.5, step + 0.5]), uneven=False)
+    >>> buffers.learn(np.array([4.5, 4.2]), uneven=True)[:52]
+    'Buffers of the model (such as buffer) were the same '
+    """
+
+    def __init__(self) -> None:
+        self._name = "buffer"
+        self._before = math.nan
+        self._shared = 0
+        self._apart = False
+
+    def sum(self, models: Sequence[torch.nn.Module], exchange: int) -> float:
+        """Return the sum of all numbers in the buffers; NaN where there are none, or this exchange has no look."""
+        if self._apart or (exchange >= FIRST and exchange % THEN):
+            return math.nan
+        found = [
+            (f"{name}.{part}".strip("."), buffer)
+            for model in models
+            for name, module in model.named_modules()
+            if not hasattr(module, "running_mean")
+            for part, buffer in module.named_buffers(recurse=False)
+            if buffer.is_floating_point() and not buffer.is_cuda  # a device would be waited for
+        ]
+        if not found:
+            self._apart = True  # nothing to look at, from now on
+            return math.nan
+        self._name = found[0][0]
+        return float(sum(buffer.double().sum() for _, buffer in found))
+
+    def learn(self, sum_W: Array, *, uneven: bool) -> str:
+        """Return a warning if sums that ranks shared have parted; ``uneven`` is whether batches differed in size."""
+        sums = sum_W.tolist()
+        if math.isnan(sum(sums)) or self._apart:
+            return ""
+        changed, self._before = sums[0] != self._before, sums[0]
+        if max(sums) - min(sums) <= FAR * max(abs(each) for each in sums):
+            self._shared += changed and not uneven
+            return ""
+        self._apart = True
+        return PARTED.format(name=self._name) if uneven and self._shared >= ENOUGH else ""
