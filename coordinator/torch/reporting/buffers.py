@@ -19,9 +19,9 @@ FAR = 1e-6
 """Relative difference beyond rounding."""
 
 PARTED = (
-    "Buffers of the model (such as {name}) were the same on all ranks with equal batches, and are not with unequal ones: "
-    "they seem to be averaged by hand, as all_reduce(sum) / (len(batch) * world_size). Divide by the sum over the ranks of "
-    "len(batch), which loader.batch_sizes.sum() is."
+    "Buffers of the model (such as {name}) were the same on all ranks with equal batches, and are not with unequal "
+    "ones: they seem to be averaged by hand, as all_reduce(sum) / (len(batch) * world_size). Divide by the samples of "
+    "all ranks, loader.batch_sizes.sum()."
 )
 
 
