@@ -91,10 +91,10 @@ def wavy_job():
 
 def test_a_replay_trace_by_trace_is_that_of_all_together(trace, fitting):  # noqa: F811
     from paceline.datasets import load
-    from paceline.eval import Balanced
+    from paceline.eval import balanced
 
     tables = json.loads(run("replay", "ewma", "-t", trace, "-f", fitting, "--json"))
-    expected = replay({"ewma": Balanced(EWMA())}, load(trace)).table.set_index("scheme")["mean"]
+    expected = replay(balanced({"ewma": EWMA()}), load(trace)).table.set_index("scheme")["mean"]
     assert {row["scheme"]: row["mean"] for row in tables["per trace"]} == pytest.approx(dict(expected))
 
 

@@ -131,7 +131,7 @@ def attach(
     >>> for inputs in loader:
     ...     model(inputs).mean().backward()
     >>> print(balance.plan.why)
-    Equal batches: 3 of 5 warm-up iterations done.
+    Equal batches: 4 of 5 warm-up iterations done.
     >>> dist.destroy_process_group()
     """
     _require_loader(loader)

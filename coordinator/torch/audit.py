@@ -231,6 +231,7 @@ def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
         known = balance()
         if known is None or known.closed:
             return
+        known.require_accepted()
         if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, known.models):
             raise RuntimeError(
                 "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal "

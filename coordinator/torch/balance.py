@@ -30,7 +30,7 @@ from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.buffers import Buffers
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.reports import RankReports
-from paceline.coordinator.torch.weighing.hooks import CommHook, ddp_of
+from paceline.coordinator.torch.weighing.hooks import CommHook, ddp_of, ignored
 from paceline.coordinator.torch.weighing.listener import Weigh
 from paceline.coordinator.torch.weighing.terms import Items
 from paceline.coordinator.torch.weighing.weighting import Weighting
@@ -178,6 +178,8 @@ class Balance(Passes):
             return
         if self._rows is not None and self._rows.together and self.on_iteration:
             self._tell(self._rows)  # the last iteration, which no other follows
+        for observe in self.on_iteration:
+            getattr(observe, "close", ignored)()
         for weighting in self._weightings:
             weighting.close()
         self._weightings.clear()  # a cycle with this object, in which the model would wait for the garbage collector

@@ -217,6 +217,11 @@ class Passes(ABC):
             raise RuntimeError("scale() needs a forward pass of the attached model before it: call model(x)")
         return loss * (turn_now.share * self._loader.world_size)
 
+    def require_accepted(self) -> None:
+        """Refuse an optimiser's step on gradients that were refused when they were computed."""
+        for weighting in self._weightings:
+            weighting.require_accepted()
+
     def unsummed(self) -> list[torch.nn.Module]:
         """Return the models whose gradients, if they have any, are those of this rank alone."""
         return [weighting.model for weighting in self._weightings if weighting.alone]

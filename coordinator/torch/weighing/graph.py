@@ -7,6 +7,7 @@ has, and whatever a loss, a penalty or a second model makes of it, the graph sho
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -73,17 +74,19 @@ class Pass:
         self.turn: Turn | None = None
         self.doubt: Sequence[tuple[str, str]] = ()
         self.scaled = False
-        self.begin = self.end = number_now()
+        self.begin: int = number_now()
+        self.end: float = math.inf  # a forward pass may hold a backward pass, as Lightning's training steps do
+        if len(_passes) >= MOST:
+            del _passes[: MOST // 2], _begins[: MOST // 2]
+        _passes.append(self)
+        _begins.append(self.begin)
 
     def ends(self) -> None:
         """Note the end of the forward pass."""
         self.end = number_now()
-        if self.end > self.begin:
-            if len(_passes) >= MOST:
-                del _passes[: MOST // 2], _begins[: MOST // 2]
-            place = bisect_right(_begins, self.begin)  # the last, but for a model that calls another
-            _passes.insert(place, self)
-            _begins.insert(place, self.begin)
+        if self.end == self.begin and self in _passes:  # nothing in it has gradients
+            place = _passes.index(self)
+            del _passes[place], _begins[place]
 
 
 _passes: list[Pass] = []

@@ -128,6 +128,10 @@ class Terms:
         """The models whose gradients are weighed."""
         return (self._weighting.model,)
 
+    def require_accepted(self) -> None:
+        """Refuse an optimiser's step on gradients that were refused when they were computed."""
+        self._weighting.require_accepted()
+
     def unsummed(self) -> list[torch.nn.Module]:
         """Return the models whose gradients, if they have any, are those of this rank alone."""
         return [self._weighting.model] if self._weighting.alone else []

@@ -103,17 +103,14 @@ class Weighting:
         if self._ddp is not None:
             drop_hook(self._ddp)
 
-    @property
-    def alone(self) -> bool:
-        """Whether a step taken now would use gradients of this rank alone.
-
-        Raises
-        ------
-        RuntimeError
-            If it is refused for another reason.
-        """
+    def require_accepted(self) -> None:
+        """Raise what a backward pass has refused, if the gradients of no sum have told of it."""
         if self._refused is not None and not self.in_backward:
             self._raise_refusal()
+
+    @property
+    def alone(self) -> bool:
+        """Whether a step taken now would use gradients of this rank alone."""
         return self._ddp is not None and (self.in_backward or self._ledger.waits)
 
     def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
