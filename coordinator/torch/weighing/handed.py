@@ -315,9 +315,8 @@ class Handed:
         """Return the first waiting batch of a size that the inputs show; if there is none, the last computed one."""
         fitting = [one for one in self._batches if sight.fits(one.own, seen.rows, seen.second)]
         again = self._current if self._current in fitting else None
-        waiting = [one for one in fitting if not one.computed]
-        # Of those that are gone some were skipped, others copied to a device ahead of time.
-        best = next((one for one in waiting if not one.gone), waiting[0] if waiting else again)
+        # In the order of fetching: that a batch is gone does not tell that it was skipped, as copies are made ahead too.
+        best = next((one for one in fitting if not one.computed), again)
         if best is None:
             return None
         possible = [one for one in fitting if one.own == best.own and not (one.computed and one.gone)]
