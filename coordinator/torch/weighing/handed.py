@@ -315,7 +315,7 @@ class Handed:
         """Return the first waiting batch of a size that the inputs show; if there is none, the last computed one."""
         fitting = [one for one in self._batches if sight.fits(one.own, seen.rows, seen.second)]
         again = self._current if self._current in fitting else None
-        # In the order of fetching: that a batch is gone does not tell that it was skipped, as copies are made ahead too.
+        # In the order of fetching: a batch that is gone may have been skipped, or copied ahead with its whole step.
         best = next((one for one in fitting if not one.computed), again)
         if best is None:
             return None
