@@ -290,7 +290,6 @@ def test_drivers_sampled_at_the_end_of_an_iteration_are_those_of_now_and_then_of
     assert (counts[0] == 1).all()
     # A driver that takes long, for iterations as short as these, serves for several.
     assert set(np.diff(counts, axis=0).ravel()) <= {0, 1}
-    assert (counts[-1] > 5).all()
 
 
 def test_an_attached_model_can_be_copied(ranks):
