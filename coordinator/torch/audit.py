@@ -146,12 +146,6 @@ class LossKind:
         self.weigh = weigh
         self._x: list[Array] = []
         self._y: list[Array] = []
-        self._right = False
-
-    @property
-    def undecided(self) -> bool:
-        """Whether further uneven steps may show it: reports are worth an exchange in each. The same on every rank."""
-        return bool(self._x) and not self._right and len(self._x) < MOST
 
     def wants(self, sizes_W: Sizes | None) -> bool:
         """Whether the gradients of a batch of these sizes are worth a look."""
@@ -170,7 +164,6 @@ class LossKind:
         self._y.append(log_norm_W - log_norm_W.mean())
         power, error = self._growth()
         wrong = power - BORDERS[self.weigh] if self.weigh != "none" else BORDERS["none"] - power
-        self._right = error < CLEAR and wrong < -error
         if error < CLEAR and wrong > SURE * error:
             self._x = [x] * MOST  # full, so that the warning comes only once
             return SENTENCES[self.weigh]

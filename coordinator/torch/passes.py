@@ -57,7 +57,6 @@ class Passes(ABC):
         self._losses = audit.LossKind(weigh)
         self._micro_batch = loader.micro_batch
         self._index = -1
-        self._unreported = 0
         self._micro_batches = 0
         self._foreign = False
         self._fresh = False
@@ -266,7 +265,6 @@ class Passes(ABC):
         if self._fresh:
             self._fresh, self._micro_batches = False, 0
             self._index += 1
-            self._unreported += 1
         self._after_sum()
 
     def summed(self, waiting: Any) -> None:
