@@ -257,15 +257,19 @@ def _teller(source: Source, tell: Callable[[Moment], None]) -> Callable[[Trace],
 
 def _forget_reading(fitting: Fitting) -> None:
     """Remove what was kept of the traces, now that it has been fitted."""
-    if fitting.folder is not None:
-        for kept in fitting.folder.rglob(fitting.reading("").name):
-            shutil.rmtree(kept, ignore_errors=True)
+    if fitting.folder is None:
+        return
+    name = fitting.reading("").name
+    # Not rglob: it raises when another process removes a folder of its own under it; os.walk passes over it.
+    for folder, inside, _ in os.walk(fitting.folder):
+        if name in inside:
+            shutil.rmtree(Path(folder, name), ignore_errors=True)
 
 
 def _say_ignored(fitting: Fitting, survey: Survey, hold_out: float | Collection[str], trained: bool) -> None:
     """Warn of what was asked for and changed nothing."""
     # A finished fit that is resumed trains no more, but left its checkpoint.
-    trained = trained or (fitting.folder is not None and any(fitting.folder.rglob("*")))
+    trained = trained or (fitting.folder is not None and fitting.folder.is_dir() and any(fitting.folder.iterdir()))
     asked = {"checkpoint": fitting.folder, "precision": fitting.mixed, "device": fitting.device != "cpu"}
     if not trained and (ignored := [name for name, given in asked.items() if given]):
         warnings.warn(f"{' and '.join(ignored)} changed nothing: only networks are trained so", stacklevel=3)
