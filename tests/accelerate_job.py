@@ -66,7 +66,7 @@ def trained(net=MeanNet, *, accumulate=1, folder=None, options=None, costs=None,
     model, optimizer, loader = prepare(
         accelerator, network, optimizer, loader_of(costs=costs), metrics=metrics, **restless(**options or {})
     )
-    scales = loader.balance.weigh == "loss"
+    scales = loader.balance.loss == "scaled"
     rates = train(accelerator, model, optimizer, loader, loss_of=loader.balance.scale if scales else lambda loss: loss)
     found = trainers.compared(
         network, network.seen, net, accumulate=accumulate, of_whole_steps=True, by_tokens=by_tokens
@@ -293,7 +293,7 @@ def main(folder):
     return {
         "plain": trained(folder=folder),
         "accumulated": trained(accumulate=3, dataloader_config=dealing),
-        "loss": trained(SynchronisedNet, accumulate=3, options={"weigh": "loss"}),
+        "loss": trained(SynchronisedNet, accumulate=3, options={"loss": "scaled"}),
         "costs": trained(costs=Costs(lengths=LENGTHS, cap=60.0)),
         "costs and items": trained(OwnTokensNet, accumulate=3, costs=Costs(cost=LENGTHS, items=ITEMS), by_tokens=True),
         "micro-batches": in_micro_batches(),

@@ -106,7 +106,7 @@ def sharded():
     optimizer = fabric.setup_optimizers(torch.optim.SGD(model.parameters(), RATE))
     loader = loader_of()
     unweighed = trainers.refusal(lambda: attach(model, loader, **restless()))
-    balance = attach(model, loader, **restless(weigh="loss"))
+    balance = attach(model, loader, **restless(loss="scaled"))
     for _ in range(EPOCHS):
         for batch in loader:
             fabric.backward(balance.scale(model(**batch)["loss"]))

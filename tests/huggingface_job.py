@@ -87,7 +87,7 @@ def trained(folder, net, *, stop=None, resume=None, before=(), alone=None, compa
     if stop:
         trainer.add_callback(Stop(stop))
     trainer.train(resume_from_checkpoint=resume)
-    found = {"steps": trainer.state.global_step, "weighed": trainer.balance.weigh}
+    found = {"steps": trainer.state.global_step, "loss": trainer.balance.loss}
     found["logged"] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     network.seen = [*before, *network.seen]
     if compare:
@@ -224,7 +224,7 @@ def classified(folder, classes):
         optimizer.step()
         optimizer.zero_grad()
     told = sorted({str(one.message) for one in caught if one.category.__name__ == "BalanceWarning"})
-    found = {"distance": trainers.distance(network, expected), "weighed": trainer.balance.weigh, "warned": told}
+    found = {"distance": trainers.distance(network, expected), "loss": trainer.balance.loss, "warned": told}
     trainer.balance.close()
     return found
 
@@ -310,7 +310,7 @@ def refusals(folder):
         "a loader": refused(folder, kind=BalancedLoading),
         "a loader above": refused(folder, kind=PlainLoading),
         "a collective": refused(folder, SynchronisedNet),
-        "no scale": refused(folder, balancing={"weigh": "loss"}),
+        "no scale": refused(folder, balancing={"loss": "scaled"}),
         "a packed batch": refused(folder, collate=packed),
         "items with accumulation": refused(folder, costs=Costs(items=ITEMS), gradient_accumulation_steps=3),
         "items twice": refused(folder, TokenNet, costs=Costs(items=ITEMS)),
@@ -378,7 +378,7 @@ def main(folder):
         "costs, tokens": case("costs-tokens", TokenNet, by_tokens, costs=Costs(cost=length_of, padded=True)),
         "costs and items": case("items", OwnTokensNet, by_tokens, costs=Costs(lengths=LENGTHS, items=items_of)),
         "compiled": case("compiled", MeanNet, torch_compile_backend="eager", max_steps=4),
-        "scaled": case("scaled", SynchronisedNet, kind=Scaled, balancing={"weigh": "loss"}),
+        "scaled": case("scaled", SynchronisedNet, kind=Scaled, balancing={"loss": "scaled"}),
         "resumed": resumed(folder / "resumed", MeanNet),
         "options": case("options", MeanNet, {"accumulate": 2, "batches": 7}, gradient_accumulation_steps=2, **kept),
         "twice": twice(folder / "twice"),

@@ -261,7 +261,7 @@ def refusals(folder):
         "micro-batches": refused(Module(micro_batch=2)),
         "a budget of tokens": refused(Budget(costs=Costs(lengths=trainers.LENGTHS, global_tokens=50.0))),
         "a backward pass of one's own": refused(Unscaled()),
-        "a collective": refused(Module(SynchronisedNet), options={"weigh": "gradients"}),
+        "a collective": refused(Module(SynchronisedNet), options={"loss": "mean"}),
     }
 
 
@@ -296,8 +296,8 @@ def main(folder):
             val_check_interval=3,
         )[0],
         "limited": trained(folder, alone={"batches": 5}, limit_train_batches=5)[0],
-        "by gradients": trained(folder, options={"weigh": "gradients"})[0],
-        "tokens": trained(folder, Tokens(), alone={"by_tokens": True}, options={"weigh": "none"})[0],
+        "by gradients": trained(folder, options={"loss": "mean"})[0],
+        "tokens": trained(folder, Tokens(), alone={"by_tokens": True}, options={"loss": "sum"})[0],
         "costs": trained(folder, Module(costs=Costs(lengths=trainers.LENGTHS, cap=60.0)))[0],
         "costs and items": trained(
             folder,

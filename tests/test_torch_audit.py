@@ -15,9 +15,9 @@ from paceline.coordinator.torch.audit import MOST, LossKind, refuse_mixing_layer
 from paceline.coordinator.torch.reporting.likeness import likeness
 
 
-def sentences(weigh, power, noise, seed, ranks=2):
+def sentences(loss, power, noise, seed, ranks=2):
     """What is said of gradients that grow with this power of the samples."""
-    rng, kind = np.random.default_rng(seed), LossKind(weigh)
+    rng, kind = np.random.default_rng(seed), LossKind(loss)
     said = []
     for _ in range(MOST):
         sizes = rng.integers(4, 40, ranks).astype(float)
@@ -29,25 +29,25 @@ def sentences(weigh, power, noise, seed, ranks=2):
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize("noise", [0.02, 0.15])
 @pytest.mark.parametrize(
-    ("weigh", "power", "wrong"),
+    ("loss", "power", "wrong"),
     [
-        ("gradients", 0.0, False),
-        ("gradients", -0.5, False),
-        ("gradients", 1.0, True),
-        ("none", 1.0, False),
-        ("none", 0.0, True),
-        ("loss", 1.0, False),
-        ("loss", 0.5, False),
-        ("loss", 2.0, True),
+        ("mean", 0.0, False),
+        ("mean", -0.5, False),
+        ("mean", 1.0, True),
+        ("sum", 1.0, False),
+        ("sum", 0.0, True),
+        ("scaled", 1.0, False),
+        ("scaled", 0.5, False),
+        ("scaled", 2.0, True),
     ],
 )
-def test_a_loss_of_the_wrong_kind_is_said_once_and_of_the_right_kind_never(weigh, power, wrong, noise, ranks):
-    said = [len(sentences(weigh, power, noise, seed, ranks)) for seed in range(50)]
+def test_a_loss_of_the_wrong_kind_is_said_once_and_of_the_right_kind_never(loss, power, wrong, noise, ranks):
+    said = [len(sentences(loss, power, noise, seed, ranks)) for seed in range(50)]
     assert said == [int(wrong)] * 50
 
 
 def test_nothing_is_said_without_unequal_batches_or_of_nonsense():
-    kind = LossKind("gradients")
+    kind = LossKind("mean")
     assert not kind.wants(np.array([10, 11]))
     assert not kind.wants(None)
     assert not any(kind.learn(np.array([10.0, np.nan]), np.array([1.0, 2.0])) for _ in range(100))
@@ -66,11 +66,11 @@ def test_datasets_are_alike_where_their_samples_are_and_only_where_they_can_be_s
         assert likeness(kind)[0] == "sample 0"
 
 
-def test_layers_that_mix_the_samples_of_all_ranks_need_a_weighed_loss():
+def test_layers_that_mix_the_samples_of_all_ranks_need_a_scaled_loss():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SyncBatchNorm(4))
-    with pytest.raises(ValueError, match=r'synchronised batch normalisation \(1\).*weigh="loss"'):
-        refuse_mixing_layers(model, "gradients")
-    refuse_mixing_layers(model, "loss")
+    with pytest.raises(ValueError, match=r'synchronised batch normalisation \(1\).*loss="scaled"'):
+        refuse_mixing_layers(model)
+    refuse_mixing_layers(model[:1])
 
 
 def held():

@@ -80,7 +80,7 @@ def refused(rank):
     errors = []
     for model, hook in ((DistributedDataParallel(network()), 16), (network(), default_hooks.allreduce_hook)):
         with pytest.raises(TypeError) as caught:
-            attach(model, loader, hook=hook, weigh="gradients" if isinstance(hook, int) else "loss")
+            attach(model, loader, hook=hook, loss="mean" if isinstance(hook, int) else "scaled")
         errors.append(str(caught.value))
     return errors
 

@@ -82,8 +82,8 @@ def average_by_hand(model):
         parameter.grad /= dist.get_world_size()
 
 
-WEIGH = {"ddp": "gradients", "fsdp, sum": "none"}
-"""What carries the weights, where it is not the loss."""
+LOSS = {"ddp": "mean", "fsdp, sum": "sum"}
+"""The loss, where the loop does not scale it."""
 
 
 def loss_of(way, outputs, targets):
@@ -97,8 +97,8 @@ def train(rank, way, dtype, accumulate):
     """Train; return the parameters and the samples of every batch of this rank."""
     model = wrapped(network(dtype), way)
     loader = BalancedLoader(Samples(dtype), GLOBAL_BATCH, accumulate=accumulate, seed=3)
-    weigh = WEIGH.get(way, "loss")
-    balance = attach(model, loader, predictor=Restless(), policy=FREE, weigh=weigh, timeout=20)
+    kind = LOSS.get(way, "scaled")
+    balance = attach(model, loader, predictor=Restless(), policy=FREE, loss=kind, timeout=20)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     drawn = []
     for _ in range(EPOCHS):
@@ -107,7 +107,7 @@ def train(rank, way, dtype, accumulate):
             last = number % accumulate == 0 or number == len(loader)
             with summing(model, way, last):
                 loss = loss_of(way, model(inputs), targets) / accumulate
-                (balance.scale(loss) if weigh == "loss" else loss).backward()
+                (balance.scale(loss) if kind == "scaled" else loss).backward()
             if last:
                 if way == "bare":
                     average_by_hand(model)

@@ -192,7 +192,7 @@ def refused(rank):
         errors.append(str(caught.value))
 
     refuse(lambda: attach(model, loader))
-    refuse(lambda: attach(ddp, loader, weigh="both"))
+    refuse(lambda: attach(ddp, loader, loss="both"))
     refuse(lambda: attach(ddp, loader, timeout=0))
     refuse(lambda: attach(ddp, fewer))
     refuse(lambda: attach(ddp, loader, workers=["a", "a"]))
@@ -301,8 +301,8 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
     assert first == second
     assert first[:7] == [
         "model must be in DistributedDataParallel, got Linear: wrap it, or use "
-        'attach(..., weigh="loss") and balance.scale(loss)',
-        'weigh must be "gradients", "loss", "none" or "sum", got \'both\'',
+        'attach(..., loss="scaled") and balance.scale(loss)',
+        'loss must be "mean", "sum" or "scaled", got \'both\'',
         "timeout must be above 0 seconds, got 0",
         "the loader deals samples to 1 ranks, but 2 ranks train together: give the loader their rank and world_size",
         "workers must be 2 different names, one for each rank, got ['a', 'a']",
@@ -316,4 +316,4 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
     assert first[10].startswith(
         "loader must be a BalancedLoader, got a DataLoader, whose batches are fixed, by its batch_sampler"
     )
-    assert first[11] == 'the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")'
+    assert first[11] == 'the gradients are weighed already: leave the loss alone, or attach(..., loss="scaled")'

@@ -23,7 +23,7 @@ from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.likeness import different
 from paceline.coordinator.torch.sampled import drivers_for
 from paceline.coordinator.torch.weighing.hooks import CommHook, averaging, ddp_of
-from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
+from paceline.coordinator.torch.weighing.listener import BalanceWarning, Loss, weighs
 from paceline.coordinator.torch.weighing.terms import Items
 from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
@@ -50,7 +50,7 @@ def attach(
     *,
     predictor: Predictor | None = None,
     policy: Policy | None = None,
-    weigh: Weigh = "gradients",
+    loss: Loss = "mean",
     items: Items | None = None,
     timeout: float | None = None,
     workers: Sequence[str] | None = None,
@@ -68,7 +68,7 @@ def attach(
     Parameters
     ----------
     model
-        The model, in ``DistributedDataParallel``; with ``weigh="loss"`` it may also be sharded by ``fully_shard``, or
+        The model, in ``DistributedDataParallel``; with ``loss="scaled"`` it may also be sharded by ``fully_shard``, or
         not wrapped at all.
     loader
         A :class:`BalancedLoader` or a :class:`StreamLoader`. For a loader of your own, whose batches stay as they are,
@@ -78,18 +78,16 @@ def attach(
     policy
         When to change sizes, and by how much at once. By default sizes are multiples of a power of two that divides the
         batch, at most a thirtieth of a rank's share: libraries choose and tune their kernels again for every new size.
-    weigh
-        What carries the weights. ``"gradients"`` leaves the loop as it is, and is right for a loss that is a mean over
-        the rank's batch. With ``"loss"`` the loop calls ``balance.scale(loss)`` on such a mean: use it for models whose
-        gradients are not summed by ``DistributedDataParallel``, and for those whose forward or backward pass mixes
-        the samples of all ranks. ``"none"`` takes the plain average: use it for losses that are sums, or that are
-        divided by a count over all ranks, such as all tokens of the global batch. ``"sum"``, with ``items``, takes
-        losses that are sums over their terms and makes the step a mean over the terms of all ranks; do not divide them
-        by micro-batches.
+    loss
+        The loss on each rank. ``"mean"``: a mean over the rank's batch; its gradients are weighted, and the loop stays
+        as it is. ``"sum"``: a sum, or one divided by a number that all ranks share, such as all tokens of the global
+        batch; the plain average is right. ``"scaled"``: a mean that the loop gives to ``balance.scale(loss)``, for
+        models whose gradients are not summed by ``DistributedDataParallel``, and for those whose forward or backward
+        pass mixes the samples of all ranks.
     items
         A function of a batch that returns how many terms its loss has, where the loader cannot know: labels that are
-        masked at random, say. The terms of a step's micro-batches are summed over the ranks beside the gradients, and
-        every term counts the same.
+        masked at random, say. The loss is their mean or their sum; the step is the mean over the terms of all ranks and
+        micro-batches, which are summed beside the gradients. Do not divide sums by micro-batches.
     timeout
         Seconds after which a rank that does not answer counts as lost, which ends every rank with an error. It also
         applies to the model's process group. None keeps that group's timeout: by default 30 minutes with gloo, 10 with
@@ -113,10 +111,10 @@ def attach(
     Raises
     ------
     TypeError
-        If ``weigh="gradients"`` but the model is not in ``DistributedDataParallel``, or the loader cannot be balanced.
+        If the model needs ``DistributedDataParallel`` and is not in it, or the loader cannot be balanced.
     ValueError
         If the ranks do not agree on the library's version, the data, the policy or the predictor, an argument is
-        out of range, or the model mixes samples of all ranks in a way that needs ``weigh="loss"``.
+        out of range, or the model mixes samples of all ranks in a way that needs ``loss="scaled"``.
 
     Examples
     --------
@@ -135,21 +133,22 @@ def attach(
     >>> dist.destroy_process_group()
     """
     _require_loader(loader)
-    _require_weigh(model, weigh)
-    _require_items(loader, items, weigh)
+    _require_loss(model, loss, items)
+    _require_items(loader, items)
     if loader.micro_batch and ddp_of(model) is None:
         raise TypeError(
             f"micro_batch= needs DistributedDataParallel, got {type(model).__name__}: layers that gather their "
             "parameters (FSDP, HSDP) make every rank wait in every forward pass, so all need as many micro-batches"
         )
-    refuse_mixing_layers(model, weigh)
+    if weighs(loss, items):
+        refuse_mixing_layers(model)
     average = None if hook is None else averaging(hook, hook_state)
     if average is not None and ddp_of(model) is None:
         raise TypeError(f"hook= needs DistributedDataParallel, got {type(model).__name__}, which has no such hooks")
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         if loader.micro_batch:
             raise ValueError(ONE_MODEL)
-        return _joined(known, model, (predictor, policy, timeout, workers, drivers), weigh, average)
+        return _joined(known, model, (predictor, policy, timeout, workers, drivers), loss, average)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = Auto() if predictor is None else predictor
@@ -162,9 +161,9 @@ def attach(
     ddp = ddp_of(model)
     group: dist.ProcessGroup = dist.group.WORLD if ddp is None else ddp.process_group  # type: ignore[assignment]
     exchange = Exchange(group, timeout)
-    way = weigh if items is None else f"{weigh}, by terms that a function counts"
+    kind = loss if items is None else f"{loss} over terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
-    names = agree(exchange, loader, facts_of(loader, predictor, policy, way, timeout), workers)
+    names = agree(exchange, loader, facts_of(loader, predictor, policy, kind, timeout), workers)
     _say_unknown_bounds(policy, names)
     warning = different(exchange, getattr(loader, "dataset", None))
     marks = marks_of(model)
@@ -175,7 +174,7 @@ def attach(
     balancer = LoadBalancer(
         predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
     )
-    how: dict[str, Any] = {"weigh": weigh, "count": items}
+    how: dict[str, Any] = {"loss": loss, "count": items}
     balance = Balance(balancer, loader, exchange, clock, workers=names, drivers=sampled, **how)
     balance.add(model, average)
     if warning:
@@ -188,13 +187,13 @@ def attach(
 
 
 def _joined(
-    balance: Balance, model: torch.nn.Module, options: tuple[object, ...], weigh: Weigh, average: CommHook | None
+    balance: Balance, model: torch.nn.Module, options: tuple[object, ...], loss: Loss, average: CommHook | None
 ) -> Balance:
     """Add a further model that trains on an attached loader to its balance."""
-    if any(option is not None for option in options) or weigh != balance.weigh:
+    if any(option is not None for option in options) or loss != balance.loss:
         raise ValueError(
             "this loader is attached already, and a further model shares its balance: give options only in the first "
-            f"call, and weigh={balance.weigh!r} in both"
+            f"call, and loss={balance.loss!r} in both"
         )
     balance.add(model, average)
     return balance
@@ -280,29 +279,28 @@ def _require_loader(loader: object) -> None:
         raise TypeError(f"loader must be a BalancedLoader, got {type(loader).__name__}, which has no {missing[0]}")
 
 
-def _require_weigh(model: torch.nn.Module, weigh: str) -> None:
-    if weigh not in ("gradients", "loss", "none", "sum"):
-        raise ValueError(f'weigh must be "gradients", "loss", "none" or "sum", got {weigh!r}')
-    if weigh in ("gradients", "sum") and ddp_of(model) is None:
+def _require_loss(model: torch.nn.Module, loss: str, items: object) -> None:
+    """Refuse a loss that nobody knows, and one whose gradients cannot be weighted."""
+    if loss not in ("mean", "sum", "scaled"):
+        raise ValueError(f'loss must be "mean", "sum" or "scaled", got {loss!r}')
+    if loss == "scaled" and items is not None:
+        raise ValueError(
+            'items are summed beside the gradients, which loss="scaled" leaves alone: use loss="mean", or give the '
+            "loader items=, which every rank knows beforehand"
+        )
+    if weighs(loss, items) and ddp_of(model) is None:
         raise TypeError(
             f"model must be in DistributedDataParallel, got {type(model).__name__}: wrap it, or use "
-            'attach(..., weigh="loss") and balance.scale(loss)'
+            'attach(..., loss="scaled") and balance.scale(loss)'
         )
 
 
-def _require_items(loader: Loader, items: object, weigh: str) -> None:
-    """Refuse what does not go with a function that counts loss terms, or needs one."""
+def _require_items(loader: Loader, items: object) -> None:
+    """Refuse to count loss terms twice."""
     if items is None:
-        if weigh == "sum":
-            raise ValueError('weigh="sum" needs items=, a function that counts the terms of a batch\'s loss')
         return
     if not callable(items):
         raise TypeError(f"items must be a function of a batch with a BalancedLoader, got {items!r}")
-    if weigh not in ("gradients", "sum"):
-        raise ValueError(
-            f'items are summed beside the gradients, which weigh={weigh!r} does not weigh: use weigh="gradients", or '
-            "give the loader items=, which every rank knows beforehand"
-        )
     known = loader.settings()
     if known.get("items") or "items" in str(known.get("numbers of a sample", "")):
         raise ValueError("the loader knows items already: give them to one of the two")

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.torch.weighing.hooks import ddp_of, was_attached
-from paceline.coordinator.torch.weighing.listener import Weigh
+from paceline.coordinator.torch.weighing.listener import Loss
 
 UNEVEN = 1.2
 """Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""
@@ -32,33 +32,33 @@ SURE, CLEAR = 3.0, 0.15
 error at which to warn at all. A correct loss lies a quarter (0.25) on the right side, so a false alarm takes nearly 5
 standard errors."""
 
-BORDERS = {"gradients": 0.25, "none": 0.25, "loss": 1.25}
+BORDERS = {"mean": 0.25, "sum": 0.25, "scaled": 1.25}
 """Border between right and wrong losses, as the power of a rank's samples n with which its gradients grow. The norm of
 gradients summed over the rows of the model's output is constant for a mean loss (power 0), and grows with n for a sum
 (power 1). If a model's output has no rows, the norm of its parameters' gradients is used: for a mean loss its power is
 between -0.5 (all noise) and 0 (all signal), for a sum one more. ``scale()`` adds one power."""
 
 SENTENCES = {
-    "gradients": (
+    "mean": (
         "The gradients of a rank grow with its number of samples, as for a loss that is a sum, or that is divided by a "
-        'count over all ranks. attach(..., weigh="gradients") expects means: take the mean over the batch of the '
-        'rank, or use attach(..., weigh="none"), which averages gradients plainly.'
+        "count over all ranks. attach(...) expects means: take the mean over the batch of the rank, or say "
+        'attach(..., loss="sum"), which averages gradients plainly.'
     ),
-    "none": (
+    "sum": (
         "The gradients of a rank do not grow with its number of samples, as for a mean loss. "
-        'attach(..., weigh="none") averages them plainly, so that samples count more on a rank with few of them: use '
-        'the default, weigh="gradients".'
+        'attach(..., loss="sum") averages them plainly, so that samples count more on a rank with few of them: say '
+        'loss="mean", the default.'
     ),
-    "loss": (
+    "scaled": (
         "The gradients of a rank grow faster than its number of samples: the loss given to balance.scale() seems to be "
-        'a sum. Give it the mean over the batch of the rank, or use attach(..., weigh="none").'
+        'a sum. Give it the mean over the batch of the rank, or say attach(..., loss="sum").'
     ),
 }
 
 COLLECTIVE_IN_BACKWARD = (
     "a collective inside the backward pass carries gradients from rank to rank (gathered features, synchronised batch "
     "normalisation and the like): weighting them afterwards would not give the gradients of equal batches. Use "
-    'attach(..., weigh="loss") and balance.scale(loss), which is exact for them'
+    'attach(..., loss="scaled") and balance.scale(loss), which is exact for them'
 )
 
 
@@ -84,13 +84,13 @@ STEP_ALONE = (
 BY_HAND = (
     "An optimiser steps on gradients that no backward pass of its model has summed since its last step. Those that are "
     "taken by torch.autograd.grad and averaged by hand are weighed by nobody: samples count more on a rank with few of "
-    'them. Call backward(), or use attach(..., weigh="loss") and average gradients of balance.scale(loss).'
+    'them. Call backward(), or use attach(..., loss="scaled") and average gradients of balance.scale(loss).'
 )
 
 BESIDE = (
     "An optimiser steps {names} that belong to no attached model, and nothing weighs their gradients: averaged "
     "plainly, samples count more on a rank with few of them. Make them part of the model, wrap them in "
-    'DistributedDataParallel and attach them too, or use attach(..., weigh="loss") and balance.scale(loss).'
+    'DistributedDataParallel and attach them too, or use attach(..., loss="scaled") and balance.scale(loss).'
 )
 
 DISORDERED = (
@@ -102,7 +102,7 @@ FOREIGN = (
     "The model was given {rows} rows in training, which the balanced loader did not hand out. Their gradients are "
     "weighed by the number of rows on each rank: right for the mean over all rows where steps on them come beside "
     "those on the loader's batches. A step that has them in place of a batch, or mixed with one, is so only once the "
-    'ranks have exchanged their next reports. With other losses use attach(..., weigh="loss") and balance.scale().'
+    'ranks have exchanged their next reports. With other losses use attach(..., loss="scaled") and balance.scale().'
 )
 
 UNSEEN = (
@@ -120,7 +120,7 @@ GUESSED = (
 BESIDE_A_BATCH = (
     "The model was given {rows} rows beside a batch, which look like samples, and which the loader did not hand out. "
     "Their gradients weigh by this rank's share of the batch. If the loss has terms of them, use "
-    'attach(..., weigh="loss"), and balance.scale() for the terms of the balanced batch alone.'
+    'attach(..., loss="scaled"), and balance.scale() for the terms of the balanced batch alone.'
 )
 
 
@@ -129,12 +129,12 @@ class LossKind:
 
     Parameters
     ----------
-    weigh
-        How gradients are weighted.
+    loss
+        What the loss was said to be.
 
     Examples
     --------
-    >>> kind = LossKind("gradients")
+    >>> kind = LossKind("mean")
     >>> for step in range(20):  # a summed loss
     ...     sizes = np.array([8.0, 24.0]) if step % 2 else np.array([16.0, 6.0])
     ...     if sentence := kind.learn(sizes, np.log(sizes) + 0.1 * np.sin([step, 2 * step])):
@@ -142,8 +142,8 @@ class LossKind:
     5 The gradients of a rank grow with its number of samples,
     """
 
-    def __init__(self, weigh: Weigh) -> None:
-        self.weigh = weigh
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
         self._x: list[Array] = []
         self._y: list[Array] = []
 
@@ -163,10 +163,10 @@ class LossKind:
         self._x.append(x - x.mean())
         self._y.append(log_norm_W - log_norm_W.mean())
         power, error = self._growth()
-        wrong = power - BORDERS[self.weigh] if self.weigh != "none" else BORDERS["none"] - power
+        wrong = power - BORDERS[self.loss] if self.loss != "sum" else BORDERS["sum"] - power
         if error < CLEAR and wrong > SURE * error:
             self._x = [x] * MOST  # full, so that the warning comes only once
-            return SENTENCES[self.weigh]
+            return SENTENCES[self.loss]
         return ""
 
     def _growth(self) -> tuple[float, float]:
@@ -181,8 +181,8 @@ class LossKind:
         return power, float(np.sqrt((rest @ rest + 1e-3) / max(known - 1, 1) / spread))
 
 
-def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
-    """Refuse layers that mix the samples of all ranks if gradients carry the weights.
+def refuse_mixing_layers(model: torch.nn.Module) -> None:
+    """Refuse layers that mix the samples of all ranks where gradients carry the weights.
 
     Raises
     ------
@@ -190,10 +190,10 @@ def refuse_mixing_layers(model: torch.nn.Module, weigh: Weigh) -> None:
         If the model has synchronised batch normalisation.
     """
     mixing = [name for name, module in model.named_modules() if isinstance(module, torch.nn.SyncBatchNorm)]
-    if mixing and weigh in ("gradients", "sum"):
+    if mixing:
         raise ValueError(
             f"synchronised batch normalisation ({mixing[0]}) carries gradients from rank to rank, so they cannot be "
-            'weighted afterwards: use attach(..., weigh="loss") and balance.scale(loss).backward(), which is exact'
+            'weighted afterwards: use attach(..., loss="scaled") and balance.scale(loss).backward(), which is exact'
         )
 
 
@@ -238,7 +238,7 @@ def refuse_for(balance: Callable[[], Any]) -> Callable[..., None]:
                 known.warn("by hand", BY_HAND)
         if known.audits(optimizer):
             for sentence in (
-                *of_the_process(known.models, known.weigh, known.counts_all),
+                *of_the_process(known.models, known.averages, known.counts_all),
                 *_beside(optimizer, known.models),
             ):
                 known.warn(sentence, sentence)
@@ -273,12 +273,12 @@ def _closure_in(arguments: tuple[Any, ...]) -> bool:
     return any(map(callable, [*positional, *named.values()]))
 
 
-def of_the_process(models: Sequence[torch.nn.Module], weigh: Weigh, counts_all: bool = True) -> Iterator[str]:
+def of_the_process(models: Sequence[torch.nn.Module], averages: bool, counts_all: bool = True) -> Iterator[str]:
     """Yield warnings about other objects in this process that do not suit unequal batches."""
     balanced = {id(ddp_of(model)) for model in models}
     living = [ddp for ddp in _living(DistributedDataParallel) if id(ddp) not in balanced]
     others = [ddp for ddp in living if _trains(ddp) and not was_attached(ddp)]
-    if others and weigh != "none":
+    if others and not averages:
         yield (
             f"A further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this process "
             "and is not balanced: if it trains on batches of the balanced loader, its gradients are averaged with "

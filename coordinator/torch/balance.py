@@ -31,7 +31,7 @@ from paceline.coordinator.torch.reporting.buffers import Buffers
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.reports import RankReports
 from paceline.coordinator.torch.weighing.hooks import CommHook, ddp_of, ignored
-from paceline.coordinator.torch.weighing.listener import Weigh
+from paceline.coordinator.torch.weighing.listener import Loss
 from paceline.coordinator.torch.weighing.terms import Items
 from paceline.coordinator.torch.weighing.weighting import Weighting
 from paceline.coordinator.work import WorkModel
@@ -56,8 +56,8 @@ class Balance(Passes):
     overhead_seconds
         Time that balancing took of the training loop, per iteration since the exchange before: measuring, exchanging
         reports and planning; observers left out. Measuring is counted in CPU time, as other threads run meanwhile.
-    weigh
-        What carries the weights: see :func:`attach`.
+    loss
+        What the loss of a rank is: see :func:`attach`.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Balance(Passes):
         *,
         workers: Sequence[str],
         drivers: Sequence[Driver] = (),
-        weigh: Weigh = "gradients",
+        loss: Loss = "mean",
         count: Items | None = None,
     ) -> None:
-        super().__init__(loader, clock, weigh, count)
+        super().__init__(loader, clock, loss, count)
         self.on_iteration: list[Callable[[Iteration], None]] = []
         self.overhead_seconds = 0.0
         self._exchange = exchange
@@ -137,7 +137,7 @@ class Balance(Passes):
 
     def audits(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether it is time to look at what an optimiser steps: once, and not while batches are equal."""
-        if not self._looked or self.weigh not in ("gradients", "sum") or optimizer in self._audited:
+        if not self._looked or not self.weighs or optimizer in self._audited:
             return False
         self._audited.add(optimizer)
         return True
@@ -298,8 +298,8 @@ class Balance(Passes):
         a collective less in every step is a millisecond for small models. A loop that takes up other data later sums
         gradients more often than it asks for batches, and all ranks see that alike, at once.
         """
-        if self.weigh != "gradients" or self.adds_parts:
-            return self.weigh in ("gradients", "sum")
+        if self.loss != "mean" or self.adds_parts:
+            return self.weighs
         return self._mixes or self._exchanges < TRUSTED or self._sums_since >= self._usual_sums
 
     def _tell(self, rows: RankReports) -> None:
@@ -341,7 +341,7 @@ class Balance(Passes):
         """Warn of what nothing weights; with equal batches nothing can be weighed wrongly, so later is soon enough."""
         if not (self._looked or np.array_equal(self.plan.sizes, self._first_sizes)):
             self._looked = True
-            for sentence in audit.of_the_process(self.models, self.weigh, self.counts_all):
+            for sentence in audit.of_the_process(self.models, self.averages, self.counts_all):
                 self.warn(sentence, sentence)
 
 

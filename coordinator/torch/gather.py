@@ -13,7 +13,7 @@ def gather_rows(rows: torch.Tensor, group: dist.ProcessGroup | None = None) -> t
 
     ``torch.distributed.all_gather`` needs the same number of rows on all ranks, which balanced batches do not have.
     Gradients flow back to the ranks that the rows came from, summed over all ranks. A contrastive loss uses it with
-    ``attach(..., weigh="loss")``: it is the mean over the rank's own rows, each compared with the rows of all ranks.
+    ``attach(..., loss="scaled")``: it is the mean over the rank's own rows, each compared with the rows of all ranks.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.torch.weighing.graph import Pass, behind, number_now
 from paceline.coordinator.torch.weighing.handed import FAR_AHEAD, Handed, Seen, Turn
 from paceline.coordinator.torch.weighing.hooks import tensors_in
-from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
+from paceline.coordinator.torch.weighing.listener import BalanceWarning, Loss, weighs
 from paceline.coordinator.torch.weighing.sight import Sight
 from paceline.coordinator.torch.weighing.terms import Items, checked_terms
 from paceline.coordinator.torch.weighing.weighting import Weighting
@@ -40,21 +40,23 @@ class Passes(ABC):
         Hands out the batches.
     clock
         Measures own time.
-    weigh
-        What carries the weights.
+    loss
+        What the loss of a rank is.
     count
         Returns how many terms the loss of a batch has, where only the batch shows it.
     """
 
-    def __init__(self, loader: Loader, clock: Clock, weigh: Weigh, count: Items | None = None) -> None:
-        self.weigh: Weigh = weigh
+    def __init__(self, loader: Loader, clock: Clock, loss: Loss, count: Items | None = None) -> None:
+        self.loss: Loss = loss
+        self.weighs = weighs(loss, count)
+        self.averages = not self.weighs and loss != "scaled"  # as torch does
         self.adds_parts = count is not None
         self._count = count
         self._loader = loader
         self._costs = loader.coefficients is not None
         self._clock = clock
         self._handed = Handed(loader.rank, loader.global_batch, counts=self.adds_parts, behind=behind)
-        self._losses = audit.LossKind(weigh)
+        self._losses = audit.LossKind(loss)
         self._micro_batch = loader.micro_batch
         self._index = -1
         self._micro_batches = 0
@@ -83,7 +85,7 @@ class Passes(ABC):
     @property
     def micro_batches(self) -> float:
         """By how many micro-batches loops divide a loss; infinite where they do not."""
-        return math.inf if self._micro_batch or self.weigh == "sum" else self._loader.accumulate
+        return math.inf if self._micro_batch or self.loss == "sum" else self._loader.accumulate
 
     @property
     def _steps_end(self) -> bool:
@@ -97,7 +99,7 @@ class Passes(ABC):
         dealt = known if known.sizes is sizes_W else Dealt.plain(sizes_W, self._loader.rank)
         if self._count is not None:
             terms = checked_terms(self._count(batch))
-            dealt = replace(dealt, weight=1.0 if self.weigh == "sum" else terms, part=terms, whole=1.0)
+            dealt = replace(dealt, weight=1.0 if self.loss == "sum" else terms, part=terms, whole=1.0)
         self._handed.add(sizes_W, dealt, batch)
         self._taken += 1
         if self._taken == FAR_AHEAD:
@@ -158,7 +160,7 @@ class Passes(ABC):
 
     def trained(self, passes: Sequence[Pass]) -> None:
         """Refuse or warn of passes whose gradients are about to be computed, if their weight is not certain."""
-        scaled, known = self.weigh != "loss", False
+        scaled, known = self.loss != "scaled", False
         for one in passes:
             scaled = scaled or one.scaled or one.begin < self._scaled_before
             turn = one.turn
@@ -176,7 +178,7 @@ class Passes(ABC):
                 self.warn(about, sentence)
         if known and not scaled:
             raise RuntimeError(
-                'attach(..., weigh="loss") needs balance.scale(loss) before backward(): without it ranks with few '
+                'attach(..., loss="scaled") needs balance.scale(loss) before backward(): without it ranks with few '
                 "samples count as much as those with many"
             )
 
@@ -189,11 +191,11 @@ class Passes(ABC):
         Raises
         ------
         RuntimeError
-            If the gradients are weighed already, as they are unless ``attach`` was told ``weigh="loss"``; or if the
+            If the gradients are weighed already, as they are unless ``attach`` was told ``loss="scaled"``; or if the
             loss is one of two batches.
         """
-        if self.weigh != "loss":
-            raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., weigh="loss")')
+        if self.loss != "scaled":
+            raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., loss="scaled")')
         passes = [] if loss.grad_fn is None else behind([loss])
         known: dict[float, Turn] = {}
         for one in passes:
@@ -228,7 +230,7 @@ class Passes(ABC):
     def not_summed_for(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Module]:
         """Return the models whose gradients were not summed since an optimiser's last step; while sizes differ."""
         found = [weighting.model for weighting in self._weightings if not weighting.summed_for(optimizer)]
-        return found if self._looked and self.weigh != "none" else []
+        return found if self._looked and not self.averages else []
 
     def work_of(self, turn: Turn) -> float:
         """Return what this rank's samples of a turn cost, in average samples."""
@@ -279,7 +281,7 @@ class Passes(ABC):
 
     def wait_begins(self) -> None:
         """Stop the clock: a collective waits for other ranks."""
-        if self.weigh in ("gradients", "sum") and any(weighting.in_backward for weighting in self._weightings):
+        if self.weighs and any(weighting.in_backward for weighting in self._weightings):
             raise RuntimeError(audit.COLLECTIVE_IN_BACKWARD)
         self._clock.wait_begins()
 
@@ -294,7 +296,7 @@ class Passes(ABC):
         handed = self._handed
         if turn.known and not (handed.disordered or handed.guessed or handed.beside):
             return ()
-        if self.weigh == "none":  # what comes with every micro-batch counts as often as a rank has some
+        if self.averages:  # what comes with every micro-batch counts as often as a rank has some
             return [("beside", audit.BESIDE_A_BATCH.format(rows=handed.beside))] * bool(
                 handed.beside and self._micro_batch
             )
@@ -302,7 +304,7 @@ class Passes(ABC):
         number = rows[0] if rows else "unknown"
         if handed.disordered:
             found.append(("disordered", audit.DISORDERED))
-        if not turn.known and self.weigh == "loss":
+        if not turn.known and self.loss == "scaled":
             found += [("unseen", audit.UNSEEN.format(rows=number))] * handed.fresh
         elif not turn.known:
             found.append(("rows", audit.FOREIGN.format(rows=number)))

@@ -223,7 +223,7 @@ def _require_plain(accelerator: Any) -> None:
         raise ValueError(
             f"the accelerator trains with {said}, but batches can be balanced only where each process has the whole "
             "model, in DistributedDataParallel, and samples of its own. For fully_shard without Accelerate see "
-            'attach(..., weigh="loss")'
+            'attach(..., loss="scaled")'
         )
 
 
@@ -268,5 +268,5 @@ def _attached(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, 
         raise TypeError("prepare() needs the model beside the BalancedLoader: give both in one call")
     balance: Balance = attach(trained[0], loader, **options)
     for model in trained[1:]:
-        attach(model, loader, weigh=balance.weigh)
+        attach(model, loader, loss=balance.loss)
     return balance

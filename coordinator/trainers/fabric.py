@@ -27,7 +27,7 @@ def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Ba
         A :class:`BalancedLoader`, made after ``fabric.launch()``.
     **options
         Options of :func:`paceline.coordinator.torch.attach`. For a strategy that shards the model by ``fully_shard``,
-        give ``weigh="loss"``, and call ``fabric.backward(balance.scale(loss))`` in the loop.
+        give ``loss="scaled"``, and call ``fabric.backward(balance.scale(loss))`` in the loop.
 
     Returns
     -------

@@ -14,9 +14,9 @@ import torch
 
 from paceline.coordinator.metrics import Target, sinks
 from paceline.coordinator.torch import Balance, BalancedLoader, Costs, attach
-from paceline.coordinator.torch.weighing.listener import Weigh
+from paceline.coordinator.torch.weighing.listener import Loss
 from paceline.coordinator.torch.weighing.sight import Sight, lengths
-from paceline.coordinator.trainers.huggingface_loss import has_labels, takes_count, weigh_of
+from paceline.coordinator.trainers.huggingface_loss import has_labels, loss_of, takes_count
 from paceline.coordinator.trainers.huggingface_options import (
     costs_for,
     loading,
@@ -47,7 +47,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         Arguments of the Trainer.
     balancing
         Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``. The mixin chooses
-        ``weigh``, if it is not given; with ``weigh="loss"``, ``compute_loss`` calls ``self.balance.scale(loss)``.
+        ``loss``, if it is not given; with ``loss="scaled"``, ``compute_loss`` calls ``self.balance.scale(loss)``.
     costs
         What samples cost, if they cost differently: a :class:`Costs`. Names of columns are those of ``train_dataset``,
         also of columns that the model does not take.
@@ -118,7 +118,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         share = self._feed.next_share()
         self._require_kind(num_items_in_batch)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.balance.weigh != "gradients":
+        if self.balance.loss != "mean":
             return loss
         return loss * share if share else torch.zeros_like(loss)  # a mean over no terms is NaN
 
@@ -171,16 +171,16 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         """Attach the balancer when the first batch has arrived, and pass it this batch."""
         assert self._feed is not None
         self._labelled = has_labels(batch)
-        self._attach(self._balancing.get("weigh") or weigh_of(self, batch))
+        self._attach(self._balancing.get("loss") or loss_of(self, batch))
         assert self._feed.loader.after_batch is not None
         self._feed.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
 
-    def _attach(self, weigh: Weigh) -> None:
+    def _attach(self, loss: Loss) -> None:
         """Attach the balancer to the model, which the Trainer has wrapped by then."""
         assert self._feed is not None
-        refuse_items(weigh, self._costs)
+        refuse_items(loss, self._costs)
         self._attached_to = (self.model_wrapped, self._feed.loader)
-        self.balance = balance = attach(*self._attached_to, **{**self._balancing, "weigh": weigh})
+        self.balance = balance = attach(*self._attached_to, **{**self._balancing, "loss": loss})
         balance.on_iteration.extend(self._sinks)
 
     @property
@@ -205,7 +205,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         if self.balance is None:
             return
         state = self.balance.state_dict()  # on every rank, because it receives pending reports from all of them
-        kind = {"weigh": self.balance.weigh, "labelled": self._labelled}
+        kind = {"loss": self.balance.loss, "labelled": self._labelled}
         if self.args.should_save:
             torch.save({**state, **kind}, Path(output_dir) / FILE)
 
@@ -221,7 +221,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
             )
         state = torch.load(saved, weights_only=True)
         if not self._is_attached:
-            self._attach(self._balancing.get("weigh", state["weigh"]))
+            self._attach(self._balancing.get("loss", state["loss"]))
         assert self.balance is not None
         self.balance.load_state_dict(state)
         self._labelled = state["labelled"]

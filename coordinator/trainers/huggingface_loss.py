@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from paceline.coordinator.torch import BalanceWarning
-from paceline.coordinator.torch.weighing.listener import Weigh
+from paceline.coordinator.torch.weighing.listener import Loss
 
 COUNT = 64.0
 """A number of tokens to try; a loss divided by it is half as large with twice the number."""
@@ -24,8 +24,8 @@ loss is divided by tokens, above the second it ignores them, and in between a pa
 hundredth is the rounding of ratios in bfloat16."""
 
 
-def weigh_of(trainer: Any, batch: Any) -> Weigh:
-    """Return how to weight gradients of the loss of such batches; the answer is the same on all ranks.
+def loss_of(trainer: Any, batch: Any) -> Loss:
+    """Return what the loss of such batches is; the answer is the same on all ranks.
 
     Losses divided by the number of tokens of all ranks suit any sizes and are averaged plainly. Means over the rank's
     own batch are weighted by its samples.
@@ -38,23 +38,23 @@ def weigh_of(trainer: Any, batch: Any) -> Weigh:
         This rank's first batch. Its loss is computed twice, without gradients and in evaluation mode.
     """
     if not takes_count(trainer) or not has_labels(batch):
-        return "gradients"
+        return "mean"
     ratio = _ratio(trainer, batch)
     if ratio > SAME:
-        return "gradients"
+        return "mean"
     if not trainer.args.average_tokens_across_devices:
         _warn(
             "average_tokens_across_devices=False divides the loss by the tokens of the rank's own batch. Ranks are "
             "weighted by samples, so that is exact only if all samples have the same number of tokens: leave it True"
         )
-        return "gradients"
+        return "mean"
     if ratio > HALVED:
         _warn(
             "A part of the loss is divided by the number of tokens of all ranks and a part is not, such as the loss of "
             "a router. Gradients are averaged plainly, as the Trainer does: in the second part, samples count more on "
             "ranks with few of them"
         )
-    return "none"
+    return "sum"
 
 
 def takes_count(trainer: Any) -> bool:

@@ -91,9 +91,9 @@ def costs_for(dataset: Any, costs: Costs | None, micro_batches: int) -> Costs | 
     return replace(costs, **read)
 
 
-def refuse_items(weigh: str, costs: Costs | None) -> None:
+def refuse_items(loss: str, costs: Costs | None) -> None:
     """Refuse numbers of loss terms for a loss that needs none."""
-    if weigh == "none" and costs is not None and costs.items is not None:
+    if loss == "sum" and costs is not None and costs.items is not None:
         raise ValueError(
             "the loss is divided by the tokens of all ranks already (num_items_in_batch), so that no rank has to weigh "
             "by its terms: leave items out"
@@ -123,7 +123,7 @@ def _of_sharding(trainer: Any) -> Iterator[str]:
             yield (
                 f"the Trainer is set to use {way}, but batches can be balanced only where each rank has the whole "
                 "model, in DistributedDataParallel. Without the Trainer, fully_shard can be balanced: see "
-                'attach(..., weigh="loss")'
+                'attach(..., loss="scaled")'
             )
 
 

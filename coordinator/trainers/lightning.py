@@ -28,8 +28,8 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     metrics
         Where to write metrics, as :func:`paceline.coordinator.metrics.sinks` takes it: ``"run.jsonl"``, or a list.
     **options
-        Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``. ``weigh`` is
-        ``"loss"`` by default, for losses that are means over the rank's batch; ``weigh="none"`` is for losses that are
+        Options of :func:`paceline.coordinator.torch.attach`, such as ``predictor`` or ``policy``. ``loss`` is
+        ``"scaled"`` by default, for losses that are means over the rank's batch; ``loss="sum"`` is for losses that are
         sums, or divided by a count over all ranks.
 
     Returns
@@ -62,7 +62,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
             if trainer.world_size == 1:
                 return
             model, loader = _model_of(trainer), _loader_of(trainer)
-            self.balance = balance = attach(model, loader, **{"weigh": "loss", **options})
+            self.balance = balance = attach(model, loader, **{"loss": "scaled", **options})
             balance.on_iteration.extend(sinks(*targets))
             if self.saved is not None:
                 balance.load_state_dict(self.saved)
@@ -79,7 +79,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
 
         def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
             """Weight the loss by its gradient: Lightning logs the loss itself, and has scaled it for half precision."""
-            if self.balance is not None and self.balance.weigh == "loss":
+            if self.balance is not None and self.balance.loss == "scaled":
                 share = self.balance.scale(torch.ones((), dtype=loss.dtype, device=loss.device))
                 loss.register_hook(lambda gradient: gradient * share)
 
@@ -111,7 +111,7 @@ def _model_of(trainer: Any) -> DistributedDataParallel:
         raise ValueError(
             "strategy must be one of ddp, in which each rank has the whole model, got "
             f"{type(trainer.strategy).__name__}: use strategy='ddp', or for fully_shard a loop of your own with "
-            'attach(..., weigh="loss")'
+            'attach(..., loss="scaled")'
         )
     return model
 

@@ -49,9 +49,9 @@ class Contestant:
         if scheme != EQUAL:
             predictor = LastValue() if scheme == CONTROL else named(scheme)
             policy = Policy(warmup=ENDLESS) if scheme == CONTROL else None
-            balance = attach(self.model, self.loader, predictor=predictor, policy=policy, weigh=chosen.weigh)
+            balance = attach(self.model, self.loader, predictor=predictor, policy=policy, loss=chosen.loss)
             balance.on_iteration.append(self.records.append)
-            if chosen.weigh == "loss":
+            if chosen.loss == "scaled":
                 self._scale = balance.scale
         self._steps = self._train()
 

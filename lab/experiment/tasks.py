@@ -15,15 +15,15 @@ from paceline.lab.models import MODELS, Task
 if TYPE_CHECKING:
     import torch
 
-    from paceline.coordinator.torch.weighing.listener import Weigh
+    from paceline.coordinator.torch.weighing.listener import Loss
 
 
 @dataclass(frozen=True)
 class LiveTask:
-    """A task, and how its gradients have to be weighed."""
+    """A task, and what its loss is to a balancer."""
 
     task: Task
-    weigh: Weigh = "gradients"
+    loss: Loss = "mean"
 
 
 def live_task(name: str) -> LiveTask:
@@ -40,7 +40,7 @@ def _batch_norm() -> LiveTask:
 
 
 def _synchronised_batch_norm() -> LiveTask:
-    return LiveTask(_convolutional(_synchronised), weigh="loss")
+    return LiveTask(_convolutional(_synchronised), loss="scaled")
 
 
 def _contrastive() -> LiveTask:
@@ -71,7 +71,7 @@ def _contrastive() -> LiveTask:
 
     digits = MODELS["digits-mlp"]()
     numbers = torch.arange(len(digits.inputs))
-    return LiveTask(Task("scikit-learn digits", Halves(), digits.inputs, numbers, loss), weigh="loss")
+    return LiveTask(Task("scikit-learn digits", Halves(), digits.inputs, numbers, loss), loss="scaled")
 
 
 def _convolutional(norm: Callable[[int], torch.nn.Module]) -> Task:

@@ -21,7 +21,7 @@ PARTS = {
         "sum",
         "loss",
         "loss of items",
-        "none",
+        "plain sum",
         "own loader",
         "sums of an own loader",
     ],
@@ -209,8 +209,9 @@ class Composed:
     def _attached(self):
         job, parts, data = self.job, self.parts, self.data
         counts = {"items": count} if self.kind in ("counted", "sum", *OWN) else {}
-        weigh = {"loss": "loss", "loss of items": "loss", "none": "none", "sum": "sum", "sums of an own loader": "sum"}
-        options = {"weigh": weigh.get(self.kind, "gradients"), **counts}
+        sums = dict.fromkeys(("plain sum", "sum", "sums of an own loader"), "sum")
+        losses = {"loss": "scaled", "loss of items": "scaled", **sums}
+        options = {"loss": losses.get(self.kind, "mean"), **counts}
         if self.kind in OWN:
             loader = job.own_loader(data)
             batches = job.terms(self.models[0], loader, accumulate=self.every, **options)
@@ -232,7 +233,7 @@ class Composed:
 
     def reduced(self, values, labels):
         """Return the loss of one value for each sample or token, reduced as this kind of loop does."""
-        if self.kind == "none":
+        if self.kind == "plain sum":
             return values.sum() * self.job.world_size / 100
         if not self.terms:
             return values.mean()
@@ -280,7 +281,7 @@ class Composed:
                 loss = loss + 0.1 * self.reduced(slope.square().sum(-1), labels)
         if parts["kept in the model"]:
             loss = loss + 0.1 * self.reduced(self.networks[number].kept.square().sum(-1), labels)
-        if parts["penalty"] == "parameters" and self.kind not in ("none", *SUMS):
+        if parts["penalty"] == "parameters" and self.kind not in ("plain sum", *SUMS):
             loss = loss + 0.01 * sum(p.square().sum() for p in self.networks[number].parameters())
         return loss
 

@@ -6,15 +6,15 @@ from shapes_order import begun
 from verdicts import exact, refused, warned
 
 
-def trained(job, loss_of, *, network=None, weigh="gradients", epochs=EPOCHS, **options):
+def trained(job, loss_of, *, network=None, kind="mean", epochs=EPOCHS, **options):
     """Train with the loss that ``loss_of(model, inputs, targets)`` returns."""
     model, loader = job.ddp(network or job.network(), **options), job.loader()
-    balance, optimizer = job.attach(model, loader, weigh=weigh), job.sgd(model, rate=0.05)
+    balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model, rate=0.05)
     for _ in range(epochs):
         for inputs, targets, _ in loader:
             optimizer.zero_grad()
             loss = loss_of(model, inputs, targets)
-            (balance.scale(loss) if weigh == "loss" else loss).backward()
+            (balance.scale(loss) if kind == "scaled" else loss).backward()
             optimizer.step()
 
 
@@ -53,7 +53,7 @@ def a_summed_loss(job):
 
 @exact
 def a_summed_loss_averaged_plainly(job):
-    trained(job, summed(job), weigh="none")
+    trained(job, summed(job), kind="sum")
 
 
 @warned("grow with its number of samples")
@@ -63,28 +63,28 @@ def tokens_normalised_over_all_ranks(job):
 
 @exact
 def tokens_normalised_over_all_ranks_averaged_plainly(job):
-    trained(job, per_token(job), weigh="none")
+    trained(job, per_token(job), kind="sum")
 
 
 @warned("do not grow with its number of samples")
 def a_mean_loss_averaged_plainly(job):
-    trained(job, lambda model, inputs, targets: mse(model(inputs), targets), weigh="none", epochs=4)
+    trained(job, lambda model, inputs, targets: mse(model(inputs), targets), kind="sum", epochs=4)
 
 
 @warned("grow faster than its number of samples")
 def a_summed_loss_that_is_scaled(job):
-    trained(job, summed(job), weigh="loss", epochs=4)
+    trained(job, summed(job), kind="scaled", epochs=4)
 
 
 @exact(ranks=(2, 4))
 def a_weighed_loss(job):
-    trained(job, lambda model, inputs, targets: mse(model(inputs), targets), weigh="loss")
+    trained(job, lambda model, inputs, targets: mse(model(inputs), targets), kind="scaled")
 
 
 @refused("needs balance.scale(loss)")
 def a_weighed_loss_that_is_not_scaled(job):
     model, loader = job.ddp(job.network()), job.loader()
-    job.attach(model, loader, weigh="loss")
+    job.attach(model, loader, loss="scaled")
     for inputs, targets, _ in loader:
         mse(model(inputs), targets).backward()
 
@@ -269,7 +269,7 @@ def both_towers(job):
 
 @exact(ranks=(2, 4))
 def a_contrastive_loss_over_all_ranks(job):
-    trained(job, both_towers(job), weigh="loss")
+    trained(job, both_towers(job), kind="scaled")
 
 
 @refused("a collective inside the backward pass")

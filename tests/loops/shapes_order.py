@@ -96,7 +96,7 @@ def fetching_ahead_while_gradients_accumulate(job):
 @exact
 def fetching_ahead_with_a_weighed_loss(job):
     model, loader = job.ddp(job.network()), job.loader()
-    balance, optimizer = job.attach(model, loader, weigh="loss"), job.sgd(model)
+    balance, optimizer = job.attach(model, loader, loss="scaled"), job.sgd(model)
     for _ in range(EPOCHS):
         batches = iter(loader)
         batch = next(batches)

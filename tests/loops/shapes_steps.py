@@ -47,7 +47,7 @@ def gradients_accumulate_in_views_of_the_buckets(job):
 @exact
 def gradients_accumulate_with_a_weighed_loss(job):
     model, loader = job.ddp(job.network()), job.loader(accumulate=3)
-    balance = job.attach(model, loader, weigh="loss")
+    balance = job.attach(model, loader, loss="scaled")
     accumulated(job, model, loader, job.sgd(model), every=3, weighed=balance.scale)
 
 

@@ -33,7 +33,7 @@ def a_loader_of_ones_own_with_a_batch_sampler(job):
 
 @exact(ranks=(2, 4))
 def a_loader_of_ones_own_and_a_loss_that_is_a_sum(job):
-    own(job, squares, weigh="sum")
+    own(job, squares, loss="sum")
 
 
 @exact(ranks=(2, 4))
@@ -114,12 +114,12 @@ def a_loader_of_ones_own_without_items(job):
     job.attach(model, loader)
 
 
-def counted(job, loss_of=masked_loss, *, weigh="gradients", **options):
+def counted(job, loss_of=masked_loss, *, loss="mean", **options):
     """A balanced loader that does not know which labels count."""
     data = Sequences()
     model = job.ddp(job.network())
     loader = job.loader(data, lengths=data.lengths, **options)
-    balance, optimizer = job.attach(model, loader, items=count, weigh=weigh), job.sgd(model)
+    balance, optimizer = job.attach(model, loader, items=count, loss=loss), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, labels, _ in loader:
             with balance.accumulating():
@@ -136,7 +136,7 @@ def terms_that_only_a_balanced_batch_shows(job):
 
 @exact(ranks=(2, 4))
 def sums_over_terms_that_only_a_balanced_batch_shows(job):
-    counted(job, squares, weigh="sum")
+    counted(job, squares, loss="sum")
 
 
 @exact
@@ -184,11 +184,6 @@ def terms_that_the_loader_knows_counted_once_more(job):
     data = Sequences()
     model, loader = job.ddp(job.network()), job.loader(data, items=data.items)
     job.attach(model, loader, items=count)
-
-
-@refused('weigh="sum" needs items=')
-def sums_whose_terms_nobody_counts(job):
-    job.attach(job.ddp(job.network()), job.loader(), weigh="sum")
 
 
 @refused("did not hand out, and with attach(..., items=) their number of loss terms is not known")

@@ -39,18 +39,18 @@ def masked_loss(outputs, labels):
     return (losses * counts).sum() / counts.sum()
 
 
-def trained(job, loss_of=token_loss, *, model=None, weigh="gradients", clip=0.0, data=None, **options):
+def trained(job, loss_of=token_loss, *, model=None, kind="mean", clip=0.0, data=None, **options):
     """Train on sequences; the loader knows how many labels count."""
     data = data or Sequences()
     model = job.ddp(model or job.network())
     options = {"items": data.items, "lengths": data.lengths, **options}
     loader = job.loader(data, **options)
-    balance, optimizer = job.attach(model, loader, weigh=weigh), job.sgd(model)
+    balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, labels, _ in loader:
             optimizer.zero_grad()
             loss = loss_of(model(inputs), labels)
-            (balance.scale(loss) if weigh == "loss" else loss).backward()
+            (balance.scale(loss) if kind == "scaled" else loss).backward()
             if clip:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
@@ -85,7 +85,7 @@ def tokens_of_batches_of_which_the_first_are_skipped(job):
 
 @exact(ranks=(2, 4))
 def a_weighed_mean_over_tokens(job):
-    trained(job, masked_loss, weigh="loss")
+    trained(job, masked_loss, kind="scaled")
 
 
 @exact(ranks=(2, 4))
@@ -148,12 +148,12 @@ def steps_of(loader, every):
             step = []
 
 
-def accumulated(job, loss_of, *, every=3, weigh="gradients", sync=False):
+def accumulated(job, loss_of, *, every=3, kind="mean", sync=False):
     """Accumulate as loops do, dividing by the number of micro-batches; alone, the mean over all tokens of the step."""
     data = Sequences()
     model = job.ddp(job.network())
     loader = job.loader(data, items=data.items, lengths=data.lengths, accumulate=every, global_batch=16)
-    balance, optimizer = job.attach(model, loader, weigh=weigh), job.sgd(model)
+    balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model)
     for _ in range(EPOCHS):
         if job.alone:
             for parts in steps_of(loader, every):
@@ -166,7 +166,7 @@ def accumulated(job, loss_of, *, every=3, weigh="gradients", sync=False):
             last = number % every == 0 or number == len(loader)
             with job.no_sync(model, last or sync):
                 loss = loss_of(model(inputs), labels) / every
-                (balance.scale(loss) if weigh == "loss" else loss).backward()
+                (balance.scale(loss) if kind == "scaled" else loss).backward()
             if last:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -184,7 +184,7 @@ def tokens_of_accumulated_batches_taken_by_hand(job):
 
 @exact(ranks=(2, 4))
 def tokens_of_accumulated_batches_with_a_weighed_loss(job):
-    accumulated(job, masked_loss, weigh="loss")
+    accumulated(job, masked_loss, kind="scaled")
 
 
 @exact
@@ -227,16 +227,16 @@ def samples_of_unequal_cost_loaded_ahead(job):
     by_samples(job, num_workers=1)
 
 
-def in_micro_batches(job, loss_of=mse, data=None, *, weigh="gradients", model=None, clip=0.0, **options):
+def in_micro_batches(job, loss_of=mse, data=None, *, kind="mean", model=None, clip=0.0, **options):
     """Ranks with different numbers of micro-batches; nothing is divided by how many they are."""
     model = job.ddp(model or job.network())
     loader = job.loader(data, **{"micro_batch": 4, "global_batch": 32, **options})
-    balance, optimizer = job.attach(model, loader, weigh=weigh), job.sgd(model)
+    balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
             with balance.accumulating():
                 loss = loss_of(model(inputs), targets)
-                (balance.scale(loss) if weigh == "loss" else loss).backward()
+                (balance.scale(loss) if kind == "scaled" else loss).backward()
             if loader.step_ends:
                 if clip:
                     torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -256,7 +256,7 @@ def micro_batches_of_which_the_last_are_partial(job):
 
 @exact
 def micro_batches_with_a_weighed_loss_and_clipping(job):
-    in_micro_batches(job, weigh="loss", clip=0.1)
+    in_micro_batches(job, kind="scaled", clip=0.1)
 
 
 @exact
@@ -273,7 +273,7 @@ def micro_batches_of_tokens(job):
 @exact
 def micro_batches_of_tokens_with_a_weighed_loss(job):
     data = Sequences()
-    in_micro_batches(job, masked_loss, data, items=data.items, lengths=data.lengths, weigh="loss")
+    in_micro_batches(job, masked_loss, data, items=data.items, lengths=data.lengths, kind="scaled")
 
 
 @refused("put forward and backward into `with balance.accumulating():`")
@@ -289,7 +289,7 @@ def micro_batches_under_fsdp(job):
     from torch.distributed.fsdp import fully_shard
 
     model, loader = fully_shard(job.network()), job.loader(micro_batch=2)
-    job.attach(model, loader, weigh="loss")
+    job.attach(model, loader, loss="scaled")
 
 
 @refused("every rank wait in every forward pass", ranks=(2, 4))
@@ -299,7 +299,7 @@ def micro_batches_under_hsdp(job):
 
     mesh = init_device_mesh("cpu", (2, job.world_size // 2), mesh_dim_names=("replicas", "shards"))
     model, loader = fully_shard(job.network(), mesh=mesh), job.loader(micro_batch=2)
-    job.attach(model, loader, weigh="loss")
+    job.attach(model, loader, loss="scaled")
 
 
 def from_a_stream(job, loss_of=mse, data=None, **options):

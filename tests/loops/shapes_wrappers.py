@@ -18,7 +18,7 @@ def trained(job, model, **options):
         for inputs, targets, _ in loader:
             optimizer.zero_grad()
             loss = mse(model(inputs), targets)
-            (balance.scale(loss) if options.get("weigh") == "loss" else loss).backward()
+            (balance.scale(loss) if options.get("loss") == "scaled" else loss).backward()
             optimizer.step()
 
 
@@ -196,7 +196,7 @@ def synchronised(job):
 
 @exact(ranks=(2, 4))
 def batch_normalisation_over_all_ranks(job):
-    trained(job, synchronised(job), weigh="loss")
+    trained(job, synchronised(job), loss="scaled")
 
 
 @refused("a collective inside the backward pass")
@@ -213,7 +213,7 @@ def fully_sharded(job):
         for layer in network[::2]:
             fully_shard(layer)
         fully_shard(network)
-    trained(job, network, weigh="loss")
+    trained(job, network, loss="scaled")
 
 
 @exact
@@ -223,7 +223,7 @@ def fully_sharded_with_tokens_normalised_over_all_ranks(job):
     model, loader = job.keep(job.network()), job.loader()
     if not job.alone:
         fully_shard(model)
-    job.attach(model, loader, weigh="none")
+    job.attach(model, loader, loss="sum")
     optimizer = job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
@@ -240,7 +240,7 @@ def fully_sharded_without_scaling_the_loss(job):
     network = job.keep(job.network())
     fully_shard(network)
     loader = job.loader()
-    job.attach(network, loader, weigh="loss")
+    job.attach(network, loader, loss="scaled")
     for batch in loader:
         step(network, job.sgd(network), batch)
 
@@ -253,7 +253,7 @@ def a_bare_model(job):
 @exact(ranks=(2, 4))
 def gradients_averaged_by_hand(job):
     model, loader = job.keep(job.network()), job.loader()
-    balance, optimizer = job.attach(model, loader, weigh="loss"), job.sgd(model)
+    balance, optimizer = job.attach(model, loader, loss="scaled"), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
             optimizer.zero_grad()

@@ -19,7 +19,7 @@ from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.predictors import Predictor
 
 
-def facts_of(loader: Loader, predictor: Predictor, policy: Policy, weigh: str, timeout: float | None) -> dict[str, str]:
+def facts_of(loader: Loader, predictor: Predictor, policy: Policy, loss: str, timeout: float | None) -> dict[str, str]:
     """Return everything other than reports that plans depend on, each under a name that reads well in an error."""
     about_data = {f"{name} of the loader": str(value) for name, value in loader.settings().items()}
     return {
@@ -29,7 +29,7 @@ def facts_of(loader: Loader, predictor: Predictor, policy: Policy, weigh: str, t
         "policy": repr(policy),
         # Python's default repr holds the object's address, which differs in every process.
         "predictor": re.sub(r" at 0x\w+", "", repr(predictor)) + f" with state {_hash(predictor.state_dict())}",
-        "way of weighting": weigh,
+        "loss": loss,
         "timeout": str(timeout),
     }
 

@@ -21,7 +21,7 @@ Kept = dict[torch.Tensor, torch.Tensor | None]
 
 TWO_BATCHES = (
     "One backward pass covers batches of {samples} and of {others} samples on this rank. One weight cannot serve both: "
-    'the gradients are not those of equal batches. Call backward() for each, or use attach(..., weigh="loss") and '
+    'the gradients are not those of equal batches. Call backward() for each, or use attach(..., loss="scaled") and '
     "balance.scale() for the loss of the balanced batch."
 )
 
@@ -40,7 +40,7 @@ class Ledger:
     def __init__(self, model: torch.nn.Module, listener: Listener) -> None:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._listener = listener
-        self._weighs = listener.weigh in ("gradients", "sum")
+        self._weighs = listener.weighs
         self._turns: list[Turn] = []
         self._counted: list[Turn] = []
         self._newest: list[Turn] = []
@@ -101,7 +101,7 @@ class Ledger:
             self._multiply(self._scale / turn.share)
         if turn.share or not self._unsummed:  # else its gradients are 0, and those before keep their weight
             self._scale = turn.share
-        if not turn.share and self._listener.weigh != "none":
+        if not turn.share and self._listener.loss != "sum":
             # The mean over no terms is 0 / 0, which no factor takes back: only what was there before is kept.
             self._before = {one: None if one.grad is None else one.grad.clone() for one in self._parameters}
         self._unsummed = True

@@ -1,4 +1,4 @@
-"""What a weighting reports to, and the ways in which a loop's weights are carried."""
+"""What a weighting reports to, and what losses it knows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from paceline.coordinator.torch.weighing.graph import Pass
 from paceline.coordinator.torch.weighing.handed import Seen, Turn
 from paceline.coordinator.torch.weighing.sight import Sight
 
-Weigh = Literal["gradients", "loss", "none", "sum"]
+Loss = Literal["mean", "sum", "scaled"]
+"""A rank's loss: a mean over its batch, a sum, or a mean that the loop gives to ``balance.scale()``."""
+
+
+def weighs(loss: str, count: object) -> bool:
+    """Whether gradients are weighted as they are summed over the ranks: of means, and where a function counts terms."""
+    return loss == "mean" or count is not None
 
 
 class BalanceWarning(UserWarning):
@@ -21,7 +27,9 @@ class BalanceWarning(UserWarning):
 class Listener(Protocol):
     """What a weighting reports a model's passes to: the balance."""
 
-    weigh: Weigh
+    loss: Loss
+    weighs: bool
+    """Whether gradients are weighted as they are summed over the ranks."""
     adds_parts: bool
     """Whether what is summed is the loss terms of all micro-batches of a step, which only their rank knows."""
 

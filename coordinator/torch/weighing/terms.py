@@ -19,7 +19,7 @@ from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.torch.weighing.graph import Pass, behind
 from paceline.coordinator.torch.weighing.handed import Batch, Handed, Seen, Turn
 from paceline.coordinator.torch.weighing.hooks import ddp_of
-from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
+from paceline.coordinator.torch.weighing.listener import BalanceWarning, Loss
 from paceline.coordinator.torch.weighing.sight import Sight, lengths
 from paceline.coordinator.torch.weighing.weighting import Weighting
 
@@ -40,14 +40,14 @@ class Terms:
         What the loop takes batches from; None where the loop says the terms itself.
     count
         Returns the terms of a batch; None likewise.
-    weigh
-        ``"gradients"`` for losses that are means over their terms, ``"sum"`` for sums.
+    loss
+        ``"mean"`` for losses that are means over their terms, ``"sum"`` for sums.
     accumulate
         By how many micro-batches the loop divides its losses: the most that it sums. Sums are not divided.
     """
 
-    adds_parts = sums_shares = True
-    counts_all = False  # batches are those of a loader of one's own, which every rank counts by itself
+    weighs = adds_parts = sums_shares = True
+    averages = counts_all = False  # batches are those of a loader of one's own, which every rank counts by itself
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Terms:
         loader: Iterable[Any] | None,
         count: Items | None,
         *,
-        weigh: Weigh = "gradients",
+        loss: Loss = "mean",
         accumulate: int = 1,
     ) -> None:
         ddp = ddp_of(model)
         assert ddp is not None, "attach has looked"
-        self.weigh: Weigh = weigh
-        self.micro_batches = math.inf if weigh == "sum" else float(accumulate)
+        self.loss: Loss = loss
+        self.micro_batches = math.inf if loss == "sum" else float(accumulate)
         self.loader = loader
         self._count = count
         self._said: float | None = None
@@ -104,7 +104,7 @@ class Terms:
             yield batch
 
     def _dealt(self, terms: float, rows: int = 1) -> Dealt:
-        return Dealt(np.array([rows]), terms if self.weigh == "gradients" else 1.0, terms, rows=rows)
+        return Dealt(np.array([rows]), terms if self.loss == "mean" else 1.0, terms, rows=rows)
 
     def __len__(self) -> int:
         """Return the loader's length."""
@@ -225,7 +225,7 @@ def weigh_terms(
     loader: Iterable[Any] | None = None,
     items: Items | None = None,
     *,
-    weigh: Literal["gradients", "sum"] = "gradients",
+    loss: Literal["mean", "sum"] = "mean",
     accumulate: int = 1,
 ) -> Terms:
     """Weigh every rank's gradients by its share of the loss terms of a step; batches stay as your loader makes them.
@@ -239,8 +239,8 @@ def weigh_terms(
         says the terms of every batch itself.
     items
         A function of a batch that returns how many terms its loss has; None likewise.
-    weigh
-        ``"gradients"`` for a loss that is a mean over the batch's terms, ``"sum"`` for one that is their sum.
+    loss
+        ``"mean"`` for a loss that is a mean over the batch's terms, ``"sum"`` for one that is their sum.
     accumulate
         By how many micro-batches the loop divides its losses.
 
@@ -267,8 +267,8 @@ def weigh_terms(
         raise TypeError(
             "weigh_terms is for a loader of your own: use attach(model, loader, items=) for a BalancedLoader"
         )
-    if weigh not in ("gradients", "sum"):
-        raise ValueError(f'weigh must be "gradients" (a mean) or "sum" with a loader of your own, got {weigh!r}')
+    if loss not in ("mean", "sum"):
+        raise ValueError(f'loss must be "mean" or "sum" with a loader of your own, got {loss!r}')
     if accumulate < 1:
         raise ValueError(f"accumulate must be at least 1 micro-batch, got {accumulate}")
-    return Terms(model, loader, items, weigh=weigh, accumulate=accumulate)
+    return Terms(model, loader, items, loss=loss, accumulate=accumulate)

@@ -82,7 +82,7 @@ class Weighting:
         self._spoilt, self._begun = False, 0
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
-        self._weighs = listener.weigh in ("gradients", "sum")
+        self._weighs = listener.weighs
         # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
         # is looked at from outside, because hooks inside would break its graph.
         self._inside: torch.nn.Module = self._ddp.module if self._ddp is model and self._ddp is not None else model
