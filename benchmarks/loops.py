@@ -37,6 +37,8 @@ def ranks(out: Path, first: int, last: int, rate: float) -> None:
     from composed import composition
 
     torch.set_num_threads(1)
+    # A loading process of an iterator that was left is given so many seconds to end: 5 of them took most of all time.
+    torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
     dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
     for seed in range(first, last):
         faulthandler.dump_traceback_later(6 * SECONDS, exit=True)

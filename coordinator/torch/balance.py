@@ -290,6 +290,15 @@ class Balance(Passes):
         if self.on_iteration:
             self._tell(rows)
 
+    def require_accepted(self) -> None:
+        """Refuse a step on gradients that were refused, or of ranks that have looped differently.
+
+        All ranks step here. One that has fetched its next batch already would wait for others that are refused theirs.
+        """
+        super().require_accepted()
+        if self._rows is not None and not self._rows.together:
+            self._planning.require_one_place(self._rows)
+
     @property
     def sums_shares(self) -> bool:
         """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass.

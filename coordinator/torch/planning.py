@@ -97,17 +97,21 @@ class Planning:
         """Return the rows of all ranks in the order of the plan's workers."""
         return RankReports(report_WF if self._in_order else report_WF[self.order], self.features)
 
+    def require_one_place(self, rows: RankReports) -> None:
+        """Raise an error if ranks have looped differently: samples are lost and repeated, and no plan can mend that."""
+        places = rows.places(dealt=rows.agreed)  # other plans deal other batches
+        if not (places == places[0]).all():
+            raise RuntimeError(audit.apart(self.balancer.workers, places))
+
     def settle(self, rows: RankReports, iteration: int) -> None:
         """Let all ranks go on from what the first has learnt, as their plans differ.
 
         Raises
         ------
         RuntimeError
-            If ranks have looped differently: samples are lost and repeated, and no plan can mend that.
+            If ranks have looped differently.
         """
-        places = rows.places(dealt=rows.agreed)  # other plans deal other batches
-        if not (places == places[0]).all():
-            raise RuntimeError(audit.apart(self.balancer.workers, places))
+        self.require_one_place(rows)
         self._settled = True
         if not self._settled_before:  # while it lasts, batches are those of the first rank: there is nothing new to say
             logger.warning(

@@ -73,8 +73,8 @@ class Ledger:
 
     @property
     def waits(self) -> bool:
-        """Whether gradients of this rank alone are there."""
-        return self._unsummed and self._any()
+        """Whether gradients of this rank alone are there, those of 0 too that a batch without terms leaves."""
+        return self._unsummed and (self._any() or any(_mark(one.grad) == mark for one, mark in self._there.items()))
 
     def begins(self, turns: list[Turn]) -> float:
         """Enter the batches behind a backward pass, before its gradients are there; return the weight of the sum.
@@ -111,14 +111,12 @@ class Ledger:
         """Note that the backward pass is over; ``total`` is the sum of all ranks' parts, if parts were summed."""
         if not self._summed_now and self._before is not None:
             for parameter, kept in self._before.items():
-                if kept is None or parameter.grad is None:
-                    parameter.grad = None
-                else:
-                    parameter.grad.copy_(kept)
+                if parameter.grad is not None:
+                    parameter.grad.zero_() if kept is None else parameter.grad.copy_(kept)
         self._before = None
         if self._summed_now and (self._done or self._listener.adds_parts):
             self._add_done(total)
-        if self._unsummed and (self._listener.adds_parts or self._done):
+        if self._unsummed:
             self._there = {one: _mark(one.grad) for one in self._parameters if one.grad is not None}
 
     def _add_done(self, total: torch.Tensor | None) -> None:
@@ -214,5 +212,5 @@ class Ledger:
                 parameter.grad.mul_(factor)
 
 
-def _mark(gradient: torch.Tensor) -> Mark:
-    return id(gradient), gradient._version
+def _mark(gradient: torch.Tensor | None) -> Mark:
+    return id(gradient), -1 if gradient is None else gradient._version
