@@ -11,8 +11,9 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.coordinator.torch.audit import MOST, LossKind, refuse_mixing_layers
+from paceline.coordinator.torch.audit import refuse_mixing_layers
 from paceline.coordinator.torch.reporting.likeness import likeness
+from paceline.coordinator.torch.weighing.loss_kind import MOST, LossKind
 
 
 def sentences(loss, power, noise, seed, ranks=2):

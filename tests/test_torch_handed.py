@@ -171,7 +171,7 @@ def test_what_was_given_of_a_batch_or_made_of_it_is_recognised_after_the_next_wa
         turn = turn_of(handed, sight, batches[number][0])
         made = copied * 2
         handed.note(turn, [copied])
-        handed.note(turn, {"made": made}, made=True)
+        handed.note(turn, [made], made=True)
     handed.add(np.array([6, 6]), Dealt(np.array([6, 6]), 0.3, 0.5), batches[2])
     assert [turn_of(handed, sight, one).share for one in (copied, made.detach(), copied[:, 1:])] == [0.2] * 3
     assert not handed.guessed

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary, WeakMethod, ref
@@ -22,17 +20,15 @@ from paceline.coordinator.torch.reporting.agreement import agree, facts_of
 from paceline.coordinator.torch.reporting.exchange import Exchange
 from paceline.coordinator.torch.reporting.likeness import different
 from paceline.coordinator.torch.sampled import drivers_for
+from paceline.coordinator.torch.usual import policy_for, say_unknown_bounds
 from paceline.coordinator.torch.weighing.hooks import CommHook, averaging, ddp_of
-from paceline.coordinator.torch.weighing.listener import BalanceWarning, Loss, weighs
+from paceline.coordinator.torch.weighing.listener import Loss, weighs
 from paceline.coordinator.torch.weighing.terms import Items
 from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import Allowance
 from paceline.recording.drivers import Driver
 from paceline.recording.torch.marks import CPUMarks, marks_of
-
-STEPS = 30
-"""The default quantum divides a rank's share of the batch into at least this many steps."""
 
 ONE_MODEL = (
     "micro_batch= takes one model: ranks have different numbers of micro-batches, and torch builds the buckets "
@@ -154,7 +150,7 @@ def attach(
     predictor = Auto() if predictor is None else predictor
     if isinstance(predictor, type) or not hasattr(predictor, "predict"):  # one's own may have no more than a job calls
         require_predictor(predictor)
-    policy = _policy_for(model, loader, policy)
+    policy = policy_for(model, loader, policy)
     if not isinstance(policy.lower, Mapping):
         loader.least_samples = max(int(policy.lower), 1)
     sampled = drivers_for(predictor, drivers)
@@ -164,7 +160,7 @@ def attach(
     kind = loss if items is None else f"{loss} over terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
     names = agree(exchange, loader, facts_of(loader, predictor, policy, kind, timeout), workers)
-    _say_unknown_bounds(policy, names)
+    say_unknown_bounds(policy, names)
     warning = different(exchange, getattr(loader, "dataset", None))
     marks = marks_of(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
@@ -215,56 +211,10 @@ def _listen(loader: Loader, balance: Balance) -> None:
 
         return call
 
-    loader.before_batch = weakly(balance.start_step)
-    loader.after_batch = weakly(balance.hand_out)
-    loader.on_start = weakly(balance.start_loop)
-    loader.before_state = weakly(balance.say_what_is_fetched)
-
-
-def default_quantum(global_batch: int, world_size: int) -> int:
-    """Return the largest power of two that divides the batch and fits :data:`STEPS` times into a rank's share of it.
-
-    >>> default_quantum(896, world_size=2), default_quantum(1000, world_size=2), default_quantum(30, world_size=2)
-    (8, 8, 1)
-    """
-    most = global_batch / world_size / STEPS
-    quantum = 1
-    while 2 * quantum <= most and global_batch % (2 * quantum) == 0:
-        quantum *= 2
-    return quantum
-
-
-def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -> Policy:
-    """Return the policy, with a lower bound that the model needs for training."""
-    # Samples of unequal cost make every batch another size anyway, so a quantum would only make shares coarse.
-    costs = loader.coefficients is not None
-    quantum = 1 if costs else default_quantum(loader.global_batch, loader.world_size)
-    if loader.micro_batch and loader.global_batch % loader.micro_batch == 0:
-        # Whole micro-batches: fixed shapes, as compilers like them, and no time for a rest. Costs cut their own.
-        quantum = 1 if costs else loader.micro_batch
-    wanted = policy or Policy(quantum=quantum)
-    bounds = wanted.lower.values() if isinstance(wanted.lower, Mapping) else [wanted.lower]
-    if min(bounds, default=1) < 1:
-        raise ValueError(
-            f"policy.lower must be at least 1 sample, as an empty batch has no mean loss, got {wanted.lower}"
-        )
-    # _BatchNorm is private, but it is the only base class that all batch normalisations share.
-    normalises = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
-    if normalises and wanted.lower == 1 and loader.global_batch >= 2 * loader.world_size:
-        return replace(wanted, lower=2)  # batch normalisation needs two samples for a variance
-    return wanted
-
-
-def _say_unknown_bounds(policy: Policy, names: Sequence[str]) -> None:
-    """Warn of bounds of workers that are not there: names are easily mistyped, and a bound may keep memory free."""
-    bounds = [name for given in (policy.lower, policy.upper) if isinstance(given, Mapping) for name in given]
-    if unknown := sorted(set(bounds) - set(names)):
-        warnings.warn(
-            f"policy.lower or policy.upper bounds {unknown}, who are not among the workers {list(names)}: these bounds "
-            "change nothing",
-            BalanceWarning,
-            stacklevel=4,
-        )
+    loader.before_batch = weakly(balance.steps.begin)
+    loader.after_batch = weakly(balance.passes.hand_out)
+    loader.on_start = weakly(balance.passes.start_loop)
+    loader.before_state = weakly(balance.passes.say_what_is_fetched)
 
 
 def _require_loader(loader: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
@@ -50,10 +50,11 @@ class Measure(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """What a part of a lap took: seconds without waits, and what was spent of a CPU quota."""
+    """A part of a lap: its seconds without waits, and what had been spent of a CPU quota before and after it."""
 
     seconds: float
-    spent: Spent
+    before: Spent
+    after: Spent
 
 
 @dataclass(eq=False, slots=True)
@@ -125,6 +126,7 @@ class Clock:
         self.delay = 0 if isinstance(marks, CPUMarks) else 1
         self._marks = marks
         self._allowance, self._threads = allowance, threads
+        self._spent: Callable[[], Spent] = Spent if allowance is None else allowance.spent
         self._lap = _Lap(begin=None, waits=[])  # the time before the first step is setup, not part of a step
         self._over: deque[_Lap] = deque(maxlen=LATEST)
         self._between: deque[_Span] = deque(maxlen=REMEMBERED)
@@ -193,24 +195,24 @@ class Clock:
 
     def report(self) -> Measure:
         """Return what is known by now, each lap once; NaN where nothing is known."""
-        laps = []
-        while self._over and (self._given or not self.delay or self._marks.passed(self._over[0].end)):
-            laps.append(self._over.popleft())
-        comm_seconds = self._comm_seconds(laps)
+        over, spans, given = self._over, [], self._given
         samples = parts = steps = 0
-        self.features, spans = (), []
-        for lap in laps:
+        comm_seconds, self.features = self._comm_seconds(NAN), ()
+        while over and (given or not self.delay or self._marks.passed(over[0].end)):
+            lap = over.popleft()
+            self._exchange = lap.exchange
+            comm_seconds = self._comm_seconds(comm_seconds)
             if lap.counts:
                 samples, parts, steps = samples + lap.samples, parts + lap.micro_batches, steps + 1
                 if lap.features:
                     self.features = added(self.features, lap.features)
-                if not self._given:
+                if not given:
                     spans.append(self._in_step(lap))
         if not steps:
             return Measure(comm_seconds=comm_seconds)
-        if self._given:
-            seconds = sum(self._given) / len(self._given) * steps
-            self._given.clear()
+        if given:
+            seconds = sum(given) / len(given) * steps
+            given.clear()
         else:
             # The time between steps comes from a median: it is the part that evaluations and checkpoints disturb.
             between = self._lasting(self._between)
@@ -222,40 +224,35 @@ class Clock:
         seconds = self._marks.seconds
         if lap.begin is not None:
             between = seconds(lap.begin, lap.forward) - self._waited(lap.waits_between)
-            self._between.append(_Span(max(between, 0.0), difference(lap.spent_begin, lap.spent_forward)))
+            self._between.append(_Span(max(between, 0.0), lap.spent_begin, lap.spent_forward))
         in_step = seconds(lap.forward, lap.end) - self._waited(lap.waits)
-        return _Span(in_step, difference(lap.spent_forward, lap.spent_end))
+        return _Span(in_step, lap.spent_forward, lap.spent_end)
 
-    def _lasting(self, spans: Collection[_Span]) -> list[float]:
+    def _lasting(self, spans: Iterable[_Span]) -> list[float]:
         """Return what spans take under the quota that holds now: they may have begun with an unspent budget."""
         cores = math.inf if self._allowance is None else self._allowance.cores
         lasting_seconds = []
-        for span in spans:
-            free = cores == math.inf and not span.spent.throttled  # as a rule there is no quota
-            lasting_seconds.append(span.seconds if free else lasting(span.seconds, span.spent, cores, self._threads))
+        for seconds, before, after in spans:
+            if cores == math.inf and before.throttled == after.throttled:  # as a rule there is no quota
+                lasting_seconds.append(seconds)
+            else:
+                lasting_seconds.append(lasting(seconds, difference(before, after), cores, self._threads))
         return lasting_seconds
 
-    def _spent(self) -> Spent:
-        return NOTHING if self._allowance is None else self._allowance.spent()
-
-    def _waited(self, waits: list[_Wait]) -> float:
+    def _waited(self, waits: Iterable[_Wait]) -> float:
+        """Return how long those of these waits took that are over."""
         waited = 0.0
         for wait in waits:
-            if self._is_known(wait):
+            if wait.end is not None and (not self.delay or self._marks.passed(wait.end)):
                 waited += self._marks.seconds(wait.begin, wait.end)
         return waited
 
-    def _comm_seconds(self, laps: list[_Lap]) -> float:
-        """Return how long the newest finished exchange took: on a CPU, that of the previous step."""
-        newest = NAN
-        for exchange in (self._exchange, *(lap.exchange for lap in laps)):
-            if exchange is not None and self._is_known(exchange):
-                newest = self._marks.seconds(exchange.begin, exchange.end)
-            self._exchange = exchange
-        return newest
-
-    def _is_known(self, wait: _Wait) -> bool:
-        return wait.end is not None and (not self.delay or self._marks.passed(wait.end))
+    def _comm_seconds(self, known: float) -> float:
+        """Return how long the newest exchange took, if it is over: on a CPU, that of the previous step."""
+        wait = self._exchange
+        if wait is None or wait.end is None or (self.delay and not self._marks.passed(wait.end)):
+            return known
+        return self._marks.seconds(wait.begin, wait.end)
 
 
 def difference(start: Spent, stop: Spent) -> Spent:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Sizes
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.protocol import Loader
@@ -46,14 +46,16 @@ class Planning:
 
     Attributes
     ----------
+    workers
+        The names of the ranks, in their order.
     plan
         The latest plan.
     checksum
         By which ranks see that they use the same plan, and the same costs.
     work
         What samples cost, learned or given; None where they have no costs.
-    order
-        The ranks, in the order of the plan's workers, ``[W]``.
+    order, in_order
+        The ranks, in the order of the plan's workers, ``[W]``; and whether that is their own.
     """
 
     def __init__(
@@ -69,9 +71,11 @@ class Planning:
         self.features = 0 if self.work is None else len(self.work.coefficients)
         self._loader = loader
         self._exchange = exchange
-        self._workers = tuple(workers)
+        self.workers = tuple(workers)
         self._drivers_before = np.full((len(workers), drivers), np.nan)
         self._settled = self._settled_before = False  # at this exchange, and at the one before
+        self._handed_W: Sizes | None = None  # what the loader was given last, and what it made of it
+        self._shares_W: Sizes | None = None
         self._begin()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
@@ -84,18 +88,14 @@ class Planning:
         if self.work is not None and "work" in state:
             self.work.load_state_dict(from_torch(state["work"]))
         self.balancer.load_state_dict(from_torch(state["balancer"]))
-        for worker in self._workers:
+        for worker in self.workers:
             if worker not in self.balancer.workers:
                 self.balancer.join(worker)
         for worker in self.balancer.workers:
-            if worker not in self._workers:
+            if worker not in self.workers:
                 self.balancer.leave(worker)
         self._drivers_before = np.full_like(self._drivers_before, np.nan)
         self._begin()
-
-    def in_order(self, report_WF: Array) -> RankReports:
-        """Return the rows of all ranks in the order of the plan's workers."""
-        return RankReports(report_WF if self._in_order else report_WF[self.order], self.features)
 
     def require_one_place(self, rows: RankReports) -> None:
         """Raise an error if ranks have looped differently: samples are lost and repeated, and no plan can mend that."""
@@ -131,9 +131,11 @@ class Planning:
         self._settled_before, self._settled = self._settled, False
         if self.work is not None:
             rows = self._in_work(rows, self.work)
-        before_WD, now_WD = (self._drivers_before, rows.drivers_WD) if self._drivers_before.size else (None, None)
-        self.balancer.step(rows.report(before_WD), now_WD)
-        self._drivers_before = rows.drivers_WD
+        if self._drivers_before.size:
+            before_WD, self._drivers_before = self._drivers_before, rows.drivers_WD
+            self.balancer.step(rows.report(before_WD), self._drivers_before)
+        else:
+            self.balancer.step(rows.report(None), None)
         self._take_plan()
 
     def _in_work(self, rows: RankReports, work: WorkModel) -> RankReports:
@@ -160,22 +162,25 @@ class Planning:
         return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
 
     def hand_over(self) -> None:
-        """Hand the shares of the latest plan to the loader, between two steps."""
-        self._loader.shares = self._rank_sizes
+        """Hand the shares of the latest plan to the loader, which checks them, unless it has them already."""
+        if self._sizes_W is not self._handed_W or self._loader.shares is not self._shares_W:
+            self._loader.shares = self._sizes_W if self.in_order else self._sizes_W[self._rank_order]
+            self._handed_W, self._shares_W = self._sizes_W, self._loader.shares
 
     def _take_plan(self) -> None:
-        self.plan = self.balancer.plan
-        self._rank_sizes = self.plan.sizes if self._in_order else self.plan.sizes[self._rank_order]
+        self.plan = plan = self.balancer.plan
+        self._sizes_W = plan.sizes
         # Ranks that planned as often, and reached the same sizes, have the same one; 32 bits fit into a float64.
-        self.checksum = zlib.crc32(self.plan.sizes.tobytes(), self.plan.iteration)
+        self.checksum = zlib.crc32(self._sizes_W.tobytes(), plan.iteration)
         if self.work is not None:  # ranks that learned other costs divide other batches
             self.checksum ^= zlib.crc32(self.work.coefficients.tobytes())
 
     def _begin(self) -> None:
         """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
-        self.order = np.array([self._workers.index(worker) for worker in self.balancer.workers])
+        self.order = np.array([self.workers.index(worker) for worker in self.balancer.workers])
         self._rank_order = np.argsort(self.order)
-        self._in_order = bool((self.order == np.arange(len(self.order))).all())
+        self.in_order = bool((self.order == np.arange(len(self.order))).all())
+        self._handed_W = None
         self._take_plan()
         self.hand_over()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +12,43 @@ from paceline.predictors import Predictor
 from paceline.recording.drivers import Driver, default_drivers
 
 logger = logging.getLogger(__name__)
+
+
+SAMPLING = 0.004
+"""Largest share of the time that sampling may take: where it takes longer, a sample serves for several iterations.
+Files of the kernel are read, at an iteration's end, when all others may be waiting for this rank."""
+
+
+class Sampled:
+    """The newest value of every driver.
+
+    Parameters
+    ----------
+    drivers
+        What is sampled.
+
+    Attributes
+    ----------
+    values
+        A number for each driver.
+    """
+
+    def __init__(self, drivers: Sequence[Driver]) -> None:
+        self._drivers = tuple(drivers)
+        self.values: list[float] = []
+        self.next = 0.0 if self._drivers else math.inf
+        """When to sample again, by ``time.perf_counter``."""
+
+    def take(self) -> None:
+        """Sample all drivers."""
+        began = time.perf_counter()
+        self.values = [driver.sample() for driver in self._drivers]
+        ended = time.perf_counter()
+        self.next = ended + (ended - began) / SAMPLING
+
+    def close(self) -> None:
+        """Let go of the drivers, each of which keeps a kernel file open."""
+        self._drivers, self.next = (), math.inf
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ PARTED = (
 class Buffers:
     """Buffers of the attached models but those of batch normalisation, which are each rank's own.
 
+    Attributes
+    ----------
+    apart
+        Whether there is nothing to look at any more: they have parted, or there are none.
+
     Examples
     --------
     >>> import numpy as np
@@ -42,11 +47,11 @@ class Buffers:
         self._name = "buffer"
         self._before = math.nan
         self._shared = 0
-        self._apart = False
+        self.apart = False
 
     def sum(self, models: Sequence[torch.nn.Module], exchange: int) -> float:
         """Return the sum of all numbers in the buffers; NaN where there are none, or this exchange has no look."""
-        if self._apart or (exchange >= FIRST and exchange % THEN):
+        if self.apart or (exchange >= FIRST and exchange % THEN):
             return math.nan
         found = [
             (f"{name}.{part}".strip("."), buffer)
@@ -57,7 +62,7 @@ class Buffers:
             if buffer.is_floating_point() and not buffer.is_cuda  # a device would be waited for
         ]
         if not found:
-            self._apart = True  # nothing to look at, from now on
+            self.apart = True  # nothing to look at, from now on
             return math.nan
         self._name = found[0][0]
         return float(sum(buffer.double().sum() for _, buffer in found))
@@ -65,11 +70,11 @@ class Buffers:
     def learn(self, sum_W: Array, *, uneven: bool) -> str:
         """Return a warning if sums that ranks shared have parted; ``uneven`` is whether batches differed in size."""
         sums = sum_W.tolist()
-        if math.isnan(sum(sums)) or self._apart:
+        if math.isnan(sum(sums)) or self.apart:
             return ""
         changed, self._before = sums[0] != self._before, sums[0]
         if max(sums) - min(sums) <= FAR * max(abs(each) for each in sums):
             self._shared += changed and not uneven
             return ""
-        self._apart = True
+        self.apart = True
         return PARTED.format(name=self._name) if uneven and self._shared >= ENOUGH else ""

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from inspect import unwrap
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,6 +40,11 @@ class Exchange:
         The process group that trains together.
     timeout
         Seconds to wait for a rank that does not answer; None means the process group's own timeout.
+
+    Attributes
+    ----------
+    under_way
+        Whether a report was sent and the others' have not been received yet.
     """
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None = None) -> None:
@@ -61,11 +67,9 @@ class Exchange:
         # Buffers are made by the first report and reused: an exchange runs in nearly every iteration.
         self._rows: list[torch.Tensor] = []
         self._work: dist.Work | None = None
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a report was sent and the others' have not been received yet."""
-        return self._work is not None
+        self.under_way = False
+        # torch's own, without its Python checks, and without those who listen for waits and gathered rows.
+        self._all_gather, self._wait = unwrap(dist.ProcessGroup.allgather), unwrap(dist.Work.wait)
 
     def send(self, report_F: Sequence[float]) -> None:
         """Start to gather, and return at once. Every report must have as many numbers as the first."""
@@ -74,9 +78,7 @@ class Exchange:
             self._all = torch.zeros(self.world_size, len(report_F), dtype=torch.float64)
             self._rows = list(self._all)
         self._own.numpy()[:] = report_F
-        # dist.all_gather without its Python checks: this runs in every exchange.
-        with unheard():
-            self._work = self.group.allgather([self._rows], [self._own])
+        self._work, self.under_way = self._all_gather(self.group, [self._rows], [self._own]), True
 
     def receive(self) -> Array:
         """Return the reports of all ranks, ``[W, F]``, as soon as the last has arrived.
@@ -86,9 +88,12 @@ class Exchange:
         LostRankError
             If a rank has died or does not answer in time.
         """
-        work, self._work = self._work, None
+        work, self._work, self.under_way = self._work, None, False
         assert work is not None, "receive follows send"
-        self._answered(work.wait)
+        try:
+            self._wait(work)
+        except RuntimeError as error:
+            raise self.lost(error) from error
         return self._all.numpy().copy()  # the next exchange overwrites the buffer
 
     def gather(self, thing: object) -> list[Any]:
@@ -119,7 +124,7 @@ class Exchange:
 
     def close(self) -> None:
         """Release the group's connections and threads. Reports under way are dropped."""
-        self._work = None
+        self._work, self.under_way = None, False
         with suppress(ValueError, RuntimeError, AssertionError):  # torch may have been shut down before
             dist.destroy_process_group(self.group)
         # torch closes sockets and ends threads with the last reference to the group. What holds this exchange may be

@@ -37,8 +37,9 @@ LEAST_OWN = 0.05
 _AT = {name: place for place, name in enumerate(COLUMNS)}
 _PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["dealt"] + 1)
 _TOGETHER = slice(_PLAN, _AT["dealt"] + 1)
-_LOOP = slice(_AT["total"], _AT["foreign"] + 1)
-"""Neighbouring columns: the plan in use and the place in the data, which all ranks share; and what each trained on."""
+"""Neighbouring columns: the plan in use and the place in the data, which all ranks share."""
+
+_TOTAL, _FOREIGN = _AT["total"], _AT["foreign"]
 
 
 class RankReports:
@@ -50,6 +51,15 @@ class RankReports:
         The rows.
     features
         How many of their last numbers say what the work is made of.
+
+    Attributes
+    ----------
+    together
+        Whether all ranks used the same plan, at the same place in the data.
+    any_foreign
+        Whether a rank trained on data from elsewhere, or ranks attributed their inputs to different batches.
+    has_norms, has_buffers
+        Whether gradients, and buffers, were looked at.
 
     Examples
     --------
@@ -67,12 +77,15 @@ class RankReports:
         self.features = features
         # Plain numbers: comparing columns of a few ranks takes numpy several times as long.
         told = report_WF.tolist()
-        places, loops = [row[_TOGETHER] for row in told], [row[_LOOP] for row in told]
-        self.together = places.count(places[0]) == len(places)
-        """Whether all ranks used the same plan, at the same place in the data."""
-        # A mark of its own, or inputs that were taken for other batches than on other ranks.
-        self.any_foreign = loops.count([loops[0][0], 0.0]) != len(loops)
-        """Whether a rank trained on data from elsewhere, or ranks attributed their inputs to different batches."""
+        first, self.together, self.any_foreign = told[0], True, False
+        for row in told:
+            if row[_TOGETHER] != first[_TOGETHER]:
+                self.together = False
+            # A mark of its own, or inputs that were taken for other batches than on other ranks.
+            if row[_FOREIGN] or row[_TOTAL] != first[_TOTAL]:
+                self.any_foreign = True
+        self.has_norms = first[_AT["log_norm"]] == first[_AT["log_norm"]]
+        self.has_buffers = first[_AT["buffers"]] == first[_AT["buffers"]]
 
     def __getitem__(self, name: str) -> Array:
         """Return a column, ``[W]``."""

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
-from paceline.coordinator.torch.weighing.handed import Seen, Turn
+from paceline.coordinator.torch.weighing.batch import Turn
+from paceline.coordinator.torch.weighing.handed import Seen
 
 MOST = 1024
 """Passes that are remembered: more than any step goes back through."""
@@ -95,11 +96,8 @@ _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 _FIRST = itemgetter(0)
 _torch_backward = torch.autograd.backward
 
-
-def number_now() -> int:
-    """Return the number of the next node that this thread makes."""
-    number: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-    return number
+number_now: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+"""Return the number of the next node that this thread makes."""
 
 
 def behind(tensors: Iterable[Any]) -> list[Pass]:
@@ -107,7 +105,10 @@ def behind(tensors: Iterable[Any]) -> list[Pass]:
 
     Every way into the graph is followed up to the first pass it meets, and on from where that pass began.
     """
-    nodes: list[Any] = [edge.grad_fn if isinstance(edge, torch.Tensor) else edge.node for edge in tensors]
+    nodes: list[Any] = []
+    for edge in tensors:
+        node = edge.grad_fn if isinstance(edge, torch.Tensor) else edge.node
+        nodes.append(node)
     met: dict[Pass, None] = {}
     known: set[Any] = {None}
     while nodes:
@@ -169,4 +170,3 @@ def _backward(tensors: Any, *args: Any, **named: Any) -> None:
         raise
     for owner in through:
         owner.backward_ended()
-    return

@@ -9,8 +9,6 @@ choice, it is said.
 
 from __future__ import annotations
 
-import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paceline._arrays import Sizes
+from paceline.coordinator.torch.weighing.batch import Batch, Turn
 from paceline.coordinator.torch.weighing.dealt import Dealt
 from paceline.coordinator.torch.weighing.hooks import tensors_in
+from paceline.coordinator.torch.weighing.memory import address_of, lies_in, places_of
 from paceline.coordinator.torch.weighing.sight import Sight, lengths
 
 if TYPE_CHECKING:
@@ -28,92 +28,8 @@ if TYPE_CHECKING:
 FAR_AHEAD = 64
 """Most batches that are remembered, computed or not: the oldest are forgotten."""
 
-Place = tuple[int, int, "weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor]"]
-"""Where a tensor lies in memory, from first to last byte; who owns that memory, and the tensor itself."""
-
 Shown = tuple[int, torch.dtype, torch.Size]
 """Address, data type and shape of an input; the address is 0 if it has none."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Turn:
-    """What a forward pass in training weighs.
-
-    Parameters
-    ----------
-    samples
-        This rank's samples in it; the number of rows if the loader did not hand them out.
-    share
-        Weight of this rank in the mean over all ranks, up to a factor that is the same on every rank.
-    total
-        Samples of all ranks in the loader's batch.
-    known
-        Whether the inputs are a batch of the loader. All passes over one batch have one turn.
-    part
-        Its share of this global batch alone: those of all ranks sum to 1 where all went as planned.
-    whole
-        The sum of the weights of all ranks; NaN where that is not known.
-    features
-        What the work of the rank's part is made of; empty where samples have no costs.
-    last
-        Whether it is the step's last micro-batch on this rank, where a step has different numbers of them.
-    """
-
-    samples: int
-    share: float
-    total: int
-    known: bool
-    part: float
-    whole: float = 1.0
-    features: tuple[float, ...] = ()
-    last: bool = True
-
-
-class Batch:
-    """A batch that was handed out, and where its tensors lie, as long as they exist.
-
-    Parameters
-    ----------
-    dealt
-        What the loader knows of it.
-    rank
-        This rank.
-    number
-        Its place in the order of handing out.
-    batch
-        The batch itself, which is not kept.
-
-    Attributes
-    ----------
-    places, later
-        Where its tensors lie; and those that models were given of it, or made of it.
-    firsts
-        Those by which one tells that it may be computed again: its tensors, and the first that each model was given.
-    computed, recognised
-        Whether a model was given it, and whether it was recognised then.
-    """
-
-    __slots__ = ("computed", "dealt", "firsts", "later", "number", "own", "places", "recognised", "turn")
-
-    def __init__(self, dealt: Dealt, rank: int, number: int, batch: object) -> None:
-        self.dealt, self.number = dealt, number
-        self.own = dealt.own(rank)
-        total = sum(dealt.sizes.tolist())  # plain numbers: a call of numpy costs more than the sum of a fleet
-        whole = dealt.whole if dealt.rows < 0 else math.nan  # nobody knows the micro-batches of other ranks
-        about = (dealt.part, whole, dealt.features, dealt.last)
-        self.turn = Turn(self.own, dealt.weight, total, True, *about)
-        self.computed = self.recognised = False
-        self.places = places_of(batch)
-        self.later: list[Place] = []
-        self.firsts = list(self.places)
-
-    @property
-    def gone(self) -> bool:
-        """Whether nothing is left of it that a further pass could be given."""
-        for place in self.firsts:  # noqa: SIM110 - each step of a generator costs as much as a call
-            if place[3]() is not None:
-                return False
-        return True
 
 
 @dataclass(eq=False, slots=True)
@@ -155,6 +71,8 @@ class Handed:
 
     Attributes
     ----------
+    sizes
+        Samples of each rank in the batch that was computed last, ``[W]``.
     fresh
         Whether the newest pass is the first over its batch.
     guessed, disordered
@@ -194,6 +112,7 @@ class Handed:
         self.rank, self.global_batch, self.counts, self.behind = rank, global_batch, counts, behind
         self._batches: list[Batch] = []
         self._current: Batch | None = None
+        self.sizes: Sizes | None = None
         self._lasting: set[tuple[int, int]] = set()
         self._added = self._newest = self.beside = 0
         self.fresh = self.guessed = self.disordered = self.whole = False
@@ -204,11 +123,6 @@ class Handed:
         return sum(not batch.computed for batch in self._batches)
 
     @property
-    def sizes(self) -> Sizes | None:
-        """Samples of each rank in the batch that was computed last, ``[W]``."""
-        return None if self._current is None else self._current.dealt.sizes
-
-    @property
     def turn(self) -> Turn | None:
         """The turn of the batch that was computed last."""
         return None if self._current is None else self._current.turn
@@ -216,9 +130,11 @@ class Handed:
     def add(self, sizes_W: Sizes, dealt: Dealt | None = None, batch: object = None) -> None:
         """Note a batch that the loader hands out, with what it knows of it beside its sizes."""
         self._added += 1
-        new = Batch(dealt or Dealt.plain(sizes_W, self.rank), self.rank, self._added, batch)
-        kept = [one for one in self._batches if not one.computed or one is self._current or not one.gone]
-        self._batches = [*kept[1 - FAR_AHEAD :], new]
+        for one in tuple(self._batches):
+            if one.computed and one is not self._current and one.gone:
+                self._batches.remove(one)
+        self._batches.append(Batch(dealt or Dealt.plain(sizes_W, self.rank), self.rank, self._added, batch))
+        del self._batches[:-FAR_AHEAD]
 
     def clear(self) -> None:
         """Forget batches that were handed out and not computed, because their loop is over."""
@@ -230,7 +146,7 @@ class Handed:
         tensors: list[Shown] = []
         made = []
         for tensor in found:
-            tensors.append((pointer_of(tensor), tensor.dtype, tensor.shape))
+            tensors.append((address_of(tensor), tensor.dtype, tensor.shape))
             if tensor.grad_fn is not None:
                 made.append(tensor)
         through = self.behind(made) if made else ()
@@ -267,14 +183,14 @@ class Handed:
             self.beside = _beside(batch, seen.tensors)
         return batch.turn
 
-    def note(self, turn: Turn, things: object, *, made: bool = False) -> None:
+    def note(self, turn: Turn, tensors: Sequence[torch.Tensor], *, made: bool = False) -> None:
         """Remember tensors that a model was given of a batch, or ``made`` of it: a later pass may be given them."""
         for batch in reversed(self._batches):
             if batch.turn is turn:
                 break
         else:
             return
-        places = places_of(things)
+        places = places_of(tensors)
         if self._lasting:
             places = [place for place in places if place[:2] not in self._lasting]
         if places and not made:
@@ -332,12 +248,12 @@ class Handed:
     def _take(self, new: Batch, *, recognised: bool) -> None:
         """Make a waiting batch the current one, and forget those before it: they were skipped, or are gone."""
         new.computed, new.recognised = True, recognised
-        self._batches = [
-            one for one in self._batches if one.computed or one.number > new.number or (recognised and not one.gone)
-        ]
+        for one in tuple(self._batches):
+            if not one.computed and one.number < new.number and (one.gone or not recognised):
+                self._batches.remove(one)
         self.disordered = new.number < self._newest
         self._newest = max(self._newest, new.number)
-        self._current = new
+        self._current, self.sizes = new, new.dealt.sizes
 
     def _foreign(self, rows: int) -> Turn:
         """Return the turn of data from elsewhere, alone or mixed with the loader's next batch, which it then uses up.
@@ -348,7 +264,7 @@ class Handed:
         waiting = [one for one in self._batches if not one.computed]
         if waiting:
             waiting[0].computed = self.fresh = True
-            self._current = waiting[0]
+            self._current, self.sizes = waiting[0], waiting[0].dealt.sizes
         return self._by_rows(rows)
 
     def _by_rows(self, rows: int) -> Turn:
@@ -360,36 +276,6 @@ class Handed:
             if self.fresh:
                 samples, features = self._current.own, self._current.dealt.features
         return Turn(samples, rows / total, total, known=False, part=rows / total, features=features)
-
-
-def places_of(things: object) -> list[Place]:
-    """Return where the tensors among these things lie; of a view, who owns the memory is its base."""
-    places: list[Place] = []
-    for tensor in tensors_in(things):
-        if begin := pointer_of(tensor):
-            extent = 1 + sum(
-                (length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
-            )
-            owner = tensor if tensor._base is None else tensor._base
-            end = begin + extent * tensor.element_size()
-            places.append((begin, end, weakref.ref(owner), weakref.ref(tensor)))
-    return places
-
-
-def pointer_of(tensor: torch.Tensor) -> int:
-    """Return where a tensor lies in memory; 0 if it has no place of its own there, as sparse and empty ones."""
-    try:
-        return tensor.data_ptr()
-    except RuntimeError:
-        return 0
-
-
-def lies_in(places: Sequence[Place], pointer: int) -> bool:
-    """Whether this is an address in one of these places that still exist."""
-    for begin, end, owner, _ in places:  # noqa: SIM110 - as above
-        if begin <= pointer < end and owner() is not None:
-            return True
-    return False
 
 
 def _beside(batch: Batch, tensors: Sequence[Shown]) -> int:

@@ -4,6 +4,7 @@ This file has no ``from __future__ import annotations``: DistributedDataParallel
 its own types, and would not accept strings.
 """
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -33,20 +34,14 @@ class Sums(Protocol):
         ...
 
 
-class Only:
+class Only(functools.partial[None]):
     """A hook of one module only: copies and pickles of the module carry hooks along, but this one is inert there."""
 
-    def __init__(self, module: torch.nn.Module, call: Callable[..., None]) -> None:
-        self.module = weakref.ref(module)
-        # Addresses and numbers of nodes are those of the run, not of the trace. An optimiser imports dynamo anyway.
-        self.call = torch.compiler.disable(call)
+    def __new__(cls, call: Callable[..., None]) -> "Only":
+        """Hide a hook from the compiler: addresses and numbers of nodes are those of the run, not of the trace."""
+        return super().__new__(cls, torch.compiler.disable(call))  # an optimiser imports dynamo anyway
 
-    def __call__(self, module: torch.nn.Module, *arguments: Any) -> None:
-        """Call the hook if this is its own module, not a copy."""
-        if module is self.module():
-            self.call(module, *arguments)
-
-    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
+    def __reduce__(self) -> Any:
         """Copy and pickle as a hook that does nothing."""
         return _nothing, ()
 
@@ -114,29 +109,16 @@ def averaging(hook: Callable[..., Any], state: object) -> CommHook:
     return bound
 
 
-def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> Any:
-    """Begin to sum a tensor over the ranks."""
-    return group.allreduce([tensor])  # dist.all_reduce without its Python checks; always asynchronous
-
-
 class _Slot:
     """The changeable part of a communication hook, because DistributedDataParallel takes one hook and never drops it.
 
-    It refers to the weighting weakly; other hooks of the model keep the weighting alive. Python's garbage collector
-    cannot see the cycle of a model whose hook, held by torch, holds the model.
+    ``weighting`` returns the weighting of the model's gradients, or None. It refers to it weakly; other hooks of the
+    model keep it alive. Python's garbage collector cannot see the cycle of a model whose hook, held by torch, holds the
+    model.
     """
 
     def __init__(self) -> None:
-        self._weighting: Callable[[], Sums | None] = lambda: None
-
-    @property
-    def weighting(self) -> Sums | None:
-        """The weighting of this model's gradients, or None."""
-        return self._weighting()
-
-    @weighting.setter
-    def weighting(self, weighting: Sums | None) -> None:
-        self._weighting = (lambda: None) if weighting is None else weakref.ref(weighting)
+        self.weighting: Callable[[], Sums | None] = _nobody
 
 
 def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
@@ -146,10 +128,10 @@ def _hook_for(slot: _Slot, group: dist.ProcessGroup) -> Callable[..., Any]:
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        if (weighting := slot.weighting) is not None:
+        if (weighting := slot.weighting()) is not None:
             return weighting.hook(bucket, group)
         average = bucket.buffer().div_(group.size())  # no balance is attached any more: average as torch does
-        future = all_reduce(average, group).get_future()
+        future = group.allreduce([average]).get_future()
         return then(future, lambda arrived: arrived.value()[0])
 
     return hook
@@ -186,11 +168,15 @@ def take_hook(ddp: DistributedDataParallel, weighting: Sums) -> None:
         # One of the script, or of torch for an optimiser that steps within the backward pass, comes later.
         ddp.register_comm_hook = _refuse_hook  # type: ignore[method-assign]
         _slots[ddp] = slot
-    elif slot.weighting is not None:
+    elif slot.weighting() is not None:
         raise ValueError("the model is attached already: close() that balance before attaching it again")
-    slot.weighting = weighting
+    slot.weighting = weakref.ref(weighting)
 
 
 def drop_hook(ddp: DistributedDataParallel) -> None:
     """Let the model average plainly: DistributedDataParallel cannot drop its hook."""
-    _slots[ddp].weighting = None
+    _slots[ddp].weighting = _nobody
+
+
+def _nobody() -> None:
+    """Return that nobody weights a model's gradients."""

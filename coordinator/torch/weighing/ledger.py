@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from paceline.coordinator.torch.weighing.handed import Turn
+from paceline.coordinator.torch.weighing.batch import Turn
 from paceline.coordinator.torch.weighing.listener import Listener
 
 Mark = tuple[int, int]
@@ -35,12 +35,20 @@ class Ledger:
         The model, whose parameters get the gradients.
     listener
         Says how they are weighed, and is warned through.
+
+    Attributes
+    ----------
+    turn
+        The batch whose gradients came last; None once they were summed.
+    before
+        What the parameters' gradients were before a backward pass without any loss term; None in all others.
     """
 
     def __init__(self, model: torch.nn.Module, listener: Listener) -> None:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._listener = listener
         self._weighs = listener.weighs
+        self.turn: Turn | None = None
         self._turns: list[Turn] = []
         self._counted: list[Turn] = []
         self._newest: list[Turn] = []
@@ -48,7 +56,7 @@ class Ledger:
         self._unsummed = self._summed_now = False
         self._there: dict[torch.Tensor, Mark] = {}
         self._total: torch.Tensor | None = None
-        self._before: Kept | None = None
+        self.before: Kept | None = None
         self._done: Kept | None = None
 
     @property
@@ -58,11 +66,6 @@ class Ledger:
             if parameter.requires_grad:
                 return True
         return False
-
-    @property
-    def turn(self) -> Turn | None:
-        """The batch whose gradients came last; None once they were summed."""
-        return self._turns[-1] if self._turns else None
 
     @property
     def part(self) -> float:
@@ -103,17 +106,17 @@ class Ledger:
             self._scale = turn.share
         if not turn.share and self._listener.loss != "sum":
             # The mean over no terms is 0 / 0, which no factor takes back: only what was there before is kept.
-            self._before = {one: None if one.grad is None else one.grad.clone() for one in self._parameters}
-        self._unsummed = True
+            self.before = {one: None if one.grad is None else one.grad.clone() for one in self._parameters}
+        self._unsummed, self.turn = True, self._turns[-1]
         return self._scale
 
     def ends(self, total: torch.Tensor | None = None) -> None:
         """Note that the backward pass is over; ``total`` is the sum of all ranks' parts, if parts were summed."""
-        if not self._summed_now and self._before is not None:
-            for parameter, kept in self._before.items():
+        if not self._summed_now and self.before is not None:
+            for parameter, kept in self.before.items():
                 if parameter.grad is not None:
                     parameter.grad.zero_() if kept is None else parameter.grad.copy_(kept)
-        self._before = None
+        self.before = None
         if self._summed_now and (self._done or self._listener.adds_parts):
             self._add_done(total)
         if self._unsummed:
@@ -137,16 +140,15 @@ class Ledger:
 
     def put_back(self, bucket: Any) -> None:
         """Let a bucket hold what was there before a backward pass without any loss term."""
-        if self._before is None:
-            return
+        assert self.before is not None, "something was put aside"
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            kept = self._before.get(parameter)
+            kept = self.before.get(parameter)
             gradient.zero_() if kept is None else gradient.copy_(kept)
 
     def summed(self) -> None:
         """Note that all gradients are on their way to be summed."""
         self._unsummed, self._summed_now = False, True
-        self._newest, self._turns = self._turns, []
+        self._newest, self._turns, self.turn = self._turns, [], None
 
     def _one_of(self, turns: list[Turn]) -> Turn:
         """Return the turn that stands for all batches behind a backward pass."""

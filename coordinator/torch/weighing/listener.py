@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
 
+from paceline.coordinator.torch.weighing.batch import Turn
 from paceline.coordinator.torch.weighing.graph import Pass
-from paceline.coordinator.torch.weighing.handed import Seen, Turn
+from paceline.coordinator.torch.weighing.handed import Seen
 from paceline.coordinator.torch.weighing.sight import Sight
 
 Loss = Literal["mean", "sum", "scaled"]
@@ -24,6 +26,19 @@ class BalanceWarning(UserWarning):
     """The loop does something for which balanced batches give other results than equal ones."""
 
 
+class Warnings:
+    """Warns of each thing once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, about: str, sentence: str) -> None:
+        """Warn, if nothing was said of this yet."""
+        if about not in self._said:
+            self._said.add(about)
+            warnings.warn(sentence, BalanceWarning, stacklevel=3)
+
+
 class Listener(Protocol):
     """What a weighting reports a model's passes to: the balance."""
 
@@ -32,6 +47,8 @@ class Listener(Protocol):
     """Whether gradients are weighted as they are summed over the ranks."""
     adds_parts: bool
     """Whether what is summed is the loss terms of all micro-batches of a step, which only their rank knows."""
+
+    warn: Warnings
 
     @property
     def sums_shares(self) -> bool:
@@ -62,8 +79,8 @@ class Listener(Protocol):
         """Note that gradients of passes are about to be computed, and refuse or warn of what is wrong with them."""
         ...
 
-    def noted(self, turn: Turn, inputs: Sequence[Any], output: Any) -> None:
-        """Note what a pass in training was given and returned."""
+    def noted(self, turn: Turn, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
+        """Note what a pass in training was given, and the tensors that it made of it."""
         ...
 
     def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> Any:
@@ -84,8 +101,4 @@ class Listener(Protocol):
 
     def backward_ends(self) -> None:
         """Note that a backward pass has handed all it has to the network, and waits for the gradients of all ranks."""
-        ...
-
-    def warn(self, about: str, sentence: str) -> None:
-        """Warn, once per subject ``about``."""
         ...

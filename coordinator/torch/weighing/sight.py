@@ -11,6 +11,11 @@ class Sight:
 
     At the first batch several may fit by chance, such as the number of time steps; the next of another size decides.
 
+    Attributes
+    ----------
+    settled
+        Whether only the lengths of inputs show it.
+
     Examples
     --------
     A recurrent network whose inputs have time as the first axis, at first as many steps as there are samples:
@@ -26,11 +31,7 @@ class Sight:
 
     def __init__(self) -> None:
         self._ways: list[_Way] | None = None
-
-    @property
-    def settled(self) -> bool:
-        """Whether only the lengths of inputs show it."""
-        return self._ways is not None and self._ways == [_in_rows]
+        self.settled = False
 
     def fits(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
         """Whether the model's inputs can be a batch of this many samples."""
@@ -39,6 +40,7 @@ class Sight:
     def learn(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> None:
         """Keep the ways in which these inputs, which are a new batch, show its size."""
         self._ways = [way for way in self._known(samples, rows) if way(samples, rows, second)]
+        self.settled = self._ways == [_in_rows]
 
     def _known(self, samples: int, rows: Sequence[int]) -> Sequence[_Way]:
         return _ways_of(samples, rows) if self._ways is None else self._ways

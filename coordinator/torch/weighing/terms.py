@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from paceline.coordinator.torch.audit import BESIDE_A_BATCH, GUESSED, refuse_for
+from paceline.coordinator.torch.optimisers import Optimisers
 from paceline.coordinator.torch.reporting.exchange import Exchange
+from paceline.coordinator.torch.weighing.batch import Batch, Turn
 from paceline.coordinator.torch.weighing.dealt import Dealt
+from paceline.coordinator.torch.weighing.doubts import beside, guessed
 from paceline.coordinator.torch.weighing.graph import Pass, behind
-from paceline.coordinator.torch.weighing.handed import Batch, Handed, Seen, Turn
-from paceline.coordinator.torch.weighing.hooks import ddp_of
-from paceline.coordinator.torch.weighing.listener import BalanceWarning, Loss
+from paceline.coordinator.torch.weighing.handed import Handed
+from paceline.coordinator.torch.weighing.hooks import ddp_of, tensors_in
+from paceline.coordinator.torch.weighing.listener import Loss, Warnings
 from paceline.coordinator.torch.weighing.sight import Sight, lengths
 from paceline.coordinator.torch.weighing.weighting import Weighting
 
@@ -47,7 +47,6 @@ class Terms:
     """
 
     weighs = adds_parts = sums_shares = True
-    averages = counts_all = False  # batches are those of a loader of one's own, which every rank counts by itself
 
     def __init__(
         self,
@@ -65,15 +64,15 @@ class Terms:
         self.loader = loader
         self._count = count
         self._said: float | None = None
-        self._warned: set[str] = set()
-        self._audited: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self.warn = Warnings()
         group = ddp.process_group
         assert isinstance(group, dist.ProcessGroup), "a wrapped model has one"
         self._exchange = Exchange(group)
         self._handed = Handed(self._exchange.rank, 1, counts=True, behind=behind)
+        self.look = self._handed.look
         self._weighting = Weighting(model, self, self._exchange)
-        refusal = register_optimizer_step_pre_hook(refuse_for(weakref.ref(self)))
-        self._end = weakref.finalize(self, refusal.remove)
+        self._optimisers = Optimisers(self, [self._weighting], counts_all=False, uneven=True)
+        self._end = weakref.finalize(self, self._optimisers.watch())
         self._end.atexit = False
 
     def items(self, terms: float) -> None:
@@ -116,41 +115,7 @@ class Terms:
         self._weighting.close()
         self._exchange.close()
 
-    # -- what is asked before an optimiser steps -----------------------------------------------------------------------
-
-    @property
-    def closed(self) -> bool:
-        """Whether the weights were taken off."""
-        return not self._end.alive
-
-    @property
-    def models(self) -> tuple[torch.nn.Module, ...]:
-        """The models whose gradients are weighed."""
-        return (self._weighting.model,)
-
-    def require_accepted(self) -> None:
-        """Refuse an optimiser's step on gradients that were refused when they were computed."""
-        self._weighting.require_accepted()
-
-    def unsummed(self) -> list[torch.nn.Module]:
-        """Return the models whose gradients, if they have any, are those of this rank alone."""
-        return [self._weighting.model] if self._weighting.alone else []
-
-    def not_summed_for(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Module]:
-        """Return the models whose gradients were not summed since an optimiser's last step."""
-        return [] if self._weighting.summed_for(optimizer) else [self._weighting.model]
-
-    def audits(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether it is time to look at what an optimiser steps: once."""
-        new = optimizer not in self._audited
-        self._audited.add(optimizer)
-        return new
-
     # -- what the hooks of the model report --------------------------------------------------------------------------
-
-    def look(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:
-        """Return what the inputs of a forward pass show of its batch."""
-        return self._handed.look(args, kwargs)
 
     def given(self, one: Pass, sight: Sight) -> Turn | None:
         """Return the turn of a forward pass: it has the terms that were said last, or those of its batch."""
@@ -160,9 +125,9 @@ class Terms:
             return None if terms is None else Batch(self._dealt(terms), 0, 0, None).turn
         turn = handed.given(one.seen, sight)
         if handed.guessed or (not turn.known and handed.in_flight):
-            one.doubt = [("order", GUESSED.format(which="next" if handed.fresh else "last"))]
+            one.doubt = [guessed(handed)]
         elif handed.beside:
-            one.doubt = [("beside", BESIDE_A_BATCH.format(rows=handed.beside))]
+            one.doubt = [beside(handed)]
         return turn if turn.known else handed.turn
 
     def trained(self, passes: Sequence[Pass]) -> None:
@@ -175,10 +140,10 @@ class Terms:
         for about, sentence in (doubt for one in passes for doubt in one.doubt):
             self.warn(about, sentence)
 
-    def noted(self, turn: Turn, inputs: Sequence[Any], output: Any) -> None:
+    def noted(self, turn: Turn, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
         """Remember what a model was given of a batch, and made of it."""
-        self._handed.note(turn, inputs)
-        self._handed.note(turn, output, made=True)
+        self._handed.note(turn, tensors_in(inputs))
+        self._handed.note(turn, made, made=True)
 
     def work_of(self, turn: Turn) -> float:
         """Return nothing that is known."""
@@ -198,12 +163,6 @@ class Terms:
 
     def backward_ends(self) -> None:
         """Note nothing: nothing is planned."""
-
-    def warn(self, about: str, sentence: str) -> None:
-        """Warn, once about each thing."""
-        if about not in self._warned:
-            self._warned.add(about)
-            warnings.warn(sentence, BalanceWarning, stacklevel=3)
 
 
 def checked_terms(counted: Any) -> float:

@@ -16,20 +16,12 @@ import torch
 import torch.distributed as dist
 
 from paceline.coordinator.torch.reporting.exchange import Exchange
+from paceline.coordinator.torch.weighing.batch import Turn
 from paceline.coordinator.torch.weighing.graph import Pass, watch
-from paceline.coordinator.torch.weighing.handed import Turn
-from paceline.coordinator.torch.weighing.hooks import (
-    CommHook,
-    Only,
-    all_reduce,
-    ddp_of,
-    drop_hook,
-    take_hook,
-    tensors_in,
-)
+from paceline.coordinator.torch.weighing.hooks import CommHook, Only, ddp_of, drop_hook, take_hook, tensors_in
 from paceline.coordinator.torch.weighing.ledger import Ledger
 from paceline.coordinator.torch.weighing.listener import Listener
-from paceline.coordinator.torch.weighing.refusal import cause_of, leave
+from paceline.coordinator.torch.weighing.refusal import Refusal
 from paceline.coordinator.torch.weighing.sight import Sight
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.waiting import unheard
@@ -59,6 +51,8 @@ class Weighting:
         Whether gradients of the model are being computed.
     sums
         How often its gradients were summed over the ranks.
+    refusal
+        Of a step whose gradients have no weight, on this rank or on another.
     """
 
     def __init__(
@@ -67,29 +61,26 @@ class Weighting:
         self.model = model
         self.listener = listener
         self.exchange = exchange
-        self._average = average
         self.in_backward = False
         self.sums = 0
+        self.refusal = Refusal(exchange.group.group_name)
+        self._average = average
         self._summed_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._sight = Sight()
         self._depth = 0
         self._pass: Pass | None = None
-        self._scale = 0.0
-        self._unfinished = False
-        self._ddp = ddp_of(model)
-        self._ledger = Ledger(model, listener)
-        self._refused: RuntimeError | None = None
-        self._spoilt, self._begun = False, 0
+        self._factor = 0.0  # of the gradients of this rank, before they are summed
+        self._spoilt = self._unfinished = False
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
-        self._weighs = listener.weighs
+        self._ddp = ddp_of(model)
+        self._ledger = Ledger(model, listener)
         # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
         # is looked at from outside, because hooks inside would break its graph.
         self._inside: torch.nn.Module = self._ddp.module if self._ddp is model and self._ddp is not None else model
-        before, after = Only(self._inside, self._before_forward), Only(self._inside, self._after_forward)
         self._handles = [
-            self._inside.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
-            self._inside.register_forward_hook(after, always_call=True, with_kwargs=True),
+            self._inside.register_forward_pre_hook(Only(self._before_forward), with_kwargs=True, prepend=True),
+            self._inside.register_forward_hook(Only(self._after_forward), always_call=True, with_kwargs=True),
         ]
         if self._ddp is not None:
             take_hook(self._ddp, self)
@@ -102,11 +93,6 @@ class Weighting:
         self._unwatch()
         if self._ddp is not None:
             drop_hook(self._ddp)
-
-    def require_accepted(self) -> None:
-        """Raise what a backward pass has refused, if the gradients of no sum have told of it."""
-        if self._refused is not None and not self.in_backward:
-            self._raise_refusal()
 
     @property
     def alone(self) -> bool:
@@ -122,31 +108,30 @@ class Weighting:
     # -- forward -----------------------------------------------------------------------------------------------------
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if not torch.is_grad_enabled():
+        if module is not self._inside or not torch.is_grad_enabled():  # a copy has the hook as well
             return
         self._depth += 1
         if self._depth > 1:  # a module that calls itself, as Lightning's do
             return
-        self._pass = Pass(self, self.listener.look(args, kwargs))
+        self._pass = one = Pass(self, self.listener.look(args, kwargs))
         # Trainers may leave the wrapper in evaluation mode after validation while the model inside trains.
         if module.training or self.model.training:
-            turn = self.settle(self._pass)
-            if (
-                turn is not None and turn.features and self._ddp is not None
-            ):  # a recorder's hook on the module inside comes next
-                tell(self.listener.work_of(turn))
+            one.turn = turn = self.listener.given(one, self._sight)
+            if turn is not None and turn.features and self._ddp is not None:
+                tell(self.listener.work_of(turn))  # a recorder's hook on the module inside comes next
 
     def _after_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
-        if not torch.is_grad_enabled():
+        if module is not self._inside or not torch.is_grad_enabled():
             return
         self._depth = max(self._depth - 1, 0)
         if self._depth or self._pass is None:
             return
         self._pass.ends()
         if (turn := self._pass.turn) is not None:
-            self.listener.noted(turn, [*args, *kwargs.values()] if kwargs else args, output)
+            made = tensors_in(output)
+            self.listener.noted(turn, [*args, *kwargs.values()] if kwargs else args, made)
             if not turn.share and self._ddp is None:  # 0 / 0 is not to reach gradients that others sum
-                for tensor in tensors_in(output):
+                for tensor in made:
                     if tensor.requires_grad:
                         tensor.register_hook(torch.zeros_like)
 
@@ -172,32 +157,31 @@ class Weighting:
         wanted = {id(tensor) for tensor in inputs}
         return any(id(parameter) in wanted for parameter in self.model.parameters())
 
-    def backward_begins(self, passes: list[Pass]) -> None:
+    def backward_begins(self, passes: Sequence[Pass]) -> None:
         """Settle the weight of the gradients that are about to be computed."""
         if not self._ledger.trains:
             return  # frozen, as a critic while its generator trains
-        self.in_backward, self._begun = True, self.sums
+        self.in_backward, self.refusal.step = True, self.sums
         try:
             self._begin(passes)
         except RuntimeError as error:
             if self._ddp is None:
                 self.in_backward = False
                 raise
-            self._refuse(error)
+            self.refusal.refuse(error)
 
-    def _begin(self, passes: list[Pass]) -> None:
-        turns = [one.turn or self.settle(one) for one in passes]
+    def _begin(self, passes: Sequence[Pass]) -> None:
+        turns = []
+        for one in passes:
+            turn = one.turn or self.settle(one)
+            if turn is not None:
+                turns.append(turn)
         self.listener.trained(passes)
-        self._scale = self._ledger.begins([turn for turn in turns if turn is not None])
-
-    def _refuse(self, error: RuntimeError) -> None:
-        """Refuse a step on all ranks: they find out when gradients are summed, for which they wait."""
-        self._refused = self._refused or error
-        leave(self._key, str(error))
-
-    @property
-    def _key(self) -> str:
-        return f"{self.exchange.group.group_name}/{self._begun}"
+        weight, ranks = self._ledger.begins(turns), self.exchange.world_size
+        if self._average is None:
+            self._factor = weight if self.listener.weighs else 1 / ranks
+        else:  # which divides by the number of ranks
+            self._factor = weight * ranks if self.listener.weighs else 1
 
     def backward_ended(self) -> None:
         """Note that they are computed, and summed or not."""
@@ -209,20 +193,15 @@ class Weighting:
         self._ledger.ends(self._share)
         if self._ddp is None:
             self.listener.backward_ended()
-        if self._spoilt and self._refused is None and (cause := cause_of(self._key)):
-            self._refused = RuntimeError(f"another rank refused this step: {cause}")
-        self._spoilt = False
-        if self._refused is not None and self.sums > self._begun:  # until then the others do not know of it
-            self._raise_refusal()
-
-    def _raise_refusal(self) -> None:
-        error, self._refused = self._refused, None
-        assert error is not None, "a step is refused"
-        raise error
+        if self._spoilt:
+            self._spoilt = False
+            self.refusal.hear()
+        if self.refusal.error is not None and self.sums > self.refusal.step:  # until then the others do not know of it
+            self.refusal.raise_error()
 
     def backward_failed(self) -> None:
         """Note that an error ended the backward pass."""
-        self.in_backward, self._refused = False, None
+        self.in_backward, self.refusal.error = False, None
         self._ledger.ends()
 
     # -- the communication hook --------------------------------------------------------------------------------------
@@ -240,14 +219,18 @@ class Weighting:
             try:
                 waiting = self.listener.ready(gradients, self._ledger.turn)
             except RuntimeError as error:
-                self._refuse(error)
-        self._ledger.put_back(bucket)
-        if self._weighs:
+                self.refusal.refuse(error)
+        if self._ledger.before is not None:
+            self._ledger.put_back(bucket)
+        if self._sharing is None and self.listener.weighs and self.listener.sums_shares:
             self._sum_shares(gradients, group)
-        if self._refused is not None:
-            gradients.fill_(math.nan)
-        future = self._summing(bucket, gradients, group)
         share, sharing = self._share, self._sharing
+        if self.refusal.error is not None:
+            gradients.fill_(math.nan)
+        elif self._factor != 1:
+            gradients.mul_(self._factor)
+        # dist.all_reduce without its Python checks; the script's hook averages what it is given.
+        future = group.allreduce([gradients]).get_future() if self._average is None else self._average(bucket)
         self._unfinished = not last
         if last:
             self._all_sent()
@@ -260,9 +243,10 @@ class Weighting:
                     _divide(total, share, sharing)
             except RuntimeError as error:
                 lost = self.exchange.lost(error)
-                raise type(lost)(f"{lost} {cause_of(self._key)}".strip()) from error
+                raise type(lost)(f"{lost} {self.refusal.cause()}".strip()) from error
             if last and not total.is_cuda and not total.is_sparse:  # a device would be waited for
-                self._spoilt = bool(total[:1].isnan().any())
+                first = total[:1].tolist()
+                self._spoilt = bool(first) and first[0] != first[0]
             if waiting is not None:
                 self.listener.summed(waiting)
             return total
@@ -279,26 +263,14 @@ class Weighting:
         self._ledger.summed()
         self._sharing, self._unfinished = None, False
 
-    def _summing(self, bucket: Any, gradients: torch.Tensor, group: dist.ProcessGroup) -> torch.futures.Future[Any]:
-        """Start to sum a bucket by its weights: as it is, or by the script's hook, which averages what it is given."""
-        if self._average is None:
-            gradients.mul_(self._scale if self._weighs else 1 / group.size())
-            future: torch.futures.Future[Any] = all_reduce(gradients, group).get_future()
-            return future
-        if self._weighs:
-            gradients.mul_(self._scale * group.size())
-        averaged: torch.futures.Future[Any] = self._average(bucket)
-        return averaged
-
     def _sum_shares(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> None:
-        """Start to sum the weights of all ranks, at the first bucket, if they may not sum to one."""
-        if self._sharing is None and self.listener.sums_shares:
-            if self._share is None:
-                self._share = torch.empty(1, dtype=torch.float64, device=gradients.device)
-            part = self._ledger.part
-            if self.listener.adds_parts and math.isfinite(self.listener.micro_batches):
-                part /= self.listener.micro_batches  # by which the loop has divided its losses
-            self._sharing = all_reduce(self._share.fill_(part), group)
+        """Start to sum the weights of all ranks, at the first bucket: they may not sum to one."""
+        if self._share is None:
+            self._share = torch.empty(1, dtype=torch.float64, device=gradients.device)
+        part = self._ledger.part
+        if self.listener.adds_parts and math.isfinite(self.listener.micro_batches):
+            part /= self.listener.micro_batches  # by which the loop has divided its losses
+        self._sharing = group.allreduce([self._share.fill_(part)])
 
 
 def _divide(total: torch.Tensor, share: torch.Tensor | None, sharing: Any) -> None:

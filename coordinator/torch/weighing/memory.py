@@ -1,0 +1,47 @@
+"""Where tensors lie in memory: by that a batch is recognised in what a model is given."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+
+import torch
+
+Place = tuple[int, int, "weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor]"]
+"""Where a tensor lies in memory, from first to last byte; who owns that memory, and the tensor itself."""
+
+
+def places_of(tensors: Iterable[torch.Tensor]) -> list[Place]:
+    """Return where these tensors lie, if they have a place of their own; of a view, who owns the memory is its base."""
+    places: list[Place] = []
+    for tensor in tensors:
+        try:
+            begin = tensor.data_ptr()
+        except RuntimeError:  # as sparse ones
+            continue
+        if begin:
+            extent = tensor.numel()
+            if not tensor.is_contiguous():
+                extent = 1
+                for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+                    extent += (length - 1) * stride
+            owner = tensor if tensor._base is None else tensor._base
+            end = begin + extent * tensor.element_size()
+            places.append((begin, end, weakref.ref(owner), weakref.ref(tensor)))
+    return places
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Return where a tensor lies in memory; 0 if it has no place of its own there, as sparse and empty ones."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def lies_in(places: Sequence[Place], address: int) -> bool:
+    """Whether this is an address in one of these places that still exist."""
+    for begin, end, owner, _ in places:  # noqa: SIM110 - each step of a generator costs as much as a call
+        if begin <= address < end and owner() is not None:
+            return True
+    return False
