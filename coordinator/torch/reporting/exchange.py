@@ -77,7 +77,8 @@ class Exchange:
             self._own = torch.zeros(len(report_F), dtype=torch.float64)
             self._all = torch.zeros(self.world_size, len(report_F), dtype=torch.float64)
             self._rows = list(self._all)
-        self._own.numpy()[:] = report_F
+            self._own_F, self._all_WF = self._own.numpy(), self._all.numpy()
+        self._own_F[:] = report_F
         self._work, self.under_way = self._all_gather(self.group, [self._rows], [self._own]), True
 
     def receive(self) -> Array:
@@ -94,7 +95,7 @@ class Exchange:
             self._wait(work)
         except RuntimeError as error:
             raise self.lost(error) from error
-        return self._all.numpy().copy()  # the next exchange overwrites the buffer
+        return self._all_WF.copy()  # the next exchange overwrites the buffer
 
     def gather(self, thing: object) -> list[Any]:
         """Return every rank's JSON value, in the order of ranks; waits for all."""

@@ -45,6 +45,7 @@ class Listener(Protocol):
     loss: Loss
     weighs: bool
     """Whether gradients are weighted as they are summed over the ranks."""
+
     adds_parts: bool
     """Whether what is summed is the loss terms of all micro-batches of a step, which only their rank knows."""
 

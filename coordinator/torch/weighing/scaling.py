@@ -34,7 +34,7 @@ class Scaling:
         passes = [] if loss.grad_fn is None else behind([loss])
         known: dict[float, Turn] = {}
         for one in passes:
-            if (owner := one.owner()) in self._weightings:
+            if (owner := one.owner()) is not None and owner in self._weightings:
                 turn = owner.settle(one)
                 one.scaled = True
                 if turn is not None and turn.known:
