@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
-from weakref import WeakKeyDictionary, WeakMethod, ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -177,7 +177,6 @@ def attach(
         balance.warn("data", warning)
     if timeout is not None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
-    _listen(loader, balance)
     _balances[loader] = ref(balance)
     return balance
 
@@ -193,28 +192,6 @@ def _joined(
         )
     balance.add(model, average)
     return balance
-
-
-def _listen(loader: Loader, balance: Balance) -> None:
-    """Connect the loader's callbacks to the balance, by weak references.
-
-    The balance holds the loader, and the model's hooks hold the balance. If the loader held the balance too, the cycle
-    would delay the end of the loader's worker processes until the next garbage collection.
-    """
-
-    def weakly(method: Callable[..., None]) -> Callable[..., None]:
-        known = WeakMethod(method)
-
-        def call(*arguments: Any) -> None:
-            if (alive := known()) is not None:
-                alive(*arguments)
-
-        return call
-
-    loader.before_batch = weakly(balance.steps.begin)
-    loader.after_batch = weakly(balance.passes.hand_out)
-    loader.on_start = weakly(balance.passes.start_loop)
-    loader.before_state = weakly(balance.passes.say_what_is_fetched)
 
 
 def _require_loader(loader: object) -> None:

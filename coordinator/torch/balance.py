@@ -65,16 +65,15 @@ class Balance:
         self._loader, self._exchange, self._clock = loader, exchange, clock
         self._planning = Planning(balancer, loader, exchange, workers, len(drivers))
         self.work: WorkModel | None = self._planning.work
-        self.passes = Passes(loader, clock, loss, count)
+        self._passes = Passes(loader, clock, loss, count)
         self._covariates = Sampled(drivers)
-        self.steps = Steps(loader, self._planning, exchange, self.passes, clock, self._covariates)
-        self.on_iteration: list[Callable[[Iteration], None]] = self.steps.observers
-        self.warn = self.passes.warn
-        self.passes.report, self.passes.backward_ends = self.steps.send, self.steps.backward_ends
-        self.steps.handle = self  # the models' hooks keep it alive until it is closed
+        self._steps = Steps(loader, self._planning, exchange, self._passes, clock, self._covariates)
+        self.on_iteration: list[Callable[[Iteration], None]] = self._steps.observers
+        self.warn = self._passes.warn
+        self._passes.report, self._passes.backward_ends = self._steps.send, self._steps.backward_ends
         # Ended with it: a job that drops its model and loader drops the balance too.
-        stop_listening = listen(self.passes, EqualShapes(loader, dist.get_process_group_ranks(exchange.group)))
-        self._end = weakref.finalize(self, _call_all, stop_listening, self.steps.optimisers.watch(), exchange.close)
+        stop_listening = listen(self._passes, EqualShapes(loader, dist.get_process_group_ranks(exchange.group)))
+        self._end = weakref.finalize(self, _call_all, stop_listening, self._steps.optimisers.watch(), exchange.close)
         self._end.atexit = False  # when the interpreter ends, torch has taken its groups down
 
     @property
@@ -89,12 +88,12 @@ class Balance:
         That is measuring, exchanging reports and planning; observers left out. Measuring is counted in CPU time, as
         other threads run meanwhile.
         """
-        return self.steps.overhead_seconds
+        return self._steps.overhead_seconds
 
     @property
     def models(self) -> tuple[torch.nn.Module, ...]:
         """The models that are balanced."""
-        return self.steps.optimisers.models
+        return self._steps.optimisers.models
 
     @property
     def closed(self) -> bool:
@@ -103,7 +102,11 @@ class Balance:
 
     def add(self, model: torch.nn.Module, average: CommHook | None = None) -> None:
         """Balance a further model that trains on the same batches, with a communication hook of its own."""
-        self.passes.weightings.append(Weighting(model, self.passes, self._exchange, average))
+        weighting = Weighting(model, self._passes, self._exchange, average)
+        if not self._passes.weightings:
+            self._steps.handle = self  # the model's hooks keep it alive until it is closed
+            _connect(self._loader, self._steps, self._passes)
+        self._passes.weightings.append(weighting)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.
@@ -116,9 +119,9 @@ class Balance:
         RuntimeError
             If ``attach`` was not told ``loss="scaled"``, or the loss is one of two batches.
         """
-        if self.passes.scaling is None:
+        if self._passes.scaling is None:
             raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., loss="scaled")')
-        return self.passes.scaling.scale(loss)
+        return self._passes.scaling.scale(loss)
 
     def accumulating(self) -> AbstractContextManager[object]:
         """Return the context for a forward and backward pass of a loader with ``micro_batch=``.
@@ -140,7 +143,7 @@ class Balance:
 
     def ran_out_of_memory(self) -> None:
         """Let the next report say that this rank's batch did not fit; from then on it gets less."""
-        self.steps.out_of_memory = True
+        self._steps.out_of_memory = True
 
     def close(self) -> None:
         """Take everything off the models and the loader; sizes stay as they are, and gradients are averaged plainly.
@@ -149,17 +152,17 @@ class Balance:
         """
         if self.closed:
             return
-        if (rows := self.steps.rows) is not None and rows.together and self.on_iteration:
-            self.steps.tell(rows)  # the last iteration, which no other follows
+        if (rows := self._steps.rows) is not None and rows.together and self.on_iteration:
+            self._steps.tell(rows)  # the last iteration, which no other follows
         for observe in self.on_iteration:
             if hasattr(observe, "close"):
                 observe.close()
-        for weighting in self.passes.weightings:
+        for weighting in self._passes.weightings:
             weighting.close()
         # Cycles, in which the model and the loader would wait for the garbage collector.
-        self.passes.weightings.clear()
-        self.passes.report = self.passes.backward_ends = ignored
-        self.steps.handle = None
+        self._passes.weightings.clear()
+        self._passes.report = self._passes.backward_ends = ignored
+        self._steps.handle = None
         loader = self._loader
         loader.before_batch = loader.after_batch = loader.on_start = loader.before_state = None
         self._end()
@@ -167,7 +170,7 @@ class Balance:
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
-        self.steps.finish()
+        self._steps.finish()
         return {**self._planning.state_dict(), "loader": self._loader.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]], *, skip_rest: bool = False) -> None:
@@ -181,10 +184,32 @@ class Balance:
         ValueError
             If the state is another global batch's or other data's.
         """
-        self.steps.finish()
+        self._steps.finish()
         self._loader.load_state_dict(state["loader"], skip_rest=skip_rest)
         self._planning.load_state_dict(state)
-        self.steps.look_at_process()
+        self._steps.look_at_process()
+
+
+def _connect(loader: Loader, steps: Steps, passes: Passes) -> None:
+    """Connect the loader's callbacks by weak references.
+
+    The balance holds the loader, and the model's hooks hold the balance. If the loader held the balance too, the cycle
+    would delay the end of the loader's worker processes until the next garbage collection.
+    """
+
+    def weakly(method: Callable[..., None]) -> Callable[..., None]:
+        known = weakref.WeakMethod(method)
+
+        def call(*arguments: Any) -> None:
+            if (alive := known()) is not None:
+                alive(*arguments)
+
+        return call
+
+    loader.before_batch = weakly(steps.begin)
+    loader.after_batch = weakly(passes.hand_out)
+    loader.on_start = weakly(passes.start_loop)
+    loader.before_state = weakly(passes.say_what_is_fetched)
 
 
 def _call_all(*calls: Callable[[], object]) -> None:

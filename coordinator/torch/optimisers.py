@@ -76,8 +76,6 @@ class Optimisers:
     def before_step(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
         """Refuse a step that parts the ranks, with equal batches too; warn of one whose gradients nothing weights."""
         alone, unsummed = [], []
-        if self.accepted is not None:
-            self.accepted()
         for weighting in self._weightings:
             if weighting.refusal.error is not None and not weighting.in_backward:
                 weighting.refusal.raise_error()
@@ -86,6 +84,8 @@ class Optimisers:
                     alone.append(weighting.model)
                 if not weighting.summed_for(optimizer):
                     unsummed.append(weighting.model)
+        if self.accepted is not None:
+            self.accepted()
         if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, self.models):
             raise RuntimeError(
                 "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal "
