@@ -60,6 +60,7 @@ shape("micro_batches_in_a_model_that_returns_its_loss", output="loss", accumulat
 shape("two_models_in_micro_batches", "refused", "takes one model", ranks=(4,), accumulate="micro-batches", models="two")
 shape("a_call_of_forward", wrapper="forward")
 shape("rows_beside_a_batch", "warned", "rows beside a batch", beside=True)
+shape("rows_beside_a_batch_of_summed_terms", "warned", "rows beside a batch", kind="sum", beside=True)
 shape("gradients_by_hand_in_every_other_step", "warned", "no backward pass of its model has summed", by_hand="steps")
 shape("a_head_with_an_optimiser_of_its_own", "warned", "belong to no attached model", by_hand="head")
 shape(
