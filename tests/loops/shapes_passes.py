@@ -5,7 +5,8 @@ import torch.distributed as dist
 from composed import PLAIN, run_composed
 from job import EPOCHS, mse
 from shapes_order import begun
-from shapes_wrappers import Clicks
+from shapes_tokens import Sequences, accumulated, masked_loss, token_loss
+from shapes_wrappers import Clicks, Waves
 from verdicts import SHAPES, Shape, exact, refused, warned
 
 
@@ -73,6 +74,40 @@ shape(
     **{"kind": "counted", "sizes": "steady", "workers": 1, "fetch": "between passes", "second_pass": "copy"},
     models="two",
 )
+shape(
+    "two_micro_batches_fetched_ahead",
+    "refused",
+    "the ranks are not at the same place of the data",
+    ranks=(4,),
+    accumulate="micro-batches",
+    fetch="two ahead",
+    skips=True,
+)
+shape(
+    "gradients_by_hand_in_the_first_step_of_a_static_graph",
+    "refused",
+    "the optimiser steps on gradients of this rank alone",
+    ranks=(4,),
+    kind="counted",
+    wrapper="static graph",
+    by_hand="steps",
+)
+
+
+@refused("the optimiser steps on gradients of this rank alone", ranks=(4,))
+def steps_between_averages_of_the_model_on_ranks_without_terms(job):
+    """Whose gradients are 0."""
+    data = Sequences()
+    model, loader = job.ddp(job.network()), job.loader(data, items=data.items)
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for inputs, labels, _ in loader:
+        with job.no_sync(model):
+            token_loss(model(inputs), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for parameter in model.parameters():
+            parameter.data = job.all_reduce(parameter.data) / job.world_size
 
 
 @refused("and gather does too")
@@ -95,6 +130,33 @@ def a_static_graph_with_sparse_gradients_and_counted_terms(job):
             optimizer.zero_grad()
             mse(model(inputs), targets).backward()
             optimizer.step()
+
+
+def counted_waves(job, **options):
+    """Train complex parameters by a loss over tokens of which a rank may have none."""
+    model, loader = job.ddp(Waves(), **options), job.loader(Sequences())
+    job.attach(model, loader, items=lambda batch: (batch[1] >= 0).sum())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    for _ in range(EPOCHS):
+        for inputs, labels, _ in loader:
+            optimizer.zero_grad()
+            masked_loss(model(inputs), labels).backward()
+            optimizer.step()
+
+
+@exact(ranks=(2, 4))
+def complex_parameters_and_counted_terms(job):
+    counted_waves(job)
+
+
+@exact(ranks=(2, 4))
+def complex_parameters_of_accumulated_terms(job):
+    accumulated(job, masked_loss, network=Waves())
+
+
+@exact(ranks=(2, 4))
+def a_static_graph_with_complex_parameters_and_counted_terms(job):
+    counted_waves(job, static_graph=True)
 
 
 @exact

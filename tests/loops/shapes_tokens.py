@@ -148,10 +148,10 @@ def steps_of(loader, every):
             step = []
 
 
-def accumulated(job, loss_of, *, every=3, kind="mean", sync=False):
+def accumulated(job, loss_of, *, every=3, kind="mean", sync=False, network=None):
     """Accumulate as loops do, dividing by the number of micro-batches; alone, the mean over all tokens of the step."""
     data = Sequences()
-    model = job.ddp(job.network())
+    model = job.ddp(network or job.network())
     loader = job.loader(data, items=data.items, lengths=data.lengths, accumulate=every, global_batch=16)
     balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model)
     for _ in range(EPOCHS):

@@ -139,6 +139,34 @@ class Clicks(torch.nn.Module):
         return self.network(inputs + self.table((10 * inputs.abs()).long().clamp(max=19)))
 
 
+class Waves(torch.nn.Module):
+    """A network with a layer of complex numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.waves = torch.nn.Linear(6, 8, dtype=torch.complex128)
+        self.network = torch.nn.Linear(8, 3, dtype=torch.float64)
+
+    def forward(self, inputs):
+        return self.network(self.waves(inputs.to(torch.complex128)).abs())
+
+
+@exact(ranks=(2, 4))
+def complex_parameters(job):
+    """Each step of two micro-batches."""
+    model, loader = job.ddp(Waves()), job.loader(accumulate=2)
+    job.attach(model, loader)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    for _ in range(EPOCHS):
+        for number, (inputs, targets, _) in enumerate(loader, 1):
+            last = number % 2 == 0 or number == len(loader)
+            with job.no_sync(model, last):
+                (mse(model(inputs), targets) / 2).backward()
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
 @exact
 def sparse_gradients(job):
     model, loader = job.ddp(Clicks(job.network())), job.loader()

@@ -109,6 +109,21 @@ def averaging(hook: Callable[..., Any], state: object) -> CommHook:
     return bound
 
 
+def gradients_in(bucket: Any) -> list[torch.Tensor]:
+    """Return the gradients in a bucket, each of its parameter's shape.
+
+    Complex ones lie in it as pairs of real numbers, of which ``bucket.gradients()`` finds the first half only.
+    """
+    parameters = bucket.parameters()
+    if not parameters[0].is_complex():
+        gradients: list[torch.Tensor] = bucket.gradients()
+        return gradients
+    flat, found = torch.view_as_complex(bucket.buffer().view(-1, 2)), []
+    for one in parameters:
+        found.append(flat.as_strided(one.shape, one.stride(), flat.storage_offset() + sum(map(torch.numel, found))))
+    return found
+
+
 class _Slot:
     """The changeable part of a communication hook, because DistributedDataParallel takes one hook and never drops it.
 

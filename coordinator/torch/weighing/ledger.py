@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from paceline.coordinator.torch.weighing.batch import Turn
+from paceline.coordinator.torch.weighing.hooks import gradients_in
 from paceline.coordinator.torch.weighing.listener import Listener
 
 Mark = tuple[int, int]
@@ -141,7 +142,7 @@ class Ledger:
     def put_back(self, bucket: Any) -> None:
         """Let a bucket hold what was there before a backward pass without any loss term."""
         assert self.before is not None, "something was put aside"
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        for parameter, gradient in zip(bucket.parameters(), gradients_in(bucket), strict=True):
             kept = self.before.get(parameter)
             gradient.zero_() if kept is None else gradient.copy_(kept)
 
