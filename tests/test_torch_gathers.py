@@ -14,6 +14,29 @@ from paceline.coordinator.torch import BalancedLoader, attach
 from paceline.predictors import LastValue
 
 
+def refused(rank):
+    """Gather rows of an uneven batch after an even one was fetched; return the error."""
+    model, loader = DistributedDataParallel(torch.nn.Linear(4, 2)), BalancedLoader(samples(), 8)
+    balance, errors = attach(model, loader), []
+    loader.shares = np.array([5, 3])
+    batches = iter(loader)
+    (rows,) = next(batches)
+    loader.shares = np.array([4, 4])
+    next(batches)
+    assert loader.batch_sizes.tolist() == [4, 4]
+    try:
+        dist.all_gather([torch.zeros_like(rows) for _ in range(2)], model(rows).detach())
+    except RuntimeError as error:
+        errors.append(str(error))
+    balance.close()
+    return errors
+
+
+def test_rows_of_an_uneven_batch_are_refused_also_where_the_next_one_is_even():
+    for errors in run_ranks(2, refused):
+        assert "all_gather needs the same shape" in errors[0]
+
+
 def samples():
     return TensorDataset(torch.randn(24, 4))
 

@@ -6,13 +6,14 @@ A loss over all ranks, a queue of keys or a metric often gathers the rows of a b
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from paceline.coordinator.torch.protocol import Loader
+from paceline.coordinator.torch.weighing.handed import FAR_AHEAD
 
 SHARDING = ("torch.distributed.", "deepspeed.", "megatron.")
 """Where libraries gather shards of a model, hundreds a step, whose sizes do not follow the batch."""
@@ -22,7 +23,7 @@ CALLS = ("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger", 
 
 
 class EqualShapes:
-    """Compares what ranks are about to gather, while a loop is under way whose batches differ in size.
+    """Compares what ranks are about to gather, while batches are trained on that differ in size.
 
     Each look is a small exchange of its own. None may be left out, as a gathering that looks the same may be of rows.
 
@@ -31,13 +32,15 @@ class EqualShapes:
     loader
         Its batches may differ. Whether they do, and whether a loop is under way, is the same on every rank, so all look
         or none does. Between loops none looks: a balance that nobody holds ends on each rank when the garbage collector
-        finds it.
+        finds it. One that still has batches to train on is held by its model.
+    waits
+        Whether batches of a loop that has ended are still to be trained on, as in one that fetches ahead.
     ranks
         The ranks that train on it; a group with others in it is not looked at, as those would not take part.
     """
 
-    def __init__(self, loader: Loader, ranks: Sequence[int]) -> None:
-        self.loader = loader
+    def __init__(self, loader: Loader, waits: Callable[[], bool], ranks: Sequence[int]) -> None:
+        self.loader, self.waits = loader, waits
         self.ranks = frozenset(ranks)
 
     def __call__(self, group: Any, rows: torch.Tensor) -> None:
@@ -48,10 +51,10 @@ class EqualShapes:
         RuntimeError
             On every rank of the group, if they differ.
         """
-        if not self.loader.looping:
+        if not self.loader.looping and not (self.loader.ended and self.waits()):
             return
-        sizes = self.loader.batch_sizes.tolist()
-        if len(set(sizes)) == 1 or _shards():
+        # The rows may be of a batch before the newest one, as far back as batches are remembered.
+        if self.loader.since_uneven > FAR_AHEAD or _shards():
             return
         if not self.ranks.issuperset(dist.get_process_group_ranks(group)):
             return
@@ -60,9 +63,10 @@ class EqualShapes:
         group.allgather([lengths], [own]).wait()
         numbers = [int(length) for length in lengths]
         if len(set(numbers)) > 1:
+            sizes = self.loader.batch_sizes.tolist()
             raise RuntimeError(
                 f"all_gather needs the same shape on every rank, but was given {numbers} numbers, by rank, and gather "
-                f"does too: balanced batches differ in size, here {sizes}. Gather with "
+                f"does too: balanced batches differ in size, the newest is {sizes}. Gather with "
                 "paceline.coordinator.torch.gather_rows(rows)"
             )
 

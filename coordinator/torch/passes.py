@@ -91,7 +91,8 @@ class Passes:
         self._least = LEAST * loader.global_batch
         self._micro_batches = 0
         self._fresh = False
-        self._taken = self._computed = 0  # batches of the loop under way, and those that a model was given
+        # Batches of the loop under way, those that a model was given, and those of which gradients were summed.
+        self._taken = self._computed = self._summed = 0
 
     @property
     def sums_shares(self) -> bool:
@@ -126,7 +127,7 @@ class Passes:
     def start_loop(self) -> None:
         """Forget batches of a loop that is over."""
         self._say_what_is_skipped()
-        self._taken = self._computed = self._micro_batches = 0
+        self._taken = self._computed = self._summed = self._micro_batches = 0
         self.handed.clear()
 
     def say_what_is_fetched(self) -> None:
@@ -214,12 +215,18 @@ class Passes:
         self.spent += time.thread_time() - began
         return waiting
 
+    @property
+    def waits(self) -> bool:
+        """Whether batches of a loop that trains are still to be trained on."""
+        return 0 < self._computed and self._summed < self._taken
+
     def sent(self) -> None:
         """Note that gradients were handed to the network, and count the step if it had a new batch.
 
         Reports are sent once in an iteration. When that is must not depend on what this rank has seen: the others would
         wait for ever for a report that they alone send. Gradients are summed by all ranks alike, so sums are counted.
         """
+        self._summed = self._computed
         if self._fresh:
             self._fresh = self.kind.looks = False
             self._micro_batches = 0

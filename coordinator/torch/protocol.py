@@ -28,6 +28,10 @@ class Loader(Protocol):
         Whether the batch handed out last is the last of its step on this rank.
     batch_sizes
         Samples of each rank in the batch handed out last, ``[W]`` int64.
+    since_uneven
+        Batches handed out since one of which ranks had different numbers of samples; infinite if there was none.
+    ended
+        Whether the newest loop over it has reached its end, and was not left before.
     dealt
         What else is known of that batch.
     before_batch
@@ -50,6 +54,8 @@ class Loader(Protocol):
     micro_batch: int | None
     step_ends: bool
     batch_sizes: Sizes
+    since_uneven: float
+    ended: bool
     dealt: Dealt
     before_batch: Callable[[], None] | None
     after_batch: Callable[[Sizes, Any], None] | None

@@ -1,6 +1,7 @@
 """Several models, several loaders."""
 
 import copy
+from itertools import chain
 
 import torch
 from job import EPOCHS, Samples, mse
@@ -135,14 +136,28 @@ def a_second_plain_loader_with_a_weighed_loss(job):
         optimizer.step()
 
 
-@warned("which the balanced loader did not hand out")
+@warned("which the balanced loader did not hand out", although_exact=True)
 def steps_on_a_second_plain_loader_in_turns(job):
-    """Its gradients are exact all the same: the mean over all rows."""
+    """The gradients are those of the mean over all rows."""
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
     optimizer = job.sgd(model)
     for batch, other in zip(loader, unlabelled(job), strict=False):
         step(model, optimizer, batch)
+        optimizer.zero_grad()
+        model(other).square().mean().backward()
+        optimizer.step()
+
+
+@warned("which the balanced loader did not hand out")
+def steps_on_a_second_plain_loader_in_place_of_batches(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    job.attach(model, loader)
+    optimizer = job.sgd(model)
+    for number, (batch, other) in enumerate(zip(chain(loader, loader), unlabelled(job), strict=False)):
+        if number < 5 or number % 2:
+            step(model, optimizer, batch)
+            continue
         optimizer.zero_grad()
         model(other).square().mean().backward()
         optimizer.step()

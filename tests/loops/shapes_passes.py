@@ -24,11 +24,13 @@ AFTER_THE_FETCH = {
     "backward": "each",
     "fetch": "between passes",
 }
+SHORT = AFTER_THE_FETCH | {"kind": "samples"}
 SEVERAL = "Several batches are in use at once"
 
 shape("a_second_pass_after_the_next_batch_was_fetched", ranks=(2, 4), **AFTER_THE_FETCH)
 shape("a_second_pass_after_the_fetch_with_a_loading_process", **AFTER_THE_FETCH, workers=1)
 shape("a_second_pass_over_a_copy_on_a_device_after_the_fetch", **AFTER_THE_FETCH, inputs="copied")
+shape("a_second_pass_over_the_batch_before_a_short_last_one", **SHORT)
 noisy = AFTER_THE_FETCH | {"second_pass": "noise"}
 shape("a_second_pass_with_noise_after_the_fetch", "exact, but warned", SEVERAL, ranks=(2, 4), **noisy)
 shape("a_second_pass_with_noise_after_two_fetches", "exact, but warned", SEVERAL, **noisy | {"fetch": "two ahead"})
@@ -108,6 +110,21 @@ def steps_between_averages_of_the_model_on_ranks_without_terms(job):
         optimizer.zero_grad()
         for parameter in model.parameters():
             parameter.data = job.all_reduce(parameter.data) / job.world_size
+
+
+@refused("all_gather needs the same shape")
+def rows_of_the_last_batch_after_the_next_was_asked_for(job):
+    model, loader, optimizer = begun(job)
+    batches = iter(loader)
+    batch = next(batches)
+    while batch is not None:
+        following = next(batches, None)
+        rows = model(batch[0])
+        if following is None:
+            dist.all_gather([torch.empty_like(rows) for _ in range(2)], rows.detach())
+        mse(rows, batch[1]).backward()
+        optimizer.step()
+        batch = following
 
 
 @refused("and gather does too")

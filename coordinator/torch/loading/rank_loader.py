@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Never
 from weakref import ref
@@ -37,8 +38,10 @@ class RankLoader:
         self._assigner, self._source, self._rule = assigner, source, rule
         self._progress = Progress(assigner)
         self.newest_loop: Callable[[], Loop | None] = _none
+        self.ended = False
         self._shares = rule.checked(rule.equal())
         self.batch_sizes = self._shares
+        self.since_uneven = math.inf
         self.dealt = Dealt.plain(self._shares, rank)
         self.step_ends = True
         self.before_batch: Callable[[], None] | None = None
@@ -190,6 +193,7 @@ class RankLoader:
 
     def begin(self, loop: Loop) -> None:
         """Begin an epoch: any loop before this one is over."""
+        self.ended = False
         self.newest_loop = ref(loop)  # weakly: a loop that the script leaves is over
         self._progress.start()
         self._restart()
@@ -197,7 +201,7 @@ class RankLoader:
     def end(self, loop: Loop) -> None:
         """Take note that a loop has ended."""
         if self.newest_loop() is loop:
-            self.newest_loop = _none
+            self.newest_loop, self.ended = _none, True
 
     def next_parts(self) -> list[tuple[Dealt, Any]]:
         """Return this rank's part of the next global batch, whole or in micro-batches; nothing if the epoch is over."""
@@ -211,6 +215,7 @@ class RankLoader:
         batch = self._source.take(samples)
         assigner.advance()  # only now: a batch that could not be loaded has not been handed out
         self.batch_sizes = dealt.sizes
+        self.since_uneven = 0 if len(set(dealt.sizes.tolist())) > 1 else self.since_uneven + 1
         if self.micro_batch is None:
             return [(dealt, batch)]
         return micro_batches(assigner, dealt, samples, batch, self.micro_batch)
