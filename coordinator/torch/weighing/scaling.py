@@ -11,6 +11,10 @@ from paceline.coordinator.torch.weighing.graph import Pass, behind, number_now
 from paceline.coordinator.torch.weighing.handed import Handed
 from paceline.coordinator.torch.weighing.weighting import Weighting
 
+TWO_BATCHES = (
+    "the loss given to balance.scale() is of two batches, which weigh {} on this rank: scale the loss of each by itself"
+)
+
 
 class Scaling:
     """Scales losses, and remembers which passes have been.
@@ -30,7 +34,10 @@ class Scaling:
         self._all_before = 0  # by autograd's numbers, as those of passes
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss times ``x_i W / X`` of its batch, or of the last batch if no attached model made it."""
+        """Return the loss times ``x_i W / X`` of its batch, or of the last batch if no attached model made it.
+
+        One of two batches, which one rank alone may find, is refused by the backward pass, on all ranks.
+        """
         passes = [] if loss.grad_fn is None else behind([loss])
         known: dict[float, Turn] = {}
         for one in passes:
@@ -39,11 +46,8 @@ class Scaling:
                 one.scaled = True
                 if turn is not None and turn.known:
                     known[turn.share] = turn
-        if len(known) > 1:
-            raise RuntimeError(
-                "the loss given to balance.scale() is of two batches, which weigh "
-                f"{' and '.join(f'{share:.3g}' for share in known)} on this rank: scale the loss of each by itself"
-            )
+                if len(known) > 1:
+                    owner.refuse(RuntimeError(TWO_BATCHES.format(" and ".join(f"{share:.3g}" for share in known))))
         if not passes:  # a weight that is asked for by itself
             for weighting in self._weightings:
                 weighting.trains()

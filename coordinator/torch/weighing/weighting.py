@@ -170,6 +170,13 @@ class Weighting:
                 raise
             self.refusal.refuse(error)
 
+    def refuse(self, error: RuntimeError) -> None:
+        """Refuse the gradients of the next backward pass, for which one rank alone may have cause."""
+        if self._ddp is None:
+            raise error
+        self.refusal.step = self.sums
+        self.refusal.refuse(error)
+
     def _begin(self, passes: Sequence[Pass]) -> None:
         turns = []
         for one in passes:
