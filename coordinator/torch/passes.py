@@ -218,7 +218,7 @@ class Passes:
     @property
     def waits(self) -> bool:
         """Whether batches of a loop that trains are still to be trained on."""
-        return 0 < self._computed and self._summed < self._taken
+        return self._computed > 0 and self._taken > self._summed
 
     def sent(self) -> None:
         """Note that gradients were handed to the network, and count the step if it had a new batch.
