@@ -68,6 +68,7 @@ class Tensors:
         self._host: dict[int, int] = {}
         self._before: list[tuple[object, str, object]] = []
         self._reading = threading.local()
+        self._real_device = torch.Tensor.device.__get__
 
     def install(self) -> None:
         """Replace them, in this process."""
@@ -81,7 +82,7 @@ class Tensors:
         self._replace(torch.Tensor, "to", self._moved(torch.Tensor.to))
         self._replace(torch.Tensor, "cuda", lambda tensor, *_, **named: tensor.to("cuda"))
         self._replace(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
-        device = torch.Tensor.device.__get__
+        device = self._real_device
         self._replace(torch.Tensor, "is_cuda", property(self.on_device))
         self._replace(
             torch.Tensor,
@@ -100,10 +101,14 @@ class Tensors:
 
     def on_device(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor counts as the device's."""
+        if self._real_device(tensor).type != "cpu":  # tensors without numbers
+            return False
         try:
             return tensor.untyped_storage().data_ptr() not in self._host
         except (RuntimeError, NotImplementedError):  # sparse, or without numbers
             return False
+        except ValueError:  # a parameter of a layer that does not know its size yet
+            return True
 
     def _replace(self, holder: object, name: str, new: object) -> None:
         self._before.append((holder, name, vars(holder).get(name)))
@@ -135,6 +140,8 @@ class Tensors:
     def _moved(self, to):
         @functools.wraps(to)
         def moved(tensor, *args, **named):
+            if torch.nn.parameter.is_lazy(tensor):
+                return tensor
             if not any(map(is_cuda, (*args[:1], named.get("device")))):
                 reads = any(str(one) == "cpu" for one in (*args[:1], named.get("device")))
                 if reads and self.on_device(tensor) and not named.get("non_blocking"):
