@@ -9,6 +9,7 @@ import math
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from paceline._arrays import Sizes
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.plan import Plan
@@ -91,6 +93,7 @@ class Balance(Passes):
         self._used: Plan | None = None
         self._started = self._wall_seconds = math.nan
         self._out_of_memory = False
+        self._sizes: deque[Sizes | None] = deque([None, None], maxlen=2)  # of the last two steps
         self._audited: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._planning = Planning(balancer, loader, exchange, workers, len(self._drivers))
         self._first_sizes = self.plan.sizes
@@ -245,11 +248,12 @@ class Balance(Passes):
             self._next_sample = ended + (ended - began) / SAMPLING
         features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
         place = (self._out_of_memory, planning.checksum, *self._loader.position)
-        seen = (self._log_norm, total, self._foreign, self._buffers.sum(self._models, self._exchanges))
+        seen = (self._norms.take(), total, self._foreign, self._buffers.sum(self._models, self._exchanges))
+        self._sizes.append(computed)
         self._exchange.send([*measure, *place, *seen, *self._covariates, *features])
         self._spent += time.perf_counter() - began
         self._clock.look()
-        self._out_of_memory, self._foreign, self._log_norm = False, False, math.nan
+        self._out_of_memory, self._foreign = False, False
 
     def backward_ends(self) -> None:
         """Plan the next iteration: the reports arrive with the gradients, for which the backward pass waits anyway."""
@@ -331,10 +335,14 @@ class Balance(Passes):
 
     def _look_at_losses(self, rows: RankReports) -> None:
         """Warn of a loss of the wrong kind; where costs divide, a rank's number of samples tells nothing of it."""
-        log_norm_W = rows["log_norm"]
+        log_norm_W, samples_W = rows["log_norm"], rows["samples"]
         if self.work is not None or math.isnan(log_norm_W[0]):
             return
-        if sentence := self._losses.learn(rows["samples"], log_norm_W):
+        if self._clock.delay:  # the norms are those of the step before, and a report may be of several steps
+            before_W = self._sizes[0]
+            assert before_W is not None, "norms were taken then"
+            samples_W = before_W[self._planning.order].astype(np.float64)
+        if sentence := self._losses.learn(samples_W, log_norm_W):
             self.warn(sentence, sentence)
 
     def _look_at_process(self) -> None:

@@ -16,6 +16,7 @@ import torch
 from paceline._arrays import Sizes
 from paceline.coordinator.torch import audit
 from paceline.coordinator.torch.clock import Clock
+from paceline.coordinator.torch.norms import Norms
 from paceline.coordinator.torch.protocol import Loader
 from paceline.coordinator.torch.reporting.reports import LEAST
 from paceline.coordinator.torch.weighing.dealt import Dealt
@@ -26,9 +27,6 @@ from paceline.coordinator.torch.weighing.listener import BalanceWarning, Weigh
 from paceline.coordinator.torch.weighing.sight import Sight
 from paceline.coordinator.torch.weighing.terms import Items, checked_terms
 from paceline.coordinator.torch.weighing.weighting import Weighting
-
-TINY = 1e-300
-"""A gradient of which even the logarithm is finite."""
 
 
 class Passes(ABC):
@@ -67,8 +65,7 @@ class Passes(ABC):
         self._taken = self._computed = 0  # batches of the loop under way, and those that a model was given
         # The thread's own time: by the clock, what the network does for the gradients meanwhile would count as ours.
         self._spent = 0.0
-        self._log_norm = math.nan
-        self._seen = 0
+        self._norms = Norms(late=bool(clock.delay))
         self._warned: set[str] = set()
 
     @property
@@ -239,10 +236,7 @@ class Passes(ABC):
     def _look(self, gradient: torch.Tensor, turn: Turn) -> None:
         """Note how large the gradients of the rank's rows are, all together; of several micro-batches, the mean."""
         if self._wants_look() and gradient.dim() and gradient.shape[0] % turn.samples == 0:
-            newest = math.log(max(float(gradient.abs().mean()) * turn.samples, TINY))
-            self._seen = 0 if math.isnan(self._log_norm) else self._seen
-            self._seen += 1
-            self._log_norm = newest if self._seen == 1 else self._log_norm + (newest - self._log_norm) / self._seen
+            self._norms.add(gradient.abs().mean() * turn.samples)
 
     def _wants_look(self) -> bool:
         return self._fresh and self._looks
@@ -253,10 +247,9 @@ class Passes(ABC):
             raise RuntimeError(audit.SUMMED_TOO_EARLY)
         began = time.thread_time()
         waiting = self._clock.ready()
-        if (
-            gradients is not None and self._wants_look() and math.isnan(self._log_norm)
-        ):  # a model that returns its loss shows no rows
-            self._log_norm = math.log(max(float(gradients.norm()), TINY))
+        # A model that returns its loss shows no rows.
+        if gradients is not None and self._wants_look() and not self._norms.known:
+            self._norms.add(gradients.norm())
         self._spent += time.thread_time() - began
         return waiting
 

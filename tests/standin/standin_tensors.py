@@ -118,6 +118,7 @@ class Tensors:
         @functools.wraps(make)
         def made(*args, **named):
             device = named.get("device")
+            named.pop("pin_memory", None)
             if device is None or not is_cuda(device):
                 return self._on_host(make(*args, **named))
             return self.memory.take(make(*args, **{**named, "device": "cpu"}))

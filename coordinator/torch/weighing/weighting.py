@@ -32,6 +32,7 @@ from paceline.coordinator.torch.weighing.listener import Listener
 from paceline.coordinator.torch.weighing.refusal import cause_of, leave
 from paceline.coordinator.torch.weighing.sight import Sight
 from paceline.recording.torch.callbacks import then
+from paceline.recording.torch.late import Late
 from paceline.recording.torch.waiting import unheard
 from paceline.recording.torch.work import tell
 
@@ -80,6 +81,7 @@ class Weighting:
         self._ledger = Ledger(model, listener)
         self._refused: RuntimeError | None = None
         self._spoilt, self._begun = False, 0
+        self._late, self._late_key = Late(), ""  # of a device's gradients, which are looked at later
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
         self._weighs = listener.weigh in ("gradients", "sum")
@@ -107,6 +109,12 @@ class Weighting:
         """Raise what a backward pass has refused, if the gradients of no sum have told of it."""
         if self._refused is not None and not self.in_backward:
             self._raise_refusal()
+        self._require_accepted_by_others()
+
+    def _require_accepted_by_others(self) -> None:
+        """Raise what another rank has refused, as soon as a device tells: that rank sums nothing any more."""
+        if math.isnan(self._late.take() or 0.0) and (cause := cause_of(self._late_key)):
+            raise RuntimeError(f"another rank refused an earlier step: {cause}")
 
     @property
     def alone(self) -> bool:
@@ -176,6 +184,7 @@ class Weighting:
         """Settle the weight of the gradients that are about to be computed."""
         if not self._ledger.trains:
             return  # frozen, as a critic while its generator trains
+        self._require_accepted_by_others()
         self.in_backward, self._begun = True, self.sums
         try:
             self._begin(passes)
@@ -261,7 +270,11 @@ class Weighting:
             except RuntimeError as error:
                 lost = self.exchange.lost(error)
                 raise type(lost)(f"{lost} {cause_of(self._key)}".strip()) from error
-            if last and not total.is_cuda and not total.is_sparse:  # a device would be waited for
+            if last and total.is_cuda and not total.is_sparse:  # to look now would wait for the device
+                if not self._late.under_way:
+                    self._late_key = self._key
+                    self._late.fetch(total[:1].sum())
+            elif last and not total.is_sparse:
                 self._spoilt = bool(total[:1].isnan().any())
             if waiting is not None:
                 self.listener.summed(waiting)
@@ -307,6 +320,7 @@ def _divide(total: torch.Tensor, share: torch.Tensor | None, sharing: Any) -> No
     with unheard():
         sharing.wait()
     if share.is_cuda:
-        total.div_(share.clamp_(min=NO_TERMS))  # reading its value to compare it with 1 would wait for the device
+        # Reading its value, to compare it with 1, would wait for the device. Sparse gradients take no axis here.
+        total.div_(share.clamp_(min=NO_TERMS)[0])
     elif abs(float(share) - 1) > 1e-9:
         total.div_(max(float(share), NO_TERMS))
