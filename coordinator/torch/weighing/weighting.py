@@ -226,6 +226,7 @@ class Weighting:
 
     def _raise_refusal(self) -> None:
         error, self._refused = self._refused, None
+        self._late.forget()  # this rank knows
         assert error is not None, "a step is refused"
         raise error
 
