@@ -13,10 +13,12 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 LATEST = 0.004
 """Seconds by which the end of work is seen at most later than it came."""
 
-OURS = (str(Path(__file__).parent), "/torch/", "<frozen", "<string>", "contextlib.py")
+OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent), "<frozen", "<string>", "contextlib.py")
 """Frames that are not the caller's."""
 
 
@@ -113,8 +115,6 @@ class Stream:
     """A queue of work on one device."""
 
     def __init__(self, streams: Streams, device: int) -> None:
-        import torch
-
         self.streams, self.device = streams, torch.device("cuda", device)
         self._ends = self._seen = 0.0
 

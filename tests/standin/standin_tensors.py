@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
+from typing import ClassVar
 
 import torch
 from torch.utils._device import _device_constructors
@@ -63,9 +64,11 @@ class Tensors:
         Called whenever the CPU reads numbers of the device.
     """
 
+    _host: ClassVar[dict[int, int]] = {}
+    """Addresses of what lies in main memory: of all stand-ins, as what one has made may outlive it."""
+
     def __init__(self, memory: Memory, waited) -> None:
         self.memory, self.waited = memory, waited
-        self._host: dict[int, int] = {}
         self._before: list[tuple[object, str, object]] = []
         self._reading = threading.local()
         self._real_device = torch.Tensor.device.__get__
