@@ -1,13 +1,14 @@
 # Two commands, from a fresh clone: `make demo` and `make test`. Each makes .venv from the constraints first.
 PYTHON ?= python3
 BIN := .venv/bin
+GPU_PYTHON ?= $(BIN)/python
 # One thread a process: the tests measure and compare, and many of them start processes of their own.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 # Only the files with such tests: to collect all others takes ten seconds.
 ALONE = $(shell grep -rl "mark.alone" tests)
 
-.PHONY: help demo test test-flower test-s3 soak mutants check format pins loops wheel-test clean
+.PHONY: help demo test test-flower test-s3 soak gpu mutants check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -31,6 +32,10 @@ test-s3: .venv/installed .venv-s3/installed  ## Reading traces over S3's protoco
 
 soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
 	@$(PYTEST) -m soak tests
+
+# GPU_PYTHON names a Python whose torch finds the device, where .venv has the builds for processors alone.
+gpu: .venv/installed  ## What a CUDA device is asked, in ten minutes; without one on a stand-in.
+	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py
 
 mutants: .venv/installed  ## Sample small mistakes in FILE that its tests would not notice, outside CI.
 	@$(BIN)/python benchmarks/mutants.py $(FILE) $(TESTS)

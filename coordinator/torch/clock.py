@@ -24,7 +24,8 @@ REMEMBERED = 9
 nothing about the next step, while a lasting change counts after five laps."""
 
 LATEST = 16
-"""Laps that a device may lag behind; beyond this the oldest are dropped."""
+"""Laps that wait for a device at most. Where it lags behind by more, as with few and long kernels, the newest are left
+out: the oldest are those that it passes next, and without them no report would ever come."""
 
 
 NOTHING = Spent()
@@ -128,7 +129,7 @@ class Clock:
         self._allowance, self._threads = allowance, threads
         self._spent: Callable[[], Spent] = Spent if allowance is None else allowance.spent
         self._lap = _Lap(begin=None, waits=[])  # the time before the first step is setup, not part of a step
-        self._over: deque[_Lap] = deque(maxlen=LATEST)
+        self._over: deque[_Lap] = deque()
         self._between: deque[_Span] = deque(maxlen=REMEMBERED)
         self._open: _Wait | None = None
         self._exchange: _Wait | None = None
@@ -176,7 +177,8 @@ class Clock:
             lap.waits.append(wait)
             return wait
         lap.end, lap.exchange, lap.spent_end = ready, wait, self._spent()
-        self._over.append(lap)
+        if len(self._over) < LATEST:
+            self._over.append(lap)
         self._lap = _Lap(ready, [wait], spent_begin=lap.spent_end)
         return wait
 

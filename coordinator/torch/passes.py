@@ -75,7 +75,7 @@ class Passes:
         self.warn = Warnings()
         self.weightings: list[Weighting] = []
         self.handed = Handed(loader.rank, loader.global_batch, counts=self.adds_parts, behind=behind)
-        self.kind = LossKind(loss)
+        self.kind = LossKind(loss, late=bool(clock.delay))
         self.scaling = Scaling(self.weightings, self.handed, loader.world_size) if loss == "scaled" else None
         self.index = -1
         self.foreign = False

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 
+from paceline._arrays import Array, Sizes
 from paceline.coordinator.iteration import Iteration
 from paceline.coordinator.torch.audit import OTHER_THREAD
 from paceline.coordinator.torch.clock import Clock
@@ -77,6 +79,7 @@ class Steps:
         self._thread = threading.get_ident()
         self._foreign = False
         self._exchanges = 0
+        self._sizes: deque[Sizes | None] = deque([None, None], maxlen=2)  # of the last two steps
         self._used = planning.plan
         self._first_sizes = planning.plan.sizes
         self._started = self._wall_seconds = math.nan
@@ -105,11 +108,12 @@ class Steps:
         features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
         place = (self.out_of_memory, planning.checksum, *self._loader.position)
         summed = math.nan if buffers.apart else buffers.sum(self.optimisers.models, self._exchanges)
-        seen = (passes.kind.log_norm, total, passes.foreign, summed)
+        seen = (passes.kind.norms.take(), total, passes.foreign, summed)
+        self._sizes.append(computed)
         self._exchange.send([*measure, *place, *seen, *self._covariates.values, *features])
         passes.spent += time.perf_counter() - began
         self._clock.look()
-        self.out_of_memory, passes.foreign, passes.kind.log_norm = False, False, math.nan
+        self.out_of_memory, passes.foreign = False, False
 
     def backward_ends(self) -> None:
         """Plan the next iteration: the reports arrive with the gradients, for which the backward pass waits anyway."""
@@ -148,7 +152,7 @@ class Steps:
         planning.hand_over()
         if not rows.together:  # whatever each rank would plan from the same state, all go on with the first one's sizes
             self._loader.adopt(self._exchange.from_first(self._loader.place()))
-        if rows.has_norms and (sentence := self._passes.kind.learn(rows["samples"], rows["log_norm"])):
+        if rows.has_norms and (sentence := self._passes.kind.learn(self._normed(rows), rows["log_norm"])):
             self._passes.warn(sentence, sentence)
         if rows.has_buffers and (parted := self._buffers.learn(rows["buffers"], uneven=bool(np.ptp(rows["samples"])))):
             self._passes.warn(parted, parted)
@@ -157,6 +161,14 @@ class Steps:
         self._passes.spent = 0.0
         if self.observers:
             self.tell(rows)
+
+    def _normed(self, rows: RankReports) -> Array:
+        """Return the samples whose gradients' norms were reported, ``[W]``."""
+        before_W = self._sizes[0]
+        if before_W is None or not self._clock.delay:
+            return rows["samples"]
+        # A device's norms are those of the step before, and its report may be of several steps.
+        return before_W[self._planning.order].astype(np.float64)
 
     def tell(self, rows: RankReports) -> None:
         """Tell the observers of the iteration that is over."""

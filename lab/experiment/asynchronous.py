@@ -31,6 +31,12 @@ class AsyncSetting(Setting):
         for name in self.schemes:
             scheme_named(name, RANKS)
 
+    def require_device(self) -> None:
+        """Raise unless it is the CPU: the server's parameters and gradients are in main memory."""
+        if self.device != "cpu" or self.precision != "single":
+            raise ValueError("asynchronous schemes train on the CPU, in single precision: give neither of both")
+        super().require_device()
+
     @property
     def batch(self) -> int:
         """Samples of a worker's full batch."""

@@ -25,7 +25,7 @@ class Contestant:
     Attributes
     ----------
     losses
-        This rank's mean loss of every iteration.
+        This rank's mean loss of every iteration, which a device may still have to compute.
     weights
         This rank's share of the samples of every iteration.
     records
@@ -39,11 +39,13 @@ class Contestant:
         whole = len(task.inputs) // setting.global_batch * setting.global_batch
         data = TensorDataset(task.inputs[:whole], task.targets[:whole])
         self.loss_of = task.loss
-        self.model = DistributedDataParallel(task.model)
+        self.device = setting.device
+        self._precision = torch.autocast(setting.device, torch.bfloat16, enabled=setting.precision == "mixed")
+        self.model = DistributedDataParallel(task.model.to(setting.device))
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=2e-3)
         self.loader = BalancedLoader(data, setting.global_batch, seed=setting.seed)
         self._scale: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss
-        self.losses: list[float] = []
+        self.losses: list[torch.Tensor] = []
         self.weights: list[float] = []
         self.records: list[Iteration] = []
         if scheme != EQUAL:
@@ -59,13 +61,22 @@ class Contestant:
         """Train for one iteration."""
         next(self._steps)
 
+    def finish(self) -> None:
+        """Wait until the device has done all iterations."""
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
     def _train(self) -> Iterator[None]:
         while True:
             for inputs, targets in self.loader:
                 self.optimiser.zero_grad()
-                loss = self.loss_of(self.model(inputs), targets)
+                with self._precision:
+                    loss = self.loss_of(self.model(self._moved(inputs)), self._moved(targets))
                 self._scale(loss).backward()
                 self.optimiser.step()
-                self.losses.append(loss.item())
+                self.losses.append(loss.detach())  # to read it now would wait for the device
                 self.weights.append(self.loader.weight)
                 yield
+
+    def _moved(self, part: torch.Tensor) -> torch.Tensor:
+        return part.to(self.device, non_blocking=True)

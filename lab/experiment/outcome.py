@@ -166,7 +166,9 @@ class Outcome:
         """Return wall seconds ``[K]``, sizes and own seconds ``[K, W]`` of the recorded iterations that count."""
         begun = [(turn.first, turn.seconds) for turn in self.turns if turn.scheme == scheme]
         walls = {first + k: seconds[k] for first, seconds in begun for k in range(settled(seconds), len(seconds))}
-        chosen = [record for record in self.results[0].records[scheme] if record.index in walls]
+        # A device that lags behind has not told yet how long an iteration took.
+        known = [record for record in self.results[0].records[scheme] if np.isfinite(record.seconds).all()]
+        chosen = [record for record in known if record.index in walls]
         if not chosen:
             raise RuntimeError(
                 f"no iteration of {scheme!r} was reported in turns of {self.setting.seconds:g} s, {len(walls)} "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paceline.lab.contention.disturbance import DISTURBANCES
 from paceline.lab.experiment.tasks import TASKS
+from paceline.lab.models import require_models
 from paceline.predictors import named
 
 EQUAL = "equal"
@@ -38,6 +39,10 @@ class Setting:
         How long a turn lasts.
     seed
         Seed of the model, of the order of the data, and of the bursts.
+    device
+        ``"cpu"``, or ``"cuda"``: a device that both ranks share.
+    precision
+        ``"single"``, or ``"mixed"``: autocast to bfloat16.
 
     Raises
     ------
@@ -52,6 +57,8 @@ class Setting:
     rounds: int = 4
     seconds: float = 3.0
     seed: int = 0
+    device: str = "cpu"
+    precision: str = "single"
 
     def __post_init__(self) -> None:
         if self.contention not in DISTURBANCES:
@@ -62,12 +69,27 @@ class Setting:
         for name in ("rounds", "seconds", "global_batch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.precision not in ("single", "mixed"):
+            raise ValueError(f"precision must be 'single' or 'mixed', got {self.precision!r}")
+        self.require_device()
 
     def require_schemes(self) -> None:
         """Raise if there is no such predictor; the error says which there are."""
         for scheme in self.schemes:
             if scheme != CONTROL:
                 named(scheme)
+
+    def require_device(self) -> None:
+        """Raise if there is no such device, or the contention needs another one."""
+        if self.device == "cpu":
+            if DISTURBANCES[self.contention].kernels:
+                raise ValueError(f"the contention {self.contention!r} is that of a CUDA device: give device='cuda'")
+            return
+        require_models("a live experiment")
+        import torch
+
+        if self.device != "cuda" or not torch.cuda.is_available():
+            raise ValueError(f"device must be 'cpu', or 'cuda' where torch finds a device, got {self.device!r} here")
 
     @property
     def turns(self) -> list[tuple[str, int]]:

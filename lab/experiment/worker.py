@@ -19,6 +19,7 @@ import torch
 from torch import distributed
 
 from paceline.lab.contention.disturbance import DISTURBANCES, Bursts, Hogs, Quota, Switch
+from paceline.lab.contention.kernels import Kernels
 from paceline.lab.experiment.contestant import Contestant
 from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
 from paceline.lab.experiment.setting import EQUAL, Setting
@@ -60,7 +61,7 @@ def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None, dist
     ]
     return RankResult(
         turns=turns,
-        losses={scheme: one.losses for scheme, one in contestants.items()},
+        losses={scheme: [loss.item() for loss in one.losses] for scheme, one in contestants.items()},
         weights={scheme: one.weights for scheme, one in contestants.items()},
         records={scheme: [IterationSeen.of(seen) for seen in one.records] for scheme, one in contestants.items()},
     )
@@ -94,6 +95,8 @@ def take_turn(
         walls.append(now - before_step)
         if rank == 0 and now - begin > seconds and finish.iteration == NOT_YET:
             finish.iteration = len(contestant.losses) + 1
+    contestant.finish()
+    walls[-1] += time.perf_counter() - now
     if bursts:
         bursts.stop()
     return TurnSeen(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - own)
@@ -142,11 +145,13 @@ def main() -> None:
 def disturbed(told: dict[str, Any], setting: Setting) -> Bursts | None:
     """Begin a lasting disturbance of this rank, or return what turns it on and off."""
     contention = DISTURBANCES[setting.contention]
-    if not told["disturbed"] or not (contention.quota or contention.hogs):
+    if not told["disturbed"] or not (contention.quota or contention.hogs or contention.kernels):
         return None
     switch: Switch = Hogs(told["hogs"])
     if contention.quota:
         switch = Quota(told["place"]["folders"][0], contention.quota)
+    elif contention.kernels:
+        switch = Kernels(setting.device)
     switch.turn(contention.bursts is None)
     return None if contention.bursts is None else Bursts(switch, contention.bursts)
 

@@ -20,7 +20,9 @@ def share(batch: tuple[torch.Tensor, ...], distributed: bool) -> tuple[torch.Ten
 
 def agreed(value: float) -> float:
     """Return the first process's value: on machines of two kinds, sums may differ in their last bit."""
-    held = torch.tensor([value], dtype=torch.float64)
+    # NCCL sends only what lies on a device.
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    held = torch.tensor([value], dtype=torch.float64, device=device)
     dist.broadcast(held, src=0)
     return float(held)
 

@@ -52,6 +52,7 @@ def measure_offset(rounds: int, clock: Callable[[], float] = time.time) -> Clock
         elif distributed.get_rank() == 0:
             for _ in range(rounds):
                 distributed.recv(cell, rank)
+                cell.item()  # NCCL's recv returns before the question has come, and the clock would be read too early
                 cell.fill_(clock())
                 distributed.send(cell, rank)
     return measured

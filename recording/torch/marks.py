@@ -57,14 +57,24 @@ class CPUMarks:
 
 
 class CUDAMarks:
-    """Moments of the current CUDA stream, marked by events."""
+    """Moments of a CUDA device's current stream, marked by events.
+
+    Parameters
+    ----------
+    device
+        The device that computes. The current one is another where a script gives numbers of devices and chooses none,
+        and in threads of gloo; its events would have passed long before the work is done.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
     def mark(self) -> torch.cuda.Event:
-        """Record an event in the current stream."""
+        """Record an event in the device's current stream."""
         import torch
 
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self.device))
         return event
 
     def passed(self, mark: torch.cuda.Event) -> bool:
@@ -83,4 +93,4 @@ class CUDAMarks:
 def marks_of(model: torch.nn.Module) -> Marks:
     """Return the marks for a model, by the device of its first parameter."""
     parameter = next(model.parameters(), None)
-    return CUDAMarks() if parameter is not None and parameter.is_cuda else CPUMarks()
+    return CUDAMarks(parameter.device) if parameter is not None and parameter.is_cuda else CPUMarks()

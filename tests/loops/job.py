@@ -4,6 +4,7 @@ A loop shape is written once, against this job, and knows nothing of which of th
 """
 
 import dataclasses
+import os
 import warnings
 from contextlib import nullcontext
 
@@ -18,6 +19,7 @@ from paceline.predictors import Forecast
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
 FREE = Policy(warmup=0, dead_band=0)
+DEVICE = os.environ.get("PACELINE_LOOPS_DEVICE", "cpu")
 
 
 class Restless:
@@ -55,8 +57,8 @@ class Samples(torch.utils.data.Dataset):
 
     def __init__(self, classes=0, count=SAMPLES):
         chance = torch.Generator().manual_seed(1)
-        self.inputs = torch.randn(count, 6, generator=chance, dtype=torch.float64)
-        self.targets = torch.randn(count, 3, generator=chance, dtype=torch.float64)
+        self.inputs = torch.randn(count, 6, generator=chance, dtype=torch.float64).to(DEVICE)
+        self.targets = torch.randn(count, 3, generator=chance, dtype=torch.float64).to(DEVICE)
 
     def __len__(self):
         return len(self.inputs)
@@ -74,7 +76,7 @@ class Recording:
         for batch in super().__iter__():
             loop[-1:] = [loop[-1] + batch[-1].tolist()] if begun else [*loop[-1:], batch[-1].tolist()]
             begun = not self.step_ends  # the micro-batches of a step are one batch of the run alone
-            yield batch
+            yield moved(batch)
 
 
 class Recorded(Recording, BalancedLoader):
@@ -137,7 +139,7 @@ class Replayed:
             numbers = [number for part in parts for number in part]
             self.sizes = [len(part) for part in parts]
             rows = [self.dataset[number] for number in numbers]
-            yield torch.utils.data.default_collate(rows)
+            yield moved(torch.utils.data.default_collate(rows))
 
 
 class Apart(torch.nn.Module):
@@ -185,12 +187,13 @@ class Job:
         self.rank = 0 if self.alone else dist.get_rank()
         self.world_size = 1 if self.alone else dist.get_world_size()
         self.loaders, self.balances, self.models = [], [], []
+        self.device = DEVICE
         torch.manual_seed(0)
 
     def network(self, *, inputs=6, outputs=3, hidden=8):
         """A small network, the same in both runs."""
         layers = [torch.nn.Linear(inputs, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, hidden), torch.nn.Tanh()]
-        return torch.nn.Sequential(*layers, torch.nn.Linear(hidden, outputs)).double()
+        return torch.nn.Sequential(*layers, torch.nn.Linear(hidden, outputs)).double().to(self.device)
 
     def keep(self, network):
         """Compare this network's parameters at the end."""
@@ -199,14 +202,15 @@ class Job:
 
     def ddp(self, network, *, apart=False, **options):
         """In DistributedDataParallel, on several ranks; its parameters are compared at the end."""
-        self.keep(network)
+        self.keep(network.to(self.device))
         if self.alone:
             return Apart(network, self) if apart else network
         return DistributedDataParallel(network, **options)
 
     def loader(self, dataset=None, *, global_batch=GLOBAL_BATCH, **options):
         """Return a balanced loader; alone, the union of what the ranks drew."""
-        dataset = dataset or Samples()
+        # Other processes cannot load what lies on a device.
+        dataset = on_device(dataset or Samples(), "cpu" if options.get("num_workers") else self.device)
         number = len(self.loaders)
         if self.alone:
             loader = Replayed(dataset, self.drawn[number], self.lengths[number])
@@ -220,6 +224,7 @@ class Job:
         """Return a balanced loader of a stream over this dataset; alone, the union of what the ranks drew."""
         if self.alone:
             return self.loader(dataset)
+        dataset = on_device(dataset, self.device)
         loader = RecordedStream(
             [dataset[number] for number in range(len(dataset))], global_batch, **with_costs(options)
         )
@@ -231,6 +236,7 @@ class Job:
         """Return a plain loader with uneven batches; alone, the union of what the ranks drew."""
         if self.alone:
             return self.loader(dataset)
+        dataset = on_device(dataset, self.device)
         batches = Uneven(len(dataset), self.rank, self.world_size)
         loader = RecordedOwn(dataset, batch_sampler=batches, collate_fn=torch.utils.data.default_collate)
         loader.loops = []
@@ -265,7 +271,7 @@ class Job:
 
     def all_reduce(self, tensor):
         """Return the sum over the ranks."""
-        total = tensor.detach().clone()
+        total = tensor.detach().clone().to(self.device)
         if not self.alone:
             dist.all_reduce(total)
         return total
@@ -283,10 +289,25 @@ class Job:
     def parameters(self):
         """What the run ended with."""
         return [
-            getattr(parameter, "full_tensor", lambda parameter=parameter: parameter)().detach().numpy().copy()
+            getattr(parameter, "full_tensor", lambda parameter=parameter: parameter)().detach().cpu().numpy().copy()
             for network in self.models
             for parameter in network.parameters()
         ]
+
+
+def on_device(dataset, device):
+    """Return a dataset whose tensors lie on a device."""
+    for name, value in vars(dataset).items():
+        if isinstance(value, torch.Tensor):
+            setattr(dataset, name, value.to(device))
+    return dataset
+
+
+def moved(batch):
+    """Return a batch on the device; the same batch, if it is there."""
+    if DEVICE == "cpu" or not isinstance(batch, (list, tuple)):
+        return batch
+    return [part.to(DEVICE) if isinstance(part, torch.Tensor) else part for part in batch]
 
 
 def mse(outputs, targets):

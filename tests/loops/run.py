@@ -73,7 +73,7 @@ def deviation(shape, drawn, lengths, said_R):
 
 def main():
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group(os.environ.get("PACELINE_LOOPS_BACKEND", "gloo"))
     out, *only = sys.argv[1:]
     outcomes = {}
     for shape in SHAPES:

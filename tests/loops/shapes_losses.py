@@ -1,7 +1,7 @@
 """What the loss is made of."""
 
 import torch
-from job import EPOCHS, GLOBAL_BATCH, mse
+from job import DEVICE, EPOCHS, GLOBAL_BATCH, mse
 from shapes_order import begun
 from verdicts import exact, refused, warned
 
@@ -249,8 +249,8 @@ def inputs_in_which_no_size_can_be_seen(job):
 def first_row(count):
     from torch import distributed
 
-    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(counts, torch.tensor([count]))
+    counts = [torch.zeros(1, dtype=torch.int64, device=DEVICE) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(counts, torch.tensor([count], device=DEVICE))
     return int(sum(counts[: distributed.get_rank()]))
 
 
@@ -262,7 +262,8 @@ def both_towers(job):
         mine = model(inputs)
         everybody = mine if job.alone else gather_rows(mine)
         first = 0 if job.alone else first_row(len(inputs))
-        return torch.nn.functional.cross_entropy(10 * mine @ everybody.T, torch.arange(first, first + len(inputs)))
+        own = torch.arange(first, first + len(inputs), device=DEVICE)
+        return torch.nn.functional.cross_entropy(10 * mine @ everybody.T, own)
 
     return loss_of
 

@@ -201,7 +201,8 @@ def queued(job, gathered):
     for _ in range(EPOCHS):
         for inputs, _, _ in loader:
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(inputs), torch.zeros(len(inputs), dtype=torch.long)).backward()
+            nearest = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+            torch.nn.functional.cross_entropy(model(inputs), nearest).backward()
             optimizer.step()
 
 

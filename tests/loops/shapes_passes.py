@@ -186,7 +186,9 @@ def another_model_after_a_refusal(job):
         job.loaders = kept
         for inputs, _, _ in loader:
             try:
-                (other(inputs).sum() + other(torch.zeros(101, 6).double()).sum()).backward()
+                (
+                    other(inputs).sum() + other(torch.zeros(101, 6, dtype=torch.float64, device=inputs.device)).sum()
+                ).backward()
             except RuntimeError:
                 break
         torch.manual_seed(0)

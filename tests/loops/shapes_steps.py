@@ -65,7 +65,7 @@ def gradients_are_clipped(job):
 @exact
 def a_gradient_scaler_for_mixed_precision(job):
     model, loader, optimizer = begun(job)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(job.device, init_scale=1024.0)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
             optimizer.zero_grad()

@@ -142,7 +142,7 @@ def sums_over_terms_that_only_a_balanced_batch_shows(job):
 @exact
 def a_mean_weighted_by_the_class_of_a_sample(job):
     """Divided by the weights of the rank's samples: their sum is the number of its terms."""
-    weight = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
+    weight = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64, device=job.device)
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader, items=lambda batch: weight[batch[1].argmax(1)].sum())
     optimizer = job.sgd(model)
@@ -192,4 +192,4 @@ def rows_from_elsewhere_beside_counted_terms(job):
     job.attach(model, loader, items=lambda batch: len(batch[0]))
     for inputs, targets, _ in loader:
         mse(model(inputs), targets).backward()
-        model(torch.zeros(101, 6, dtype=torch.float64)).sum().backward()
+        model(torch.zeros(101, 6, dtype=torch.float64, device=job.device)).sum().backward()

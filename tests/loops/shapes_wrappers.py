@@ -209,7 +209,7 @@ class Synchronised(torch.nn.Module):
     def forward(self, rows):
         from torch.distributed.nn.functional import all_reduce
 
-        count = torch.tensor([float(len(rows))], dtype=rows.dtype)
+        count = torch.tensor([float(len(rows))], dtype=rows.dtype, device=rows.device)
         sums = torch.cat([count, rows.sum(0), rows.square().sum(0)])
         if not self.alone:
             sums = all_reduce(sums)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from paceline._arrays import Array, Sizes
+from paceline.coordinator.torch.norms import Norms
 from paceline.coordinator.torch.weighing.batch import Turn
 from paceline.coordinator.torch.weighing.listener import Loss
 
@@ -50,9 +50,6 @@ SENTENCES = {
     ),
 }
 
-TINY = 1e-300
-"""A gradient of which even the logarithm is finite."""
-
 
 class LossKind:
     """Finds out from gradients of unequal batches whether the loss is of the kind that the weighting assumes.
@@ -61,6 +58,8 @@ class LossKind:
     ----------
     loss
         What the loss was said to be.
+    late
+        Whether a device computes the gradients: then what is said of a step is known one step later.
 
     Attributes
     ----------
@@ -68,9 +67,8 @@ class LossKind:
         Whether enough was looked at.
     looks
         Whether gradients of the batch under way are worth a look.
-    log_norm
-        How large they are, as a logarithm: those of the rank's rows all together; of several micro-batches, the mean.
-        NaN where that was not looked at.
+    norms
+        How large they are: those of the rank's rows all together; of several micro-batches, the mean.
 
     Examples
     --------
@@ -82,11 +80,10 @@ class LossKind:
     5 The gradients of a rank grow with its number of samples,
     """
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: Loss, *, late: bool = False) -> None:
         self.loss = loss
         self.looks = self.full = False
-        self.log_norm = math.nan
-        self._seen = 0
+        self.norms = Norms(late)
         self._x: list[Array] = []
         self._y: list[Array] = []
 
@@ -105,14 +102,12 @@ class LossKind:
 
     def look_at_parameters(self, gradients: torch.Tensor) -> None:
         """Look at the gradients of the parameters, if a model that returns its loss shows no rows."""
-        if math.isnan(self.log_norm):
-            self.log_norm = math.log(max(float(gradients.norm()), TINY))
+        if not self.norms.known:
+            self.norms.add(gradients.norm())
 
     def _look(self, samples: int, gradient: torch.Tensor) -> None:
         if self.looks and gradient.dim() and gradient.shape[0] % samples == 0:
-            newest = math.log(max(float(gradient.abs().mean()) * samples, TINY))
-            self._seen = 1 if math.isnan(self.log_norm) else self._seen + 1
-            self.log_norm = newest if self._seen == 1 else self.log_norm + (newest - self.log_norm) / self._seen
+            self.norms.add(gradient.abs().mean() * samples)
 
     def learn(self, samples_W: Array, log_norm_W: Array) -> str:
         """Take the log norms of each rank's gradients; return a warning once it is certain that they do not fit."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 
+import torch
 import torch.distributed as dist
+
+from paceline.recording.torch.late import Late
 
 
 class Refusal:
@@ -30,6 +34,7 @@ class Refusal:
         self._group = group
         self.error: RuntimeError | None = None
         self.step = 0
+        self._late, self._late_key = Late(), ""  # of a device's gradients, which are looked at later
 
     def refuse(self, error: RuntimeError) -> None:
         """Refuse the step under way: the others find out when gradients are summed, for which they wait."""
@@ -37,12 +42,13 @@ class Refusal:
         with suppress(RuntimeError, ValueError):
             dist.distributed_c10d._get_default_store().set(self._key, str(error))
 
-    def cause(self) -> str:
-        """Return the cause that another rank has left; nothing if none has."""
+    def cause(self, key: str = "") -> str:
+        """Return the cause that another rank has left, for this step or another's key; nothing if none has."""
+        key = key or self._key
         with suppress(RuntimeError, ValueError):
             store = dist.distributed_c10d._get_default_store()
-            if store.check([self._key]):
-                return str(store.get(self._key).decode())
+            if store.check([key]):
+                return str(store.get(key).decode())
         return ""
 
     def hear(self) -> None:
@@ -50,9 +56,21 @@ class Refusal:
         if self.error is None and (cause := self.cause()):
             self.error = RuntimeError(f"another rank refused this step: {cause}")
 
+    def look_later(self, gradients: torch.Tensor) -> None:
+        """Look at summed gradients once a device has computed them: to look now would wait for it."""
+        if not self._late.under_way:
+            self._late_key = self._key
+            self._late.fetch(gradients[:1].sum())
+
+    def raise_of_device(self) -> None:
+        """Raise what another rank has refused, as soon as a device tells: that rank sums nothing any more."""
+        if math.isnan(self._late.take() or 0.0) and (cause := self.cause(self._late_key)):
+            raise RuntimeError(f"another rank refused an earlier step: {cause}")
+
     def raise_error(self) -> None:
         """Raise the error, once."""
         error, self.error = self.error, None
+        self._late.forget()  # this rank knows
         if error is not None:
             raise error
 

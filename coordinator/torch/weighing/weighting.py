@@ -161,6 +161,7 @@ class Weighting:
         """Settle the weight of the gradients that are about to be computed."""
         if not self._ledger.trains:
             return  # frozen, as a critic while its generator trains
+        self.refusal.raise_of_device()
         self.in_backward, self.refusal.step = True, self.sums
         try:
             self._begin(passes)
@@ -251,7 +252,9 @@ class Weighting:
             except RuntimeError as error:
                 lost = self.exchange.lost(error)
                 raise type(lost)(f"{lost} {self.refusal.cause()}".strip()) from error
-            if last and not total.is_cuda and not total.is_sparse:  # a device would be waited for
+            if last and total.is_cuda and not total.is_sparse:
+                self.refusal.look_later(total)
+            elif last and not total.is_sparse:
                 first = total[:1].tolist()
                 self._spoilt = bool(first) and first[0] != first[0]
             if waiting is not None:
@@ -286,6 +289,7 @@ def _divide(total: torch.Tensor, share: torch.Tensor | None, sharing: Any) -> No
     with unheard():
         sharing.wait()
     if share.is_cuda:
-        total.div_(share.clamp_(min=NO_TERMS))  # reading its value to compare it with 1 would wait for the device
+        # Reading its value, to compare it with 1, would wait for the device. Sparse gradients take no axis here.
+        total.div_(share.clamp_(min=NO_TERMS)[0])
     elif abs(float(share) - 1) > 1e-9:
         total.div_(max(float(share), NO_TERMS))

@@ -32,7 +32,8 @@ def live(
         typer.Option(
             "--contention",
             "-c",
-            help="none, quota, hogs, bursty, bursty-hogs or between; repeat for several. "
+            help="none, quota, hogs, bursty, bursty-hogs or between; on a device kernels or bursty-kernels; repeat "
+            "for several. "
             "[default: quota if this machine allows setting one, otherwise hogs]",
         ),
     ] = None,
@@ -46,6 +47,8 @@ def live(
     rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,
     seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 3.0,
     seed: Annotated[int, typer.Option(help="Seed of the model, the data's order and the bursts.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: one device that both ranks share.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="single or mixed, which is autocast to bfloat16.")] = "single",
     figure: Annotated[
         Path | None, typer.Option(help="The picture of the losses to write; a folder if there are several contentions.")
     ] = None,
@@ -75,6 +78,8 @@ def live(
             rounds=rounds,
             seconds=seconds,
             seed=seed,
+            device=device,
+            precision=precision,
         )
         for kind in kinds
         for kind_of_setting, names in chosen.items()

@@ -1,0 +1,150 @@
+"""The device that a part of benchmarks/gpu.py runs on: a CUDA device, or a stand-in where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# One thread: set before numpy starts its own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "standin"))
+
+import torch  # noqa: E402 - after the threads are set
+
+LIMIT = 3 * 2**30
+"""Bytes of a device's memory that a part may take, so that its end is reached soon."""
+
+STANDIN_LIMIT = 3 * 2**20
+
+
+@dataclass
+class Found:
+    """What a part found: tables, sentences, what failed, and what could not run here."""
+
+    part: str
+    tables: list[list[list[str]]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def require(self, holds: bool, sentence: str) -> None:
+        """Note a failure unless something holds."""
+        if not holds:
+            self.failed.append(sentence)
+
+
+class Place:
+    """The device. On the stand-in, times are those of the CPU and of :meth:`busy`, and mean nothing.
+
+    Parameters
+    ----------
+    limit
+        Whether memory is limited.
+    """
+
+    device = "cuda"
+
+    def __init__(self, *, limit: bool = False) -> None:
+        self.real = torch.cuda.is_available()
+        self.stand_in: Any = None
+        self._cycles = 1e9
+        torch.set_num_threads(1)
+        if self.real:
+            torch.cuda.init()
+            if limit:
+                torch.cuda.set_per_process_memory_fraction(min(LIMIT / torch.cuda.mem_get_info()[1], 1.0))
+            self._cycles = self._calibrated()
+        else:
+            from standin import CYCLES, StandIn
+
+            self.stand_in = StandIn(limit=STANDIN_LIMIT if limit else 2**40).install()
+            self._cycles = CYCLES
+
+    def busy(self, seconds: float) -> None:
+        """Keep the device busy for so long, without waiting for it."""
+        torch.cuda._sleep(int(self._cycles * seconds))
+
+    def _calibrated(self) -> float:
+        """Return the cycles of the busy loop in a second, from synchronised wall time."""
+        cycles = 10**6
+        while True:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            torch.cuda._sleep(cycles)
+            torch.cuda.synchronize()
+            if (took := time.perf_counter() - began) > 0.2:
+                return cycles / took
+            cycles *= 4
+
+    @contextmanager
+    def waits(self) -> Iterator[list[str]]:
+        """Collect where the block waits for the device: torch warns of it on a device, the stand-in notes it."""
+        found: list[str] = []
+        if self.stand_in is not None:
+            before = len(self.stand_in.waits)
+            yield found
+            found += self.stand_in.waits[before:]
+            return
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                yield found
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        found += [f"{one.filename}:{one.lineno}" for one in caught if "synchronizing" in str(one.message)]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts of the device for the page."""
+        name = torch.cuda.get_device_name(0)
+        facts = {"real": self.real, "name": name, "torch": torch.__version__, "cuda": str(torch.version.cuda)}
+        return {**facts, "driver": _driver(), "commit": _commit()}
+
+
+def ours(waits: Sequence[str]) -> list[str]:
+    """Return those of the places that lie in the library."""
+    import paceline
+
+    package = Path(paceline.__file__).parent
+    rooms = (str(package), *(str(room.resolve()) for room in package.iterdir() if room.is_symlink()))
+    return [place for place in waits if place.startswith(rooms)]
+
+
+def run(part: Callable[[Place, Found], None], **options: bool) -> None:
+    """Run a part, and write what it found into the file that the command line names."""
+    out = Path(sys.argv[1])
+    place, found = Place(**options), Found(Path(sys.argv[0]).stem)
+    try:
+        part(place, found)
+    finally:
+        out.write_text(json.dumps({**found.__dict__, "device": place.describe()}))
+    sys.stdout.flush()
+    os._exit(0)  # threads of process groups may otherwise end the process as the interpreter closes
+
+
+def alone() -> None:
+    """Join a process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def _driver() -> str:
+    version = Path("/proc/driver/nvidia/version")
+    return version.read_text().splitlines()[0] if version.exists() else "unknown"
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"

@@ -1,0 +1,134 @@
+"""Profiles and fits on a CUDA device: on a stand-in for it, and on tensors without numbers, which none can read."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parent / "standin"))
+
+from standin import NAME, stand_in
+
+from paceline.cli.main import main
+from paceline.datasets.profiles import load_profile
+from paceline.datasets.synthetic import synthetic_fleet
+from paceline.predictors import GRU, LSTM, NARX, BarrierHead, GatedNARX, SimpleRNN
+from paceline.predictors.networks import descent, processes
+from paceline.predictors.networks.neural import Training
+from paceline.training import fit
+from paceline.training import profile as profiling
+
+SHORT = Training(epochs=2, batch_size=128)
+NETWORKS = (NARX, GatedNARX, LSTM, GRU, SimpleRNN, BarrierHead)
+
+
+def busy(device, seconds):
+    """Make a step that keeps the device busy for so long a sample, and holds a kilobyte a sample."""
+
+    def make_step(batch_size, name):
+        rows = torch.zeros(batch_size, 256).to(name)
+        return lambda: device.streams.sleep(seconds * len(rows))
+
+    return make_step
+
+
+@pytest.mark.parametrize("limit", [30, 37, 100])
+def test_on_a_device_the_limit_of_memory_is_found_without_a_crash_and_recovered_from(limit):
+    with stand_in(limit=1024 * limit) as device:
+        steps = busy(device, 1e-4)
+        found = profiling.profile(steps, [8, 16, 32, 64, 128], device="cuda", warmup=0, repeats=2)
+        assert device.memory.allocated == 0
+        steps(limit, "cuda")()
+    fits = found.dropna(subset=["seconds"])
+    assert fits["batch"].max() == pytest.approx(limit, abs=max(1.0, profiling.LIMIT_PRECISION * limit))
+    assert fits["batch"].max() <= limit < found[found["seconds"].isna()]["batch"].min()
+    assert set(found["device"]) == {NAME}
+
+
+def test_a_step_on_a_device_is_timed_by_events_and_only_the_end_is_waited_for():
+    with stand_in() as device:
+        found = profiling.profile(busy(device, 1e-3), [4, 16], device="cuda", warmup=2, repeats=5)
+        assert len(device.waits) == 4, "before the first and after the last step of each size"
+    for size, seconds in zip(found["batch"], found["seconds"], strict=True):
+        assert seconds >= 0.999e-3 * size
+
+
+def test_the_command_profiles_on_a_device(tmp_path, capsys, monkeypatch):
+    options = ["--device", "cuda", "--sizes", "1,2,4,1024", "--repeats", "1", "--out", str(tmp_path / "p.csv")]
+    monkeypatch.setattr(sys, "argv", ["paceline", "profile", *options])
+    with stand_in(limit=2**20), contextlib.suppress(SystemExit):
+        main()
+    found = load_profile(tmp_path / "p.csv")
+    assert set(found["device"]) == {NAME}
+    assert found["seconds"].isna().any()
+    assert "memory limit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("network", [NARX, GatedNARX])
+def test_a_fit_on_the_device_is_that_of_the_cpu(network):
+    trace = synthetic_fleet("mixed", 4, 120)
+    alone = fit(network(training=SHORT), [trace], hold_out=0.0)
+    with stand_in() as device:
+        there = fit(network(training=SHORT), [trace], device="cuda", hold_out=0.0)
+        assert device.memory.peak > 0, "nothing was moved to the device"
+    for name, weight in alone.weights_.items():
+        np.testing.assert_array_equal(weight, there.weights_[name])
+
+
+def without_numbers(run):
+    """Move the weights of a training, and the layer that holds them if there is one, to torch's device "meta"."""
+    inside = [cell.cell_contents for cell in run.loss.__closure__]
+    layers = [layer.to("meta") for layer in inside if isinstance(layer, torch.nn.Module)]
+    moved = {name: weight for layer in layers for name, weight in layer.named_parameters()}
+    for name, weight in run.weights.items():
+        run.weights[name] = moved.get(f"{name}_l0", weight.detach().to("meta")).requires_grad_()
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_loss_needs_nothing_that_stays_behind_in_main_memory(network, monkeypatch):
+    """Tensors on torch's device without numbers mix with no others, as those of a GPU do not; their graph is real."""
+    computed = []
+
+    def on_meta(run, saved):
+        kept = descent.numbers(run.weights)
+        batch, _ = next(run._batches())
+        without_numbers(run)
+        loss = run.loss(*(part.to("meta") for part in run.augment(batch)))
+        loss.backward()
+        assert {weight.grad.device.type for weight in run.weights.values()} == {"meta"}
+        computed.append(loss.device.type)
+        return kept
+
+    monkeypatch.setattr(descent._Run, "to_the_end", on_meta)
+    fit(network(training=SHORT), [synthetic_fleet("mixed", 8, 120)])
+    assert set(computed) == {"meta"}
+
+
+@pytest.mark.parametrize(("backend", "where"), [("nccl", "cuda"), ("gloo", "cpu")])
+def test_what_processes_agree_on_lies_where_their_backend_can_send_it(backend, where, monkeypatch):
+    sent = []
+
+    def broadcast(held, src):
+        sent.append(held.device.type)
+        held.fill_(0.25)
+
+    monkeypatch.setattr(dist, "get_backend", lambda: backend)
+    monkeypatch.setattr(dist, "broadcast", broadcast)
+    with stand_in():
+        assert processes.agreed(0.5) == 0.25
+    assert sent == [where]
+
+
+def test_gradients_are_added_up_on_the_device_that_has_them(monkeypatch):
+    seen = []
+    monkeypatch.setattr(dist, "all_reduce", lambda sums: seen.append(sums.device.type))
+    with stand_in():
+        weights = {name: torch.ones(3, device="cuda").requires_grad_() for name in "ab"}
+        sum(weight.square().sum() for weight in weights.values()).backward()
+        assert processes.add_up(weights, 0.5) == 0.5
+        assert {weight.grad.device.type for weight in weights.values()} == {"cuda"}
+    assert seen == ["cuda"]
