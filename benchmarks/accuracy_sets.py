@@ -89,8 +89,8 @@ def half(trace: Trace) -> int:
     return len(trace) // 2
 
 
-def sets(quick: bool) -> Iterator[Set]:
-    """Yield every set that is there."""
+def sets(quick: bool, folder: Path | None = DATA) -> Iterator[Set]:
+    """Yield every set that is there; those of public data lie in the folder."""
     size = (20, 600) if quick else (WORKERS, ITERATIONS)
     for kind in SYNTHETIC:
         about = f"synthetic, {size[0]} workers x {size[1]} iterations, seed {SEED}"
@@ -102,7 +102,7 @@ def sets(quick: bool) -> Iterator[Set]:
         yield Set(kind, about, [_unique(hosted_fleet(kind, *size, seed=SEED))], role)
     jobs = [_unique(trace) for trace in recorded.load_split("held-out")]
     yield Set("recorded", "the held-out jobs that ship with the library", jobs, HELD_OUT)
-    for data in _real():
+    for data in [] if folder is None else _real(folder):
         yield replace(data, traces=[_unique(trace) for trace in data.traces])
 
 
@@ -117,24 +117,24 @@ def oracle(kind: str, trace: Trace) -> Array:
     return oracle_speed(kind, len(trace.workers), len(trace), seed=SEED)
 
 
-def _real() -> Iterator[Set]:
-    if (DATA / "hivemind_multicloud").is_dir():
-        jobs = read_traces(DATA / "hivemind_multicloud", "hivemind")
+def _real(folder: Path) -> Iterator[Set]:
+    if (folder / "hivemind_multicloud").is_dir():
+        jobs = read_traces(folder / "hivemind_multicloud", "hivemind")
         yield Set("hivemind", "training steps of five jobs in several clouds", jobs)
-    if (DATA / "azure_vm_noise").is_dir():
-        jobs = [t for t in read_traces(DATA / "azure_vm_noise", "azure_vm_noise") if t.workers == ("vm 0",)]
+    if (folder / "azure_vm_noise").is_dir():
+        jobs = [t for t in read_traces(folder / "azure_vm_noise", "azure_vm_noise") if t.workers == ("vm 0",)]
         jobs = [_in_own_units(trace.select(slice(0, AZURE_ITERATIONS))) for trace in jobs]
         about = f"14 measurements of a cloud machine, the first {AZURE_ITERATIONS} results of each"
         yield Set("azure_vm", about, jobs, HELD_OUT)
-    if (DATA / "pai_minibatch").is_dir():
-        jobs = read_traces(DATA / "pai_minibatch", "pai_minibatch")
+    if (folder / "pai_minibatch").is_dir():
+        jobs = read_traces(folder / "pai_minibatch", "pai_minibatch")
         yield Set("pai", "mini-batches of two production jobs, every 10 s", jobs)
-    if (DATA / "bytedance_llm").is_dir():
-        jobs = read_traces(DATA / "bytedance_llm", "bytedance_llm", micro_batches=True)
+    if (folder / "bytedance_llm").is_dir():
+        jobs = read_traces(folder / "bytedance_llm", "bytedance_llm", micro_batches=True)
         about = "forward micro-batches of two jobs that train language models, by pipeline stage and window of steps"
         yield Set("bytedance", about, jobs, HELD_OUT)
-    if (DATA / "cmdare_syncswitch").is_dir():
-        yield from _from_the_first_step(DATA / "cmdare_syncswitch")
+    if (folder / "cmdare_syncswitch").is_dir():
+        yield from _from_the_first_step(folder / "cmdare_syncswitch")
 
 
 def _from_the_first_step(folder: Path) -> Iterator[Set]:

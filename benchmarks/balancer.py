@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 # One thread: set before numpy starts its own.
@@ -19,7 +19,6 @@ from machine import machine
 from numpy.typing import NDArray
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.coordinator.trust import Trust
 from paceline.datasets import Trace, recorded
 from paceline.eval import Balanced, Scheme, replay
 from paceline.predictors import EWMA, Auto, BatchTime, LastValue, LeaderSearch, Predictor, Report, checks
@@ -29,53 +28,14 @@ Sizes = NDArray[np.int64]
 
 SAMPLES_PER_WORKER, ITERATIONS = 320, 500
 QUICK = "--quick" in sys.argv
-FOLLOWS_ALL = Policy(warmup=0, dead_band=0.0)
+FOLLOWS_ALL = Policy(warmup=0, change_cost=0.0, risk=0.0)
 
 
-class NoChance(Trust):
-    """Believes what noise alone may promise."""
-
-    @property
-    def least_gain(self) -> float:
-        """Only what has lately not come true is doubted."""
-        return self.doubt
-
-
-class NoDoubt(Trust):
-    """Believes what has lately not come true, and never gives up."""
-
-    def judge(self, taken: float, equal: float) -> None:
-        """Learn nothing."""
-
-
-class NoTrust(NoDoubt):
-    """Believes every gain: the dead-band is the only rule."""
-
-    @property
-    def least_gain(self) -> float:
-        """Every gain is believed."""
-        return 0.0
-
-
-class Ruled(Balanced):
-    """What a job runs, with some of its rules left out."""
-
-    def __init__(self, predictor: Predictor, policy: Policy | None = None, trust: type[Trust] = Trust) -> None:
-        super().__init__(predictor, policy)
-        self._trust = trust
-
-    def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job."""
-        super().reset(workers, global_batch)
-        self.balancer._trust = self._trust()
-
-
-RULES: dict[str, tuple[Policy | None, type[Trust]]] = {
-    "every forecast followed": (FOLLOWS_ALL, Trust),
-    "default": (None, Trust),
-    "without the gain that chance may promise": (None, NoChance),
-    "without doubt and giving up": (None, NoDoubt),
-    "dead-band and nothing else": (None, NoTrust),
+RULES: dict[str, Policy | None] = {
+    "every forecast followed": FOLLOWS_ALL,
+    "default": None,
+    "without hedging": Policy(risk=0.0),
+    "every hedged forecast followed": Policy(change_cost=0.0),
 }
 
 
@@ -128,9 +88,9 @@ def sources() -> Iterator[tuple[str, list[Trace]]]:
 def compared(score: list[Trace]) -> Iterator[str]:
     predictors = (LastValue(), EWMA(0.5), Auto())
     schemes: dict[str, Scheme] = {
-        f"{type(predictor).__name__}, {name}": Ruled(predictor, *rules)
+        f"{type(predictor).__name__}, {name}": Balanced(predictor, policy)
         for predictor in predictors
-        for name, rules in RULES.items()
+        for name, policy in RULES.items()
     }
     scores = [_scored(schemes, trace) for trace in score]
     yield "| plans by | changes per 100 iterations | regret | speed-up over equal |"
@@ -171,7 +131,7 @@ CONTESTANTS: dict[str, tuple[Callable[[], Predictor], Policy | None]] = {
     "EWMA": (EWMA, None),
     "BatchTime": (BatchTime, None),
     "Auto": (Auto, None),
-    "LeaderSearch, dead_band=0": (LeaderSearch, Policy(dead_band=0.0)),
+    "LeaderSearch, every forecast followed": (LeaderSearch, FOLLOWS_ALL),
 }
 GLOBAL_BATCH, LASTING = 512, 600
 
@@ -215,8 +175,8 @@ def report() -> Iterator[str]:
     yield f"Replay at {SAMPLES_PER_WORKER} samples per worker, the first 50 iterations not scored. A change is an"
     yield "iteration in which any size differs from the one before; in a replay it costs nothing, in a real job it may."
     yield "Regret: by how much the mean iteration exceeds the clairvoyant's, who knows the noise of each iteration."
-    yield "The rules are left out one by one: `chance` is the gain that noise alone may promise, `doubt` raises the bar"
-    yield "while gains do not come true, and sizes that lose against equal ones are given up."
+    yield "The two rules are left out one by one: hedging, which follows forecasts as far as that has lately paid, and"
+    yield "the cost of a change, which keeps sizes until more than that has been forgone."
     for name, score in sources():
         yield f"\n### {name[0].upper()}{name[1:]}\n"
         yield f"Means over {len(score)} job{'s' * (len(score) > 1)}.\n"

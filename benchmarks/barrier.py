@@ -2,7 +2,7 @@
 
 Run as ``python benchmarks/barrier.py``; it writes barrier.md beside this file. ``--quick`` prints a small table only.
 Nothing is fitted: every predictor serves each trace from its first iteration, and the second half is scored. With the
-chosen risk, noisy workers are planned slower than forecast, as much as would lately have paid.
+hedging, forecasts are followed as far as that would lately have paid.
 
 Axes: T iterations, W workers.
 """
@@ -22,11 +22,10 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
-from paceline.coordinator.chosen_risk import ChosenRisk
+from paceline.coordinator.hedging import Hedging
 from paceline.datasets import Trace, recorded
 from paceline.datasets.synthetic import KINDS, oracle_speed, synthetic_fleet
 from paceline.predictors import Auto, Forecast, LastValue, Predictor, Report
-from paceline.solver import caution
 
 Array = NDArray[np.float64]
 
@@ -38,7 +37,7 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "LastValue": LastValue,
     "Auto": Auto,
 }
-CHOSEN = "Auto, risk chosen"
+CHOSEN = "Auto, hedged"
 
 
 def forecasts(model: Predictor, trace: Trace) -> tuple[Array, Array]:
@@ -55,11 +54,13 @@ def forecasts(model: Predictor, trace: Trace) -> tuple[Array, Array]:
 
 
 def spared(speed_TW: Array, spread_TW: Array, truth_TW: Array) -> Array:
-    """Return the forecasts with the caution that would have paid before each iteration."""
-    chosen, found = ChosenRisk(), []
+    """Return the forecasts hedged as would have paid before each iteration."""
+    hedging, found, before_W = Hedging(), [], np.full(speed_TW.shape[1], np.nan)
     for speed_W, spread_W, truth_W in zip(speed_TW, spread_TW, truth_TW, strict=True):
-        found.append(speed_W / caution(spread_W, chosen.risk))
-        chosen.judge(Forecast(speed_W, spread_W), truth_W)
+        forecast = Forecast(speed_W, spread_W)
+        hedging.follow(before_W, forecast)
+        found.append(speed_W / hedging.stretch(forecast))
+        before_W = truth_W
     return np.array(found)
 
 

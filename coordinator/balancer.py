@@ -14,17 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Sizes
 from paceline.coordinator import why
-from paceline.coordinator.chosen_risk import ChosenRisk
-from paceline.coordinator.decision import Situation, cautious, decide, gain_of
+from paceline.coordinator.decision import Forgone, Situation, decide, gain_of
 from paceline.coordinator.drift import Drift
+from paceline.coordinator.hedging import Hedging
 from paceline.coordinator.limits import Bounds, Limits, require_drivers, require_fleet
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy
-from paceline.coordinator.trust import Trust
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.protocol import Predictor, Probes
 from paceline.predictors.report import Report
 from paceline.solver.decided import DecidedCurves, decided
+from paceline.solver.risk import caution
 from paceline.solver.split import Split
 
 
@@ -101,8 +101,8 @@ class LoadBalancer:
         # Asked once: to look for the optional part of a protocol takes longer than a forecast.
         self._probes = predictor if isinstance(predictor, Probes) else None
         self._iterations = 0
-        self._trust = Trust()
-        self._chosen_risk = ChosenRisk()
+        self._forgone = Forgone()
+        self._hedging = Hedging(horizon)
         self._drift = Drift.of(predictor)
         forecast = self._start(limits)
         self.plan = self._given(self._sizes, forecast, (why.nothing_reported, ()))
@@ -132,10 +132,10 @@ class LoadBalancer:
         if drivers_now is not None:
             require_drivers("drivers_now", drivers_now, self.predictor)
         self.observe(report)
-        self._judge(report)  # by `self.plan`, which is still the plan that sized the batches just run
         self._iterations += 1
         forecast = self.predictor.predict(drivers_now, horizon=self.horizon)
-        self._trust.follow(report.speed, forecast.speed)
+        if self.policy.risk == "auto":
+            self._hedging.follow(report.speed, forecast)
         if report.out_of_memory is not None:
             self._limits = self._limits.after(report, self._sizes, forecast)
         self.plan = self._next(forecast)
@@ -205,8 +205,8 @@ class LoadBalancer:
             "missed": self._missed.copy(),
             "speed_before": why.known_speed(self._known_before),
             "memory_limits": self._limits.memory.copy(),
-            "cost_of_risks": self._chosen_risk.cost_R.copy(),
-            **{f"trust/{name}": value for name, value in self._trust.state_dict().items()},
+            "forgone": np.array([self._forgone.known, self._forgone.bound]),
+            **{f"hedging/{name}": value for name, value in self._hedging.state_dict().items()},
             **({} if self._drift is None else {f"drift/{n}": v for n, v in self._drift.state_dict().items()}),
             **predictor,
         }
@@ -234,11 +234,11 @@ class LoadBalancer:
             raise
         # `get` with defaults below: states saved by older versions lack these entries.
         self._limits = limits
-        self._trust.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("trust/")})
+        self._forgone = Forgone(*map(float, state.get("forgone", ())))
+        self._hedging.load_state_dict({name[8:]: v for name, v in state.items() if name.startswith("hedging/")})
         self._drift = Drift.of(self.predictor)  # what it was fitted on came with its state
         if self._drift is not None:
             self._drift.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("drift/")})
-        self._chosen_risk.cost_R = np.array(state.get("cost_of_risks", self._chosen_risk.cost_R))
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
         self._missed = np.array(state["missed"])
@@ -250,18 +250,6 @@ class LoadBalancer:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _judge(self, report: Report) -> None:
-        """Compare what the plan in use promised with what the iteration took."""
-        if self.policy.risk == "auto":
-            self._chosen_risk.judge(self.plan.forecast, report.speed)
-        if self._silent:
-            return
-        samples_W = np.asarray(report.samples, dtype=np.float64)
-        equal = self._limits.equal
-        if samples_W.tolist() != equal.tolist():  # of equal batches nothing can be learnt
-            seconds_W = np.asarray(report.seconds, dtype=np.float64)
-            self._trust.judge(max(seconds_W.tolist()), self._curves.otherwise(seconds_W, samples_W, equal))
-
     def _next(self, forecast: Forecast) -> Plan:
         """Choose the sizes, and plan them with what the predictor wants to try."""
         curves, bounds = decided(forecast.speed, forecast.batch_time), self._limits.bounds(forecast)
@@ -271,6 +259,7 @@ class LoadBalancer:
         before, self._sizes = self._sizes, chosen.sizes
         if chosen.sizes is not before:
             self._known_before = forecast
+            self._forgone = Forgone()
         self._fits_in, self._curves = bounds, curves
         if self._probes is not None:
             chosen, reasons = self._probed(chosen, before, bounds, reasons)
@@ -284,26 +273,22 @@ class LoadBalancer:
         self, forecast: Forecast, curves: DecidedCurves, bounds: Bounds
     ) -> tuple[Split, float, list[why.Reason]]:
         """Return the split to use, its gain, and the reasons."""
-        policy, trust = self.policy, self._trust
+        policy = self.policy
         if self._iterations < policy.warmup:
             return self._equal(curves, bounds, (why.equal_batches, (self._iterations, policy.warmup)))
-        if trust.has_lost and policy.dead_band:
-            lost = trust.lost
-            trust.begin_anew()
-            return self._equal(curves, bounds, (why.given_up, (lost,)))
         situation = Situation(
             policy=policy,
-            workers=self.workers,
+            workers=self.predictor.workers,
             global_batch=self.global_batch,
             horizon=self.horizon,
             forecast=forecast,
             curves=curves,
+            spared=self._spared(curves, forecast),
             bounds=bounds,
             fits=bounds is self._fits_in or not bounds.broken_by(self._sizes, policy.quantum),
             sizes=self._sizes,
-            chance=trust.least_gain,
+            forgone=self._forgone,
             known_before=self._known_before,
-            risk=self._chosen_risk.risk if isinstance(policy.risk, str) else policy.risk,
         )
         return decide(situation)
 
@@ -329,13 +314,21 @@ class LoadBalancer:
         was, now = why.moved_samples(before, self.plan.sizes), why.moved_samples(sizes, chosen.sizes)
         return chosen, [(why.with_probing, (tuple(reasons), was, now))] if was or now else reasons
 
+    def _spared(self, curves: DecidedCurves, forecast: Forecast) -> DecidedCurves:
+        """Return the curves to compare sizes under."""
+        risk = self.policy.risk
+        if isinstance(risk, str):
+            return curves.stretched(self._hedging.stretch(forecast)) if self._hedging.choice else curves
+        return curves.stretched(caution(forecast.spread, risk)) if risk else curves
+
     def _forecast(self) -> Forecast:
         return self.predictor.predict(horizon=self.horizon)
 
     def _start(self, limits: Limits) -> Forecast:
         """Start with equal sizes and no memory of any change."""
         self._limits = limits
-        self._trust.begin_anew()
+        self._forgone = Forgone()
+        self._hedging.start()
         if self._drift is not None:
             self._drift.start()
         self._sizes = limits.equal
@@ -348,8 +341,7 @@ class LoadBalancer:
         forecast = self._start(limits)
         if self._iterations >= self.policy.warmup:
             bounds, curves = limits.bounds(forecast), decided(forecast.speed, forecast.batch_time)
-            risk = self._chosen_risk.risk if isinstance(self.policy.risk, str) else self.policy.risk
-            curves = cautious(curves, forecast, risk)
+            curves = self._spared(curves, forecast)
             self._sizes = curves.split(self.global_batch, self.policy.quantum, bounds.low, bounds.high).sizes
         facts = (event, self.workers, self._sizes, why.known_speed(forecast))
         self.plan = self._given(self._sizes, forecast, (why.split_again, facts), acted=True)
@@ -371,7 +363,9 @@ class LoadBalancer:
         drifts: bool = False,
     ) -> Plan:
         drift = math.nan if self._drift is None else self._drift.share
-        return Plan(self.workers, split, forecast, gain, acted, tuple(reasons), self._iterations, drift, drifts)
+        return Plan(
+            self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations, drift, drifts
+        )
 
 
 def _differ(one: Sizes, other: Sizes) -> bool:

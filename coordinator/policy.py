@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -11,16 +12,18 @@ from typing import Literal
 class Policy:
     """When a load balancer changes sizes, and between which bounds.
 
-    The dead-band alone keeps sizes steady: ``benchmarks/balancer.md`` compares it with a balancer that follows every
-    forecast. A lasting change is followed within five iterations.
+    Sizes are changed once the time that keeping them is expected to have cost, summed since they were chosen, exceeds
+    what a change costs. So a large gain is taken at once, a small one that lasts a little later, and one that comes
+    and goes seldom. ``benchmarks/decisions.md`` compares this with following every forecast.
 
     Parameters
     ----------
     warmup
         Iterations of equal batches at the start, in which the predictor learns the workers; 5 as in LB-BSP.
-    dead_band
-        Sizes are kept unless the best split is expected to save at least this share of the iteration's time, and more
-        than noise alone may promise; 0 follows every forecast.
+    change_cost
+        Time that a change of sizes costs, in iterations; 0 follows every forecast. The default is for jobs that run
+        batches of any size equally well. Where each new size is compiled, or kernels are chosen for it again, give
+        those seconds over the seconds of an iteration, such as 10.
     quantum
         Every size is a multiple of this many samples.
     lower, upper
@@ -28,7 +31,8 @@ class Policy:
         lower bound of 1 and no upper bound. Memory limits that a predictor learns come with its forecast.
     risk
         How much to spare workers with noisy forecasts, 0 to 2: see :func:`paceline.solver.caution`. With ``"auto"`` it
-        is chosen online, from what each choice would lately have cost.
+        is chosen online, from what each choice would lately have cost, and so is whether to believe all of the
+        forecast differences between workers, half of them, or none.
 
     Raises
     ------
@@ -37,23 +41,23 @@ class Policy:
 
     Examples
     --------
-    >>> Policy(quantum=8, upper={"gpu1": 128}).dead_band
-    0.04
-    >>> Policy(dead_band=1.5)
+    >>> Policy(quantum=8, upper={"gpu1": 128}).change_cost
+    0.05
+    >>> Policy(change_cost=-1.0)
     Traceback (most recent call last):
-    ValueError: dead_band must lie in [0, 1), got 1.5
+    ValueError: change_cost must be 0 iterations or more, got -1.0
     """
 
     warmup: int = 5
-    dead_band: float = 0.04
+    change_cost: float = 0.05
     quantum: int = 1
     lower: int | Mapping[str, int] = 1
     upper: int | Mapping[str, int] | None = None
-    risk: float | Literal["auto"] = 0.0
+    risk: float | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         _require("warmup", self.warmup, self.warmup >= 0, "be 0 or more")
-        _require("dead_band", self.dead_band, 0 <= self.dead_band < 1, "lie in [0, 1)")
+        _require("change_cost", self.change_cost, 0 <= self.change_cost < math.inf, "be 0 iterations or more")
         _require("quantum", self.quantum, self.quantum >= 1, "be at least 1 sample")
         known = self.risk == "auto" if isinstance(self.risk, str) else 0 <= self.risk <= 2
         _require("risk", self.risk, known, "lie in [0, 2], or be 'auto'")

@@ -63,30 +63,21 @@ def equal_batches(iterations: int, warmup: int) -> str:
     return f"Equal batches: {iterations} of {count(warmup, 'warm-up iteration')} done"
 
 
-def given_up(lost: float) -> str:
-    """Return the reason for equal batches where others lost time.
-
-    >>> given_up(0.03)
-    'Back to equal batches, which would lately have been 3 % faster'
-    """
-    return f"Back to equal batches, which would lately have been {percent(lost)} faster"
-
-
 def nothing_to_gain() -> str:
     """Return the reason to keep sizes that are the best ones."""
     return "Kept the sizes: no split is expected to be faster"
 
 
-def too_little(at_most: str, gain: float, dead_band: float, chance: float) -> str:
+def too_little(at_most: str, gain: float, forgone: float, cost: float) -> str:
     """Return the reason to keep sizes although others would gain a little.
 
-    >>> too_little("", 0.02, 0.04, 0.01)
-    'Kept the sizes: the best split would gain 2 %, less than the dead-band of 4 %'
+    >>> too_little("", 0.02, 0.03, 0.05)
+    'Kept the sizes: the best split would gain 2 %; since they were chosen that sums to 3 % of an iteration, and a
+    change costs 5 %'
     """
-    words = f"Kept the sizes: the best split would gain {at_most}{percent(gain)}"
-    if gain < dead_band:
-        return f"{words}, less than the dead-band of {percent(dead_band)}"
-    return f"{words}, which may be chance: so far gains below {percent(chance)} are not trusted"
+    gained = f"Kept the sizes: the best split would gain {at_most}{percent(gain)}"
+    sum_up = f"since they were chosen that sums to {percent(forgone)} of an iteration"
+    return f"{gained}; {sum_up}, and a change costs {percent(cost)}"
 
 
 def no_room() -> str:
@@ -245,15 +236,15 @@ def with_probing(reasons: Iterable[Reason], before: int, now: int) -> str:
     return f"{reason}; {' and '.join(done)}"
 
 
-def expected(made: float, kept: float, horizon: int, risk: float) -> str:
+def expected(made: float, kept: float, horizon: int, hedged: bool) -> str:
     """Return what a change is expected to save.
 
-    >>> expected(0.041, 0.055, horizon=1, risk=0)
+    >>> expected(0.041, 0.055, horizon=1, hedged=False)
     ': the next iteration is expected to take 41 ms instead of 55 ms'
     """
     named = {1: "the next iteration", 2: "the iteration after the next"}
     which = named.get(horizon, f"the iteration after the next {horizon - 1}")
-    verb = "is planned, with caution for noisy workers, at" if risk else "is expected to take"
+    verb = "is planned, with caution, at" if hedged else "is expected to take"
     return f": {which} {verb} {duration(made)} instead of {duration(kept)}"
 
 

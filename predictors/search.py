@@ -26,8 +26,8 @@ class LeaderSearch(FleetPredictor):
     leader, the fastest worker. If the worker that took then becomes the straggler, or the one that gave the leader,
     sizes oscillate: the step is halved and the window doubled. If a worker gives, or takes, twice in a row, both return
     towards their first values. The forecast of a worker is in proportion to the size to try, so that a load balancer
-    plans just these sizes, between its own bounds. Plan with ``Policy(dead_band=0)``: a search must try what may not
-    pay, and has a tolerance of its own.
+    plans just these sizes, between its own bounds. Plan with ``Policy(change_cost=0, risk=0)``: a search must try what
+    may not pay, and has a tolerance of its own.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class LeaderSearch(FleetPredictor):
     Examples
     --------
     >>> from paceline.coordinator import LoadBalancer, Policy
-    >>> search, policy = LeaderSearch(window=1), Policy(dead_band=0, warmup=0)
+    >>> search, policy = LeaderSearch(window=1), Policy(change_cost=0, risk=0, warmup=0)
     >>> balancer = LoadBalancer(search, workers=["gpu0", "gpu1"], global_batch=128, policy=policy)
     >>> balancer.step(Report(samples=[64, 64], seconds=[0.5, 0.9])).sizes
     array([72, 56])

@@ -41,13 +41,6 @@ class DecidedCurves(Protocol):
         """Return the split that ends soonest between these bounds, ``[W]``: exactly that of :func:`split`."""
         ...
 
-    def otherwise(self, seconds: Array, samples: Array, sizes: Sizes) -> float:
-        """Return how long sizes would have taken where these samples took these seconds, ``[W]``.
-
-        Each worker's time follows the shape of its curve.
-        """
-        ...
-
     def stretched(self, factor: Array) -> DecidedCurves:
         """Return curves that take this many times as long, ``[W]``."""
         ...
@@ -104,24 +97,13 @@ class FewCurves:
         found = self._straight(global_batch, quantum, low.tolist(), high.tolist())
         return found or split(self._arrays(), global_batch, lower=low, upper=high, quantum=quantum)
 
-    def otherwise(self, seconds: Array, samples: Array, sizes: Sizes) -> float:
-        """Return how long sizes would have taken where these samples took these seconds, ``[W]``."""
-        longest = 0.0
-        times = zip(seconds.tolist(), self._busy(samples.tolist()), self._busy(sizes.tolist()), strict=True)
-        for taken, now, then in times:
-            longest = max(longest, taken * then / now if now > 0.0 else math.inf)
-        return longest
-
     def stretched(self, factor: Array) -> FewCurves:
         """Return curves that take this many times as long, ``[W]``."""
         by = factor.tolist()
-
-        def times(values: list[float]) -> list[float]:
-            return [value * f for value, f in zip(values, by, strict=True)]
-
         if self.intercept is None or self.floor is None:
-            return FewCurves(times(self.slope))
-        return FewCurves(times(self.slope), times(self.intercept), times(self.floor))
+            return FewCurves([slope * f for slope, f in zip(self.slope, by, strict=True)])
+        lines = [self.slope, self.intercept, self.floor]
+        return FewCurves(*([value * f for value, f in zip(line, by, strict=True)] for line in lines))
 
     def _busy(self, sizes: list[float]) -> list[float]:
         """Return the times of these sizes, rounded as :func:`paceline._curves.batch_seconds` does."""
@@ -193,11 +175,6 @@ class ManyCurves:
     def split(self, global_batch: int, quantum: int, low: Array, high: Array) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``: exactly that of :func:`split`."""
         return split(self._curves, global_batch, lower=low, upper=high, quantum=quantum)
-
-    def otherwise(self, seconds: Array, samples: Array, sizes: Sizes) -> float:
-        """Return how long sizes would have taken where these samples took these seconds, ``[W]``."""
-        with np.errstate(all="ignore"):
-            return float((seconds * self._curves.busy_seconds(sizes) / self._curves.busy_seconds(samples)).max())
 
     def stretched(self, factor: Array) -> ManyCurves:
         """Return curves that take this many times as long, ``[W]``."""

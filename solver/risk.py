@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, all_finite
 from paceline._curves import Curves
 from paceline.solver.load import Load
 
@@ -40,13 +41,19 @@ def caution(spread: Array, risk: float = 1.0) -> Array:
     >>> caution(np.full(3, np.inf))
     array([1., 1., 1.])
     """
-    known = np.isfinite(spread)
-    if risk == 0 or not known.any():
-        return np.ones(len(spread))
+    return np.asarray(np.exp(risk * log_caution(spread))) if risk else np.ones(len(spread))
+
+
+def log_caution(spread: Array) -> Array:
+    """Return the logarithm of the whole caution, ``[W]``: 0 for the least noisy worker."""
+    if not all_finite(spread):
+        known = np.isfinite(spread)
+        if not known.any():
+            return np.zeros(len(spread))
+        spread = np.where(known, spread, spread[known].max())
     # log(1 + s**2) without squaring, which would overflow for a huge spread.
-    sigma = np.sqrt(2 * np.log(np.hypot(1.0, np.where(known, spread, spread[known].max()))))
-    stretch: Array = np.exp(risk * _expected_largest(len(spread)) * (sigma - sigma.min()))
-    return stretch
+    sigma = np.sqrt(2 * np.log(np.hypot(1.0, spread)))
+    return np.asarray(_expected_largest(len(spread)) * (sigma - np.minimum.reduce(sigma)))
 
 
 def cautious(curves: Stretched, spread: Array, risk: float) -> Stretched:
@@ -63,6 +70,7 @@ def cautious(curves: Stretched, spread: Array, risk: float) -> Stretched:
     )
 
 
+@lru_cache(maxsize=64)
 def _expected_largest(count: int) -> float:
     from statistics import NormalDist
 

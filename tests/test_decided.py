@@ -57,13 +57,11 @@ def test_small_fleets_take_the_same_times_and_have_a_bound_that_no_split_beats(f
 
 @settings(deadline=None)
 @given(fleets, st.integers(1, 99))
-def test_stretched_curves_and_times_at_other_sizes_are_those_of_arrays(fleet, seed):
+def test_stretched_curves_are_those_of_arrays(fleet, seed):
     few, curves = both(*fleet)
     rng, count = np.random.default_rng(seed), len(curves.slope)
     many, factor = ManyCurves(curves), rng.uniform(1, 3, count)
-    samples, sizes = rng.integers(1, 99, count), rng.integers(1, 99, count)
-    seconds = rng.uniform(0.1, 9, count)
-    assert few.otherwise(seconds, samples, sizes) == pytest.approx(many.otherwise(seconds, samples, sizes), rel=1e-12)
+    sizes = rng.integers(1, 99, count)
     stretched = few.stretched(factor).evaluate(sizes), many.stretched(factor).evaluate(sizes)
     np.testing.assert_array_equal(*(one.seconds for one in stretched))
 
@@ -74,7 +72,7 @@ def test_where_a_line_is_level_or_upright_there_is_no_easy_bound(slope):
 
 
 @pytest.mark.parametrize("predictor", [LastValue, lambda: EWMA(0.3), BatchTime])
-@pytest.mark.parametrize("risk", [0.0, 0.5])
+@pytest.mark.parametrize("risk", [0.0, 0.5, "auto"])
 def test_a_balancer_of_few_workers_plans_as_one_of_many_does(predictor, risk, monkeypatch):
     def plans():
         rng = np.random.default_rng(0)

@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.predictors import BatchTime, LastValue, Report
+from paceline.predictors import BatchTime, Curves, LastValue, Report
+from paceline.solver import split
 
 FLEET = ("gpu0", "gpu1", "gpu2")
-FREE = {"warmup": 0, "dead_band": 0.0}
+FREE = {"warmup": 0, "change_cost": 0.0, "risk": 0.0}
 """A policy without rules: the best split of every forecast is taken."""
 
 
@@ -32,12 +33,40 @@ def test_warm_up_iterations_get_equal_batches():
     assert sizes(run([(100, 100, 50)] * 3, warmup=3)) == [[200, 200, 200], [200, 200, 200], [240, 240, 120]]
 
 
-def test_the_dead_band_is_the_least_gain_that_is_acted_upon():
+def test_a_change_is_made_once_keeping_has_cost_more_than_a_change():
     # Keeping takes 200/90 s, the best split 600/290 s: a gain of 6.9 %.
-    assert sizes(run([(100, 100, 90)], dead_band=0.07)) == [[200, 200, 200]]
-    (plan,) = run([(100, 100, 90)], dead_band=0.06)
+    (plan,) = run([(100, 100, 90)], change_cost=0.06)
     assert plan.sizes.tolist() == [207, 207, 186]
     assert plan.gain == pytest.approx(1 - 2.07 / (200 / 90))
+    for iterations in (1, 2, 5):
+        acted = [plan.acted for plan in run([(100, 100, 90)] * 8, change_cost=iterations * 0.0687)]
+        assert acted == [False] * iterations + [True] + [False] * (7 - iterations)
+
+
+def test_what_is_forgone_counts_from_the_last_change_of_sizes_on():
+    slow, other = (100, 100, 90), (90, 100, 100)
+    acted = [plan.acted for plan in run([slow, slow, other, other, other], change_cost=0.13)]
+    assert acted == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize("cost", [0.02, 0.3, 2.0])
+@pytest.mark.parametrize("quantum", [1, 50])
+def test_the_cheap_bound_does_not_change_what_is_forgone(cost, quantum):
+    """With sizes so coarse that single samples would gain more, as much is forgone as the solver says."""
+    rng = np.random.default_rng(0)
+    balancer = LoadBalancer(
+        LastValue(), workers=FLEET, global_batch=600, policy=Policy(warmup=0, change_cost=cost, quantum=quantum, risk=0)
+    )
+    forgone, sizes = 0.0, balancer.plan.sizes
+    for _ in range(300):
+        speed = np.array([100.0, 100.0, 90.0]) * rng.lognormal(0, 0.001, 3)
+        plan = balancer.step(Report(sizes, sizes / speed))
+        best = split(Curves.from_speed(speed), 600, lower=1, quantum=quantum).makespan
+        forgone += 1 - best / (sizes / speed).max()
+        if plan.acted:
+            assert cost < forgone < cost + 0.08
+            forgone, sizes = 0.0, plan.sizes
+    assert forgone < cost + 0.01
 
 
 def test_sizes_are_multiples_of_the_quantum_within_the_bounds():
@@ -113,8 +142,9 @@ def test_devices_with_fixed_times_are_balanced_in_two_changes_by_curves_and_not_
     ("arguments", "sentence"),
     [
         ({"warmup": -1}, "warmup must be 0 or more, got -1"),
-        ({"dead_band": 1.0}, r"dead_band must lie in \[0, 1\), got 1.0"),
-        ({"dead_band": np.nan}, r"dead_band must lie in \[0, 1\), got nan"),
+        ({"change_cost": -0.1}, "change_cost must be 0 iterations or more, got -0.1"),
+        ({"change_cost": np.nan}, "change_cost must be 0 iterations or more, got nan"),
+        ({"change_cost": np.inf}, "change_cost must be 0 iterations or more, got inf"),
         ({"quantum": 0}, "quantum must be at least 1 sample, got 0"),
         ({"lower": -1}, "lower must be 0 samples or more, got -1"),
         ({"upper": {"gpu0": -8}}, "upper must be 0 samples or more, got {'gpu0': -8}"),

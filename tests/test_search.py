@@ -10,7 +10,7 @@ FLEET = ("gpu0", "gpu1", "gpu2")
 
 
 def balancer(predictor, workers=FLEET, global_batch=192, **rules):
-    policy = Policy(**{"warmup": 0, "dead_band": 0, **rules})
+    policy = Policy(**{"warmup": 0, "change_cost": 0, "risk": 0, **rules})
     return LoadBalancer(predictor, workers=workers, global_batch=global_batch, policy=policy)
 
 
@@ -62,7 +62,8 @@ def test_it_finds_balance_where_the_time_is_no_line_through_the_origin():
 def test_a_device_that_no_curve_describes_ends_sooner_than_with_an_average():
     fleet = {"workers": range(4), "global_batch": 512}
     search = run(balancer(LeaderSearch(), **fleet), cliff, 600)[100:].mean()
-    assert search < 0.85 * run(balancer(EWMA(), dead_band=0.04, **fleet), cliff, 600)[100:].mean()
+    for rules in ({}, {"change_cost": 0.05}):
+        assert search < 0.95 * run(balancer(EWMA(), **rules, **fleet), cliff, 600)[100:].mean()
 
 
 def test_silence_and_garbage_move_nothing():

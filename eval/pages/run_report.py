@@ -98,8 +98,8 @@ def kind_of(sentence: str, workers: Sequence[str]) -> str:
 
     >>> kind_of("Moved 24 samples from g2 (62 % slower than the median) to g3, g1 and g0: the next ...", ["g0", "g1"])
     'Moved samples'
-    >>> kind_of("Kept the sizes: the best split would gain 1.2 %, less than the dead-band of 4 %.", ["g0", "g1"])
-    'Kept the sizes: the best split would gain …, less than the dead-band of …'
+    >>> kind_of("Kept the sizes: the best split would gain at most 1.2 %; a change costs 5 %.", ["g0", "g1"])
+    'Kept the sizes: the best split would gain …; a change costs …'
     """
     if sentence.startswith("Moved"):
         return "Moved samples"

@@ -1,0 +1,110 @@
+"""Hedged forecasts follow what each choice would have cost, and the balancer keeps its promises with them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline import LoadBalancer, Policy
+from paceline.coordinator.hedging import CHOICES_C2, Hedging
+from paceline.predictors import EWMA, Auto, Calibrated, Forecast, LastValue, Report
+
+FLEET = ("a", "b", "c", "d")
+
+
+def reports(count, deviation, seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield 100.0 * np.exp(rng.normal(0.0, deviation))
+
+
+def times(speeds, predictor=None, **rules):
+    """Time of each iteration over the best possible one."""
+    balancer = LoadBalancer(
+        predictor or Calibrated("ewma:smoothing=0.1"), workers=FLEET, global_batch=4000, policy=Policy(**rules)
+    )
+    for speed_W in speeds:
+        sizes = balancer.plan.sizes
+        yield (sizes / speed_W).max() * speed_W.sum() / 4000
+        balancer.step(Report(sizes, sizes / speed_W))
+
+
+def late(speeds, predictor=None, **rules):
+    found = list(times(speeds, predictor, **rules))
+    return float(np.mean(found[len(found) // 2 :]))
+
+
+def test_noise_that_differs_between_workers_is_spared_and_saves_time():
+    speeds = list(reports(300, [0.01, 0.01, 0.3, 0.3]))
+    assert late(speeds, change_cost=0) < 0.98 * late(speeds, change_cost=0, risk=0)
+
+
+@pytest.mark.parametrize("predictor", [LastValue, EWMA, Auto])
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.4])
+def test_forecasts_of_mere_noise_end_in_equal_batches(predictor, noise):
+    speeds = list(reports(300, [noise] * 4))
+    equal = np.mean([(1 / speed_W).max() * speed_W.sum() / 4 for speed_W in speeds[150:]])
+    assert late(speeds, predictor()) < 1.01 * equal
+
+
+@pytest.mark.parametrize("predictor", [LastValue, EWMA, Auto])
+def test_forecasts_of_workers_that_differ_are_followed(predictor):
+    speeds = [speed_W * [1.0, 0.5, 2.0, 1.0] for speed_W in reports(300, [0.03] * 4)]
+    plain = late(speeds, predictor(), change_cost=0, risk=0)
+    assert late(speeds, predictor()) < 1.01 * plain
+
+
+@settings(derandomize=True, max_examples=50, deadline=None)
+@given(st.lists(st.floats(1e-9, 1e12), min_size=1, max_size=6), st.floats(0.0, 1e6), st.integers(0, 99))
+def test_any_choice_is_a_finite_stretch_that_keeps_the_fleets_speed(speed, spread, seed):
+    rng, count = np.random.default_rng(seed), len(speed)
+    forecast = Forecast(np.array(speed), spread * rng.random(count))
+    for choice in range(len(CHOICES_C2)):
+        hedging = Hedging()
+        hedging.choice = choice
+        stretch = hedging.stretch(forecast)
+        assert np.isfinite(stretch).all()
+        assert (forecast.speed / stretch).sum() == pytest.approx(forecast.speed.sum())
+    np.testing.assert_allclose(forecast.speed / stretch, forecast.speed.mean(), err_msg="the last is equal batches")
+
+
+@settings(derandomize=True, max_examples=25, deadline=None)
+@given(st.lists(st.floats(10.0, 1000.0), min_size=1, max_size=6), st.floats(0.0, 1.0))
+def test_what_nobody_reported_changes_nothing_and_a_true_forecast_is_followed(speed, spread):
+    hedging, count = Hedging(), len(speed)
+    forecast = Forecast(np.array(speed), np.full(count, spread))
+    for reported in (np.nan, np.nan, forecast.speed):
+        assert (hedging.choice, set(hedging._cost_C)) == (0, {0.0})
+        hedging.follow(np.full(count, reported), forecast)
+    assert hedging.choice == 0
+
+
+def test_a_forecast_is_judged_by_the_iteration_that_it_is_for():
+    """The two workers swap their speeds in turns; a forecast for the iteration after the next says so."""
+    fast_slow, slow_fast = np.array([100.0, 50.0]), np.array([50.0, 100.0])
+    costs = []
+    for horizon in (1, 2):
+        hedging = Hedging(horizon)
+        for k in range(20):
+            now = fast_slow if k % 2 else slow_fast
+            hedging.follow(now, Forecast(now, np.full(2, 0.1)))  # it will be the same in two iterations
+        costs.append(hedging._cost_C[0])
+    assert costs[0] > 1.0
+    assert costs[1] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_resumed_balancer_chooses_the_same():
+    made = [LoadBalancer(Calibrated(), workers=FLEET, global_batch=400, horizon=2) for _ in range(2)]
+    for speed_W in reports(60, [0.01, 0.01, 0.4, 0.4]):
+        made[0].step(Report(made[0].plan.sizes, made[0].plan.sizes / speed_W))
+    made[1].load_state_dict(made[0].state_dict())
+    assert made[0]._hedging.choice == made[1]._hedging.choice > 0
+    for speed_W in reports(20, [0.01, 0.01, 0.4, 0.4], seed=1):
+        plans = [each.step(Report(each.plan.sizes, each.plan.sizes / speed_W)) for each in made]
+        assert np.array_equal(plans[0].sizes, plans[1].sizes)
+        assert plans[0].why == plans[1].why
+
+
+def test_another_word_is_refused():
+    with pytest.raises(ValueError, match="risk must lie in"):
+        Policy(risk="high")
