@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.federated import FederatedBalancer, Reason, RoundReport, Source
-from paceline.coordinator.federated.levels import Levels
+from paceline.predictors import KINDS, BatchTime, LocalLevel, Report
 
 LAWS = settings(max_examples=60, derandomize=True, deadline=None)
 
@@ -139,21 +139,27 @@ def test_a_resumed_balancer_goes_on_exactly(fleet, rounds):
 
 
 def test_rounds_follow_speeds_that_change():
-    balancer = balancer_of(smoothing=0.5)
+    balancer = balancer_of(predictor=LocalLevel(0.5))
     played(balancer, [100.0, 100.0], [0.0, 0.0], rounds=3)
     plan = played(balancer, [100.0, 50.0], [0.0, 0.0], rounds=4)
     assert plan.speed[1] == pytest.approx(50.0, rel=0.06)
     assert plan.sizes.tolist() == [42, 22]
 
 
-def test_the_gain_of_a_client_that_reports_each_round_settles_at_the_smoothing():
-    levels = Levels(smoothing=0.3, prior=1.0)
-    levels.grow(1)
-    row, device = np.array([0]), np.array([0])
-    for k in range(60):
-        levels.learn(row, np.array([1.0]), device, round_index=k)
-    levels.learn(row, np.array([np.e]), device, round_index=60)
-    assert np.log(levels.forecast(row, device)[0][0]) == pytest.approx(0.3, abs=1e-6)
+def log_level_after(gap, smoothing):
+    """Return the log level after 30 reports of 1 sample/s, a gap, and one of e samples/s."""
+    model = LocalLevel(smoothing)
+    model.reset(["rare"])
+    for k in range(30 + gap):
+        last = k == 29 + gap
+        model.observe(Report(samples=[1.0 if k < 30 or last else np.nan], seconds=[np.exp(-1.0) if last else 1.0]))
+    return np.log(model.predict().speed[0])
+
+
+@LAWS
+@given(st.floats(0.05, 1.0))
+def test_the_gain_of_a_client_that_reports_each_round_settles_at_the_smoothing(smoothing):
+    assert log_level_after(1, smoothing) == pytest.approx(smoothing, rel=0.06)
 
 
 def test_a_slow_first_round_is_soon_forgotten():
@@ -163,18 +169,10 @@ def test_a_slow_first_round_is_soon_forgotten():
     assert plan.speed.min() > 75.0
 
 
-def test_a_report_after_a_long_gap_counts_for_more():
-    def level_after(gap):
-        levels = Levels(smoothing=0.3, prior=1.0)
-        levels.grow(1)
-        row, device = np.array([0]), np.array([0])
-        for k in range(30):
-            levels.learn(row, np.array([1.0]), device, round_index=k)
-        levels.learn(row, np.array([np.e]), device, round_index=29 + gap)
-        return np.log(levels.forecast(row, device)[0][0])
-
-    assert level_after(1) < level_after(5) < level_after(50)
-    assert level_after(50) > 0.8
+@LAWS
+@given(st.floats(0.1, 0.9), st.integers(1, 60))
+def test_a_report_after_a_long_gap_counts_for_more(smoothing, gap):
+    assert log_level_after(gap, smoothing) < log_level_after(gap + 10, smoothing) < 1.0
 
 
 def test_an_unseen_client_is_sized_like_others_of_its_device_type():
@@ -238,7 +236,7 @@ def test_one_left_out_by_the_deadline_is_tried_again_so_that_it_is_not_starved()
 
 
 def test_the_noisier_a_client_the_farther_from_the_deadline_it_is_planned():
-    balancer = balancer_of(deadline=4.0, smoothing=0.2)
+    balancer = balancer_of(deadline=4.0, predictor=LocalLevel(0.2))
     for k in range(30):
         speed = np.array([20.0, 20.0 * (1.5 if k % 2 else 1 / 1.5)])
         plan = played(balancer, speed, [0.5, 0.5])
@@ -369,7 +367,7 @@ def test_memory_stays_bounded_however_many_clients_come_by():
     for k in range(40):
         played(balancer, np.full(50, 10.0), np.zeros(50), names=[f"r{k}c{i}" for i in range(50)])
     assert len(balancer) <= 200
-    assert len(balancer.state_dict()["speed/level"]) <= 200
+    assert len(balancer.state_dict()["speed/rows/level"]) <= 200
 
 
 @LAWS
@@ -406,8 +404,8 @@ def test_a_state_that_is_not_whole_changes_nothing():
     balancer = balancer_of()
     played(balancer, [10.0, 20.0], [0.0] * 2)
     state = balancer.state_dict()
-    del state["comm/doubt"]
-    with pytest.raises(ValueError, match="the state is not whole, it lacks 'doubt'"):
+    del state["comm/rows/doubt"]
+    with pytest.raises(ValueError, match="state of LocalLevel's workers must hold .'doubt'"):
         balancer.load_state_dict(state)
     assert balancer.plan(names_of(2)).sizes.tolist() == [21, 43]
 
@@ -444,7 +442,6 @@ def test_a_reply_of_one_who_was_not_asked_is_refused_and_nothing_is_learnt():
         ({"local_steps": 0}, "local_steps must be at least 1"),
         ({"least": 40}, "least must lie between 1 and the batch of 32, got 40"),
         ({"largest": 0.5}, "largest must be at least 1"),
-        ({"smoothing": 0.0}, "smoothing must lie in"),
         ({"risk": 3.0}, "risk must lie in"),
         ({"plausible": 1.0}, "plausible must be above 1"),
         ({"deadline": -1.0}, "deadline must be a positive number of seconds"),

@@ -5,7 +5,16 @@ from __future__ import annotations
 from enum import IntEnum
 
 from paceline.coordinator import why
-from paceline.coordinator.federated.levels import Source
+
+
+class Source(IntEnum):
+    """What a forecast rests on."""
+
+    OWN = 0
+    DEVICE = 1
+    FLEET = 2
+    NOTHING = 3
+    SILENCE = 4
 
 
 class Reason(IntEnum):

@@ -18,8 +18,8 @@ class Round:
 
     Parameters
     ----------
-    step_seconds
-        Seconds a sample takes in all local steps together, ``local_steps / speed``, ``[W]``.
+    curves
+        Seconds of all local steps together over the samples of one, ``[W]``.
     comm
         Seconds to communicate, ``[W]``.
     margin
@@ -32,7 +32,7 @@ class Round:
         The batch of those that are not balanced, ``[W]``, NaN for others; and why, as `Reason`.
     """
 
-    step_seconds: Array
+    curves: Curves
     comm: Array
     margin: Array
     data: Array
@@ -65,7 +65,7 @@ def sized(now: Round, rules: Rules) -> tuple[Sizes, Sizes, Array]:
     lower_W = np.fmin(np.fmax(least_W, now.fixed), upper_W)
     reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
     if rules.deadline is not None:
-        in_time_W = np.floor((rules.deadline - now.comm) / (now.step_seconds * now.margin))
+        in_time_W = _in_time(now.curves, (rules.deadline - now.comm) / now.margin)
         late_W = (in_time_W < least_W) & (upper_W >= 1)
         reason_W = np.where(late_W, np.where(now.due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
         shorter_W = ~late_W & (in_time_W < upper_W)
@@ -88,19 +88,25 @@ def _bounds(now: Round, rules: Rules) -> tuple[Array, Sizes]:
         [
             np.full(len(now.comm), float(rules.largest)),
             np.where(np.isnan(now.data), np.inf, np.floor(now.data)),
-            np.floor(now.memory),
+            np.floor(np.minimum(now.memory, now.curves.limit)),
         ]
     )
     held_by = np.array([Reason.LARGEST, Reason.DATA, Reason.MEMORY])[np.argmin(bounds, axis=0)]
     return np.maximum(bounds.min(axis=0), 0.0), held_by
 
 
+def _in_time(curves: Curves, left_W: Array) -> Array:
+    """Return the most samples that take no longer than the time left, ``[W]``."""
+    size_W: Array = np.floor((left_W - curves.intercept) / curves.slope)
+    return np.where(curves.floor <= left_W, size_W, -1.0)
+
+
 def _split(now: Round, asked_W: Mask, lower_W: Array, upper_W: Array, batch: int) -> Sizes:
     count = int(asked_W.sum())
     if not count:
         return np.zeros(0, dtype=np.int64)
-    zero = np.zeros(count)
-    curves = Curves(zero, now.step_seconds[asked_W], zero, np.full(count, np.inf))
+    of = now.curves
+    curves = Curves(of.floor[asked_W], of.slope[asked_W], of.intercept[asked_W], np.full(count, np.inf))
     low, high = lower_W[asked_W], upper_W[asked_W]
     free = np.isnan(now.fixed[asked_W])
     total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
@@ -109,6 +115,6 @@ def _split(now: Round, asked_W: Mask, lower_W: Array, upper_W: Array, batch: int
 
 def _ends_late(now: Round, size_W: Sizes, asked_W: Mask) -> Mask:
     """Return who ends after the median of those asked by more than the time of a sample."""
-    end_W = size_W * now.step_seconds + now.comm
-    late_W: Mask = asked_W & (end_W > np.median(end_W[asked_W]) + now.step_seconds) if asked_W.any() else asked_W
+    end_W = now.curves.busy_seconds(size_W) + now.comm
+    late_W: Mask = asked_W & (end_W > np.median(end_W[asked_W]) + now.curves.slope) if asked_W.any() else asked_W
     return late_W
