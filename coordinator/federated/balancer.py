@@ -25,10 +25,8 @@ from paceline.coordinator.federated.report import RoundReport
 from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.sizing import Round, Rules, sized
 from paceline.coordinator.federated.summary import summary_of
-from paceline.coordinator.federated.unseen import UNKNOWN_SPREAD, hedge
 from paceline.predictors import Curves, LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
-from paceline.solver import caution
 
 logger = logging.getLogger("paceline.federated")
 
@@ -73,7 +71,8 @@ class FederatedBalancer:
         What forecasts speeds, and the speeds of links: any that keeps the contract. Of a client that is not asked in a
         round it is told nothing. Unless given, `LocalLevel`, in which a report weighs more after a gap.
     risk
-        Caution for clients whose speed is noisy, from 0 to 2: see `paceline.solver.caution`.
+        How much less a client gets whose speed is uncertain, because it never reported or is noisy, from 0 to 2: 1
+        makes the expected time of a round least where computing is in proportion to samples and links take no time.
     try_again
         After so many rounds left out in a row because of the deadline a client is asked with the smallest batch,
         so that its data count and its speed is measured again.
@@ -108,7 +107,7 @@ class FederatedBalancer:
     ...                                    comm_seconds=[1.0, 1.0, 4.0]))
     >>> plan = balancer.plan(["phone-1", "phone-2", "tablet"])
     >>> plan.sizes, plan.seconds.round(1)
-    (array([15, 15, 30]), array([8.5, 8.5, 9. ]))
+    (array([15, 15, 30]), array([8.5, 8.5, 8.9]))
     >>> print(plan.why("tablet"))
     tablet gets 30 samples a step (150 % of the mean): 60.6 samples/s by its own reports and 4 s to communicate make
     8.95 s for 10 local steps.
@@ -123,7 +122,7 @@ class FederatedBalancer:
         least: int | None = None,
         largest: float = 8.0,
         predictor: Predictor | None = None,
-        risk: float = 0.0,
+        risk: float = 0.7,
         try_again: int = 10,
         plausible: float = 100.0,
         most_clients: int = 1_000_000,
@@ -236,14 +235,12 @@ class FederatedBalancer:
         comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
         flat_W, following = self._known.following.seconds(rows), self._known.following
         is_flat_W = np.isfinite(flat_W)
-        unseen_W = np.isin(speed.source, (Source.DEVICE, Source.FLEET))
-        hedge_W = hedge(speed.speed, speed.spread, unseen_W)
         curves = self._of_all_steps(speed.curves, is_flat_W)
         now = Round(
-            curves=_stretched(curves, np.maximum(hedge_W, caution(np.where(unseen_W, np.inf, speed.spread), self.risk))),
+            curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
             comm=comm_W + np.nan_to_num(flat_W),
-            margin=np.exp(np.minimum(np.where(np.isfinite(speed.spread), speed.spread, UNKNOWN_SPREAD), 1.0)),
+            spread=speed.spread,
             data=self._clients.taken("data", rows),
             memory=np.minimum(self._clients.taken("memory", rows), self._clients.taken("fits", rows)),
             due=self._clients.taken("left_out", rows) >= self.try_again,
@@ -349,8 +346,8 @@ class FederatedBalancer:
         """
         largest = math.floor(self.largest * self.batch)
         if anything_known:
-            return Rules(self.batch, self.least, largest, self.deadline)
-        return Rules(max(self.batch >> min(self._unanswered, 62), self.least), self.least, largest, None)
+            return Rules(self.batch, self.least, largest, self.risk, self.deadline)
+        return Rules(max(self.batch >> min(self._unanswered, 62), self.least), self.least, largest, self.risk, None)
 
     @property
     def _clients(self) -> Clients:
@@ -432,10 +429,6 @@ class FederatedBalancer:
         """Return the curves of all local steps together; next to nothing where the time does not follow the samples."""
         times_W = np.where(is_flat_W, NO_TIME, float(self.local_steps))
         return Curves(curves.floor * times_W, curves.slope * times_W, curves.intercept * times_W, curves.limit)
-
-
-def _stretched(curves: Curves, factor_W: Array) -> Curves:
-    return Curves(curves.floor * factor_W, curves.slope * factor_W, curves.intercept * factor_W, curves.limit)
 
 
 def _amounts(name: str, given: ArrayLike | None, count: int) -> Array | None:

@@ -34,6 +34,8 @@ class Setting:
         Draws the clients of each round, their batches and their links: the same for every scheme.
     predictor
         Of the balancer's forecasts; unless given, the balancer's own choice.
+    risk
+        Of the balancer.
     least
         The smallest balanced batch; unless given, the balancer's own choice.
     met_before
@@ -47,6 +49,7 @@ class Setting:
     rate: float = 0.1
     seed: int = 0
     predictor: Predictor | None = None
+    risk: float = 0.7
     least: int | None = None
     met_before: int = 3
 
@@ -80,7 +83,11 @@ class Moment:
 def balancer_of(population: Population, shards: Shards, setting: Setting) -> FederatedBalancer:
     """Return a balancer that knows each client's device type and amount of data, and nothing of its speed."""
     balancer = FederatedBalancer(
-        batch=setting.batch, local_steps=setting.local_steps, predictor=setting.predictor, least=setting.least
+        batch=setting.batch,
+        local_steps=setting.local_steps,
+        predictor=setting.predictor,
+        risk=setting.risk,
+        least=setting.least,
     )
     balancer.join(population.names, devices=population.devices, data=shards.amounts)
     return balancer
