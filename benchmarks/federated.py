@@ -288,6 +288,7 @@ class Rare:
     seconds: list[float]
 
     def add(self, run: Sequence[Moment]) -> None:
+        """Add the rounds of one more seed."""
         self.spread.append(statistics.median(moment.spread for moment in run))
         self.seconds.append(run[-1].seconds)
 
@@ -305,9 +306,7 @@ def rarely_seen(label: str, kind: str, clients: int, asked: int, rounds: int) ->
     for seed in RARE_SEEDS:
         population = {"in proportion": in_proportion, "phones": phones_of}[label](clients, seed)
         population, shards = population.moved_by(traces(kind), seed), timed_shards(clients)
-        setting = replace(
-            SETTING, participation=asked / clients, rounds=rounds, rate=0.0, seed=seed, met_before=0
-        )
+        setting = replace(SETTING, participation=asked / clients, rounds=rounds, rate=0.0, seed=seed, met_before=0)
         runs = {"standard": (SCHEMES["standard"], setting), "oracle": (Clairvoyant(population, setting), setting)}
         for name, (made, risk) in PREDICTORS.items():
             runs[name] = (SCHEMES["balanced"], replace(setting, predictor=made(), risk=risk))

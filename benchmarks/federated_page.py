@@ -257,7 +257,7 @@ PREDICTORS = """# What forecasts the speeds of federated clients
 
 `python benchmarks/federated.py --predictors`, on {machine}, one thread, {minutes:.0f} minutes of computing, {seeds}
 seeds. Rounds are timed, nobody trains; clients, links and how speeds move are those of [federated.md](federated.md).
-A client of 5,000 of which 50 are asked reports in every hundredth round, and in the 100 rounds shown most of those asked
+A client of 5,000 of which 50 are asked reports in every hundredth round: of those asked in the 100 rounds shown most
 have never been seen.
 
 Time of all rounds over that of the *oracle*, who knows every speed and link to come and is bound by the same smallest

@@ -248,7 +248,7 @@ class FederatedBalancer:
             cause=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
         rules = self._rules(anything_known=not np.any(speed.source == Source.NOTHING))
-        size_W, reason_W, upper_W = sized(now, rules)
+        size_W, reason_W, upper_W, caution_W = sized(now, rules)
         busy_W = np.where(is_flat_W, flat_W, curves.busy_seconds(np.maximum(size_W, 1)))
         seconds_W = np.where(size_W > 0, busy_W + comm_W, 0.0)
         return RoundPlan(
@@ -260,6 +260,7 @@ class FederatedBalancer:
             comm_seconds=comm_W,
             source=speed.source,
             seconds=seconds_W,
+            caution=caution_W,
             upper=upper_W,
             reasons=reason_W,
             silent=self._clients.taken("silent", rows).astype(np.int64),

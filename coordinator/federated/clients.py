@@ -46,7 +46,7 @@ COLUMNS: dict[str, tuple[type, float]] = {
     "state": (np.int64, 0),
     "turn": (np.int64, 0),
     "base": (np.float64, 0.0),
-    **{moment: (np.float64, 0.0) for moment in MOMENTS},
+    **dict.fromkeys(MOMENTS, (np.float64, 0.0)),
 }
 """What is kept of each client, and of one that is new.
 

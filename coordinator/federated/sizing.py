@@ -68,8 +68,8 @@ class Rules:
     deadline: float | None
 
 
-def sized(now: Round, rules: Rules) -> tuple[Sizes, Sizes, Array]:
-    """Return the size, the reason and the upper bound of each client, ``[W]``.
+def sized(now: Round, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
+    """Return size, reason, upper bound and caution of each client, ``[W]``.
 
     The sizes of those that are asked and balanced sum to ``batch`` for each of them, or to what their bounds allow if
     that is less, and are the ones with which the last ends earliest: the exact solver, with communication as a time
@@ -91,12 +91,14 @@ def sized(now: Round, rules: Rules) -> tuple[Sizes, Sizes, Array]:
         held_by_W = np.where(shorter_W, Reason.DEADLINE, held_by_W)
     asked_W = (reason_W != Reason.NO_ROOM) & (reason_W != Reason.LEFT_OUT)
     size_W = np.zeros(len(upper_W), dtype=np.int64)
-    size_W[asked_W] = _split(now, asked_W, lower_W, upper_W, rules)
+    caution_W = np.ones(len(upper_W))
+    caution_W[asked_W] = caution_of(1.0 / now.curves.slope[asked_W], now.spread[asked_W], rules.risk)
+    size_W[asked_W] = _split(now, asked_W, lower_W, upper_W, caution_W, rules.batch)
     reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(now.fixed), now.cause, reason_W)
     balanced_W = reason_W == Reason.BALANCED
     reason_W = np.where(balanced_W & (size_W >= upper_W), held_by_W, reason_W)
     last_W = balanced_W & (size_W == lower_W) & (size_W < upper_W) & _ends_late(now, size_W, asked_W)
-    return size_W, np.where(last_W, Reason.LEAST, reason_W), upper_W
+    return size_W, np.where(last_W, Reason.LEAST, reason_W), upper_W, caution_W
 
 
 def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
@@ -125,12 +127,14 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
     """
     from scipy.special import log_ndtr
 
+    if not len(spread_W) or risk == 0:
+        return np.ones(len(spread_W))
     compared_W = np.isfinite(spread_W)
     spread_W = np.clip(spread_W, LEAST_SPREAD, MOST_SPREAD)
     usual = np.sqrt(np.mean(np.square(spread_W[compared_W]))) if compared_W.any() else UNKNOWN_SPREAD
     spread_W = np.where(compared_W, spread_W, usual)
     apart_W = spread_W - spread_W.min()
-    if risk == 0 or not apart_W.any():
+    if not apart_W.any():
         return np.ones(len(spread_W))
     group_W = np.minimum(GROUPS * apart_W / apart_W.max(), GROUPS - 1).astype(np.intp)
     count_G, counted_G = np.bincount(group_W), np.bincount(group_W, speed_W)
@@ -162,16 +166,15 @@ def _in_time(curves: Curves, left_W: Array) -> Array:
     return np.where(curves.floor <= left_W, size_W, -1.0)
 
 
-def _split(now: Round, asked_W: Mask, lower_W: Array, upper_W: Array, rules: Rules) -> Sizes:
+def _split(now: Round, asked_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int) -> Sizes:
     count = int(asked_W.sum())
     if not count:
         return np.zeros(0, dtype=np.int64)
-    of = [getattr(now.curves, part)[asked_W] for part in ("floor", "slope", "intercept")]
-    stretch_W = caution_of(1.0 / of[1], now.spread[asked_W], rules.risk)
-    curves = Curves(*(part * stretch_W for part in of), np.full(count, np.inf))
+    parts = (getattr(now.curves, part) * caution_W for part in ("floor", "slope", "intercept"))
+    curves = Curves(*(part_W[asked_W] for part_W in parts), np.full(count, np.inf))
     low, high = lower_W[asked_W], upper_W[asked_W]
     free = np.isnan(now.fixed[asked_W])
-    total = int(np.clip(rules.batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
+    total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
     return split(curves, total, lower=low, upper=high, comm=now.comm[asked_W]).sizes
 
 

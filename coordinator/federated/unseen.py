@@ -1,5 +1,6 @@
-"""Clients that never reported: drawn from the clients of their device type. Axes: M clients that reported; W clients of
-one round; D device types, of which the first is "not known".
+"""Clients that never reported: drawn from the clients of their device type.
+
+Axes: M clients that reported; W clients of one round; D device types, of which the first is "not known".
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def drawn(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple
     mean_D = np.bincount(device_M, log_M, len(count_D)) / np.maximum(count_D, 1)
     squares_D = np.bincount(device_M, np.square(log_M - mean_D[device_M]), len(count_D))
     fleet = float(np.var(log_M, ddof=1)) if len(log_M) > 1 else UNKNOWN_SPREAD**2
-    variance_D = (squares_D + AS_MANY * fleet) / (np.maximum(count_D, 1) - 1 + AS_MANY) * (1 + 1 / np.maximum(count_D, 1))
+    variance_D = (
+        (squares_D + AS_MANY * fleet) / (np.maximum(count_D, 1) - 1 + AS_MANY) * (1 + 1 / np.maximum(count_D, 1))
+    )
     # Clients whose type is not known have nothing in common: index 0 is no type.
     typed_W = (device_W > 0) & (count_D[device_W] > 0)
     mean_W = np.where(typed_W, mean_D[device_W], log_M.mean())
