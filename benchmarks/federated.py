@@ -273,7 +273,7 @@ PREDICTORS: dict[str, tuple[Callable[[], Predictor], float]] = {
 }
 """What the core is given, and its risk: at 0 a client never seen is taken at the mean of its device type."""
 
-RARE = ((100, 10, 60), (1000, 50, 100), (5000, 50, 100))
+RARE = ((5000, 50, 100), (1000, 50, 100))
 """Clients, those asked in a round, and rounds."""
 
 RARE_KINDS, RARE_SEEDS = ("none", "recorded"), range(2)

@@ -18,7 +18,7 @@ from paceline._arrays import Array, Sizes
 from paceline.coordinator.federated.clients import Clients, Rows
 from paceline.coordinator.federated.following import Following
 from paceline.coordinator.federated.reasons import Source
-from paceline.coordinator.federated.unseen import drawn
+from paceline.coordinator.federated.unseen import UNKNOWN_SPREAD, drawn
 from paceline.predictors import Curves, Forecast, Predictor, Report
 
 PRIOR_SPEED = 1.0
@@ -137,6 +137,13 @@ class Known:
         """Return the geometric mean of the forecasts of all that ever reported; NaN if nobody did."""
         log_M, _ = self._log_told(part)
         return float(np.exp(log_M.mean())) if len(log_M) else float("nan")
+
+    def usual_spread(self) -> float:
+        """Return the usual deviation of a log speed from its forecast: that of one who reported only once."""
+        told = np.flatnonzero(self.clients.column("computed"))
+        spread_M = self._forecast_of("speed").spread[told] if len(told) else np.empty(0)
+        compared_M = spread_M[np.isfinite(spread_M)]
+        return float(np.sqrt(np.mean(np.square(compared_M)))) if len(compared_M) else UNKNOWN_SPREAD
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything, as arrays with a row a client."""

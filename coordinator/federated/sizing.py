@@ -6,6 +6,7 @@ Axes: W clients of one round; G groups of clients that are about as uncertain; Z
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -13,9 +14,6 @@ from paceline._arrays import Array, Mask, Sizes
 from paceline.coordinator.federated.reasons import Reason
 from paceline.predictors import Curves
 from paceline.solver import split
-
-UNKNOWN_SPREAD = 0.2
-"""Log deviation of a speed that was never compared with its forecast, where nobody's was."""
 
 LEAST_SPREAD, MOST_SPREAD = 0.05, 1.0
 """Nobody's next speed is known better than so; and what a speed that has jumped leaves behind counts for no more."""
@@ -25,6 +23,10 @@ GROUPS = 8
 
 QUANTILES_Z: Array = np.linspace(0.0, 4.0, 21)
 """Normal scores to choose from; of a thousand clients the slowest is expected 3.2 deviations from the mean."""
+
+SCORES: Array = np.linspace(-8.0, 8.0, 801)
+LOG_CHANCE: Array = np.log([NormalDist().cdf(score) for score in SCORES])
+"""The log of the normal distribution, as a table: scipy takes longer to import than a hundred plans to make."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,7 +40,7 @@ class Round:
     comm
         Seconds to communicate, ``[W]``.
     spread
-        Log deviation of each one's speed from its forecast, ``[W]``; infinite where it never was compared.
+        Log deviation of each one's speed from its forecast, ``[W]``.
     data, memory
         The most samples a batch may have by the client's data and memory, ``[W]``; NaN data are not known.
     due
@@ -81,7 +83,7 @@ def sized(now: Round, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
     lower_W = np.fmin(np.fmax(least_W, now.fixed), upper_W)
     reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
     if rules.deadline is not None:
-        margin_W = np.exp(np.where(np.isfinite(now.spread), np.minimum(now.spread, MOST_SPREAD), UNKNOWN_SPREAD))
+        margin_W = np.exp(np.minimum(now.spread, MOST_SPREAD))
         in_time_W = _in_time(now.curves, (rules.deadline - now.comm) / margin_W)
         late_W = (in_time_W < least_W) & (upper_W >= 1)
         reason_W = np.where(late_W, np.where(now.due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
@@ -112,7 +114,7 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
     Parameters
     ----------
     speed_W, spread_W
-        Forecasts; a spread that is infinite counts as the usual one of the others.
+        Forecasts.
     risk
         Share of the caution to apply.
 
@@ -125,14 +127,9 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
     >>> caution_of(np.full(10, 100.0), np.full(10, 0.5), 1.0)[[0, 9]]
     array([1., 1.])
     """
-    from scipy.special import log_ndtr
-
     if not len(spread_W) or risk == 0:
         return np.ones(len(spread_W))
-    compared_W = np.isfinite(spread_W)
     spread_W = np.clip(spread_W, LEAST_SPREAD, MOST_SPREAD)
-    usual = np.sqrt(np.mean(np.square(spread_W[compared_W]))) if compared_W.any() else UNKNOWN_SPREAD
-    spread_W = np.where(compared_W, spread_W, usual)
     apart_W = spread_W - spread_W.min()
     if not apart_W.any():
         return np.ones(len(spread_W))
@@ -141,7 +138,7 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
     spread_G = np.bincount(group_W, spread_W) / np.maximum(count_G, 1) + (count_G == 0)
     time_U = np.linspace(-4.0, 4.0, 161) * spread_W.max()
     score_ZUG = time_U[:, None] / spread_G + QUANTILES_Z[:, None, None]
-    ended_ZU = np.exp(log_ndtr(score_ZUG) @ count_G)  # the chance that all have
+    ended_ZU = np.exp(np.interp(score_ZUG, SCORES, LOG_CHANCE) @ count_G)  # the chance that all have
     end_Z = time_U[-1] - ended_ZU.sum(axis=1) * (time_U[1] - time_U[0])
     cost_Z = end_Z - np.log(np.exp(-QUANTILES_Z[:, None] * spread_G) @ counted_G)
     return np.asarray(np.exp(risk * QUANTILES_Z[int(np.argmin(cost_Z))] * apart_W))

@@ -11,7 +11,7 @@ from paceline._arrays import Array, Sizes
 from paceline.coordinator.federated.reasons import Source
 
 UNKNOWN_SPREAD = 0.2
-"""Log deviation between clients of which only one has reported."""
+"""Log deviation between clients, or of a client from its forecast, where nothing was compared yet."""
 
 AS_MANY = 2.0
 """So many clients of a type count as much for its deviation as that of all clients does."""
