@@ -18,7 +18,7 @@ from paceline.coordinator import why
 from paceline.coordinator.federated.belief import believable_comm, believable_speeds
 from paceline.coordinator.federated.books import enter, shares_of
 from paceline.coordinator.federated.clients import Clients, Rows
-from paceline.coordinator.federated.known import BRIEFEST_COMM, Expected, Known
+from paceline.coordinator.federated.known import BRIEFEST_COMM, Known
 from paceline.coordinator.federated.plan import RoundPlan
 from paceline.coordinator.federated.reasons import Reason, Source
 from paceline.coordinator.federated.report import RoundReport
@@ -230,8 +230,8 @@ class FederatedBalancer:
             raise ValueError(f"clients must be at least one, and none twice, got {len(names)} of {len(set(names))} ids")
         rows = self._clients.rows(names)
         device_W = self._clients.taken("device", rows).astype(np.int64)
-        speed, comm = (self._known.expected(part, rows, device_W) for part in ("speed", "comm"))
-        speed = self._held_to_silence(speed, rows)
+        speed = self._known.expected("speed", rows, device_W, self._clients.taken("ceiling", rows))
+        comm = self._known.expected("comm", rows, device_W)
         comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
         flat_W, following = self._known.following.seconds(rows), self._known.following
         is_flat_W = np.isfinite(flat_W)
@@ -407,24 +407,6 @@ class FederatedBalancer:
         most_W = plan.sizes * plan.local_steps / left_W
         ceiling, silent = self._clients.column("ceiling"), rows[silent_W]
         ceiling[silent] = np.minimum(ceiling[silent], most_W[silent_W])
-
-    def _held_to_silence(self, speed: Expected, rows: Rows) -> Expected:
-        """Return the forecast with those that did not answer in time at no more than that shows, until they answer.
-
-        What was learnt of them stays as it is, for they may as well have been switched off.
-        """
-        ceiling_W = self._clients.taken("ceiling", rows)
-        # The prior is no knowledge: where that is all there is, a ceiling would turn it into some.
-        held_W = (ceiling_W < speed.speed) & (speed.source != Source.NOTHING)
-        if not held_W.any():
-            return speed
-        speed_W = np.where(held_W, ceiling_W, speed.speed)
-        plain, curves = Curves.from_speed(speed_W), speed.curves
-        parts = [
-            np.where(held_W, getattr(plain, name), getattr(curves, name))
-            for name in ("floor", "slope", "intercept", "limit")
-        ]
-        return Expected(speed_W, speed.spread, np.where(held_W, Source.SILENCE, speed.source), Curves(*parts))
 
     def _of_all_steps(self, curves: Curves, is_flat_W: Mask) -> Curves:
         """Return the curves of all local steps together; next to nothing where the time does not follow the samples."""

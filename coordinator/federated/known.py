@@ -119,18 +119,27 @@ class Known:
         self.clients.column(PARTS[part][0])[rows] += np.isfinite(report.speed[rows])
         self._forecast.pop(part, None)
 
-    def expected(self, part: str, rows: Rows, device_W: Sizes) -> Expected:
-        """Return the forecast for these rows, -1 for a client that is not known; its device type may be."""
+    def expected(self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf) -> Expected:
+        """Return the forecast for these rows, -1 for a client that is not known; its device type may be.
+
+        ``ceiling_W`` is the most that is forecast of those that did not answer in time. What was learnt of them stays
+        as it is, for they may as well have been switched off.
+        """
         counted, prior = PARTS[part]
         own_W = self.clients.taken(counted, rows) > 0
         log_M, told = self._log_told(part)
         mean_W, spread_W, source_W = drawn(log_M, self.clients.column("device")[told], device_W, np.log(prior))
-        speed_W, curves = np.exp(mean_W), Curves.from_speed(np.exp(mean_W))
-        if own_W.any():
-            forecast, i = self._forecast_of(part), rows[own_W]
-            speed_W[own_W], spread_W[own_W], source_W[own_W] = forecast.speed[i], forecast.spread[i], Source.OWN
+        speed_W, own = np.exp(mean_W), rows[own_W]
+        if len(own):
+            forecast = self._forecast_of(part)
+            speed_W[own_W], spread_W[own_W], source_W[own_W] = forecast.speed[own], forecast.spread[own], Source.OWN
+        # The prior is no knowledge: where that is all there is, a ceiling would turn it into some.
+        held_W = (ceiling_W < speed_W) & (source_W != Source.NOTHING)
+        speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, Source.SILENCE, source_W)
+        curves, free_W = Curves.from_speed(speed_W), own_W & ~held_W
+        if free_W.any():
             for name in ("floor", "slope", "intercept", "limit"):
-                getattr(curves, name)[own_W] = getattr(forecast.curves, name)[i]
+                getattr(curves, name)[free_W] = getattr(forecast.curves, name)[rows[free_W]]
         return Expected(speed_W, spread_W, source_W, curves)
 
     def usual(self, part: str) -> float:
