@@ -94,7 +94,7 @@ class Known:
         if new:
             self.clients.join(new, round_index=round_index)
             for part, predictor in self.predictors.items():
-                self._extend(predictor, new, anything_learnt=self.clients.column(PARTS[part][0]).any())
+                self._extend(predictor, new, anything_learnt=bool(self.clients.column(PARTS[part][0]).any()))
             self._forecast = {}
         return self.clients.rows(names)
 
@@ -156,8 +156,9 @@ class Known:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything, as arrays with a row a client."""
-        parts = {"clients": self.clients, **self.predictors}
-        return {f"{name}/{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
+        states = {part: predictor.state_dict() for part, predictor in self.predictors.items()}
+        states = {"clients": self.clients.state_dict(), **states}
+        return {f"{part}/{name}": value for part, state in states.items() for name, value in state.items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what ``state_dict`` returned; load it into one just made, as a state may turn out not to be whole.

@@ -167,8 +167,10 @@ def _split(now: Round, asked_W: Mask, lower_W: Array, upper_W: Array, caution_W:
     count = int(asked_W.sum())
     if not count:
         return np.zeros(0, dtype=np.int64)
-    parts = (getattr(now.curves, part) * caution_W for part in ("floor", "slope", "intercept"))
-    curves = Curves(*(part_W[asked_W] for part_W in parts), np.full(count, np.inf))
+    floor, slope, intercept = (
+        (getattr(now.curves, part) * caution_W)[asked_W] for part in ("floor", "slope", "intercept")
+    )
+    curves = Curves(floor, slope, intercept, np.full(count, np.inf))
     low, high = lower_W[asked_W], upper_W[asked_W]
     free = np.isnan(now.fixed[asked_W])
     total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
