@@ -1,7 +1,8 @@
 """What balanced batches gain in federated rounds: accuracy over simulated time, and how even the rounds are.
 
 Run as ``python benchmarks/federated.py``; it writes federated.md and federated.png beside this file; with ``--quick``
-a part of them, in the folder for temporary files. The phones' profiles and the PAI traces are looked for in
+a part of them, in the folder for temporary files. ``python benchmarks/federated.py --predictors`` writes only the part
+about predictors, federated_predictors.md, in a few minutes. The phones' profiles and the PAI traces are looked for in
 ``$PACELINE_DATA``, or in ``../shared/data`` beside the checkout. Axis: R rounds.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from federated_page import About, page
+from federated_page import About, page, predictors_page
 from machine import machine
 from numpy.typing import NDArray
 
@@ -46,7 +47,7 @@ from paceline.lab.federated import (
     mixture,
     phones,
 )
-from paceline.predictors import Curves
+from paceline.predictors import EWMA, Auto, Curves, LastValue, LocalLevel, Predictor
 from paceline.solver import split
 
 Array = NDArray[np.float64]
@@ -260,6 +261,74 @@ def spreads(clients: int, kind: str, participation: float, seed: int) -> dict[st
     return found
 
 
+# -- predictors --------------------------------------------------------------------------------------------------
+
+PREDICTORS: dict[str, tuple[Callable[[], Predictor], float]] = {
+    "local-level, risk 0": (LocalLevel, 0.0),
+    "ewma, risk 0": (EWMA, 0.0),
+    "local-level": (LocalLevel, 0.7),
+    "last-value": (LastValue, 0.7),
+    "ewma": (EWMA, 0.7),
+    "auto": (Auto, 0.7),
+}
+"""What the core is given, and its risk: at 0 a client never seen is taken at the mean of its device type."""
+
+RARE = ((5000, 50, 100), (1000, 50, 100))
+"""Clients, those asked in a round, and rounds."""
+
+RARE_KINDS, RARE_SEEDS = ("none", "recorded"), range(2)
+SAMPLES_EACH = 300
+
+
+@dataclass
+class Rare:
+    """Rounds in which most clients are asked rarely: the median of slowest over median, and the time of all rounds."""
+
+    spread: list[float]
+    seconds: list[float]
+
+    def add(self, run: Sequence[Moment]) -> None:
+        """Add the rounds of one more seed."""
+        self.spread.append(statistics.median(moment.spread for moment in run))
+        self.seconds.append(run[-1].seconds)
+
+
+def timed_shards(clients: int) -> Shards:
+    """Return amounts of data alone: nobody trains."""
+    count = SAMPLES_EACH * clients
+    rows = tuple(np.array_split(np.arange(count), clients))
+    return Shards("timed", np.zeros((count, 1)), np.arange(count) % 2, rows, np.zeros((2, 1)), np.arange(2))
+
+
+def rarely_seen(label: str, kind: str, clients: int, asked: int, rounds: int) -> dict[str, Rare]:
+    """Return how rounds end with each predictor, among all that are asked, never seen before or not."""
+    found: dict[str, Rare] = {}
+    for seed in RARE_SEEDS:
+        population = {"in proportion": in_proportion, "phones": phones_of}[label](clients, seed)
+        population, shards = population.moved_by(traces(kind), seed), timed_shards(clients)
+        setting = replace(SETTING, participation=asked / clients, rounds=rounds, rate=0.0, seed=seed, met_before=0)
+        runs = {"standard": (SCHEMES["standard"], setting), "oracle": (Clairvoyant(population, setting), setting)}
+        for name, (made, risk) in PREDICTORS.items():
+            runs[name] = (SCHEMES["balanced"], replace(setting, predictor=made(), risk=risk))
+        for name, (scheme, of_scheme) in runs.items():
+            found.setdefault(name, Rare([], [])).add(list(iter_rounds(population, shards, scheme, of_scheme)))
+    return found
+
+
+def compare_predictors() -> None:
+    """Write the part of the page about predictors."""
+    begin, found = time.process_time(), {}
+    for clients, asked, rounds in RARE:
+        for kind in RARE_KINDS:
+            for label in ("in proportion", "phones"):
+                found[clients, asked, kind, label] = rarely_seen(label, kind, clients, asked, rounds)
+                minutes = (time.process_time() - begin) / 60
+                predictors_page(
+                    Path(__file__).with_name("federated_predictors.md"), found, machine(), minutes, len(RARE_SEEDS)
+                )
+                print(f"{clients} clients, {kind}, {label}: {minutes:.1f} minutes of computing", flush=True)
+
+
 # -- the cost of a plan ------------------------------------------------------------------------------------------
 
 
@@ -349,4 +418,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compare_predictors() if "--predictors" in sys.argv else main()

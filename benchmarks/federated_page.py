@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from federated import Runs, Score
+    from federated import Rare, Runs, Score
 
     from paceline.lab.federated import Setting
 
@@ -159,6 +159,25 @@ def evenness_table(evenness: Evenness) -> list[str]:
     return [*lines, ""]
 
 
+def predictors_page(
+    path: Path, found: Mapping[tuple[int, int, str, str], Mapping[str, Rare]], machine: str, minutes: float, seeds: int
+) -> None:
+    """Write how rounds end with each predictor, relative to those of one who knows what comes."""
+    names = list(next(iter(found.values())))
+    lines = [
+        "| clients | asked | speeds move as | time | " + " | ".join(f"`{name}`" for name in names) + " |",
+        "| --- " * (4 + len(names)) + "|",
+    ]
+    for (clients, asked, kind, label), of_names in found.items():
+        best = np.array(of_names["oracle"].seconds)
+        cells = [
+            f"{np.mean(np.array(of_names[name].seconds) / best):.2f} ({np.mean(of_names[name].spread):.2f})"
+            for name in names
+        ]
+        lines.append(f"| {clients:,} | {asked} | `{kind}` | {label} | " + " | ".join(cells) + " |")
+    path.write_text(PREDICTORS.format(machine=machine, minutes=minutes, seeds=seeds) + "\n".join(lines) + "\n")
+
+
 def figure(path: Path, runs: Runs) -> None:
     from matplotlib.figure import Figure
 
@@ -232,4 +251,18 @@ COST = """## What a plan costs
 
 100,000 known clients, 1,000 asked, a deadline: a plan takes {plan:.1f} ms of computing in the median and {worst:.1f}
 ms at worst, learning the replies {learn:.1f} ms; the saved state is {state:.0f} MB.
+"""
+
+PREDICTORS = """# What forecasts the speeds of federated clients
+
+`python benchmarks/federated.py --predictors`, on {machine}, one thread, {minutes:.0f} minutes of computing, {seeds}
+seeds. Rounds are timed, nobody trains; clients, links and how speeds move are those of [federated.md](federated.md).
+A client of 5,000 of which 50 are asked reports in every hundredth round: of those asked in the 100 rounds shown most
+have never been seen.
+
+Time of all rounds over that of the *oracle*, who knows every speed and link to come and is bound by the same smallest
+batch; in brackets the slowest reply over the median, the median over rounds, among **all** that were asked. *Standard*:
+equal batches. *risk 0*: a client never seen is taken at the mean of its device type, as all others at their forecast;
+the others are run at the default risk of 0.7, at which the uncertain get less. `local-level` is the core's default.
+
 """

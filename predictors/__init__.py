@@ -3,7 +3,16 @@
 from paceline._curves import Curves
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.auto import Auto
-from paceline.predictors.averages import EWMA, ChangePoint, Holt, HuberEWMA, LastValue, MovingAverage, RunningMedian
+from paceline.predictors.averages import (
+    EWMA,
+    ChangePoint,
+    Holt,
+    HuberEWMA,
+    LastValue,
+    LocalLevel,
+    MovingAverage,
+    RunningMedian,
+)
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.fleet import FleetPredictor
@@ -25,6 +34,7 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     MovingAverage,
     RunningMedian,
     ChangePoint,
+    LocalLevel,
     ARIMA,
     NARX,
     GatedNARX,
@@ -70,6 +80,7 @@ __all__ = [
     "HuberEWMA",
     "LastValue",
     "LeaderSearch",
+    "LocalLevel",
     "Mixture",
     "MovingAverage",
     "OptsOut",

@@ -17,21 +17,18 @@ from paceline._arrays import Array, Mask
 from paceline.coordinator import why
 from paceline.coordinator.federated.belief import believable_comm, believable_speeds
 from paceline.coordinator.federated.books import enter, shares_of
-from paceline.coordinator.federated.clients import Clients
+from paceline.coordinator.federated.clients import Clients, Rows
 from paceline.coordinator.federated.known import BRIEFEST_COMM, Known
-from paceline.coordinator.federated.levels import Rows, Source
 from paceline.coordinator.federated.plan import RoundPlan
-from paceline.coordinator.federated.reasons import Reason
+from paceline.coordinator.federated.reasons import Reason, Source
 from paceline.coordinator.federated.report import RoundReport
 from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.sizing import Round, Rules, sized
 from paceline.coordinator.federated.summary import summary_of
-from paceline.solver import caution
+from paceline.predictors import Curves, LocalLevel, Predictor
+from paceline.predictors.protocol import require_predictor
 
 logger = logging.getLogger("paceline.federated")
-
-UNKNOWN_SPREAD = 0.2
-"""Relative deviation of a speed that was never compared with its forecast, when a deadline is to be met."""
 
 NO_TIME = 1e-12
 """Seconds of a sample for a client whose time does not follow its samples."""
@@ -50,7 +47,8 @@ class FederatedBalancer:
 
     All clients take the same number of local steps at the same learning rate; only the batch ``B_i`` differs, so that
     ``local_steps * B_i / v_i + comm_i`` is the same for all. The speed ``v_i`` and the time to communicate ``comm_i``
-    are forecast apart, from each client's own past reports, or from those of its device type before it has any.
+    are forecast apart, by two copies of a predictor whose fleet the clients are. One that never reported is drawn from
+    the clients of its device type: it gets the smaller a batch, the more they differ.
 
     Parameters
     ----------
@@ -69,10 +67,12 @@ class FederatedBalancer:
     largest
         The largest batch of any client, in multiples of ``batch``: beyond it a sample adds little to a step, and it is
         what a client that lies about its speed can do at worst.
-    smoothing
-        Weight of a client's newest report, in (0, 1], if it reports every round; after a gap the report weighs more.
+    predictor
+        What forecasts speeds, and the speeds of links: any that keeps the contract. Of a client that is not asked in a
+        round it is told nothing. Unless given, `LocalLevel`, in which a report weighs more after a gap.
     risk
-        Caution for clients whose speed is noisy, from 0 to 2: see `paceline.solver.caution`.
+        How much less a client gets whose speed is uncertain, because it never reported or is noisy, from 0 to 2: 1
+        makes the expected time of a round least where computing is in proportion to samples and links take no time.
     try_again
         After so many rounds left out in a row because of the deadline a client is asked with the smallest batch,
         so that its data count and its speed is measured again.
@@ -86,6 +86,8 @@ class FederatedBalancer:
     ------
     ValueError
         If an argument is out of range.
+    TypeError
+        If the predictor is none.
 
     Notes
     -----
@@ -105,7 +107,7 @@ class FederatedBalancer:
     ...                                    comm_seconds=[1.0, 1.0, 4.0]))
     >>> plan = balancer.plan(["phone-1", "phone-2", "tablet"])
     >>> plan.sizes, plan.seconds.round(1)
-    (array([15, 15, 30]), array([8.5, 8.5, 9. ]))
+    (array([15, 15, 30]), array([8.5, 8.5, 8.9]))
     >>> print(plan.why("tablet"))
     tablet gets 30 samples a step (150 % of the mean): 60.6 samples/s by its own reports and 4 s to communicate make
     8.95 s for 10 local steps.
@@ -119,8 +121,8 @@ class FederatedBalancer:
         deadline: float | None = None,
         least: int | None = None,
         largest: float = 8.0,
-        smoothing: float = 0.5,
-        risk: float = 0.0,
+        predictor: Predictor | None = None,
+        risk: float = 0.7,
         try_again: int = 10,
         plausible: float = 100.0,
         most_clients: int = 1_000_000,
@@ -130,7 +132,7 @@ class FederatedBalancer:
         self.deadline = deadline
         self.least = max(1, batch // 4) if least is None else least
         self.largest = largest
-        self.smoothing = smoothing
+        self.predictor = LocalLevel() if predictor is None else predictor
         self.risk = risk
         self.try_again = _at_least_one("try_again", try_again, "round")
         self.plausible = plausible
@@ -138,7 +140,7 @@ class FederatedBalancer:
         self._check()
         self.rounds = 0
         self._unanswered = 0  # rounds in a row, up to now, to which nobody replied
-        self._known = Known(smoothing, most_clients, self.try_again)
+        self._known = Known(self.predictor, most_clients, self.try_again)
 
     # -- who is known --------------------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class FederatedBalancer:
             if given_W is not None:
                 self._clients.column(name)[rows] = given_W
         if devices is not None:
-            self._known.set_devices(rows, [str(device) for device in devices])
+            self._clients.column("device")[rows] = self._clients.device_indices([str(device) for device in devices])
 
     def leave(self, client: object) -> None:
         """Forget a client, its reports and its shares.
@@ -206,7 +208,7 @@ class FederatedBalancer:
         name = str(client)
         if name not in self._clients:
             raise ValueError(f"client {name!r} is not known, so it cannot leave")
-        self._known.leave(name)
+        self._known.leave([name])
 
     # -- a round -------------------------------------------------------------------------------------------------
 
@@ -227,38 +229,38 @@ class FederatedBalancer:
         if not names or len(set(names)) != len(names):
             raise ValueError(f"clients must be at least one, and none twice, got {len(names)} of {len(set(names))} ids")
         rows = self._clients.rows(names)
-        device_W = self._clients.device_of(rows)
-        speed_W, spread_W, source_W = self._known.speed.forecast(rows, device_W)
-        comm_W, _, _ = self._known.comm.forecast(rows, device_W)
-        left_out_W = self._clients.taken("left_out", rows)
-        rules = self._rules(anything_known=not np.any(source_W == Source.NOTHING))
+        device_W = self._clients.taken("device", rows).astype(np.int64)
+        speed = self._known.expected("speed", rows, device_W, self._clients.taken("ceiling", rows))
+        comm = self._known.expected("comm", rows, device_W)
+        comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
         flat_W, following = self._known.following.seconds(rows), self._known.following
         is_flat_W = np.isfinite(flat_W)
+        curves = self._of_all_steps(speed.curves, is_flat_W)
         now = Round(
+            curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
-            step_seconds=np.where(is_flat_W, NO_TIME, self.local_steps / speed_W * caution(spread_W, self.risk)),
             comm=comm_W + np.nan_to_num(flat_W),
-            margin=np.exp(np.minimum(np.where(np.isfinite(spread_W), spread_W, UNKNOWN_SPREAD), 1.0)),
+            spread=np.where(np.isfinite(speed.spread), speed.spread, self._known.usual_spread()),
             data=self._clients.taken("data", rows),
             memory=np.minimum(self._clients.taken("memory", rows), self._clients.taken("fits", rows)),
-            due=left_out_W >= self.try_again,
+            due=self._clients.taken("left_out", rows) >= self.try_again,
             fixed=following.sizes(rows, self.batch, self.least),
             cause=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
-        size_W, reason_W, upper_W = sized(now, rules)
-        speed_W = np.where(
-            is_flat_W, np.maximum(size_W, 1) * self.local_steps / np.where(is_flat_W, flat_W, 1), speed_W
-        )
-        seconds_W = np.where(size_W > 0, size_W * self.local_steps / speed_W + comm_W, 0.0)
+        rules = self._rules(anything_known=not np.any(speed.source == Source.NOTHING))
+        size_W, reason_W, upper_W, caution_W = sized(now, rules)
+        busy_W = np.where(is_flat_W, flat_W, curves.busy_seconds(np.maximum(size_W, 1)))
+        seconds_W = np.where(size_W > 0, busy_W + comm_W, 0.0)
         return RoundPlan(
             clients=names,
             sizes=size_W,
             local_steps=self.local_steps,
-            speed=speed_W,
-            spread=spread_W,
+            speed=np.maximum(size_W, 1) * self.local_steps / busy_W,
+            spread=speed.spread,
             comm_seconds=comm_W,
-            source=source_W,
+            source=speed.source,
             seconds=seconds_W,
+            caution=caution_W,
             upper=upper_W,
             reasons=reason_W,
             silent=self._clients.taken("silent", rows).astype(np.int64),
@@ -266,7 +268,7 @@ class FederatedBalancer:
             deadline=self.deadline,
             is_reduced=rules.batch < self.batch,
             round_index=self.rounds,
-            summary=summary_of(names, size_W, seconds_W, source_W, reason_W),
+            summary=summary_of(names, size_W, seconds_W, speed.source, reason_W),
         )
 
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:
@@ -288,9 +290,9 @@ class FederatedBalancer:
                 "in this round: leave replies of earlier rounds out of the report"
             )
         rows = self._known.join(plan.clients, self.rounds)
-        self._learn(plan, report, rows[place], place)
+        self._learn(plan, report, rows, place)
         # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
-        self._known.speed.lift(rows[place[report.used]])
+        self._clients.column("ceiling")[rows[place[report.used]]] = np.inf
         silent_W = enter(self._clients, plan, report, rows, place)
         if plan.asked.any():
             self._unanswered = 0 if len(place) else self._unanswered + 1
@@ -319,7 +321,7 @@ class FederatedBalancer:
         """
         if "rounds" not in state or "clients/names" not in state:
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
-        known = Known(self.smoothing, self.most_clients, self.try_again)
+        known = Known(self.predictor, self.most_clients, self.try_again)
         known.load_state_dict(state)
         self._known, self.rounds, self._unanswered = known, int(state["rounds"]), int(state.get("unanswered", 0))
 
@@ -330,8 +332,7 @@ class FederatedBalancer:
             raise ValueError(f"least must lie between 1 and the batch of {self.batch}, got {self.least}")
         if not 1.0 <= self.largest < math.inf:
             raise ValueError(f"largest must be at least 1 (times the batch) and finite, got {self.largest}")
-        if not 0.0 < self.smoothing <= 1.0:
-            raise ValueError(f"smoothing must lie in (0, 1], got {self.smoothing}")
+        require_predictor(self.predictor)
         if not 0.0 <= self.risk <= 2.0:
             raise ValueError(f"risk must lie in [0, 2], got {self.risk}")
         if not self.plausible > 1.0:
@@ -346,8 +347,8 @@ class FederatedBalancer:
         """
         largest = math.floor(self.largest * self.batch)
         if anything_known:
-            return Rules(self.batch, self.least, largest, self.deadline)
-        return Rules(max(self.batch >> min(self._unanswered, 62), self.least), self.least, largest, None)
+            return Rules(self.batch, self.least, largest, self.risk, self.deadline)
+        return Rules(max(self.batch >> min(self._unanswered, 62), self.least), self.least, largest, self.risk, None)
 
     @property
     def _clients(self) -> Clients:
@@ -355,23 +356,23 @@ class FederatedBalancer:
 
     def _learn(self, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
         """Learn speeds and communication of those that replied, and how slow the silent ones must be."""
-        device_W = self._clients.device_of(rows)
-        believed_W = believable_speeds(report, self._known.speed.mean(), self.plausible)
-        self._known.speed.learn(
-            rows[believed_W], report.speed[believed_W], device_W[believed_W], round_index=self.rounds
-        )
+        rows = rows[place]
+        believed_W = believable_speeds(report, self._known.usual("speed"), self.plausible)
+        timed_W = believable_comm(report, believed_W, self._known.usual("comm"), self.plausible)
+        samples_W, seconds_W = report.processed[believed_W], report.compute_seconds[believed_W]
+        # A predictor of curves is to learn them over the samples of a step.
+        self._known.observe("speed", rows[believed_W], samples_W / self.local_steps, seconds_W / self.local_steps)
+        comm_W = np.maximum(report.communication[timed_W], BRIEFEST_COMM)
+        self._known.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
         size_W = plan.sizes[place[believed_W]].astype(np.float64)
         news = self._known.following.learn(
             rows[believed_W],
-            report.processed[believed_W],
-            report.compute_seconds[believed_W],
+            samples_W,
+            seconds_W,
             size_W,
             float(plan.sizes[plan.asked].mean()) if plan.asked.any() else float(self.batch),
         )
         self._say_who_follows(*news, rows, report)
-        timed_W = believable_comm(report, believed_W, self._known.comm.mean(), self.plausible)
-        comm_W = np.maximum(report.communication, BRIEFEST_COMM)
-        self._known.comm.learn(rows[timed_W], comm_W[timed_W], device_W[timed_W], round_index=self.rounds)
         doubtful_W = np.isfinite(report.speed) & ~believed_W
         self._disbelieve(report, rows, doubtful_W, believed_W)
         ran_out_W = report.ran_out
@@ -404,7 +405,13 @@ class FederatedBalancer:
         """Take those that were silent for the whole wait to be at most as fast as that shows."""
         left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
         most_W = plan.sizes * plan.local_steps / left_W
-        self._known.speed.cap(rows[silent_W], most_W[silent_W])
+        ceiling, silent = self._clients.column("ceiling"), rows[silent_W]
+        ceiling[silent] = np.minimum(ceiling[silent], most_W[silent_W])
+
+    def _of_all_steps(self, curves: Curves, is_flat_W: Mask) -> Curves:
+        """Return the curves of all local steps together; next to nothing where the time does not follow the samples."""
+        times_W = np.where(is_flat_W, NO_TIME, float(self.local_steps))
+        return Curves(curves.floor * times_W, curves.slope * times_W, curves.intercept * times_W, curves.limit)
 
 
 def _amounts(name: str, given: ArrayLike | None, count: int) -> Array | None:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline._arrays import Array, Mask
-from paceline.coordinator.federated.clients import Clients
-from paceline.coordinator.federated.levels import Rows
+from paceline.coordinator.federated.clients import Clients, Rows
 from paceline.coordinator.federated.plan import RoundPlan
 from paceline.coordinator.federated.report import RoundReport
 from paceline.coordinator.federated.shares import Shares

@@ -4,19 +4,17 @@ Such a client seems the faster, the larger its batch, and balancing would drive 
 against its samples raises the suspicion. It is no proof: under balancing the time of a client whose speed drifts stays
 the same too, as its batch follows. So a suspect is tested, with batches that differ by a factor of two.
 
-Axes: N rows, one for each known client; W clients of one round; 6 moments.
+Axes: W clients of one round; 6 moments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline.coordinator.federated.levels import Rows
+from paceline.coordinator.federated.clients import MOMENTS, Clients, Rows
 
 MEMORY = 0.9
 """Weight of the past in the fit at each report: about the last ten count."""
@@ -55,33 +53,19 @@ class State(IntEnum):
 
 
 class Following:
-    """The fit of time against samples for every row, and what follows from it.
+    """The fit of time against samples for every client, and what follows from it.
 
     Parameters
     ----------
+    clients
+        In whose columns the fits are kept.
     again
         Reports after which a client whose time follows may be tested again, and one whose time does not is.
     """
 
-    def __init__(self, again: int) -> None:
+    def __init__(self, clients: Clients, again: int) -> None:
+        self.clients = clients
         self.again = again
-        self._moment_6N: Array = np.zeros((6, 0))
-        self._state_N: Sizes = np.empty(0, dtype=np.int64)
-        self._turn_N: Sizes = np.empty(0, dtype=np.int64)
-        self._base_N: Array = np.empty(0)
-
-    def grow(self, count: int) -> None:
-        """Make room for ``count`` rows."""
-        more = count - len(self._state_N)
-        if more:
-            self._moment_6N = np.append(self._moment_6N, np.zeros((6, more)), axis=1)
-            self._state_N = np.append(self._state_N, np.zeros(more, dtype=np.int64))
-            self._turn_N = np.append(self._turn_N, np.zeros(more, dtype=np.int64))
-            self._base_N = np.append(self._base_N, np.zeros(more))
-
-    def forget(self, rows: Rows) -> None:
-        """Forget these rows."""
-        self._moment_6N[:, rows], self._state_N[rows], self._turn_N[rows], self._base_N[rows] = 0.0, 0, 0, 0.0
 
     def learn(self, rows: Rows, samples_W: Array, seconds_W: Array, size_W: Array, batch: float) -> tuple[Rows, Rows]:
         """Learn what these rows took; return those whose time does not follow, and those whose does again, as news.
@@ -96,13 +80,12 @@ class Following:
             What each was given in a step, and the mean of all that were asked.
         """
         x_W, y_W = np.log(samples_W), np.log(seconds_W)
-        self._forget_warming_up(rows, x_W)
         newest_6W = np.stack([np.ones(len(rows)), x_W, y_W, x_W * x_W, x_W * y_W, y_W * y_W])
-        self._moment_6N[:, rows] = MEMORY * self._moment_6N[:, rows] + newest_6W
-        self._turn_N[rows] += 1
-        slope_W, error_W, apart_W = self._fit(rows)
+        moment_6W = MEMORY * self._without_warm_up(rows, x_W) + newest_6W
+        slope_W, error_W, apart_W = _fit(moment_6W)
         most_W, least_W = slope_W + SURE * error_W, slope_W - SURE * error_W
-        state_W, turn_W = self._state_N[rows], self._turn_N[rows]
+        column = self.clients.column
+        state_W, turn_W = column("state")[rows], column("turn")[rows] + 1
         trusted_W, tested_W = state_W == State.TRUSTED, state_W == State.TESTED
         astray_W = np.abs(np.log(size_W / batch))
         fits_ill_W = apart_W & (most_W < SUSPECT) & (astray_W >= np.log(NOTICEABLE))
@@ -113,23 +96,22 @@ class Following:
         over_W = tested_W & (turn_W >= MOST)
         cleared_W = ~trusted_W & ((least_W > FOLLOWS) | (over_W & ((slope_W > FOLLOWS) | ~apart_W)))
         found_W = tested_W & ~cleared_W & (over_W | (apart_W & (turn_W >= FEWEST) & (most_W < FOLLOWS)))
-        self._moment_6N[:, rows[suspect_W]] = newest_6W[:, suspect_W]  # only what is tried from here on is a test
-        self._base_N[rows[suspect_W]] = size_W[suspect_W]
-        for changed_W, state, turn in (
-            (suspect_W, State.TESTED, 0),
-            (cleared_W, State.TRUSTED, -RARELY * self.again),
-            (found_W, State.FLAT, 0),
-        ):
-            self._state_N[rows[changed_W]], self._turn_N[rows[changed_W]] = state, turn
+        column("base")[rows[suspect_W]] = size_W[suspect_W]
+        changes = [suspect_W, cleared_W, found_W]
+        column("state")[rows] = np.select(changes, [State.TESTED, State.TRUSTED, State.FLAT], state_W)
+        column("turn")[rows] = np.select(changes, [0, -RARELY * self.again, 0], turn_W)
+        # Only what is tried from here on is a test.
+        for moment, sum_W, newest_W in zip(MOMENTS, moment_6W, newest_6W, strict=True):
+            column(moment)[rows] = np.where(suspect_W, newest_W, sum_W)
         return rows[found_W], rows[cleared_W & (state_W == State.FLAT)]
 
     def state(self, rows: Rows) -> Sizes:
         """Return the `State` of each, ``[W]``; a row of -1 is a client that is not known."""
-        return np.where(rows >= 0, self._state_N[rows], State.TRUSTED)
+        return self.clients.taken("state", rows).astype(np.int64)
 
     def sizes(self, rows: Rows, batch: int, least: int) -> Array:
         """Return the batch of those that are not balanced now, ``[W]``; NaN for all others."""
-        state_W, turn_W, base_W = self.state(rows), self._turn_N[rows], self._base_N[rows]
+        state_W, turn_W, base_W = self.state(rows), self.clients.taken("turn", rows), self.clients.taken("base", rows)
         towards_W = np.where(base_W > batch, base_W / CONTRAST, base_W * CONTRAST)
         tested_W = np.where(turn_W % 2 == 0, np.floor(towards_W), base_W)
         flat_W = np.where(turn_W % self.again == self.again - 1, max(batch / CONTRAST, 1.0), float(batch))
@@ -140,40 +122,25 @@ class Following:
     def seconds(self, rows: Rows) -> Array:
         """Return the usual time of those whose time does not follow their batch, ``[W]``; NaN for all others."""
         flat_W = self.state(rows) == State.FLAT
-        with np.errstate(invalid="ignore", divide="ignore"):
-            usual_W = np.exp(self._moment_6N[2, rows] / self._moment_6N[0, rows])
-        return np.where(flat_W, usual_W, np.nan)
+        count_W, seconds_W = self.clients.taken("fit_count", rows), self.clients.taken("fit_y", rows)
+        return np.where(flat_W, np.exp(seconds_W / np.where(flat_W, count_W, 1.0)), np.nan)
 
-    def state_dict(self, rows: Rows) -> dict[str, NDArray[np.generic]]:
-        """Return what was learnt of these rows, in their order."""
-        return {
-            "moments": self._moment_6N[:, rows].T,
-            "state": self._state_N[rows],
-            "turn": self._turn_N[rows],
-            "base": self._base_N[rows],
-        }
+    def _without_warm_up(self, rows: Rows, x_W: Array) -> Array:
+        """Return the moments so far, ``[6, W]``, less a first report before a larger batch.
 
-    def load_state_dict(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Take over what ``state_dict`` returned; row 0 is its first."""
-        self._moment_6N = np.array(state["moments"], dtype=np.float64).reshape(-1, 6).T.copy()
-        self._state_N = np.array(state["state"], dtype=np.int64)
-        self._turn_N = np.array(state["turn"], dtype=np.int64)
-        self._base_N = np.array(state["base"], dtype=np.float64)
+        A client that imported and compiled then seems not to follow.
+        """
+        moment_6W = np.stack([self.clients.column(moment)[rows] for moment in MOMENTS])
+        second_W = (moment_6W[0] == 1) & (self.clients.column("state")[rows] == State.TRUSTED)
+        return np.where(second_W & (x_W > moment_6W[1]), 0.0, moment_6W)
 
-    # -- what it is made of --------------------------------------------------------------------------------------
 
-    def _forget_warming_up(self, rows: Rows, x_W: Array) -> None:
-        """Forget a first report before a larger batch: a client that imported and compiled then seems not to follow."""
-        count_W, before_W, *_ = self._moment_6N[:, rows]
-        second_W = (count_W == 1) & (self._state_N[rows] == State.TRUSTED)
-        self._moment_6N[:, rows[second_W & (x_W > before_W)]] = 0.0
-
-    def _fit(self, rows: Rows) -> tuple[Array, Array, Mask]:
-        """Return the slope of the log time over the log samples, its deviation, and who has batches apart, ``[W]``."""
-        count_W, x_W, y_W, xx_W, xy_W, yy_W = self._moment_6N[:, rows]
-        sxx_W, sxy_W, syy_W = xx_W - x_W * x_W / count_W, xy_W - x_W * y_W / count_W, yy_W - y_W * y_W / count_W
-        apart_W: Mask = sxx_W > APART**2 * count_W
-        slope_W = np.where(apart_W, sxy_W / np.where(apart_W, sxx_W, 1.0), 0.0)
-        rest_W = np.maximum(syy_W - slope_W * sxy_W, 0.0) / np.maximum(count_W - 2.0, 1.0)
-        error_W = np.sqrt(np.maximum(rest_W, NOISE**2) / np.where(apart_W, sxx_W, 1e-9))
-        return slope_W, error_W, apart_W
+def _fit(moment_6W: Array) -> tuple[Array, Array, Mask]:
+    """Return the slope of the log time over the log samples, its deviation, and who has batches apart, ``[W]``."""
+    count_W, x_W, y_W, xx_W, xy_W, yy_W = moment_6W
+    sxx_W, sxy_W, syy_W = xx_W - x_W * x_W / count_W, xy_W - x_W * y_W / count_W, yy_W - y_W * y_W / count_W
+    apart_W: Mask = sxx_W > APART**2 * count_W
+    slope_W = np.where(apart_W, sxy_W / np.where(apart_W, sxx_W, 1.0), 0.0)
+    rest_W = np.maximum(syy_W - slope_W * sxy_W, 0.0) / np.maximum(count_W - 2.0, 1.0)
+    error_W = np.sqrt(np.maximum(rest_W, NOISE**2) / np.where(apart_W, sxx_W, 1e-9))
+    return slope_W, error_W, apart_W

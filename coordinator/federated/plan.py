@@ -37,6 +37,8 @@ class RoundPlan:
         What the forecast of the speed rests on, ``[W]``, as `Source`.
     seconds
         When each is expected to have replied, ``[W]``, in seconds after the round began; 0 if it is not asked.
+    caution
+        How many times as slow as forecast each was taken to be, because its speed is uncertain, ``[W]``.
     upper
         The most samples a step that its data, its memory, ``largest`` and the deadline allow, ``[W]``.
     reasons
@@ -59,6 +61,7 @@ class RoundPlan:
     comm_seconds: Array
     source: Sizes
     seconds: Array
+    caution: Array
     upper: Array
     reasons: Sizes
     silent: Sizes
@@ -110,6 +113,7 @@ class RoundPlan:
             silent=int(self.silent[i]),
             disbelieved=int(self.disbelieved[i]),
             is_reduced=self.is_reduced,
+            caution=float(self.caution[i]),
         )
 
     def as_plan(self) -> Plan:

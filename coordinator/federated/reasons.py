@@ -5,7 +5,16 @@ from __future__ import annotations
 from enum import IntEnum
 
 from paceline.coordinator import why
-from paceline.coordinator.federated.levels import Source
+
+
+class Source(IntEnum):
+    """What a forecast rests on."""
+
+    OWN = 0
+    DEVICE = 1
+    FLEET = 2
+    NOTHING = 3
+    SILENCE = 4
 
 
 class Reason(IntEnum):
@@ -38,6 +47,11 @@ LAST = {
 }
 """What is added to the name of the client for which a round waits."""
 
+SPARED = "; it gets a smaller batch, as its speed may differ"
+
+WORTH_SAYING = 1.1
+"""A client that is taken to be so many times as slow as forecast is told so."""
+
 SOURCES = {
     Source.OWN: "by its own reports",
     Source.DEVICE: "as others of its device type, for it never reported",
@@ -62,6 +76,7 @@ def reason_of(
     silent: int,
     disbelieved: int,
     is_reduced: bool = False,
+    caution: float = 1.0,
 ) -> str:
     """Return the sentence about one client; sizes in samples, times in seconds, speed in samples/s.
 
@@ -100,7 +115,8 @@ def reason_of(
         sentence = (
             f"{client} gets {why.count(size, 'sample')} a step ({why.percent(size / mean)} of the mean): "
             f"{speed:.3g} samples/s {SOURCES[Source(source)]} and {why.duration(comm)} to communicate make "
-            f"{why.duration(seconds)} for {why.count(local_steps, 'local step')}{HELD.get(reason, '')}."
+            f"{why.duration(seconds)} for {why.count(local_steps, 'local step')}{HELD.get(reason, '')}"
+            f"{SPARED if caution > WORTH_SAYING and reason == Reason.BALANCED else ''}."
         )
     if silent:
         sentence += f" It has not replied for {why.count(silent, 'round')}."

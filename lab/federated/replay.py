@@ -14,9 +14,7 @@ from paceline.lab.federated.learning import Network
 from paceline.lab.federated.population import Population
 from paceline.lab.federated.schemes import Scheme, report_round
 from paceline.lab.federated.shards import Shards
-
-MET_BEFORE = 3
-"""A client counts for a round's spread once it replied this often: before that its speed is hardly known."""
+from paceline.predictors import Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +32,14 @@ class Setting:
         rounds are only timed.
     seed
         Draws the clients of each round, their batches and their links: the same for every scheme.
-    smoothing
-        Of the balancer's forecasts.
+    predictor
+        Of the balancer's forecasts; unless given, the balancer's own choice.
+    risk
+        Of the balancer.
     least
         The smallest balanced batch; unless given, the balancer's own choice.
+    met_before
+        A client counts for a round's spread once it replied this often; early its speed is hardly known.
     """
 
     participation: float = 1.0
@@ -46,8 +48,10 @@ class Setting:
     local_steps: int = 10
     rate: float = 0.1
     seed: int = 0
-    smoothing: float = 0.5
+    predictor: Predictor | None = None
+    risk: float = 0.7
     least: int | None = None
+    met_before: int = 3
 
     def chosen(self, clients: int) -> int:
         """Return how many clients are chosen in a round."""
@@ -65,7 +69,7 @@ class Moment:
     accuracy
         Of the global model on the test samples; NaN where nobody trains.
     spread
-        The round's slowest reply over its median, among clients that had replied three times; NaN without two.
+        The round's slowest reply over its median, among clients that had replied ``met_before`` times; NaN without two.
     waiting
         Share of the clients' time, up to the slowest's reply, that was spent waiting.
     """
@@ -79,7 +83,11 @@ class Moment:
 def balancer_of(population: Population, shards: Shards, setting: Setting) -> FederatedBalancer:
     """Return a balancer that knows each client's device type and amount of data, and nothing of its speed."""
     balancer = FederatedBalancer(
-        batch=setting.batch, local_steps=setting.local_steps, smoothing=setting.smoothing, least=setting.least
+        batch=setting.batch,
+        local_steps=setting.local_steps,
+        predictor=setting.predictor,
+        risk=setting.risk,
+        least=setting.least,
     )
     balancer.join(population.names, devices=population.devices, data=shards.amounts)
     return balancer
@@ -109,7 +117,7 @@ def iter_rounds(population: Population, shards: Shards, scheme: Scheme, setting:
         )
         report_round(balancer, chosen, given, compute, comm, in_time)
         clock += min(float(end[given.asked].max()), given.deadline)
-        known = given.asked & (replied[rows] >= MET_BEFORE)
+        known = given.asked & (replied[rows] >= setting.met_before)
         replied[rows[given.asked]] += 1
         yield Moment(clock, _accuracy(network, shards, setting), *_waits(end[known]))
 
