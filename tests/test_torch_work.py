@@ -129,7 +129,7 @@ def planned(steps, *, true=(0.4, 0.5, 0.1), tell=lambda planning: None):
             [*(known.get(name, seconds if name == "seconds" else 0) for name in COLUMNS), *features_F]
             for seconds, features_F in zip(seconds_W, features_WF, strict=True)
         ]
-        planning.learn(planning.in_order(np.array(rows)))
+        planning.learn(RankReports(np.array(rows), planning.features))
         planning.hand_over()
         tell(planning)
     return planning
