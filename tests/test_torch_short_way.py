@@ -14,7 +14,7 @@ from paceline.predictors import LastValue
 
 OURS = str(Path(paceline.__file__).parent)
 MOST = 180
-"""Functions that the last value's job runs in an iteration, its plan included: 158 where sizes stay as they are, and 171
+"""Functions that the job of the last value runs in an iteration, with its plan: 158 where sizes stay as they are, 171
 where every plan changes them, as on a busy machine; 160 are wanted. A CPU quota takes a few more."""
 
 WARM = 16
