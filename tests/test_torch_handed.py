@@ -112,6 +112,18 @@ def test_rows_are_told_from_features_once_sizes_change_even_if_they_were_as_many
     assert not turn_of(handed, sight, torch.zeros(3, 4)).known
 
 
+@pytest.mark.parametrize("rows", [(2, 6), (6, 2)])
+def test_of_skipped_batches_that_fit_in_different_ways_none_is_taken_without_doubt(rows):
+    """The first batch has as many samples as features, or time steps: either axis may count samples."""
+    handed, sight = Handed(0, 24), Sight()
+    handed.add(np.array([6, 18]))
+    handed.given(handed.look([torch.zeros(6, 6)]), sight)
+    handed.add(np.array([6, 18]))
+    handed.add(np.array([2, 5]))
+    handed.given(handed.look([torch.zeros(*rows)]), sight)
+    assert handed.guessed
+
+
 def test_two_models_see_the_same_batch_in_their_own_ways():
     handed, critic, generator, fresh = handed_out(4, 6), Sight(), Sight(), []
     for sight, shape in ((critic, (4, 3)), (generator, (100, 4)), (critic, (6, 3))):  # noise, with time first

@@ -127,6 +127,17 @@ def rows_of_the_last_batch_after_the_next_was_asked_for(job):
         batch = following
 
 
+shape(
+    "copies_of_as_many_samples_as_features_after_skipped_batches",
+    "exact, but warned",
+    SEVERAL,
+    ranks=(4,),
+    accumulate=3,
+    inputs="copied",
+    dropped="to zero",
+)
+
+
 @refused("and gather does too")
 def rows_gathered_on_one_rank(job):
     model, loader, optimizer = begun(job)

@@ -177,7 +177,7 @@ class Handed:
         if not (sight.settled and seen.rows[:1] == [batch.own]):
             if not sight.fits(batch.own, seen.rows, seen.second):
                 return self._by_rows(seen.rows[0] if seen.rows else 1)
-            if self.fresh:
+            if self.fresh and (sight.clear or not self.guessed):  # another batch may show in another way
                 sight.learn(batch.own, seen.rows, seen.second)
         if len(seen.tensors) > 1:
             self.beside = _beside(batch, seen.tensors)
@@ -232,10 +232,14 @@ class Handed:
         fitting = [one for one in self._batches if sight.fits(one.own, seen.rows, seen.second)]
         again = self._current if self._current in fitting else None
         # In the order of fetching: a batch that is gone may have been skipped, or copied ahead with its whole step.
-        best = next((one for one in fitting if not one.computed), again)
+        waiting = [one for one in fitting if not one.computed]
+        if not sight.clear:  # the first axis counts samples more often than any other
+            waiting.sort(key=lambda one: one.own not in seen.rows)
+        best = waiting[0] if waiting else again
         if best is None:
             return None
-        possible = [one for one in fitting if one.own == best.own and not (one.computed and one.gone)]
+        alike = [one for one in fitting if one.own == best.own] if sight.clear else fitting
+        possible = [one for one in alike if not (one.computed and one.gone)]
         self.guessed = any(self._differ(one.turn, best.turn) for one in possible)
         # A loop that passes batches as they are makes something of the last one sooner than of the next.
         if self.guessed and again in possible and again is not None and again.recognised:

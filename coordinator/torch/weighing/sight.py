@@ -33,6 +33,11 @@ class Sight:
         self._ways: list[_Way] | None = None
         self.settled = False
 
+    @property
+    def clear(self) -> bool:
+        """Whether no more than one way is left."""
+        return self._ways is not None and len(self._ways) < 2
+
     def fits(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
         """Whether the model's inputs can be a batch of this many samples."""
         return any(way(samples, rows, second) for way in self._known(samples, rows))
