@@ -163,68 +163,6 @@ def read(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-VERDICTS = ("exact", "warned", "refused", "refused on one rank", "SILENT", "hang", "crash or hang", "not comparable")
-
-PAGE = """# Random loops
-
-A loop is composed of parts at random, trained on balanced batches in float64, and compared with one process that
-trains on the same global batches. It is *exact* if all parameters agree to 1e-9, *warned* if they do not and a rank
-has warned, *refused* if every rank ends with an error of ours or of torch. *Silent* would be a difference without a
-word. A silent loop is shrunk: its parts are made plain one by one as long as it stays silent. A hang or a crash is
-noted, and the search goes on with new ranks.
-
-The table comes from `python benchmarks/loops.py --ranks 2 --loops N --seed S --out F` and `--page F ...`, here of
-{runs}. They ran while causes were mended, so a loop that is silent or hangs here may be mended.
-`tests/loops/composed.py` composes the loops; `make soak` runs 300 more, and `pytest tests/loops` 24.
-
-## Verdicts
-
-{verdicts}
-
-{worst}## By part
-
-Loops with this part beside others, of all ranks.
-
-{parts}
-
-## Covered, and not
-
-The parts above are covered, in any combination that makes sense. Not covered here: sharded models, compiled models,
-streams, budgets of tokens, losses over gathered rows, resuming, GPUs, and what `docs/loops.md` lists under "What cannot
-be seen". The table of shapes there has most of them.
-"""
-
-
-def page(found: list[dict[str, Any]]) -> str:
-    """Return the page about these loops."""
-    from composed import PARTS, PLAIN
-
-    ranks = sorted({one["ranks"] for one in found})
-    seen = [
-        verdict
-        for verdict in VERDICTS
-        if verdict in ("exact", "warned", "refused", "SILENT", "hang")
-        or any(one["verdict"] == verdict for one in found)
-    ]
-    counts = Counter((one["ranks"], one["verdict"]) for one in found)
-    verdicts = [["ranks", *seen], *([str(rank), *(str(counts[rank, verdict]) for verdict in seen)] for rank in ranks)]
-    rows = [["part", *seen]]
-    for name, values in PARTS.items():
-        for value in values:
-            if value != PLAIN[name] or name == "kind":
-                these = Counter(one["verdict"] for one in found if one.get("parts", {}).get(name) == value)
-                rows.append([f"{name}: {value}", *(str(these[verdict]) for verdict in seen)])
-    silent = [f"- seed {one['seed']}, {one['ranks']} ranks: {one['smallest']}" for one in found if one.get("smallest")]
-    seeds = [f"{rank} ranks: {sum(one['ranks'] == rank for one in found)} loops" for rank in ranks]
-    worst = "Silent, shrunk:\n\n" + "\n".join(silent) + "\n\n" if silent else ""
-    return PAGE.format(runs=", ".join(seeds), verdicts=_table(verdicts), worst=worst, parts=_table(rows))
-
-
-def _table(rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "| " + " | ".join("---" for _ in rows[0]) + " |", *lines[1:]])
-
-
 def main() -> None:
     """Search, or write the page."""
     if sys.argv[1:2] == ["--inside"]:
@@ -241,6 +179,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("loops.jsonl"))
     arguments = parser.parse_args()
     if arguments.page:
+        from loops_page import page
+
         (HERE / "loops.md").write_text(page([found for path in arguments.page for found in read(path)]))
         return
     search(arguments.ranks, arguments.loops, arguments.seed, arguments.chunk, arguments.rate, arguments.out)

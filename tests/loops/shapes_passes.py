@@ -24,13 +24,11 @@ AFTER_THE_FETCH = {
     "backward": "each",
     "fetch": "between passes",
 }
-SHORT = AFTER_THE_FETCH | {"kind": "samples"}
 SEVERAL = "Several batches are in use at once"
 
 shape("a_second_pass_after_the_next_batch_was_fetched", ranks=(2, 4), **AFTER_THE_FETCH)
 shape("a_second_pass_after_the_fetch_with_a_loading_process", **AFTER_THE_FETCH, workers=1)
 shape("a_second_pass_over_a_copy_on_a_device_after_the_fetch", **AFTER_THE_FETCH, inputs="copied")
-shape("a_second_pass_over_the_batch_before_a_short_last_one", **SHORT)
 noisy = AFTER_THE_FETCH | {"second_pass": "noise"}
 shape("a_second_pass_with_noise_after_the_fetch", "exact, but warned", SEVERAL, ranks=(2, 4), **noisy)
 shape("a_second_pass_with_noise_after_two_fetches", "exact, but warned", SEVERAL, **noisy | {"fetch": "two ahead"})
