@@ -1,5 +1,7 @@
 """Which batch a gradient is of: passes, penalties, dropped steps, gradients by hand."""
 
+from itertools import pairwise
+
 import torch
 import torch.distributed as dist
 from composed import PLAIN, run_composed
@@ -108,6 +110,17 @@ def steps_between_averages_of_the_model_on_ranks_without_terms(job):
         optimizer.zero_grad()
         for parameter in model.parameters():
             parameter.data = job.all_reduce(parameter.data) / job.world_size
+
+
+@refused("the loss given to balance.scale() is of two batches")
+def a_scaled_loss_of_two_batches_on_one_rank(job):
+    """Both ranks compute two batches, and the last rank scales one loss of both."""
+    model, loader = job.ddp(job.network()), job.loader()
+    balance = job.attach(model, loader, loss="scaled")
+    batches = list(loader)
+    for (inputs, targets, _), (others, wanted, _) in pairwise(batches):
+        one, two = mse(model(inputs), targets), mse(model(others), wanted)
+        (balance.scale(one + two) if job.rank else balance.scale(one) + balance.scale(two)).backward()
 
 
 @refused("all_gather needs the same shape")
