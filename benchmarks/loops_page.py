@@ -95,9 +95,9 @@ complex and sparse parameters, streams, budgets of tokens, losses over gathered 
 GPUs, and what `docs/loops.md` lists under "What cannot be seen". The table of shapes there has most of them.
 """
 
-AGAIN = """These seeds were not fine when they were first run, and were run again; the tables have the last verdict. One
-that crashed or hung by a cause in the library was run again once that was mended. A lost connection that did not come
-back when the same loops ran once more, in the same order, has no known cause.
+AGAIN = """These seeds were not fine when they were first run, and were run again; the tables have the last verdict.
+Where the cause was in the library, it was mended in between. A lost connection that did not come back when the same
+loops ran once more, in the same order, has no known cause.
 
 {lines}
 
@@ -148,9 +148,9 @@ def _called(name: str, value: object) -> str:
 
 def _again(tries: list[dict[str, Any]]) -> str:
     """Return the line of a seed that was run several times."""
-    lost = " (a lost connection)" if "onnection" in str(tries[0].get("errors")) else ""
     first, last = tries[0], tries[-1]
-    return f"- seed {first['seed']}, {first['ranks']} ranks: {first['verdict']}{lost}, then {last['verdict']}"
+    about = f" (in its least form {first['smallest']})" if first.get("smallest") else ""
+    return f"- seed {first['seed']}, {first['ranks']} ranks: {first['verdict']}{about}, then {last['verdict']}"
 
 
 def _table(rows: list[list[str]]) -> str:
