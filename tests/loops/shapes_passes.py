@@ -70,9 +70,9 @@ shape(
     "rows_that_are_gathered_after_many_scalars", "refused", "all_gather needs the same shape", gathers="rows by torch"
 )
 shape(
-    "a_refusal_that_one_rank_alone_has_cause_for",
-    "refused",
-    "one backward pass covers two batches",
+    "a_second_pass_over_a_copy_by_two_models_after_the_fetch",
+    "exact, but warned",
+    SEVERAL,
     **{"kind": "counted", "sizes": "steady", "workers": 1, "fetch": "between passes", "second_pass": "copy"},
     models="two",
 )
@@ -110,6 +110,21 @@ def steps_between_averages_of_the_model_on_ranks_without_terms(job):
         optimizer.zero_grad()
         for parameter in model.parameters():
             parameter.data = job.all_reduce(parameter.data) / job.world_size
+
+
+@refused("one backward pass covers two batches")
+def a_refusal_that_one_rank_alone_has_cause_for(job):
+    """Both ranks compute two batches a step, and the last rank has one backward pass for both."""
+    model, loader = job.ddp(job.network()), job.loader(accumulate=2)
+    job.attach(model, loader, items=lambda batch: len(batch[0]))
+    batches = iter(loader)
+    for (inputs, targets, _), (others, wanted, _) in zip(batches, batches, strict=False):
+        with job.no_sync(model):
+            one = mse(model(inputs), targets)
+            if job.rank == 0:
+                one.backward()
+        two = mse(model(others), wanted)
+        (one + two if job.rank else two).backward()
 
 
 @refused("the loss given to balance.scale() is of two batches")
