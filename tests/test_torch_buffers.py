@@ -39,7 +39,7 @@ def told(rank, by):
     }[by]
     network = torch.nn.Sequential(Centred(divisor), torch.nn.BatchNorm1d(3))
     model = DistributedDataParallel(network, broadcast_buffers=False)
-    attach(model, loader, predictor=Restless(), policy=Policy(warmup=5, change_cost=0, lower=2))
+    attach(model, loader, predictor=Restless(), policy=Policy(warmup=5, change_cost=0, risk=0, lower=2))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):

@@ -15,7 +15,7 @@ from paceline.coordinator.torch import BalancedLoader, attach
 from paceline.predictors import Forecast
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 203, 24, 2
-FREE = Policy(warmup=0, change_cost=0)
+FREE = Policy(warmup=0, change_cost=0, risk=0)
 
 
 class Restless:

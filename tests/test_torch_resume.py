@@ -15,7 +15,7 @@ from paceline.predictors import EWMA
 
 SAMPLES, GLOBAL_BATCH = 600, 60
 SPEED = {"a": 100.0, "b": 200.0, "c": 300.0, "d": 400.0}
-FREE = Policy(warmup=0, change_cost=0)
+FREE = Policy(warmup=0, change_cost=0, risk=0)
 
 
 class Indices(torch.utils.data.Dataset):

@@ -55,7 +55,7 @@ class Restless:
 
 def restless(**options):
     """Options of ``attach`` with which sizes differ in every iteration."""
-    policy = Policy(warmup=0, change_cost=0)
+    policy = Policy(warmup=0, change_cost=0, risk=0)
     return {"predictor": Restless(), "policy": policy, "timeout": 20, **options}
 
 

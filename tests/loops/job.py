@@ -18,7 +18,7 @@ from paceline.coordinator.torch import BalancedLoader, Costs, StreamLoader, atta
 from paceline.predictors import Forecast
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
-FREE = Policy(warmup=0, change_cost=0)
+FREE = Policy(warmup=0, change_cost=0, risk=0)
 DEVICE = os.environ.get("PACELINE_LOOPS_DEVICE", "cpu")
 
 
