@@ -1,0 +1,72 @@
+"""Audits of functions: many of them in one pair of ranks, because to start ranks takes longer than an audit."""
+
+import gc
+import json
+import multiprocessing
+import shutil
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from paceline.audit.examine import Audit, Run
+from paceline.audit.inside.begin import recorded
+from paceline.audit.tape import load_all
+
+
+class Together:
+    """Runs a function under audit on this rank; all ranks make the same calls, and so read the same records.
+
+    Parameters
+    ----------
+    work
+        The script, as a function without arguments.
+    folder
+        A folder that all ranks share.
+    """
+
+    def __init__(self, work, folder, rank, world_size):
+        self.work, self.folder, self.rank, self.world_size = work, folder, rank, world_size
+        self.runs = 0
+
+    def __call__(self, plan, alone):
+        self.runs += 1
+        folder = self.folder / (f"{self.runs}-{self.rank}" if alone else str(self.runs))
+        folder.mkdir(exist_ok=True)
+        rank, ranks = (0, 1) if alone else (self.rank, self.world_size)
+        store = dist.FileStore(str(folder / "store"), ranks)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+        error = ""
+        try:
+            with recorded(plan, folder, rank):
+                self.work()
+        except (Exception, SystemExit) as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            if "-v" in sys.argv:
+                traceback.print_exc()
+        if not alone:
+            said = [None] * ranks
+            dist.all_gather_object(said, error)
+            error = max(said)
+        dist.destroy_process_group()
+        return Run(load_all(folder), str(folder), error)
+
+
+def verdicts_of(rank, world_size, folder, cases):
+    """Audit cases, each a name and a function, on this rank; return their verdicts."""
+    torch.set_num_threads(1)
+    found = {}
+    for number, (name, work) in enumerate(cases.items()):
+        gc.collect()
+        shared = Path(folder) / str(number)
+        shared.mkdir(exist_ok=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            audit = Audit(Together(work, shared, rank, world_size))
+            verdict = audit.verdict()
+        found[name] = {**json.loads(verdict.to_json()), "runs started": audit.run.runs}
+    return found
