@@ -89,12 +89,19 @@ def as_they_were(stream: str, group: range, sizes: list[list[int]]) -> list[list
     return dealt(pool(group, sizes), sizes)
 
 
-def mixed(seed: int) -> Deal:
-    """Return a deal that mixes a step's samples over all ranks and micro-batches, in batches of the same sizes."""
+def mixed(tapes: Sequence[Tape], seed: int) -> Deal:
+    """Return a deal that mixes a step's samples over all ranks and micro-batches, in batches of the same sizes.
+
+    In every other step it gives the smallest samples to the first batches and the largest to the last, so that a
+    batch's number of tokens differs as much as it can; in the others chance decides.
+    """
 
     def deal(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
         samples = pool(group, sizes)
-        order = np.random.default_rng([seed, group.start]).permutation(len(samples))
+        order = np.random.default_rng([seed, group.start]).permutation(len(samples)).tolist()
+        if group.start // len(group) % 2 == 0:
+            known = [tapes[rank].streams[stream][number][place].counts for rank, number, place in samples]
+            order.sort(key=lambda number: sum(known[number].values()))
         return dealt([samples[number] for number in order], sizes)
 
     return deal

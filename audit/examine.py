@@ -54,10 +54,13 @@ class Audit:
         Runs the script.
     steps
         Steps that are compared.
+    notebook
+        Whether ranks are pretended, so that there is no loader of a script to speak of.
     """
 
     run: Runner
     steps: int = 3
+    notebook: bool = False
     found: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     noise: float = 0.0
@@ -85,13 +88,16 @@ class Audit:
         self.plan = replace(self.plan, supplies=self.base.folder)
         if not arrange.shared(self.base.tapes) and not self._balanced:
             return self._unknown(Cause.NO_SAMPLES)
-        if not self._balanced:
+        if not self._balanced and not self.notebook:
             self.notes.append(
                 "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample weighs the "
                 "same on whichever rank and in whichever micro-batch it lands."
             )
         if len(self.base.tapes[0].steps) < self.steps:
             self.notes.append(f"The script took {len(self.base.tapes[0].steps)} steps only.")
+        if self.notebook:
+            self.notes.append("Dropout is off.")
+            return None
         self.notes.append("Dropout and loading processes are off; what augments a sample is kept from the first run.")
         return None
 
@@ -177,7 +183,7 @@ class Audit:
         return self._moved_balanced() if self._balanced else self._moved_plain()
 
     def _moved_plain(self) -> Verdict | None:
-        given = arrange.arranged(self.base.tapes, arrange.mixed(1))
+        given = arrange.arranged(self.base.tapes, arrange.mixed(self.base.tapes, 1))
         if not arrange.moved(given):
             return self._unknown(Cause.NO_SAMPLES, "there was one rank, one micro-batch: nothing to exchange")
         found, _ = self._compared("samples exchanged", replace(self.plan, arranged=given))

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.audit.examine import Run
@@ -31,10 +31,14 @@ class Launcher:
         Where records are written.
     timeout
         Seconds for one run.
+    tell
+        Told before every run which one it is.
     """
 
-    def __init__(self, command: Sequence[str], folder: Path, timeout: float) -> None:
-        self.command, self.folder, self.timeout = list(command), folder, timeout
+    def __init__(
+        self, command: Sequence[str], folder: Path, timeout: float, tell: Callable[[str], object] = str
+    ) -> None:
+        self.command, self.folder, self.timeout, self.tell = list(command), folder, timeout, tell
         self.runs = 0
 
     def __call__(self, plan: Plan, alone: bool) -> Run:
@@ -43,6 +47,7 @@ class Launcher:
         if command is None:
             return Run([], error="the command does not say how many processes it starts")
         self.runs += 1
+        self.tell(f"run {self.runs}" + (", as one process" if alone else ""))
         folder = self.folder / str(self.runs)
         folder.mkdir()
         (folder / "plan").write_text(plan.to_json())
@@ -71,9 +76,9 @@ class Launcher:
 
 
 def reason(said: str) -> str:
-    """Return the error among a failed script's last words.
+    r"""Return the error among a failed script's last words.
 
-    >>> reason("Traceback:\\n  File x\\nValueError: no data\\n")
+    >>> reason("Traceback:\n  File x\nValueError: no data\n")
     'ValueError: no data'
     """
     errors = [line for line in said.splitlines() if re.match(r"^(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b", line)]

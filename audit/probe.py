@@ -58,7 +58,7 @@ def apart(sizes: Sequence[dict[str, int]]) -> list[int]:
     """Return three places: of the smallest, of the largest, and of one in between.
 
     >>> apart([{"a": 3}, {"a": 9}, {"a": 1}, {"a": 4}])
-    [2, 1, 0]
+    [2, 1, 3]
     """
     order = sorted(range(len(sizes)), key=lambda place: (sum(sizes[place].values()), place))
     rest = [place for place in order if place not in (order[0], order[-1])]

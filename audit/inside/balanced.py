@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import default_collate
 
 from paceline.audit.inside.patches import Patches, length_of
-from paceline.audit.inside.samples import Unwritable, counts, written
+from paceline.audit.inside.samples import UnwritableError, counts, written
 from paceline.audit.plan import Balanced
 from paceline.coordinator.balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
@@ -182,6 +182,6 @@ def candidates(dataset: Any) -> list[tuple[int, dict[str, int]]]:
         for number in range(min(len(dataset), LOOKED_AT)):
             try:
                 found.append((number, counts(written(dataset[number]))))
-            except Unwritable:
+            except UnwritableError:
                 found.append((number, {}))
     return found

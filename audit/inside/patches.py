@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,8 @@ class Patches:
         Who is told.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder | None) -> None:
+        self.recorder: Any = recorder
         self._undo: list[Callable[[], None]] = []
         self._streams: dict[int, str] = {}
         self._kept: list[Any] = []
@@ -52,7 +53,7 @@ class Patches:
         self._seed(seed)
         self._loaders()
         self._steps()
-        self._dropout()
+        self.no_dropout()
         self._losses()
         if self.recorder.plan.frozen:
             self._clipping()
@@ -82,20 +83,13 @@ class Patches:
 
         self.replace(np.random, "default_rng", seeded)
 
-    def _dropout(self) -> None:
+    def no_dropout(self) -> None:
+        """Let dropout do nothing: which values it drops depends on where a sample lies."""
         functional: Any = torch.nn.functional
         for name in DROPOUTS:
-            self.replace(functional, name, lambda before: lambda input, *a, **k: input)  # noqa: A006 - torch's own name
+            self.replace(functional, name, lambda before: unchanged)
         self.replace(functional, "scaled_dot_product_attention", without_dropout)
-
-        def begun(before: Any) -> Any:
-            def init(module: Any, *arguments: Any, **options: Any) -> None:
-                before(module, *arguments, **options)
-                module.dropout = 0.0
-
-            return init
-
-        self.replace(torch.nn.RNNBase, "__init__", begun)
+        self.replace(torch.nn.RNNBase, "forward", recurrent)
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
@@ -259,12 +253,38 @@ class Patches:
         self.replace(torch.autocast, "__init__", never)
 
 
+@contextmanager
+def no_dropout() -> Iterator[None]:
+    """Let dropout do nothing inside."""
+    patches = Patches(None)
+    patches.no_dropout()
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
 def length_of(loader: Any) -> int:
     """Return the batches of an epoch; 0 where nobody knows."""
     try:
         return len(loader)
     except TypeError:
         return 0
+
+
+def unchanged(input: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - torch's own name
+    """Return what dropout is given."""
+    return input
+
+
+def recurrent(before: Any) -> Any:
+    """Return the forward pass of a recurrent layer without dropout."""
+
+    def forward(layer: Any, *arguments: Any, **options: Any) -> Any:
+        layer.dropout = 0.0
+        return before(layer, *arguments, **options)
+
+    return forward
 
 
 def without_dropout(before: Any) -> Any:
@@ -281,7 +301,6 @@ def without_dropout(before: Any) -> Any:
 
 def in_this_process(before: Any) -> Any:
     """Return a data loader's constructor without loading processes."""
-
     signature = inspect.signature(before)
 
     @functools.wraps(before)

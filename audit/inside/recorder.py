@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from paceline._arrays import Array
 from paceline.audit.inside.names import Names
-from paceline.audit.inside.samples import NUMBER, Supplies, Unwritable, converted, counts, digest, read, written
+from paceline.audit.inside.samples import NUMBER, Supplies, UnwritableError, converted, counts, digest, read, written
 from paceline.audit.plan import Plan
 from paceline.audit.tape import Sample, Step, Tape
 
@@ -81,7 +81,7 @@ class Recorder:
     def _known(self, item: Any, index: Any) -> Any:
         try:
             return written(item)
-        except Unwritable:
+        except UnwritableError:
             return {NUMBER: index}
 
     def delivered(self, batch: Any) -> Any:

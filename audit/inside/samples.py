@@ -22,7 +22,7 @@ NUMBER = "number in the dataset"
 PLAIN = (int, float, bool, str, bytes, type(None))
 
 
-class Unwritable(TypeError):
+class UnwritableError(TypeError):
     """An object that cannot be written safely."""
 
 
@@ -42,7 +42,7 @@ def written(item: Any) -> Any:
         return {type(item).__name__: [written(part) for part in item]}
     if type(item) is dict:
         return {"dict": [[written(name), written(part)] for name, part in item.items()]}
-    raise Unwritable(type(item).__name__)
+    raise UnwritableError(type(item).__name__)
 
 
 def read(known: Any, dataset: Any = None) -> Any:

@@ -2,10 +2,7 @@
 
 import gc
 import json
-import multiprocessing
-import shutil
 import sys
-import tempfile
 import traceback
 import warnings
 from pathlib import Path
@@ -57,16 +54,16 @@ class Together:
 
 
 def verdicts_of(rank, world_size, folder, cases):
-    """Audit cases, each a name and a function, on this rank; return their verdicts."""
+    """Audit cases by their names on this rank; return their verdicts."""
     torch.set_num_threads(1)
     found = {}
-    for number, (name, work) in enumerate(cases.items()):
+    for number, (name, case) in enumerate(cases.items()):
         gc.collect()
         shared = Path(folder) / str(number)
         shared.mkdir(exist_ok=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            audit = Audit(Together(work, shared, rank, world_size))
+            audit = Audit(Together(case.run, shared, rank, world_size))
             verdict = audit.verdict()
         found[name] = {**json.loads(verdict.to_json()), "runs started": audit.run.runs}
     return found

@@ -68,6 +68,11 @@ def total(tensor):
     return found
 
 
+def counted(batch):
+    """Return how many tokens of a batch count."""
+    return (batch[1] != IGNORED).sum()
+
+
 def summed_loss(model, tokens, labels):
     return nn.functional.cross_entropy(
         model(tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
@@ -85,7 +90,7 @@ def trained(loss_of, *, dataset=None, model=None, accumulate=1, epochs=1, rate=0
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     for _ in range(epochs):
         window = []
-        for batch in loader or loader_of(dataset):
+        for batch in loader() if loader else loader_of(dataset):
             window.append(batch)
             if len(window) < accumulate:
                 continue
