@@ -14,11 +14,14 @@ def borders(tape: Tape, stream: str) -> list[int]:
     """Return how many batches of a stream belong to the steps so far, for every step that has some.
 
     A loop may fetch a batch or two ahead. As it does so in every step, the first has as many more than the others.
+    Where a loop has fetched all before its first step, nobody knows: then every batch stands for itself.
     """
     counts = [step.delivered.get(stream, 0) for step in tape.steps]
     grown = [count for number, count in enumerate(counts) if count > (counts[number - 1] if number else 0)]
     if not grown:
         return []
+    if len(grown) == 1 and len(counts) > 1:
+        return list(range(1, grown[0] + 1))
     each = grown[1] - grown[0] if len(grown) > 1 else grown[0]
     ahead = max(grown[0] - each, 0)
     return [count - ahead for count in grown]

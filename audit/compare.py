@@ -48,8 +48,14 @@ def difference(expected: Sequence[Tape], found: Sequence[Tape]) -> Difference:
 
 def of_step(tape: Tape, one: Step, other: Step) -> dict[str, float]:
     """Return the relative deviations of one step: of gradients, and of how far parameters moved."""
-    moved = {name: after - tape.start[name] for name, after in one.parameters.items() if name in tape.start}
-    others = {name: after - tape.start[name] for name, after in other.parameters.items() if name in tape.start}
+    moved, others = (
+        {
+            name: after - tape.start[name]
+            for name, after in step.parameters.items()
+            if name in tape.start and tape.start[name].shape == after.shape
+        }
+        for step in (one, other)
+    )
     longest = max((size(array) for array in moved.values()), default=0.0)
     gradients = relative(one.gradients, other.gradients)
     if not all(array.dtype == np.float64 for array in moved.values()):
@@ -110,3 +116,12 @@ def flat(steps: Sequence[Step]) -> Array:
     """Return the gradients of some steps as one vector."""
     arrays = [array.astype(np.float64) for step in steps for array in step.gradients.values()]
     return np.concatenate(arrays) if arrays else np.zeros(0)
+
+
+def not_a_number(tapes: Sequence[Tape]) -> Difference | None:
+    """Return where gradients are not numbers; None if all are."""
+    steps = [
+        {name: float("inf") for name, array in step.gradients.items() if not np.isfinite(array).all()}
+        for step in tapes[0].steps
+    ]
+    return Difference(tuple(steps)) if any(steps) else None

@@ -27,6 +27,9 @@ COARSE = 3e-2
 RATIO = 1e-6
 """Relative deviation within which two losses are the same."""
 
+CLOSE = 0.01
+"""Distance of a power from a whole number within which it is that."""
+
 NOISIEST = 0.1
 """Relative deviation of two equal runs above which nothing can be told."""
 
@@ -84,7 +87,7 @@ class Audit:
             if self.base.tapes and not self.base.error:
                 break
         else:
-            return self._unknown(Cause.FAILED, self.base.error)
+            return self._unknown(Cause.FAILED if self.base.error else Cause.NO_STEPS, self.base.error)
         self.plan = replace(self.plan, supplies=self.base.folder)
         if not arrange.shared(self.base.tapes) and not self._balanced:
             return self._unknown(Cause.NO_SAMPLES)
@@ -148,6 +151,8 @@ class Audit:
     def _ranks_agree(self) -> Verdict | None:
         """Look whether the ranks begin alike, step alike, and have different samples."""
         tapes = self.base.tapes
+        if (where := compare.not_a_number(tapes)) is not None:
+            return self._not(Cause.NOT_A_NUMBER, where)
         if len(tapes) < 2:
             return None
         apart = compare.ranks_differ(tapes)
@@ -196,7 +201,9 @@ class Audit:
     def _moved_balanced(self) -> Verdict | None:
         uneven, run = self._compared("uneven sizes", replace(self.plan, balanced=Balanced(uneven=True, seed=1)))
         if uneven is None:
-            return self._unknown(Cause.FAILED, f"it did not run with uneven sizes: {run.error}")
+            return self._not(Cause.UNEVEN, None, run.error)
+        if (where := compare.not_a_number(run.tapes)) is not None:
+            return self._not(Cause.NOT_A_NUMBER, where)
         sizes = [row for step in run.tapes[0].steps for row in step.facts.get("sizes", [])]
         if all(len(set(row)) == 1 for row in sizes):
             self.notes.append("Sizes did not differ: batches are too small, or steps too few.")
@@ -259,6 +266,8 @@ class Audit:
             return self._unknown(Cause.CHANCE) if draws else self._not(Cause.CARRIED, found)
         mixing = self.base.tapes[0].facts.get("mixing", [])
         if shown.residual > fine or any(abs(share - 0.5) > 0.5 - 1e-9 for share in shown.shares if share == share):
+            if hooks := self.base.tapes[0].facts.get("hooks"):
+                return self._not(Cause.HOOKS, found, f"on {hooks[0]}" + (" and others" if len(hooks) > 1 else ""))
             detail = ", ".join(mixing) or "negatives within the batch, hard examples, mixup"
             return self._not(Cause.ROWS, found, detail)
         if any(abs(share - shown.expected) > fine for share in shown.shares):
@@ -326,38 +335,52 @@ class Audit:
     def _by_size(self, found: compare.Difference) -> Verdict:
         """Tell sums from means that are not weighted: by how a rank's weight follows its size."""
         kind = self._balanced[0]
-        if kind["candidates"]:
-            power = self._power(kind)
-            if power is not None and abs(power - 2) < 0.01:
-                return self._not(Cause.SUM, found, "a rank's weight grows with the square of its batch")
-            if power is not None and abs(power) < 0.01:
-                return self._not(Cause.NOT_WEIGHTED, found)
+        if self._streams:
+            return self._not(Cause.OTHER_DATA, found, ", ".join(self._streams))
+        shown = self._probe_balanced()
+        if shown is not None and shown.control > 100 * self.tolerance:
+            return self._not(Cause.CARRIED, found)
+        power = self._power(kind) if kind["candidates"] else None
+        if power is not None and power == 2:
+            return self._not(Cause.SUM, found, "a rank's weight grows with the square of its batch")
+        if power is not None and power == 0:
+            return self._not(Cause.NOT_WEIGHTED, found)
         mixing = self.base.tapes[0].facts.get("mixing", [])
         return self._not(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
 
+    @property
+    def _streams(self) -> list[str]:
+        """Samples of plain loaders."""
+        return arrange.shared(self.base.tapes)
+
     def _power(self, kind: dict[str, Any]) -> float | None:
         """Return the power of a rank's size that its weight follows: 1 if every sample weighs the same."""
-        first, other = (kind["candidates"][place][0] for place in (0, -1))
-        numbers = [[one] * kind["step"] for one in (first, other)]
-        sizes = self._sizes(Balanced(uneven=True, numbers=[*numbers, numbers[0], numbers[0]]), 4)
-        if sizes is None:
+        one, other = (kind["candidates"][place][0] for place in (0, -1))
+        numbers = [[one] * kind["step"], [other] * kind["step"], [one] * kind["step"], [one] * kind["step"]]
+        rows = self._rows(Balanced(uneven=True, numbers=numbers))
+        if rows is None or len(rows[3][0]) != 2 or rows[3][0][0] == rows[3][0][1]:
             return None
-        parts = [[first] * row[0] + [other] * (kind["step"] - row[0]) for row, _ in sizes]
-        run = self.run(self._frozen(4, balanced=Balanced(uneven=True, numbers=[*numbers, *parts[2:]])), False)
-        if run.error or len(run.tapes[0].steps) < 4:
+        first = rows[3][0][0]  # in the last step, the first rank gets the one sample and the second the other
+        numbers[3] = [one] * first + [other] * (kind["step"] - first)
+        mixed = self._rows(Balanced(uneven=True, numbers=numbers))
+        if mixed is None:
             return None
-        vectors = [compare.flat([step]) for step in run.tapes[0].steps]
-        own, rest = probe.of_two(vectors[3], vectors[0], vectors[1])[:2]
-        row = sizes[3][0]
-        if len(row) != 2 or row[0] == row[1] or own * rest <= 0:
-            return None
-        return float(np.log(own / rest) / np.log(row[0] / row[1]))
+        own, rest, _ = probe.of_two(mixed[3][1], mixed[0][1], mixed[1][1])
+        sizes = [np.array(row, float) for row, _ in mixed]
+        for power in (0.0, 2.0):  # gradients of whole batches scale with their ranks' sizes too
+            whole = [float((row**power).sum()) for row in sizes]
+            expected = (sizes[3][0] / sizes[3][1]) ** power * whole[1] / whole[0]
+            if rest and abs(own / rest / expected - 1) < CLOSE:
+                return power
+        return None
 
-    def _sizes(self, balanced: Balanced, steps: int) -> list[tuple[list[int], int]] | None:
-        run = self.run(self._frozen(steps, balanced=balanced), False)
-        if run.error or len(run.tapes[0].steps) < steps:
+    def _rows(self, balanced: Balanced) -> list[tuple[list[int], Array]] | None:
+        """Return the ranks' sizes and the gradient of four steps from the same parameters."""
+        run = self.run(self._frozen(4, balanced=balanced), False)
+        steps = arrange.grouped(run.tapes[0])[:4] if run.tapes and not run.error else []
+        if len(steps) < 4:
             return None
-        return [(step.facts["sizes"][0], number) for number, step in enumerate(run.tapes[0].steps)]
+        return [(step[0].facts["sizes"][0], compare.flat(step)) for step in steps]
 
     def _divided(self) -> Verdict | None:
         """Look whether the losses of micro-batches are summed as they are."""

@@ -172,8 +172,8 @@ def named(probe: Probe, tolerance: float) -> str:
         if not 0 < share < 1 or abs(share - probe.expected) < tolerance:
             continue
         ratio = share / (1 - share) * (1 - probe.expected) / probe.expected
-        for part, size in sorted(probe.counts[0].items(), key=lambda item: -len(item[0])):
+        for part, size in sorted(probe.counts[0].items(), key=lambda item: len(item[0])):
             if other.get(part) and abs(ratio - size / other[part]) < tolerance * max(ratio, 1):
-                return f"it follows the number of {part}" if "that" in part else f"it follows the size of {part}"
+                return f"it follows the number of {part}" if " that " in part else f"it follows the size of {part}"
         return f"samples weigh {ratio:.3g} : 1"
     return ""

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 
+import numpy as np
+
 PAGE = "docs/audit.md"
 
 
@@ -87,6 +89,26 @@ class Cause(Enum):
         "look for queues, running means and hidden states; keep them the same on every rank",
         "carried",
     )
+    HOOKS = (
+        "hooks change each rank's own gradients before they are summed",
+        "clip or scale after backward(), when gradients are summed",
+        "hooks",
+    )
+    OTHER_DATA = (
+        "data of another loader get the weights of the balanced batch",
+        "scale the terms of the balanced batch only: see the table of losses in docs/loops.md",
+        "other-data",
+    )
+    NOT_A_NUMBER = (
+        "gradients are not numbers",
+        "divide by max(terms, 1): a batch without any loss term has 0 / 0",
+        "not-a-number",
+    )
+    UNEVEN = (
+        "it runs with equal batches and not with uneven ones",
+        "gather rows with gather_rows; give a recurrent state batches of one size",
+        "uneven",
+    )
     NOISE = (
         "two equal runs differ too much",
         "seed what draws random numbers, and turn off kernels that are not deterministic "
@@ -100,6 +122,11 @@ class Cause(Enum):
     )
     NO_SAMPLES = (
         "no batch of a DataLoader, a BalancedLoader or torch.randint was seen before the first step",
+        "audit the loss in a notebook: paceline.audit.audit(step, batches)",
+        "no-samples",
+    )
+    NO_STEPS = (
+        "no step of a torch optimiser was seen",
         "audit the loss in a notebook: paceline.audit.audit(step, batches)",
         "no-samples",
     )
@@ -163,6 +190,8 @@ class Verdict:
             return f"Could not tell: {why}."
         begins = f", first in step {self.first_step} at {self.parameter}" if self.parameter else ""
         figure = f": gradients deviate by {self.deviation:.1e}{begins} ({where})" if self.deviation else ""
+        if np.isinf(self.deviation):
+            figure = begins.replace(", first", ":", 1)
         return f"Not exact{figure}: {why}."
 
     @property

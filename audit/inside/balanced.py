@@ -22,6 +22,8 @@ from paceline.coordinator.torch.streaming.drawn import StreamAssigner
 from paceline.coordinator.torch.streaming.loader import StreamLoader
 from paceline.predictors import Forecast
 
+Collate = Callable[[list[Any]], Any]
+
 LOOKED_AT = 64
 """Samples of a dataset among which the audit looks for some of different sizes."""
 
@@ -150,7 +152,8 @@ def watch_balanced(patches: Patches) -> None:
             costs = options.get("costs")
             begun.update(accumulate=options.get("accumulate", 1), fixed=getattr(costs, "global_tokens", None) is None)
             given = {name: value for name, value in options.items() if name not in APART}
-            given["collate_fn"] = delivering(recorder.delivered, options.get("collate_fn"))
+            name = f"balanced loader {len(recorder.tape.facts.get('balanced', []))}"
+            given["collate_fn"] = delivering(recorder, name, options.get("collate_fn"))
             before(loader, dataset, *arguments, **given)
             recorder.watch(loader)
             if isinstance(loader, BalancedLoader):
@@ -170,9 +173,14 @@ def watch_balanced(patches: Patches) -> None:
     patches.replace(StreamLoader, "__init__", loaders)
 
 
-def delivering(change: Callable[[Any], Any], collate: Callable[[list[Any]], Any] | None) -> Callable[[list[Any]], Any]:
-    """Return a collate function whose batches are changed."""
-    return lambda items: change((collate or default_collate)(items))
+def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
+    """Return a collate function whose batches are counted, and of the audit's precision."""
+
+    def counting(items: list[Any]) -> Any:
+        recorder.handed_out(name)
+        return recorder.delivered((collate or default_collate)(items))
+
+    return counting
 
 
 def candidates(dataset: Any) -> list[tuple[int, dict[str, int]]]:

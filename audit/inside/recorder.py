@@ -48,6 +48,7 @@ class Recorder:
         self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._backward: float | None = None
         self._balanced: list[Any] = []
+        self._handed_out: dict[str, int] = {}
         self._dtypes: set[str] = set()
         self._depth = 0
         self._gradients: dict[str, Array] | None = None
@@ -122,7 +123,7 @@ class Recorder:
         parameters = self._parameters(optimizer)
         found = gradients(parameters) if self._gradients is None else self._gradients
         self._dtypes |= {str(one.dtype).removeprefix("torch.") for one in parameters.values()}
-        delivered = {name: len(batches) for name, batches in self.tape.streams.items()}
+        delivered = {name: len(batches) for name, batches in self.tape.streams.items()} | self._handed_out
         with torch.no_grad():
             for parameter, before in self._before:
                 parameter.copy_(before)
@@ -140,6 +141,10 @@ class Recorder:
         parameters = {id(one): one for module in self.names.modules() for one in module.parameters()}
         found = [one.grad for one in parameters.values() if one.grad is not None and not one.grad.is_sparse]
         return float(sum(float(getattr(one, "to_local", lambda one=one: one)().norm()) ** 2 for one in found)) ** 0.5
+
+    def handed_out(self, name: str) -> None:
+        """Count a batch of a balanced loader."""
+        self._handed_out[name] = self._handed_out.get(name, 0) + 1
 
     def watch(self, loader: Any) -> None:
         """Note the sizes of a balanced loader's batches in every step."""
@@ -160,7 +165,11 @@ class Recorder:
             return
         self.done = True
         self.tape.rank, self.tape.world_size = self._rank(), self._world_size()
-        self.tape.facts |= {"mixing": self.names.that_mix(), "dtypes": sorted(self._dtypes)}
+        self.tape.facts |= {
+            "mixing": self.names.that_mix(),
+            "hooks": self.names.that_hook(),
+            "dtypes": sorted(self._dtypes),
+        }
         torch.save(self._items, self.folder / f"{self.tape.rank}.items")
         self.tape.save(self.folder)
         self._end(self.folder, self.tape.world_size)

@@ -85,10 +85,10 @@ def counts(known: Any) -> dict[str, int]:
             continue
         path = f"part {where}" if where.isdigit() else where
         found[path] = tensor.numel()
-        if not tensor.is_floating_point() and (tensor == IGNORED).any():
-            found[f"{path} that count"] = int((tensor != IGNORED).sum())
-        elif tensor.numel() and bool(((tensor == 0) | (tensor == 1)).all()):
+        if tensor.numel() and bool(((tensor == 0) | (tensor == 1)).all()):
             found[f"{path} that are 1"] = int((tensor == 1).sum())
+        elif not tensor.is_floating_point():
+            found[f"{path} that count"] = int((tensor != IGNORED).sum())
     return found
 
 

@@ -54,7 +54,7 @@ class Together:
 
 
 def verdicts_of(rank, world_size, folder, cases):
-    """Audit cases by their names on this rank; return their verdicts."""
+    """Audit cases by their names on this rank; yield all verdicts so far."""
     torch.set_num_threads(1)
     found = {}
     for number, (name, case) in enumerate(cases.items()):
@@ -64,6 +64,9 @@ def verdicts_of(rank, world_size, folder, cases):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             audit = Audit(Together(case.run, shared, rank, world_size))
-            verdict = audit.verdict()
-        found[name] = {**json.loads(verdict.to_json()), "runs started": audit.run.runs}
-    return found
+            try:
+                found[name] = json.loads(audit.verdict().to_json())
+            except Exception:
+                found[name] = {"status": "failed", "sentence": traceback.format_exc(), "notes": []}
+        found[name]["runs started"] = audit.run.runs
+        yield found

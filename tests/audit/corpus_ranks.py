@@ -5,16 +5,17 @@ from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 from cases import bug, fix
-from parts import Points, counted, language_model, loader_of, network, ranks, summed_loss, total, trained
+from parts import Points, counted, loader_of, network, ranks, summed_loss, total, trained
 from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss, normalize
+from torch.nn import functional
+from torch.nn.functional import cross_entropy, normalize
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DistributedSampler
 
 
 def mean_of(model, window, place):
     inputs, targets, _ = window[place]
-    return mse_loss(model(inputs), targets)
+    return functional.mse_loss(model(inputs), targets)
 
 
 # -- rows that see each other ----------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ def stepped(forward_of, accumulate=1, context=lambda model, place: nullcontext()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for place, (inputs, targets, _) in enumerate(loader_of(Points())):
         with context(model, place):
-            (mse_loss(forward_of(model)(inputs), targets) / accumulate).backward()
+            (functional.mse_loss(forward_of(model)(inputs), targets) / accumulate).backward()
         if (place + 1) % accumulate == 0:
             optimizer.step()
             optimizer.zero_grad()
@@ -120,7 +121,7 @@ def flagged(early):
         last = place % 2 == 1
         if early:
             model.require_backward_grad_sync = last
-        loss = mse_loss(model(inputs), targets) / 2
+        loss = functional.mse_loss(model(inputs), targets) / 2
         model.require_backward_grad_sync = last
         loss.backward()
         if last:

@@ -1,5 +1,7 @@
 """Published bugs whose losses are divided by what one rank, or one micro-batch, holds."""
 
+from itertools import islice
+
 import torch
 import torch.distributed as dist
 from cases import bug, fix
@@ -84,9 +86,8 @@ def scaled_afterwards(scale_of, factor):
     """Divide losses by a scale, and multiply gradients after the micro-batches."""
     model = DistributedDataParallel(language_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batches = list(loader_of(Texts()))
-    for first in range(0, len(batches), 2):
-        window = batches[first : first + 2]
+    batches = iter(loader_of(Texts()))
+    while len(window := list(islice(batches, 2))) == 2:
         scale = scale_of(sum(counted(batch) for batch in window))
         for batch in window:
             (summed_loss(model, *batch) / scale).backward()

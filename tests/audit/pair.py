@@ -17,10 +17,10 @@ RANKS = 2
 def work(rank, module, out, names, folder):
     """Audit on this rank; the first writes the verdicts."""
     cases = importlib.import_module(module).CASES
-    chosen = {name: case for name, case in cases.items() if not names or name in names}
-    found = verdicts_of(rank, RANKS, folder, chosen)
-    if rank == 0:
-        Path(out).write_text(json.dumps(found))
+    chosen = {name: case for name, case in cases.items() if not names or any(one in name for one in names)}
+    for found in verdicts_of(rank, RANKS, folder, chosen):
+        if rank == 0:
+            Path(out).write_text(json.dumps(found))
 
 
 def main(module, out, *names):
