@@ -6,7 +6,7 @@ import sys
 import torch
 import torch.nn.functional as F  # noqa: N812 - as public scripts have it
 from torch.distributed import destroy_process_group, init_process_group
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -30,7 +30,7 @@ class Trainer:
     def __init__(self, model, data, optimizer, save_every):
         self.rank = int(os.environ["LOCAL_RANK"])
         self.data, self.optimizer, self.save_every = data, optimizer, save_every
-        self.model = DDP(model)
+        self.model = DistributedDataParallel(model)
 
     def run_batch(self, source, targets):
         """Take one step."""

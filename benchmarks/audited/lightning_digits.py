@@ -29,8 +29,9 @@ class AutoEncoder(lightning.LightningModule):
 def main():
     lightning.seed_everything(0)
     loader = DataLoader(TensorDataset(torch.randn(512, 64), torch.zeros(512)), batch_size=16, shuffle=True)
+    devices = int(os.environ.get("WORLD_SIZE", "2"))
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "2")), strategy="ddp", max_epochs=2, logger=False, enable_checkpointing=False,
+        accelerator="cpu", devices=devices, strategy="ddp", max_epochs=2, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, accumulate_grad_batches=2,
     )  # fmt: skip
     trainer.fit(AutoEncoder(), loader)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from gpt import BLOCK, GPT, WORDS
 from torch.distributed import destroy_process_group, init_process_group
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 
 gradient_accumulation_steps = 4
 batch_size = 8
@@ -45,7 +45,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95))
 scaler = torch.amp.GradScaler("cpu", enabled=False)
 raw = model
 if ddp:
-    model = DDP(model)
+    model = DistributedDataParallel(model)
 
 X, Y = get_batch()
 for iteration in range(30):

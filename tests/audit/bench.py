@@ -2,7 +2,6 @@
 
 import gc
 import json
-import sys
 import traceback
 import warnings
 from pathlib import Path
@@ -43,8 +42,6 @@ class Together:
                 self.work()
         except (Exception, SystemExit) as raised:
             error = f"{type(raised).__name__}: {raised}"
-            if "-v" in sys.argv:
-                traceback.print_exc()
         if not alone:
             said = [None] * ranks
             dist.all_gather_object(said, error)
