@@ -173,7 +173,10 @@ def named(probe: Probe, tolerance: float) -> str:
             continue
         ratio = share / (1 - share) * (1 - probe.expected) / probe.expected
         for part, size in sorted(probe.counts[0].items(), key=lambda item: len(item[0])):
-            if other.get(part) and abs(ratio - size / other[part]) < tolerance * max(ratio, 1):
-                return f"it follows the number of {part}" if " that " in part else f"it follows the size of {part}"
+            for less in (0, 1):  # a token that predicts the next has one term less than it has tokens
+                rest = other.get(part, 0) - less
+                if rest > 0 and abs(ratio - (size - less) / rest) < tolerance * max(ratio, 1):
+                    what = "number" if " that " in part else "size"
+                    return f"it follows the {what} of {part}" + (", less one" if less else "")
         return f"samples weigh {ratio:.3g} : 1"
     return ""

@@ -183,7 +183,8 @@ class Verdict:
         """The verdict in one sentence, with its figure."""
         where = f"{self.steps} steps on {self.ranks} ranks, {self.precision}"
         if self.status is Status.EXACT:
-            return f"Exact: the largest relative deviation is {self.deviation:.1e} ({where})."
+            noise = f"; two equal runs differ by {self.noise:.1e}, so less cannot be seen" if self.noise else ""
+            return f"Exact: the largest relative deviation is {self.deviation:.1e} ({where}){noise}."
         assert self.cause is not None
         why = self.cause.what + (f" ({self.detail})" if self.detail else "")
         if self.status is Status.COULD_NOT_TELL:

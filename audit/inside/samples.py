@@ -83,7 +83,7 @@ def counts(known: Any) -> dict[str, int]:
     for where, tensor in leaves(known):
         if tensor.dim() == 0:
             continue
-        path = f"part {where}" if where.isdigit() else where
+        path = f"part {where}" if where.isdigit() else where or "a sample"
         found[path] = tensor.numel()
         if tensor.numel() and bool(((tensor == 0) | (tensor == 1)).all()):
             found[f"{path} that are 1"] = int((tensor == 1).sum())
