@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from paceline.audit.plan import Arranged, Ref
-from paceline.audit.tape import Step, Tape
+from paceline.audit.tape import DRAWN, Step, Tape
 
 
 def borders(tape: Tape, stream: str) -> list[int]:
@@ -62,8 +62,14 @@ def arranged(tapes: Sequence[Tape], deal: Deal) -> Arranged:
 
 
 def shared(tapes: Sequence[Tape]) -> list[str]:
-    """Return the streams that every rank has."""
-    return [stream for stream in tapes[0].streams if all(stream in tape.streams for tape in tapes)]
+    """Return the streams of samples that every rank has.
+
+    Where there is no loader, numbers that are drawn in every step are taken for those of samples.
+    """
+    known = [stream for stream in tapes[0].streams if all(stream in tape.streams for tape in tapes)]
+    loaded = [stream for stream in known if not stream.startswith(DRAWN)]
+    counts = {stream: [step.delivered.get(stream, 0) for step in tapes[0].steps] for stream in known}
+    return loaded or [stream for stream in known if counts[stream] and counts[stream][-1] >= len(counts[stream])]
 
 
 def sizes_of(tapes: Sequence[Tape], stream: str, group: range) -> list[list[int]]:

@@ -17,7 +17,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.audit import arrange, compare, probe
 from paceline.audit.plan import Balanced, Plan
-from paceline.audit.tape import Tape
+from paceline.audit.tape import DRAWN, Tape
 from paceline.audit.verdict import Cause, Status, Verdict
 
 FLOORS = {"float64": 1e-8, "float32": 1e-3}
@@ -91,6 +91,9 @@ class Audit:
         self.plan = replace(self.plan, supplies=self.base.folder)
         if not arrange.shared(self.base.tapes) and not self._balanced:
             return self._unknown(Cause.NO_SAMPLES)
+        beside = any(step.facts.get("beside") or step.facts.get("draws") for step in self.base.tapes[0].steps)
+        if not self._balanced and beside and self._streams[0].startswith(DRAWN):
+            return self._unknown(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
         if not self._balanced and not self.notebook:
             self.notes.append(
                 "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample weighs the "

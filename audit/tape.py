@@ -13,6 +13,9 @@ from paceline._arrays import Array
 
 Arrays = dict[str, Array]
 
+DRAWN = "torch.randint"
+"""The first word of streams of numbers that a script draws by hand."""
+
 
 @dataclass(frozen=True)
 class Sample:

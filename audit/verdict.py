@@ -121,7 +121,7 @@ class Cause(Enum):
         "noise",
     )
     NO_SAMPLES = (
-        "no batch of a DataLoader, a BalancedLoader or torch.randint was seen before the first step",
+        "no samples of a DataLoader, a BalancedLoader or torch.randint could be exchanged",
         "audit the loss in a notebook: paceline.audit.audit(step, batches)",
         "no-samples",
     )

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from paceline.audit.inside.recorder import Recorder
+from paceline.audit.tape import DRAWN
 
 MEANS = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")
 MEANS += ("binary_cross_entropy", "binary_cross_entropy_with_logits")
@@ -161,11 +162,15 @@ class Patches:
 
         @functools.wraps(before)
         def randint(*arguments: Any, **options: Any) -> Any:
+            counted = torch.is_grad_enabled() and "generator" not in options and self.recorder.draws_are_samples
+            if counted:
+                self.recorder.look_beside()
             drawn = before(*arguments, **options)
-            if drawn.dim() != 1 or options.get("generator") is not None or not torch.is_grad_enabled():
+            if not counted or drawn.dim() != 1:
                 return drawn
             numbers = drawn.tolist()
-            given = self.recorder.fetched("torch.randint", lambda: numbers, range(2**62), numbers)
+            stream = f"{DRAWN} {arguments} {sorted(options)}"
+            given = self.recorder.fetched(stream, lambda: numbers, range(2**62), numbers)
             return torch.tensor(given, dtype=drawn.dtype, device=drawn.device)
 
         return randint

@@ -16,7 +16,7 @@ from paceline._arrays import Array
 from paceline.audit.inside.names import Names
 from paceline.audit.inside.samples import NUMBER, Supplies, UnwritableError, converted, counts, digest, read, written
 from paceline.audit.plan import Plan
-from paceline.audit.tape import Sample, Step, Tape
+from paceline.audit.tape import DRAWN, Sample, Step, Tape
 
 LARGEST = 65536
 """Values of a parameter that are compared one by one; a larger one is folded to so many sums with random signs."""
@@ -47,6 +47,8 @@ class Recorder:
         self._chance: int | None = None
         self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._backward: float | None = None
+        self._loading = False
+        self._at_step: int | None = None
         self._balanced: list[Any] = []
         self._handed_out: dict[str, int] = {}
         self._dtypes: set[str] = set()
@@ -61,6 +63,7 @@ class Recorder:
         batches = self.tape.streams.setdefault(stream, [])
         number, rank = len(batches), self._rank()
         self._look_at_chance()
+        self._loading = True
         with Chance(zlib.crc32(f"{stream} {number} {rank}".encode())):  # what augments draws the same in every run
             refs = self._arranged(stream, number, rank)
             if refs is None:
@@ -70,6 +73,7 @@ class Recorder:
                 assert self._supplies is not None
                 known = [self._supplies.take(stream, *ref) for ref in refs]
                 items = [read(one, dataset) for one in known]
+        self._loading = False
         batches.append([Sample(digest(one), counts(one)) for one in known])
         self._items.setdefault(stream, []).append(known)
         self._chance = chance()
@@ -90,6 +94,17 @@ class Recorder:
         if self.plan.precision != "float64":
             return batch
         return converted(batch, lambda part: part.double() if part.is_floating_point() else part)
+
+    @property
+    def draws_are_samples(self) -> bool:
+        """Whether numbers that the script draws now may be those of samples: no loader has handed out any."""
+        return not self._loading and all(stream.startswith(DRAWN) for stream in self.tape.streams)
+
+    def look_beside(self) -> None:
+        """Note whether something else was drawn since the last step: then a row may be more than its number."""
+        if self._at_step is not None and self._at_step != chance():
+            self._facts["beside"] = True
+        self._at_step = None
 
     def _look_at_chance(self) -> None:
         """Note whether the script drew random numbers since it was given its samples."""
@@ -129,7 +144,7 @@ class Recorder:
                 parameter.copy_(before)
         after = {name: folded(parameter) for name, parameter in parameters.items()}
         self.tape.steps.append(Step(delivered, found, after, self._facts))
-        self._facts, self._chance, self._backward = {}, None, None
+        self._facts, self._chance, self._backward, self._at_step = {}, None, None, chance()
         if len(self.tape.steps) >= self.plan.steps:
             self.finish()
 

@@ -3,10 +3,12 @@
 import os
 
 import torch
+import torch.distributed as dist
 from cases import CASES, bug  # noqa: F401 (whoever audits this module asks it)
 from parts import Points, network, trained
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 
 def unseeded():
@@ -85,3 +87,49 @@ def augmentation_that_is_not_seeded():
         return functional.mse_loss(model(window[place][0]), window[place][1])
 
     trained(loss_of, dataset=Augmented(), model=network())
+
+
+def by_hand(batch_of):
+    """Train on batches that are drawn by hand."""
+    points = Points()
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(dist.get_rank())
+    for _ in range(12):
+        inputs, targets = batch_of(points)
+        functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@bug(None, "numbers drawn by hand")
+def numbers_of_samples_drawn_by_hand():
+    """Numbers of samples are drawn by torch.randint, as nanoGPT does, and so exchanged."""
+
+    def batch_of(points):
+        numbers = torch.randint(len(points), (4,))
+        return points.inputs[numbers], points.targets[numbers]
+
+    by_hand(batch_of)
+
+
+@bug("no_samples", "numbers drawn by hand")
+def targets_drawn_by_hand():
+    """Inputs and classes are drawn anew in every step: to exchange the classes alone would make other samples."""
+
+    def batch_of(points):
+        inputs = torch.randn(4, 6)
+        return inputs, nn.functional.one_hot(torch.randint(3, (4,)), 3).to(inputs.dtype)
+
+    by_hand(batch_of)
+
+
+@bug(None, "numbers drawn by hand")
+def classes_drawn_before_the_loop():
+    """Numbers that make a dataset are not those of samples."""
+    dataset = torch.utils.data.TensorDataset(Points().inputs, torch.randint(3, (96,)))
+
+    def loss_of(model, window, place):
+        return functional.cross_entropy(model(window[place][0]), window[place][1])
+
+    trained(loss_of, dataset=dataset, model=network())
