@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from paceline.audit.tape import DRAWN, Step, Tape
 def borders(tape: Tape, stream: str) -> list[int]:
     """Return how many batches of a stream belong to the steps so far, for every step that has some.
 
-    A loop may fetch a batch or two ahead. As it does so in every step, the first has as many more than the others.
+    A loop may fetch a batch or two ahead. As it does so in every step, the first has as many more than the others; but
+    those at an epoch's end may have fewer.
     Where a loop has fetched all before its first step, nobody knows: then every batch stands for itself.
     """
     counts = [step.delivered.get(stream, 0) for step in tape.steps]
@@ -22,7 +24,7 @@ def borders(tape: Tape, stream: str) -> list[int]:
         return []
     if len(grown) == 1 and len(counts) > 1:
         return list(range(1, grown[0] + 1))
-    each = grown[1] - grown[0] if len(grown) > 1 else grown[0]
+    each = max(after - before for before, after in pairwise(grown)) if len(grown) > 1 else grown[0]
     ahead = max(grown[0] - each, 0)
     return [count - ahead for count in grown]
 
@@ -102,16 +104,25 @@ def mixed(tapes: Sequence[Tape], seed: int) -> Deal:
     """Return a deal that mixes a step's samples over all ranks and micro-batches, in batches of the same sizes.
 
     In every other step it gives the smallest samples to the first batches and the largest to the last, so that a
-    batch's number of tokens differs as much as it can; in the others chance decides.
+    batch's number of tokens differs as much as it can; in the others chance decides. An epoch's last batch may be
+    smaller than the others of its step, and so weigh more: samples are exchanged among batches of one size only.
     """
 
     def deal(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
-        samples = pool(group, sizes)
-        order = np.random.default_rng([seed, group.start]).permutation(len(samples)).tolist()
+        found: dict[int, list[list[Ref]]] = {}
+        for total in {sum(row) for row in sizes}:
+            alike = [(number, row) for number, row in zip(group, sizes, strict=True) if sum(row) == total]
+            samples = [ref for number, row in alike for ref in pool(range(number, number + 1), [row])]
+            rows = dealt(ordered(samples, stream, group), [row for _, row in alike])
+            found |= {number: row for (number, _), row in zip(alike, rows, strict=True)}
+        return [found[number] for number in group]
+
+    def ordered(samples: list[Ref], stream: str, group: range) -> list[Ref]:
+        order = np.random.default_rng([seed, samples[0][1]]).permutation(len(samples)).tolist()
         if group.start // len(group) % 2 == 0:
             known = [tapes[rank].streams[stream][number][place].counts for rank, number, place in samples]
             order.sort(key=lambda number: sum(known[number].values()))
-        return dealt([samples[number] for number in order], sizes)
+        return [samples[number] for number in order]
 
     return deal
 

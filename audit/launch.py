@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paceline import _version
 from paceline.audit.examine import Run
 from paceline.audit.plan import Plan
 from paceline.audit.tape import load_all
@@ -89,14 +90,12 @@ def reason(said: str) -> str:
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a script's processes."""
     path = [str(ROOM / "bootstrap"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    import paceline
-
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
         "PACELINE_AUDIT_PLAN": str(folder / "plan"),
         "PACELINE_AUDIT_FOLDER": str(folder),
-        "PACELINE_AUDIT_PATH": str(Path(paceline.__file__).resolve().parent.parent),
+        "PACELINE_AUDIT_PATH": str(Path(_version.__file__).resolve().parent.parent),
     }
 
 

@@ -109,6 +109,14 @@ def test_a_loop_that_fetches_ahead_has_the_same_steps(micro, ahead):
     assert found == [range(step * micro, (step + 1) * micro) for step in range(3)]
 
 
+def test_a_step_at_an_epochs_end_may_have_fewer_batches():
+    sizes = [[[2, 2]] * 3, [[2, 2], [1, 1]], [[2, 2]] * 3]
+    tapes = tapes_of(sizes)
+    assert groups(tapes[0], "s") == [range(3), range(3, 5), range(5, 8)]
+    small = [ref for refs in arranged(tapes, mixed(tapes, 1))["s"][4] for ref in refs]
+    assert sorted(small) == [(0, 4, 0), (1, 4, 0)]  # each of them would weigh twice as much as the others
+
+
 @given(st.integers(0, 1000), st.floats(1e-6, 1))
 def test_a_difference_says_where_it_begins(seed, amount):
     chance = np.random.default_rng(seed)
