@@ -279,7 +279,9 @@ class Audit:
             return self._not(Cause.MICRO_BATCHES, found, f"the first weighs {shown.micro_weight:.3g} times its share")
         if abs(shown.rank_weight - 1) > fine:
             return self._not(Cause.RANKS, found, f"the first weighs {shown.rank_weight:.3g} times its share")
-        return self._not(Cause.UNKNOWN, found)
+        if np.isnan(shown.expected):  # batches of one sample, which cannot be put together of two
+            return self._not(Cause.UNKNOWN, found)
+        return self._not(Cause.TERMS, found, "three samples that were probed have the same of it: told by what is left")
 
     def _probe_plain(self, alone: bool) -> probe.Probe | None:
         given, counts = probe.probing(self.base.tapes)
@@ -325,7 +327,7 @@ class Audit:
             run = self.run(of(steps), alone)
             names = [probe.STEPS[number] for number in steps]
             vectors = None if run.error or not run.tapes else probe.gradients(run.tapes[0], names, each)
-            if vectors is None:
+            if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
                 return None
             found |= vectors
         return found

@@ -137,7 +137,8 @@ class Pretended:
                 draws = draws or chance() != before
             dtypes |= {str(array.dtype) for array in gradients.values()}
             for name, array in gradients.items():
-                total[name] = total.get(name, 0.0) + array.astype(np.float64) / len(row)
+                with np.errstate(invalid="ignore"):  # a loss of 0 / 0 is a verdict, not a warning
+                    total[name] = total.get(name, 0.0) + array.astype(np.float64) / len(row)
         return total, dtypes, draws
 
     def _gradients(self, refs: list[tuple[int, int, int]]) -> Arrays:

@@ -22,8 +22,10 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from paceline.audit.inside.recorder import Recorder
 from paceline.audit.tape import DRAWN
 
-MEANS = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")
-MEANS += ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+MEANS = [
+    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+]
 """Losses of torch that are means unless they are told otherwise."""
 
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")

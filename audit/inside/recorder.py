@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import zlib
 from collections.abc import Callable
@@ -155,7 +156,8 @@ class Recorder:
     def _norm(self) -> float:
         parameters = {id(one): one for module in self.names.modules() for one in module.parameters()}
         found = [one.grad for one in parameters.values() if one.grad is not None and not one.grad.is_sparse]
-        return float(sum(float(getattr(one, "to_local", lambda one=one: one)().norm()) ** 2 for one in found)) ** 0.5
+        squares = [float(getattr(one, "to_local", lambda one=one: one)().norm()) ** 2 for one in found]
+        return math.sqrt(sum(squares))
 
     def handed_out(self, name: str) -> None:
         """Count a batch of a balanced loader."""

@@ -188,12 +188,21 @@ def test_a_mean_in_a_notebook_is_exact_with_dropout_too():
     [
         (lambda outputs: outputs.square().sum(), "SUM"),
         (lambda outputs: (outputs - outputs.mean(0)).square().mean(), "ROWS"),
-        (lambda outputs: outputs.square().sum() / (outputs > 0).sum(), "TERMS"),
+        (lambda outputs: outputs.square().sum() / (1 + (outputs > 0).sum()), "TERMS"),
     ],
 )
 def test_a_loss_in_a_notebook_gets_its_cause(reduce, cause):
+    torch.manual_seed(0)
     model = torch.nn.Linear(4, 3).double()
     assert audit(lambda batch: reduce(model(batch)), data(), model=model).cause.name == cause
+
+
+def test_a_loss_of_nothing_in_a_notebook_is_not_a_number():
+    model = torch.nn.Linear(4, 3).double()
+    found = audit(
+        lambda batch: model(batch).square().sum() * (0 * batch.sum()) / 0 / batch.numel(), data(), model=model
+    )
+    assert found.cause.name == "NOT_A_NUMBER"
 
 
 def test_buffers_are_put_back():
