@@ -9,8 +9,8 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.audit import arrange, compare, probe
-from paceline.audit.plan import Balanced, Plan
 from paceline.audit.inquiry import Inquiry
+from paceline.audit.plan import Balanced, Plan
 from paceline.audit.tape import Tape
 from paceline.audit.verdict import Cause, Verdict
 

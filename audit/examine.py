@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.audit import arrange, causes, compare
-from paceline.audit.plan import Balanced, Plan
 from paceline.audit.inquiry import Inquiry
+from paceline.audit.plan import Balanced, Plan
 from paceline.audit.tape import DRAWN, Tape
 from paceline.audit.verdict import Cause, Verdict
 

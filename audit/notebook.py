@@ -9,8 +9,8 @@ import numpy as np
 
 from paceline._require import require
 from paceline.audit.examine import Audit
-from paceline.audit.plan import Plan
 from paceline.audit.inquiry import Run
+from paceline.audit.plan import Plan
 from paceline.audit.tape import Arrays, Sample, Step, Tape
 from paceline.audit.verdict import Verdict
 

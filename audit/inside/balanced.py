@@ -128,8 +128,9 @@ def watch_balanced(patches: Patches) -> None:
             policy = options.get("policy") or Policy()
             if plan.uneven:
                 free = replace(policy, warmup=0, dead_band=0.0, quantum=1)
-                return before(balancer, Restless(), **{**options, "policy": free})
-            return before(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})
+                before(balancer, Restless(), **{**options, "policy": free})
+            else:
+                before(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})
 
         return init
 

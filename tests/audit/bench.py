@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from paceline.audit.examine import Audit
-from paceline.audit.inside.begin import recorded
 from paceline.audit.inquiry import Run
+from paceline.audit.inside.begin import recorded
 from paceline.audit.tape import load_all
 
 
