@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "training": {FOUNDATION, "datasets", "predictors"},
     "eval": {FOUNDATION, "datasets", "predictors", "solver", "training", "coordinator"},
     "coordinator": {FOUNDATION, "datasets", "recording", "predictors", "solver"},
+    "audit": {FOUNDATION, "predictors", "coordinator"},
     "lab": {FOUNDATION, "datasets", "predictors", "solver", "recording", "training", "eval", "coordinator"},
 }
 """The rooms, and what each may import: down this table, never up."""

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from paceline._address import without_secrets
 from paceline._printable import printable
+from paceline.cli.audit import audit
 from paceline.cli.collect import collect
 from paceline.cli.data import data_app
 from paceline.cli.fit import fit, tune
@@ -50,6 +51,7 @@ app.command()(profile)
 app.command()(live)
 app.command()(watch)
 app.command()(report)
+app.command()(audit)
 
 
 def _print_version(asked: bool) -> None:

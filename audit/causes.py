@@ -1,0 +1,161 @@
+"""Causes told apart, by the runs of :mod:`paceline.audit.probe` and by how gradients scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.audit import arrange, compare, probe
+from paceline.audit.inquiry import Inquiry
+from paceline.audit.plan import Balanced, Plan
+from paceline.audit.tape import Tape
+from paceline.audit.verdict import Cause, Verdict
+
+CLOSE = 0.01
+"""Distance of a power from a whole number within which it is that."""
+
+
+def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = False) -> Verdict:
+    """Run the probing run and say what it shows."""
+    shown = _probe_balanced(inquiry) if inquiry.balanced else _probe_plain(inquiry, alone)
+    draws = any(step.facts.get("draws") for step in inquiry.base.tapes[0].steps)
+    fine = 1e-5 if inquiry.precision == "float64" else 2e-2
+    if shown is None:
+        return inquiry.unknown(Cause.CHANCE) if draws else inquiry.not_exact(Cause.UNKNOWN, found)
+    if shown.control > 100 * inquiry.tolerance:
+        return inquiry.unknown(Cause.CHANCE) if draws else inquiry.not_exact(Cause.CARRIED, found)
+    mixing = inquiry.base.tapes[0].facts.get("mixing", [])
+    if shown.residual > fine or any(abs(share - 0.5) > 0.5 - 1e-9 for share in shown.shares if share == share):
+        if hooks := inquiry.base.tapes[0].facts.get("hooks"):
+            return inquiry.not_exact(Cause.HOOKS, found, f"on {hooks[0]}" + (" and others" if len(hooks) > 1 else ""))
+        detail = ", ".join(mixing) or "negatives within the batch, hard examples, mixup"
+        return inquiry.not_exact(Cause.ROWS, found, detail)
+    if any(abs(share - shown.expected) > fine for share in shown.shares):
+        return inquiry.not_exact(Cause.TERMS, found, probe.named(shown, 10 * fine))
+    if abs(shown.micro_weight - 1) > fine:
+        return inquiry.not_exact(
+            Cause.MICRO_BATCHES, found, f"the first weighs {shown.micro_weight:.3g} times its share"
+        )
+    if abs(shown.rank_weight - 1) > fine:
+        return inquiry.not_exact(Cause.RANKS, found, f"the first weighs {shown.rank_weight:.3g} times its share")
+    if np.isnan(shown.expected):  # batches of one sample, which cannot be put together of two
+        return inquiry.not_exact(Cause.UNKNOWN, found)
+    return inquiry.not_exact(
+        Cause.TERMS, found, "three samples that were probed have the same of it: told by what is left"
+    )
+
+
+def unlike_one(inquiry: Inquiry, found: compare.Difference, one: Tape) -> Verdict:
+    """Say why a step differs from one process's although samples may be exchanged."""
+    ours, theirs = (compare.flat([tape.steps[0]]) for tape in (inquiry.base.tapes[0], one))
+    factor = float(ours @ theirs / (theirs @ theirs or 1))
+    ranks = len(inquiry.base.tapes)
+    if np.abs(ours - factor * theirs).max(initial=0) > 100 * inquiry.tolerance * np.abs(ours).max(initial=0):
+        return told_apart(inquiry, found, alone=True)
+    detail = f"{factor:.4g} times that of one process"
+    if abs(factor - 1 / ranks) < 0.01 / ranks:
+        return inquiry.not_exact(Cause.SUM, found, detail)
+    return inquiry.not_exact(Cause.TIMES_RANKS if factor > 1 else Cause.UNKNOWN, found, detail)
+
+
+def by_size(inquiry: Inquiry, found: compare.Difference) -> Verdict:
+    """Tell sums from means that are not weighted: by how a rank's weight follows its size."""
+    kind = inquiry.balanced[0]
+    if inquiry.streams:
+        return inquiry.not_exact(Cause.OTHER_DATA, found, ", ".join(inquiry.streams))
+    shown = _probe_balanced(inquiry)
+    if shown is not None and shown.control > 100 * inquiry.tolerance:
+        return inquiry.not_exact(Cause.CARRIED, found)
+    power = _power(inquiry, kind) if kind["candidates"] else None
+    if power is not None and power == 2:
+        return inquiry.not_exact(Cause.SUM, found, "a rank's weight grows with the square of its batch")
+    if power is not None and power == 0:
+        return inquiry.not_exact(Cause.NOT_WEIGHTED, found)
+    mixing = inquiry.base.tapes[0].facts.get("mixing", [])
+    return inquiry.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
+
+
+def _probe_plain(inquiry: Inquiry, alone: bool) -> probe.Probe | None:
+    given, counts = probe.probing(inquiry.base.tapes)
+    each = {name: len(batches) // len(probe.STEPS) for name, batches in given.items()}
+    main = max(given, key=lambda name: sum(len(refs) for row in given[name] for refs in row))
+    if alone:
+        given = {name: [[[ref for refs in row for ref in refs]] for row in rows] for name, rows in given.items()}
+    sizes = [[len(refs) for refs in row] for row in given[main][: each[main]]]
+    lengths = inquiry.base.tapes[0].facts.get("lengths", {})
+    known = [lengths[name] // each[name] for name in given if lengths.get(name) and each[name]]
+
+    def of(steps: range) -> Plan:
+        part = {name: rows[steps.start * each[name] : steps.stop * each[name]] for name, rows in given.items()}
+        return inquiry.frozen(len(steps), arranged=part)
+
+    vectors = _probed(inquiry, of, min(known, default=len(probe.STEPS)), each, alone)
+    return None if vectors is None else probe.shown(vectors, sizes, counts)
+
+
+def _probe_balanced(inquiry: Inquiry) -> probe.Probe | None:
+    kind = inquiry.balanced[0]
+    if len(kind["candidates"]) < 3:
+        return None
+    numbers, counts = zip(*kind["candidates"], strict=True)
+    chosen = probe.apart(counts)
+    ranks, own = int(kind["ranks"]), [numbers[place % len(numbers)] for place in range(kind["step"])]
+    given = probe.numbers_of(kind["step"], ranks, 1, [numbers[place] for place in chosen], own)
+
+    def of(steps: range) -> Plan:
+        return inquiry.frozen(len(steps), balanced=Balanced(numbers=given[steps.start : steps.stop]))
+
+    vectors = _probed(inquiry, of, kind["batches"], {}, alone=False)
+    sizes = [[kind["step"] // ranks] * ranks]
+    return None if vectors is None else probe.shown(vectors, sizes, tuple(counts[place] for place in chosen))
+
+
+def _probed(
+    inquiry: Inquiry, of: Callable[[range], Plan], epoch: int, each: dict[str, int], alone: bool
+) -> dict[str, Array] | None:
+    """Return the gradients of all probing steps, as many in one run as an epoch has."""
+    found: dict[str, Array] = {}
+    many = min(max(epoch, 1), len(probe.STEPS))
+    for first in range(0, len(probe.STEPS), many):
+        steps = range(first, min(first + many, len(probe.STEPS)))
+        run = inquiry.run(of(steps), alone)
+        names = [probe.STEPS[number] for number in steps]
+        vectors = None if run.error or not run.tapes else probe.gradients(run.tapes[0], names, each)
+        if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
+            return None
+        found |= vectors
+    return found
+
+
+def _power(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:
+    """Return the power of a rank's size that its weight follows: 1 if every sample weighs the same."""
+    one, other = (kind["candidates"][place][0] for place in (0, -1))
+    numbers = [[one] * kind["step"], [other] * kind["step"], [one] * kind["step"], [one] * kind["step"]]
+    rows = _rows(inquiry, Balanced(uneven=True, numbers=numbers))
+    if rows is None or len(rows[3][0]) != 2 or rows[3][0][0] == rows[3][0][1]:
+        return None
+    first = rows[3][0][0]  # in the last step, the first rank gets the one sample and the second the other
+    numbers[3] = [one] * first + [other] * (kind["step"] - first)
+    mixed = _rows(inquiry, Balanced(uneven=True, numbers=numbers))
+    if mixed is None:
+        return None
+    own, rest, _ = probe.of_two(mixed[3][1], mixed[0][1], mixed[1][1])
+    sizes = [np.array(row, float) for row, _ in mixed]
+    for power in (0.0, 2.0):  # gradients of whole batches scale with their ranks' sizes too
+        whole = [float((row**power).sum()) for row in sizes]
+        expected = (sizes[3][0] / sizes[3][1]) ** power * whole[1] / whole[0]
+        if rest and abs(own / rest / expected - 1) < CLOSE:
+            return power
+    return None
+
+
+def _rows(inquiry: Inquiry, balanced: Balanced) -> list[tuple[list[int], Array]] | None:
+    """Return the ranks' sizes and the gradient of four steps from the same parameters."""
+    run = inquiry.run(inquiry.frozen(4, balanced=balanced), False)
+    steps = arrange.grouped(run.tapes[0])[:4] if run.tapes and not run.error else []
+    if len(steps) < 4:
+        return None
+    return [(step[0].facts["sizes"][0], compare.flat(step)) for step in steps]

@@ -1,0 +1,127 @@
+"""Runs compared: the largest relative deviation of gradients and parameters, and where it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.audit.tape import Arrays, Step, Tape
+
+SMALL = 1e-3
+"""A parameter's gradient is compared relative to its largest value, or to this share of the largest of all."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Relative deviations of two runs, of every step, by the names of parameters: gradients, then parameters."""
+
+    steps: tuple[dict[str, float], ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest of all."""
+        return max((amount for step in self.steps for amount in step.values()), default=0.0)
+
+    def begins(self, tolerance: float) -> tuple[int, str]:
+        """Return the first step that deviates by more, and the first parameter that does."""
+        for number, step in enumerate(self.steps):
+            for name, amount in step.items():
+                if amount > tolerance:
+                    return number, name
+        return 0, ""
+
+
+def difference(expected: Sequence[Tape], found: Sequence[Tape]) -> Difference:
+    """Compare two runs rank by rank, step by step."""
+    steps: list[dict[str, float]] = []
+    for number in range(min(len(tape.steps) for tape in [*expected, *found])):
+        worst: dict[str, float] = {}
+        for one, other in zip(expected, found, strict=True):
+            amounts = of_step(one, one.steps[number], other.steps[number])
+            worst = {name: max(worst.get(name, 0.0), amount) for name, amount in amounts.items()}
+        steps.append(worst)
+    return Difference(tuple(steps))
+
+
+def of_step(tape: Tape, one: Step, other: Step) -> dict[str, float]:
+    """Return the relative deviations of one step: of gradients, and of how far parameters moved."""
+    moved, others = (
+        {
+            name: after - tape.start[name]
+            for name, after in step.parameters.items()
+            if name in tape.start and tape.start[name].shape == after.shape
+        }
+        for step in (one, other)
+    )
+    longest = max((size(array) for array in moved.values()), default=0.0)
+    gradients = relative(one.gradients, other.gradients)
+    if not all(array.dtype == np.float64 for array in moved.values()):
+        return gradients  # a step's rounding is as large as the step, so parameters say nothing that gradients do not
+    parameters = {name: apart(moved[name], others[name]) / (longest or 1.0) for name in moved if name in others}
+    return {name: max(gradients.get(name, 0.0), parameters.get(name, 0.0)) for name in {**gradients, **parameters}}
+
+
+def relative(expected: Arrays, found: Arrays) -> dict[str, float]:
+    """Return by how much arrays deviate, relative to the largest value of each."""
+    overall = max((size(array) for array in expected.values()), default=0.0)
+    scales = {name: max(size(array), SMALL * overall) or 1.0 for name, array in expected.items()}
+    return {name: apart(expected[name], found[name]) / scales[name] for name in expected if name in found}
+
+
+def size(array: Array) -> float:
+    """Return the largest absolute value."""
+    return float(np.abs(array).max(initial=0.0))
+
+
+def apart(one: Array, other: Array) -> float:
+    """Return the largest distance; endless where one of them is not a number."""
+    if one.shape != other.shape:
+        return float("inf")
+    largest = float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
+    if np.isnan(largest):
+        return 0.0 if np.array_equal(one, other, equal_nan=True) else float("inf")
+    return largest
+
+
+def ranks_differ(tapes: Sequence[Tape]) -> Difference:
+    """Return how far the ranks' gradients are from each other, relative to the first rank's."""
+    first = tapes[0]
+    steps = []
+    for number, step in enumerate(first.steps):
+        worst: dict[str, float] = {}
+        for tape in tapes[1:]:
+            found = relative(step.gradients, tape.steps[number].gradients) if number < len(tape.steps) else {}
+            worst = {name: max(worst.get(name, 0.0), amount) for name, amount in found.items()}
+        steps.append(worst)
+    return Difference(tuple(steps))
+
+
+def starts_differ(tapes: Sequence[Tape]) -> float:
+    """Return how far the ranks' parameters are from each other before the first step."""
+    return max((max(relative(tapes[0].start, tape.start).values(), default=0.0) for tape in tapes[1:]), default=0.0)
+
+
+def ends_differ(tapes: Sequence[Tape]) -> float:
+    """Return how far the ranks' parameters are from each other after the last step."""
+    last = tapes[0].steps[-1].parameters
+    return max(
+        (max(relative(last, tape.steps[-1].parameters).values(), default=0.0) for tape in tapes[1:]), default=0.0
+    )
+
+
+def flat(steps: Sequence[Step]) -> Array:
+    """Return the gradients of some steps as one vector."""
+    arrays = [array.astype(np.float64) for step in steps for array in step.gradients.values()]
+    return np.concatenate(arrays) if arrays else np.zeros(0)
+
+
+def not_a_number(tapes: Sequence[Tape]) -> Difference | None:
+    """Return where gradients are not numbers; None if all are."""
+    steps = [
+        {name: float("inf") for name, array in step.gradients.items() if not np.isfinite(array).all()}
+        for step in tapes[0].steps
+    ]
+    return Difference(tuple(steps)) if any(steps) else None

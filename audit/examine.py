@@ -1,0 +1,206 @@
+"""The audit itself: which runs, in which order, and what follows from them.
+
+A script is run a few steps at a time, each time from the same start: twice alike, then with the same samples in every
+step on other ranks and in other micro-batches, in batches of the same sizes; a job with a balanced loader also with
+uneven sizes; and, where it can be, as one process. If a sample's weight depends on where it lands, gradients differ.
+A further run (:mod:`paceline.audit.probe`) tells causes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paceline.audit import arrange, causes, compare
+from paceline.audit.inquiry import Inquiry
+from paceline.audit.plan import Balanced, Plan
+from paceline.audit.tape import DRAWN, Tape
+from paceline.audit.verdict import Cause, Verdict
+
+RATIO = 1e-6
+"""Relative deviation within which two losses are the same."""
+
+NOISIEST = 0.1
+"""Relative deviation of two equal runs above which nothing can be told."""
+
+
+class Audit(Inquiry):
+    """The audit of a script: its runs, one after the other, until a verdict follows."""
+
+    def verdict(self) -> Verdict:
+        """Run the script and say what follows."""
+        failed = self._begin()
+        if failed is not None:
+            return failed
+        return self._repeats() or self._ranks_agree() or self._moved() or self._divided() or self.exact()
+
+    # -- the first run ---------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Verdict | None:
+        """Run the script as it is, in double precision if it can."""
+        for precision in ("float64", "float32"):
+            self.plan = Plan(steps=self.steps, precision=precision)
+            self.base = self.run(self.plan, False)
+            if self.base.tapes and not self.base.error:
+                break
+        else:
+            return self.unknown(Cause.FAILED if self.base.error else Cause.NO_STEPS, self.base.error)
+        self.plan = replace(self.plan, supplies=self.base.folder)
+        if not arrange.shared(self.base.tapes) and not self.balanced:
+            return self.unknown(Cause.NO_SAMPLES)
+        beside = any(step.facts.get("beside") or step.facts.get("draws") for step in self.base.tapes[0].steps)
+        if not self.balanced and beside and self.streams[0].startswith(DRAWN):
+            return self.unknown(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
+        if not self.balanced and not self.notebook:
+            self.notes.append(
+                "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample weighs the "
+                "same on whichever rank and in whichever micro-batch it lands."
+            )
+        if len(self.base.tapes[0].steps) < self.steps:
+            self.notes.append(f"The script took {len(self.base.tapes[0].steps)} steps only.")
+        if self.notebook:
+            self.notes.append("Dropout is off.")
+            return None
+        self.notes.append("Dropout and loading processes are off; what augments a sample is kept from the first run.")
+        return None
+
+    # -- noise -----------------------------------------------------------------------------------------------------
+
+    def _repeats(self) -> Verdict | None:
+        """Run the script once more, alike."""
+        again, run = self.compared("an equal run", self.plan)
+        if again is not None and _digests(run.tapes) != _digests(self.base.tapes):
+            self.notes.append("Two equal runs get different samples: the order is random, whatever is seeded.")
+            again, _ = self.compared(
+                "an equal run", replace(self.plan, arranged=arrange.arranged(self.base.tapes, arrange.as_they_were))
+            )
+        if again is None:
+            return self.unknown(Cause.FAILED, "an equal run did not get as far as the first")
+        self.noise = again.largest
+        if self.noise > NOISIEST:
+            return self.unknown(Cause.NOISE, f"by {self.noise:.1e} of the gradient")
+        return None
+
+    # -- what one run shows ----------------------------------------------------------------------------------------
+
+    def _ranks_agree(self) -> Verdict | None:
+        """Look whether the ranks begin alike, step alike, and have different samples."""
+        tapes = self.base.tapes
+        if (where := compare.not_a_number(tapes)) is not None:
+            return self.not_exact(Cause.NOT_A_NUMBER, where)
+        if len(tapes) < 2:
+            return None
+        apart = compare.ranks_differ(tapes)
+        if compare.starts_differ(tapes) > self.tolerance:
+            if apart.largest > self.tolerance and _same_shapes(tapes):
+                return None if compare.ends_differ(tapes) < self.tolerance else self._sharded_or(Cause.STARTS, apart)
+            return self.not_exact(Cause.STARTS, apart)
+        if apart.largest > self.tolerance and compare.ends_differ(tapes) > self.tolerance:
+            return self.not_exact(Cause.NOT_AVERAGED, apart)
+        return self._order(tapes)
+
+    def _sharded_or(self, cause: Cause, apart: compare.Difference) -> Verdict | None:
+        """Ranks that hold parts of one model differ from the start, as they should."""
+        names = [name for name in self.base.tapes[0].start if "flat_param" in name]
+        return None if names else self.not_exact(cause, apart)
+
+    def _order(self, tapes: Sequence[Tape]) -> Verdict | None:
+        samplers = [tape.facts.get("samplers", {}) for tape in tapes]
+        for stream in samplers[0]:
+            said = [known[stream] for known in samplers if stream in known]
+            if len({(seed, epoch, shuffle) for _, _, shuffle, seed, epoch in said}) > 1:
+                seeds = ", ".join(f"rank {rank}: {one[3]}" for rank, one in enumerate(said))
+                return self.not_exact(Cause.ORDER, None, f"seeds of the samplers: {seeds}")
+        for stream in arrange.shared(tapes):
+            digests = [[one.digest for batch in tape.streams[stream] for one in batch] for tape in tapes]
+            if all(sorted(digests[0]) == sorted(other) for other in digests[1:]) and len(set(digests[0])) > 1:
+                return self.not_exact(Cause.SAME_DATA, None, "every rank got the same ones in these steps")
+        return None
+
+    # -- the same samples elsewhere --------------------------------------------------------------------------------
+
+    def _moved(self) -> Verdict | None:
+        return self._moved_balanced() if self.balanced else self._moved_plain()
+
+    def _moved_plain(self) -> Verdict | None:
+        given = arrange.arranged(self.base.tapes, arrange.mixed(self.base.tapes, 1))
+        if not arrange.moved(given):
+            return self.unknown(Cause.NO_SAMPLES, "there was one rank, one micro-batch: nothing to exchange")
+        found, _ = self.compared("samples exchanged", replace(self.plan, arranged=given))
+        if found is None:
+            return self.unknown(Cause.FAILED, "it did not run with its samples exchanged")
+        if found.largest > self.tolerance:
+            return causes.told_apart(self, found)
+        return self._alone()
+
+    def _moved_balanced(self) -> Verdict | None:
+        uneven, run = self.compared("uneven sizes", replace(self.plan, balanced=Balanced(uneven=True, seed=1)))
+        if uneven is None:
+            return self.not_exact(Cause.UNEVEN, None, run.error)
+        if (where := compare.not_a_number(run.tapes)) is not None:
+            return self.not_exact(Cause.NOT_A_NUMBER, where)
+        sizes = [row for step in run.tapes[0].steps for row in step.facts.get("sizes", [])]
+        if all(len(set(row)) == 1 for row in sizes):
+            self.notes.append("Sizes did not differ: batches are too small, or steps too few.")
+        if uneven.largest <= self.tolerance:
+            return None
+        equal, _ = self.compared("samples exchanged", replace(self.plan, balanced=Balanced(seed=1)))
+        if equal is None or equal.largest > self.tolerance:
+            return causes.told_apart(self, uneven)
+        return causes.by_size(self, uneven)
+
+    def _alone(self) -> Verdict | None:
+        """Compare the first step with that of one process on all samples, where the script runs as one."""
+        tapes, found = self.base.tapes, None
+        if len(tapes) < 2:
+            return None
+        plan = replace(self.plan, steps=max(2, self.steps))
+        run = self.run(replace(plan, arranged=arrange.arranged(tapes, arrange.in_one_process(None))), True)
+        wanted = {stream: len(arrange.groups(tapes[0], stream)[0]) for stream in arrange.shared(tapes)}
+        if run.tapes and not run.error:
+            taken = {
+                stream: len(groups[0])
+                for stream in wanted
+                if stream in run.tapes[0].streams and (groups := arrange.groups(run.tapes[0], stream))
+            }
+            if taken and taken != wanted:  # one process takes more micro-batches a step, as nanoGPT does
+                number = max(taken.values())
+                given = arrange.arranged(tapes, arrange.in_one_process(number))
+                run = self.run(replace(plan, arranged=given), True)
+        if run.error or not run.tapes or run.tapes[0].world_size != 1:
+            self.notes.append("It was not compared with one process: it does not run as one.")
+            return None
+        found = compare.relative(run.tapes[0].steps[0].gradients, tapes[0].steps[0].gradients)
+        self.found["one process, first step"] = max(found.values(), default=0.0)
+        if self.found["one process, first step"] <= self.tolerance:
+            return None
+        return causes.unlike_one(self, compare.Difference((found,)), run.tapes[0])
+
+    # -- causes ----------------------------------------------------------------------------------------------------
+
+    def _divided(self) -> Verdict | None:
+        """Look whether the losses of micro-batches are summed as they are."""
+        first = self.base.tapes[0]
+        number = max(
+            (len(group) for stream in arrange.shared([first]) for group in arrange.groups(first, stream)), default=1
+        )
+        for step in first.steps:
+            ratios, kept = step.facts.get("ratio", []), step.facts.get("kept", [1.0])[0]
+            undivided = len(ratios) == number and all(abs(ratio - 1) < RATIO for ratio in [*ratios, kept])
+            if number > 1 and undivided:
+                return self.not_exact(Cause.NOT_DIVIDED, None, f"a step's gradient is {number} times a mean's")
+        return None
+
+    # -- verdicts --------------------------------------------------------------------------------------------------
+
+
+def _digests(tapes: Sequence[Tape]) -> list[dict[str, list[list[int]]]]:
+    return [
+        {name: [[one.digest for one in batch] for batch in batches] for name, batches in tape.streams.items()}
+        for tape in tapes
+    ]
+
+
+def _same_shapes(tapes: Sequence[Tape]) -> bool:
+    shapes = [{name: array.shape for name, array in tape.start.items()} for tape in tapes]
+    return all(other == shapes[0] for other in shapes[1:])

@@ -1,0 +1,112 @@
+"""What an audit knows so far: the script, its first run, how precise it is; and how a verdict is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paceline.audit import arrange, compare
+from paceline.audit.plan import Plan
+from paceline.audit.tape import Tape
+from paceline.audit.verdict import Cause, Status, Verdict
+
+FLOORS = {"float64": 1e-8, "float32": 1e-3}
+COARSE = 3e-2
+"""Relative deviations that rounding may cause, in these precisions and in coarser ones."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left: the records of its ranks, the folder in which they lie, and its last words if it failed."""
+
+    tapes: list[Tape]
+    folder: str = ""
+    error: str = ""
+
+
+Runner = Callable[[Plan, bool], Run]
+"""Runs the script by a plan, with all its ranks, or as one process if the second argument is true."""
+
+
+@dataclass
+class Inquiry:
+    """An audit under way.
+
+    Parameters
+    ----------
+    run
+        Runs the script.
+    steps
+        Steps that are compared.
+    notebook
+        Whether ranks are pretended, so that there is no loader of a script to speak of.
+    """
+
+    run: Runner
+    steps: int = 3
+    notebook: bool = False
+    found: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    noise: float = 0.0
+    base: Run = field(default_factory=lambda: Run([]))
+    plan: Plan = field(default_factory=Plan)
+
+    @property
+    def balanced(self) -> list[dict[str, Any]]:
+        """What the script's balanced loaders are."""
+        return list(self.base.tapes[0].facts.get("balanced", []))
+
+    @property
+    def precision(self) -> str:
+        """The coarsest precision of the parameters."""
+        known = self.base.tapes[0].facts.get("dtypes", ["float64"]) if self.base.tapes else ["float64"]
+        return max(known, key=lambda name: FLOORS.get(name, COARSE))
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative deviation that rounding and noise explain."""
+        return max(FLOORS.get(self.precision, COARSE), 10 * self.noise)
+
+    def compared(self, name: str, plan: Plan) -> tuple[compare.Difference | None, Run]:
+        """Run a plan and compare it with the first run."""
+        run = self.run(plan, False)
+        if run.error or not run.tapes:
+            self.notes.append(f"The run with {name} failed: {run.error}")
+            return None, run
+        found = compare.difference(self.base.tapes, run.tapes)
+        self.found[name] = found.largest
+        return found, run
+
+    @property
+    def streams(self) -> list[str]:
+        """Samples of plain loaders."""
+        return arrange.shared(self.base.tapes)
+
+    def frozen(self, steps: int, **given: Any) -> Plan:
+        """Return a plan of so many steps from the same parameters; two models may take turns within a step."""
+        each = max(len(group) for group in arrange.grouped(self.base.tapes[0]))
+        return replace(self.plan, frozen=True, steps=steps * each, **given)
+
+    def said(self) -> dict[str, Any]:
+        """Return what every verdict says."""
+        tapes = self.base.tapes
+        known = {"steps": len(tapes[0].steps), "ranks": len(tapes), "precision": self.precision} if tapes else {}
+        return known | {"noise": self.noise, "notes": tuple(self.notes), "runs": self.found}
+
+    def exact(self) -> Verdict:
+        """Return that all is exact."""
+        return Verdict(status=Status.EXACT, deviation=max(self.found.values(), default=0.0), **self.said())
+
+    def unknown(self, cause: Cause, detail: str = "") -> Verdict:
+        """Return that nobody could tell, and why."""
+        return Verdict(status=Status.COULD_NOT_TELL, cause=cause, detail=detail, **self.said())
+
+    def not_exact(self, cause: Cause, found: compare.Difference | None, detail: str = "") -> Verdict:
+        """Return that it is not exact, and why; within the noise nobody can tell."""
+        step, name = found.begins(self.tolerance) if found else (0, "")
+        amount = found.largest if found else 0.0
+        if found and amount < 10 * self.tolerance and self.noise > 0:
+            return self.unknown(Cause.NOISE, f"by {self.noise:.1e}, where the deviation is {amount:.1e}")
+        where: dict[str, Any] = {"deviation": amount, "first_step": step, "parameter": name}
+        return Verdict(status=Status.NOT_EXACT, cause=cause, detail=detail, **where, **self.said())

@@ -1,0 +1,71 @@
+"""Begin an audit in this process: of a script that was started for it, or of a function."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Never
+
+from paceline.audit.inside.balanced import watch_balanced
+from paceline.audit.inside.patches import Patches
+from paceline.audit.inside.recorder import Recorder
+from paceline.audit.plan import Plan
+
+PATIENCE = 60.0
+"""Seconds that a rank waits for the others' records before it ends."""
+
+SEED = 20
+"""Seed of what a script does not seed; a rank's number is added."""
+
+
+class Ended(BaseException):
+    """The audited function has taken its steps."""
+
+
+def begin() -> None:
+    """Begin in a process whose environment says what to do."""
+    plan = Plan.from_json(Path(os.environ["PACELINE_AUDIT_PLAN"]).read_text())
+    recorder = Recorder(plan, Path(os.environ["PACELINE_AUDIT_FOLDER"]), end_process)
+    patches = Patches(recorder)
+    patches.apply(SEED + int(os.environ.get("RANK", "0")))
+    watch_balanced(patches)
+    atexit.register(recorder.finish)
+
+
+def end_process(folder: Path, ranks: int) -> Never:
+    """End this process when all ranks have written their records: nothing of the script runs any more."""
+    until = time.monotonic() + PATIENCE
+    while len(list(folder.glob("*.json"))) < ranks and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.05)  # the others see it too before this process's connections close
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+@contextmanager
+def recorded(plan: Plan, folder: Path, rank: int) -> Iterator[Recorder]:
+    """Record what runs inside; it ends with :class:`Ended` after its last step, which is not seen outside."""
+
+    def end(folder: Path, ranks: int) -> Never:
+        raise Ended
+
+    recorder = Recorder(plan, folder, end)
+    patches = Patches(recorder)
+    patches.apply(SEED + rank)
+    watch_balanced(patches)
+    try:
+        yield recorder
+        recorder.finish()
+    except Ended:
+        pass
+    finally:
+        patches.undo()
+
+
+Work = Callable[[], object]

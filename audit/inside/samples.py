@@ -1,0 +1,134 @@
+"""Samples that travel between runs: written by one, handed out by another, on whichever rank.
+
+Tensors, arrays, numbers and texts in lists, tuples and dictionaries are written as they are. Any other object stays
+where it is, and a run that needs it asks the dataset for its number once more.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+IGNORED = -100
+"""The label that losses leave out."""
+
+NUMBER = "number in the dataset"
+PLAIN = (int, float, bool, str, bytes, type(None))
+
+
+class UnwritableError(TypeError):
+    """An object that cannot be written safely."""
+
+
+def written(item: Any) -> Any:
+    """Return an item as tensors, plain values, lists and dictionaries.
+
+    >>> written((1, {"x": np.array([2.0])}))
+    {'tuple': [1, {'dict': [['x', {'array': tensor([2.], dtype=torch.float64)}]]}]}
+    """
+    if isinstance(item, torch.Tensor):
+        return item.detach().cpu().clone()  # not a view: torch writes the whole storage
+    if isinstance(item, np.ndarray | np.generic) and item.dtype.kind in "fiub":
+        return {"array": torch.from_numpy(np.ascontiguousarray(item))}
+    if type(item) in PLAIN:
+        return item
+    if type(item) in (list, tuple):
+        return {type(item).__name__: [written(part) for part in item]}
+    if type(item) is dict:
+        return {"dict": [[written(name), written(part)] for name, part in item.items()]}
+    raise UnwritableError(type(item).__name__)
+
+
+def read(known: Any, dataset: Any = None) -> Any:
+    """Return the item that :func:`written` made this of; a number is looked up in the dataset."""
+    if not isinstance(known, dict):
+        return known.clone() if isinstance(known, torch.Tensor) else known
+    ((kind, value),) = known.items()
+    if kind == "array":
+        return value.numpy().copy()[()]
+    if kind == NUMBER:
+        return dataset[value]
+    if kind == "dict":
+        return {read(name): read(part, dataset) for name, part in value}
+    parts = [read(part, dataset) for part in value]
+    return parts if kind == "list" else tuple(parts)
+
+
+def leaves(known: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a written item, by their path."""
+    if isinstance(known, torch.Tensor):
+        yield path, known
+    elif isinstance(known, int | float):
+        yield path, torch.tensor(known)
+    elif isinstance(known, dict):
+        ((kind, value),) = known.items()
+        parts = value if kind == "dict" else enumerate(value if isinstance(value, list) else [value])
+        for name, part in parts:
+            yield from leaves(part, f"{path}.{name}" if path else str(name))
+
+
+def counts(known: Any) -> dict[str, int]:
+    """Return the sizes of an item's parts: all values, and those that a loss may count.
+
+    >>> counts(written({"labels": torch.tensor([-100, 5, 7])}))
+    {'labels': 3, 'labels that count': 2}
+    """
+    found = {}
+    for where, tensor in leaves(known):
+        if tensor.dim() == 0:
+            continue
+        path = f"part {where}" if where.isdigit() else where or "a sample"
+        found[path] = tensor.numel()
+        if tensor.numel() and bool(((tensor == 0) | (tensor == 1)).all()):
+            found[f"{path} that are 1"] = int((tensor == 1).sum())
+        elif not tensor.is_floating_point():
+            found[f"{path} that count"] = int((tensor != IGNORED).sum())
+    return found
+
+
+def digest(known: Any) -> int:
+    """Return a checksum of an item's content."""
+    if isinstance(known, torch.Tensor):
+        return zlib.crc32(known.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if known.numel() else b"")
+    if isinstance(known, dict):
+        ((kind, value),) = known.items()
+        parts = value if isinstance(value, list) else [value]
+        flat = [part for pair in parts for part in pair] if kind == "dict" else parts
+        return zlib.crc32(json.dumps([kind, *map(digest, flat)]).encode())
+    return zlib.crc32(repr(known).encode())
+
+
+def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a batch whose tensors are changed, wherever they lie."""
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(converted(part, change) for part in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(converted(part, change) for part in batch)
+    if isinstance(batch, Mapping):
+        new = batch.copy() if hasattr(batch, "copy") else dict(batch)
+        for name, part in batch.items():
+            new[name] = converted(part, change)
+        return new
+    return batch
+
+
+class Supplies:
+    """The samples that all ranks were given in an earlier run."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self._ranks: dict[int, dict[str, list[list[Any]]]] = {}
+
+    def take(self, stream: str, rank: int, batch: int, place: int) -> Any:
+        """Return a written sample."""
+        if rank not in self._ranks:
+            self._ranks[rank] = torch.load(self.folder / f"{rank}.items", weights_only=True)
+        return self._ranks[rank][stream][batch][place]

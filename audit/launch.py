@@ -1,0 +1,132 @@
+"""Start a script by its own command, with an audit in each of its processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from paceline import _version
+from paceline.audit.inquiry import Run
+from paceline.audit.plan import Plan
+from paceline.audit.tape import load_all
+
+PROCESSES = re.compile(r"^(--nproc[-_]per[-_]node|--num[-_]processes)(=.*)?$")
+ROOM = Path(__file__).resolve().parent
+WORDS = 2000
+"""Last characters of what a failed script said."""
+
+
+class Launcher:
+    """Runs a command under audit.
+
+    Parameters
+    ----------
+    command
+        What starts the script: ``["torchrun", "--nproc-per-node", "2", "train.py"]``.
+    folder
+        Where records are written.
+    timeout
+        Seconds for one run.
+    tell
+        Told before every run which one it is.
+    """
+
+    def __init__(
+        self, command: Sequence[str], folder: Path, timeout: float, tell: Callable[[str], object] = str
+    ) -> None:
+        self.command, self.folder, self.timeout, self.tell = list(command), folder, timeout, tell
+        self.runs = 0
+
+    def __call__(self, plan: Plan, alone: bool) -> Run:
+        """Run the command by a plan, as one process if that is asked for."""
+        command = of_one(self.command) if alone else self.command
+        if command is None:
+            return Run([], error="the command does not say how many processes it starts")
+        self.runs += 1
+        self.tell(f"run {self.runs}" + (", as one process" if alone else ""))
+        folder = self.folder / str(self.runs)
+        folder.mkdir()
+        (folder / "plan").write_text(plan.to_json())
+        error = self._started(command, folder)
+        return Run(load_all(folder), str(folder), error)
+
+    def _started(self, command: list[str], folder: Path) -> str:
+        """Run a command; return what it said last if it failed."""
+        with (folder / "log").open("w+") as log:
+            process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment(folder), start_new_session=True
+            )
+            try:
+                status = process.wait(self.timeout)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+                return f"it took longer than {self.timeout:g} seconds"
+            log.seek(0)
+            said = log.read()
+        return "" if status == 0 else reason(said)
+
+
+def reason(said: str) -> str:
+    r"""Return the error among a failed script's last words.
+
+    >>> reason("Traceback:\n  File x\nValueError: no data\n")
+    'ValueError: no data'
+    """
+    errors = [line for line in said.splitlines() if re.match(r"^(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b", line)]
+    lines = said.strip().splitlines()
+    return errors[0] if errors else (lines[-1] if lines else "it said nothing")[-WORDS:]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a script's processes."""
+    path = [str(ROOM / "bootstrap"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "PACELINE_AUDIT_PLAN": str(folder / "plan"),
+        "PACELINE_AUDIT_FOLDER": str(folder),
+        "PACELINE_AUDIT_PATH": str(Path(_version.__file__).resolve().parent.parent),
+    }
+
+
+def of_one(command: Sequence[str]) -> list[str] | None:
+    """Return a command that starts one process; None if it does not say how many there are.
+
+    >>> of_one(["torchrun", "--nproc-per-node=4", "train.py"])
+    ['torchrun', '--nproc-per-node=1', 'train.py']
+    >>> of_one(["accelerate", "launch", "--num_processes", "2", "train.py"])
+    ['accelerate', 'launch', '--num_processes', '1', 'train.py']
+    """
+    changed = list(command)
+    for place, word in enumerate(command):
+        if match := PROCESSES.match(word):
+            if match[2]:
+                changed[place] = f"{match[1]}=1"
+            else:
+                changed[place + 1] = "1"
+            return [word for word in changed if word != "--multi_gpu"]
+    return None
+
+
+def found(command: Sequence[str]) -> list[str]:
+    """Return a command whose program was looked up, beside this Python too; raise if there is none.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such program.
+    """
+    program = shutil.which(command[0]) or shutil.which(str(Path(sys.executable).parent / command[0]))
+    if program is None:
+        raise FileNotFoundError(f"no program {command[0]!r} was found: give the command that starts your script")
+    return [program, *command[1:]]

@@ -1,0 +1,182 @@
+"""One run that tells causes apart: every step starts from the same parameters, and its batches are put together.
+
+Let G(x) be the gradient of a step whose batches hold nothing but copies of the sample x, and G(x, y) that of a step
+whose batches hold x and y in equal parts. Where rows do not see each other, G(x, y) is a sum of multiples of G(x) and
+G(y); what is left over (the residual) shows batch normalisation, negatives within the batch, mixup. The factors show
+the rest: a mean over samples has 1/2 and 1/2, a mean over tokens the shares of x and y in the tokens. Where one rank
+gets x and all others y, the factor of G(x) is how much that rank weighs, and so for micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.audit.arrange import as_they_were, grouped, groups, pool, shared, sizes_of
+from paceline.audit.compare import flat
+from paceline.audit.plan import Arranged, Ref
+from paceline.audit.tape import Tape
+
+STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
+"""What the steps of the probing run hold."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a probing run shows.
+
+    Parameters
+    ----------
+    control
+        Relative deviation of two steps that hold the same.
+    residual
+        What is left over where x and y are mixed, relative.
+    shares
+        The share of x in a mixture by its gradient, for the pairs x, y and x, z; NaN where it cannot be told.
+    expected
+        The share of x in the samples.
+    rank_weight, micro_weight
+        How much the first rank and the first micro-batch weigh, times their number: 1 if they weigh as all others.
+    counts
+        The sizes of x, y and z.
+    """
+
+    control: float
+    residual: float
+    shares: tuple[float, float]
+    expected: float
+    rank_weight: float
+    micro_weight: float
+    counts: tuple[dict[str, int], ...] = ()
+
+
+def apart(sizes: Sequence[dict[str, int]]) -> list[int]:
+    """Return three places: of the smallest, of the largest, and of one in between.
+
+    >>> apart([{"a": 3}, {"a": 9}, {"a": 1}, {"a": 4}])
+    [2, 1, 3]
+    """
+    order = sorted(range(len(sizes)), key=lambda place: (sum(sizes[place].values()), place))
+    rest = [place for place in order if place not in (order[0], order[-1])]
+    return [order[0], order[-1], rest[len(rest) // 2] if rest else order[-1]]
+
+
+def fill(step: str, micro: int, rank: int, place: int) -> int:
+    """Return which of x, y and z (0, 1, 2) lies in this place of a probing step."""
+    if step in ("x", "y", "z"):
+        return "xyz".index(step)
+    if step in ("xy", "xz"):
+        return 0 if place % 2 == 0 else "xyz".index(step[1])
+    return 0 if (rank if step == "rank" else micro) == 0 else 1
+
+
+def probing(tapes: Sequence[Tape]) -> tuple[Arranged, tuple[dict[str, int], ...]]:
+    """Return the samples of a probing run, and the sizes of x, y and z; the first step is repeated in all streams."""
+    streams = shared(tapes)
+    main = max(streams, key=lambda stream: len(pool(*_first(tapes, stream))))
+    refs = pool(*_first(tapes, main))
+    known = [tapes[rank].streams[main][number][place].counts for rank, number, place in refs]
+    chosen = [refs[place] for place in apart(known)]
+    found: Arranged = {}
+    for stream in streams:
+        group, sizes = _first(tapes, stream)
+        own = as_they_were(stream, group, sizes)
+        found[stream] = []
+        for step in STEPS:
+            found[stream] += own if step.startswith("own") or stream != main else _filled(step, sizes, chosen)
+    return found, tuple(known[refs.index(ref)] for ref in chosen)
+
+
+def _first(tapes: Sequence[Tape], stream: str) -> tuple[range, list[list[int]]]:
+    group = groups(tapes[0], stream)[0]
+    return group, sizes_of(tapes, stream, group)
+
+
+def _filled(step: str, sizes: list[list[int]], chosen: Sequence[Ref]) -> list[list[list[Ref]]]:
+    return [
+        [[chosen[fill(step, micro, rank, place)] for place in range(size)] for rank, size in enumerate(row)]
+        for micro, row in enumerate(sizes)
+    ]
+
+
+def numbers_of(
+    step_size: int, ranks: int, micro_batches: int, chosen: Sequence[int], own: list[int]
+) -> list[list[int]]:
+    """Return the numbers of the samples of a balanced loader's probing run; each rank's part is one after the other."""
+    batch = step_size // micro_batches
+    return [
+        own
+        if step.startswith("own")
+        else [
+            chosen[fill(step, place // batch, place % batch * ranks // batch, place % batch)]
+            for place in range(step_size)
+        ]
+        for step in STEPS
+    ]
+
+
+def gradients(tape: Tape, names: Sequence[str], expected: dict[str, int]) -> dict[str, Array] | None:
+    """Return the gradients of a probing run's steps; None if they did not take the batches that were meant for them."""
+    steps = grouped(tape)[: len(names)]
+    aligned = all(
+        [after - before for before, after in pairwise(step[0].delivered[stream] for step in steps)]
+        == [batches] * (len(steps) - 1)
+        for stream, batches in expected.items()
+    )
+    if len(steps) < len(names) or not aligned:
+        return None
+    return {name: flat(steps[number]) for number, name in enumerate(names)}
+
+
+def shown(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[str, int], ...]) -> Probe:
+    """Return what the gradients of the probing steps show."""
+    own = vector["own"]
+    control = float(np.abs(vector["own again"] - own).max(initial=0) / (np.abs(own).max(initial=0) or 1))
+    fits = [of_two(vector["x" + other], vector["x"], vector[other]) for other in "yz"]
+    batches = [size for row in sizes for size in row]
+    rank, micro = (of_two(vector[name], vector["x"], vector["y"]) for name in ("rank", "micro"))
+    return Probe(
+        control=control,
+        residual=max(fit[2] for fit in fits),
+        shares=(_share(fits[0]), _share(fits[1])),
+        expected=float(np.mean([(size + 1) // 2 / size for size in batches])) if min(batches) > 1 else float("nan"),
+        rank_weight=rank[0] * len(sizes[0]) if len(sizes[0]) > 1 else 1.0,
+        micro_weight=micro[0] * len(sizes) if len(sizes) > 1 else 1.0,
+        counts=counts,
+    )
+
+
+def _share(fit: tuple[float, float, float]) -> float:
+    return fit[0] / (fit[0] + fit[1]) if fit[0] + fit[1] else float("nan")
+
+
+def of_two(mixture: Array, one: Array, other: Array) -> tuple[float, float, float]:
+    """Return the factors of two vectors in a third, and what is left over, relative.
+
+    >>> [round(part, 3) for part in of_two(np.array([3.0, 4.0, 1.0]), np.eye(3)[0], np.eye(3)[1])]
+    [3.0, 4.0, 0.196]
+    """
+    basis = np.stack([one, other], axis=1)
+    factors, *_ = np.linalg.lstsq(basis, mixture, rcond=1e-10)
+    rest = mixture - basis @ factors
+    return float(factors[0]), float(factors[1]), float(np.linalg.norm(rest) / (np.linalg.norm(mixture) or 1))
+
+
+def named(probe: Probe, tolerance: float) -> str:
+    """Return what of the samples has the ratio that the factors show, such as the labels that count."""
+    for share, other in zip(probe.shares, probe.counts[1:], strict=True):
+        if not 0 < share < 1 or abs(share - probe.expected) < tolerance:
+            continue
+        ratio = share / (1 - share) * (1 - probe.expected) / probe.expected
+        for part, size in sorted(probe.counts[0].items(), key=lambda item: len(item[0])):
+            for less in (0, 1):  # a token that predicts the next has one term less than it has tokens
+                rest = other.get(part, 0) - less
+                if rest > 0 and abs(ratio - (size - less) / rest) < tolerance * max(ratio, 1):
+                    what = "number" if " that " in part else "size"
+                    return f"it follows the {what} of {part}" + (", less one" if less else "")
+        return f"samples weigh {ratio:.3g} : 1"
+    return ""

@@ -1,0 +1,61 @@
+"""The command ``paceline audit``: a verdict on a training script, before anyone trusts it."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from paceline.cli.show import err, out, working
+
+COLOURS = {"EXACT": "green", "NOT_EXACT": "red", "COULD_NOT_TELL": "yellow"}
+
+
+def audit(
+    command: Annotated[
+        list[str],
+        typer.Argument(help="The command that starts the script, after [cyan]--[/]: torchrun, accelerate or python."),
+    ],
+    steps: Annotated[int, typer.Option(help="Optimiser steps to compare.", min=1)] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds for one run of the script.", min=1)] = 600.0,
+    keep: Annotated[
+        Path | None, typer.Option(help="A new folder in which to leave the records of all runs and what they said.")
+    ] = None,
+) -> None:
+    """Audit a training script: whether a sample weighs the same on whichever rank it lands.
+
+    [cyan]paceline audit -- torchrun --nproc-per-node 2 train.py --lr 0.1[/]
+
+    Runs the script, unedited, for a few steps at a time: twice alike, then with the same samples in every step on
+    other ranks and in other micro-batches, and as one process. Jobs with a balanced loader also run with uneven
+    batches. The verdict is one sentence: exact, or not, with where it begins, the likely cause and what to do.
+
+    Exit code 0: exact; 1: not exact; 2: could not tell.
+    """
+    from paceline.audit import Audit, Launcher
+    from paceline.audit.launch import found
+
+    program = found(command)
+    with ExitStack() as closing:
+        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="paceline-audit-")))
+        if keep is not None:
+            keep.mkdir(parents=True)
+            folder = keep.absolute()
+        tell = closing.enter_context(working("the first run"))
+        launcher = Launcher(program, folder, timeout, tell=tell)
+        verdict = Audit(launcher, steps=steps).verdict()
+    if as_json:
+        print(verdict.to_json())
+    else:
+        colour = COLOURS[verdict.status.name]
+        out.print(f"[bold {colour}]{escape(verdict.sentence)}[/]", soft_wrap=True, highlight=False)
+        if verdict.remedy:
+            out.print(escape(verdict.remedy), soft_wrap=True, highlight=False)
+        for note in verdict.notes:
+            err.print(escape(note), soft_wrap=True, highlight=False)
+    raise typer.Exit(verdict.status.value)

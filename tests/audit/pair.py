@@ -1,0 +1,39 @@
+"""Audit the cases of a module in a pair of ranks: ``python tests/audit/pair.py MODULE OUT [NAME ...]``."""
+
+import importlib
+import json
+import multiprocessing
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench import verdicts_of
+
+RANKS = 2
+
+
+def work(rank, module, out, names, folder):
+    """Audit on this rank; the first writes the verdicts."""
+    cases = importlib.import_module(module).CASES
+    chosen = {name: case for name, case in cases.items() if not names or name in names}
+    for found in verdicts_of(rank, RANKS, folder, chosen):
+        if rank == 0:
+            Path(out).write_text(json.dumps(found))
+
+
+def main(module, out, *names):
+    importlib.import_module(module)  # before the ranks fork: they share what is loaded
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [fork.Process(target=work, args=(rank, module, out, names, folder)) for rank in range(RANKS)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+    raise SystemExit(max(abs(process.exitcode) for process in ranks))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,105 @@
+"""``paceline audit`` on scripts in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BYPASSED = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(0)))
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (inputs,) in DataLoader(data, batch_size=8, sampler=DistributedSampler(data), num_workers=1):
+    called = model.module if "bypass" in sys.argv else model
+    called(inputs).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("the script came to its end")
+dist.destroy_process_group()
+"""
+
+SPAWNED = """
+import torch.multiprocessing as mp
+
+def work(rank):
+    import os
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29713"}
+    exec(open(os.environ["SCRIPT"]).read(), {})
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=2)
+"""
+
+
+def audited(tmp_path, *command, **environment):
+    """Run ``paceline audit`` and return its exit code and report."""
+    source = str(Path(sys.modules["paceline"].__file__).parent.parent)
+    known = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source, "GLOO_SOCKET_IFNAME": "lo", **environment}
+    known["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), known["PATH"]])
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline", "audit", "--json", "--", *command],
+        capture_output=True, text=True, env=known, cwd=tmp_path, timeout=1000, check=False,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def script(tmp_path, text=BYPASSED, name="train.py"):
+    (tmp_path / name).write_text(text)
+    return name
+
+
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.mark.timeout(1100)
+def test_a_script_that_is_not_exact_ends_with_1_and_leaves_no_file(tmp_path):
+    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path), "bypass")
+    assert (code, report["status"], report["cause"]) == (1, "not_exact", "not_averaged")
+    assert report["parameter"] == "weight"
+    assert report["precision"] == "float64"
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_command_that_is_not_there_ends_with_2(tmp_path):
+    code, said = audited(tmp_path, "torchrunn", "train.py")
+    assert code == 2
+    assert "no program 'torchrunn' was found" in said
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1100)
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*TORCHRUN, "train.py"),
+        ("python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"),
+        ("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "train.py"),
+        ("python", "spawned.py"),
+    ],
+    ids=["torchrun", "module", "accelerate", "spawn"],
+)
+def test_an_exact_script_ends_with_0_however_it_is_started(tmp_path, command):
+    script(tmp_path)
+    script(tmp_path, SPAWNED, "spawned.py")
+    code, report = audited(tmp_path, *command, SCRIPT="train.py")
+    assert (code, report["status"]) == (0, "exact"), report
+    assert report["ranks"] == 2
+    assert ("one process, first step" in report["runs"]) == (command[-1] == "train.py")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1100)
+def test_a_script_that_fails_ends_with_2_and_its_own_error(tmp_path):
+    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, "import torch\nraise ValueError('no data here')\n"))
+    assert (code, report["cause"]) == (2, "failed")
+    assert "no data here" in report["sentence"]

@@ -1,0 +1,224 @@
+"""The parts of an audit by themselves: samples written and read, samples arranged, runs compared, commands."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.audit import audit
+from paceline.audit.arrange import arranged, as_they_were, groups, in_one_process, mixed, moved
+from paceline.audit.compare import difference
+from paceline.audit.inside.recorder import LARGEST, folded
+from paceline.audit.inside.samples import UnwritableError, digest, read, written
+from paceline.audit.launch import environment, of_one
+from paceline.audit.plan import Balanced, Plan
+from paceline.audit.tape import Sample, Step, Tape, load_all
+
+VALUES = st.one_of(
+    st.integers(), st.floats(allow_nan=False), st.text(), st.booleans(), st.none(), st.binary(),
+    st.lists(st.floats(allow_nan=False, width=32), max_size=3).map(torch.tensor),
+)  # fmt: skip
+ITEMS = st.recursive(
+    VALUES,
+    lambda parts: st.one_of(
+        st.lists(parts, max_size=3),
+        st.lists(parts, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=3), parts, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(part, other[name]) for name, part in one.items())
+    return type(one) is type(other) and one == other
+
+
+@given(ITEMS)
+def test_a_sample_is_read_as_it_was_written(tmp_path_factory, item):
+    path = tmp_path_factory.getbasetemp() / "item"
+    torch.save(written(item), path)
+    known = torch.load(path, weights_only=True)
+    assert same(read(known), item)
+    assert digest(known) == digest(written(item))
+
+
+def test_an_array_stays_an_array():
+    item = read(written({"x": np.arange(3.0), "y": np.float32(2.5)}))
+    assert isinstance(item["x"], np.ndarray)
+    assert item["x"].tolist() == [0, 1, 2]
+    assert item["y"] == np.float32(2.5)
+
+
+def test_an_object_is_not_written():
+    with pytest.raises(UnwritableError):
+        written((1, object()))
+
+
+def tapes_of(sizes, ahead=0):
+    """Records of steps whose micro-batches have these sizes, ``[step][micro][rank]``; ``ahead`` are fetched early."""
+    rows = [row for step in sizes for row in step]
+    ends = np.cumsum([len(step) for step in sizes]).tolist()
+    found = []
+    for rank in range(len(rows[0])):
+        batches = [[Sample(hash((rank, n, k)), {"x": k}) for k in range(row[rank])] for n, row in enumerate(rows)]
+        steps = [Step({"s": min(end + ahead, len(rows))}, {}, {}) for end in ends]
+        found.append(Tape(rank, len(rows[0]), {"s": batches}, {}, steps))
+    return found
+
+
+SIZES = st.integers(1, 3).flatmap(
+    lambda micro: st.lists(
+        st.lists(st.lists(st.integers(1, 4), min_size=2, max_size=2), min_size=micro, max_size=micro),
+        min_size=3,
+        max_size=4,
+    )
+)
+
+
+@given(SIZES, st.integers(1, 99))
+def test_mixing_keeps_the_samples_of_every_step_and_all_sizes(sizes, seed):
+    tapes = tapes_of(sizes)
+    own, other = arranged(tapes, as_they_were)["s"], arranged(tapes, mixed(tapes, seed))["s"]
+    assert not moved({"s": own})
+    assert [[len(refs) for refs in row] for row in other] == [row for step in sizes for row in step]
+    for group in groups(tapes[0], "s"):
+        before = sorted(ref for number in group for refs in own[number] for ref in refs)
+        assert sorted(ref for number in group for refs in other[number] for ref in refs) == before
+
+
+@given(SIZES, st.integers(1, 4))
+def test_one_process_gets_the_samples_of_every_step_in_so_many_micro_batches(sizes, number):
+    tapes = tapes_of(sizes)
+    given = arranged(tapes, in_one_process(number))["s"]
+    assert len(given) == number * len(sizes)
+    taken = [len(refs) for (refs,) in given]
+    assert np.add.reduceat(taken, range(0, len(taken), number)).tolist() == [sum(map(sum, step)) for step in sizes]
+
+
+@given(st.integers(1, 3), st.integers(0, 2))
+def test_a_loop_that_fetches_ahead_has_the_same_steps(micro, ahead):
+    sizes = [[[2, 2]] * micro for _ in range(8)]
+    found = groups(tapes_of(sizes, ahead)[0], "s")[:3]
+    assert found == [range(step * micro, (step + 1) * micro) for step in range(3)]
+
+
+def test_a_step_at_an_epochs_end_may_have_fewer_batches():
+    sizes = [[[2, 2]] * 3, [[2, 2], [1, 1]], [[2, 2]] * 3]
+    tapes = tapes_of(sizes)
+    assert groups(tapes[0], "s") == [range(3), range(3, 5), range(5, 8)]
+    small = [ref for refs in arranged(tapes, mixed(tapes, 1))["s"][4] for ref in refs]
+    assert sorted(small) == [(0, 4, 0), (1, 4, 0)]  # each of them would weigh twice as much as the others
+
+
+@given(st.integers(0, 1000), st.floats(1e-6, 1))
+def test_a_difference_says_where_it_begins(seed, amount):
+    chance = np.random.default_rng(seed)
+    start = {name: chance.normal(size=5) for name in ("a", "b")}
+    gradients = [{name: chance.normal(size=5) for name in start} for _ in range(3)]
+    one = Tape(0, 1, {}, start, [Step({}, each, start) for each in gradients])
+    changed = [dict(each) for each in gradients]
+    changed[1]["b"] = changed[1]["b"] + amount * np.abs(changed[1]["b"]).max()
+    found = difference([one], [Tape(0, 1, {}, start, [Step({}, each, start) for each in changed])])
+    assert found.begins(amount / 2) == (1, "b")
+    assert found.largest == pytest.approx(amount)
+
+
+def test_a_difference_in_a_large_tensor_shows_in_what_is_kept_of_it():
+    tensor = torch.randn(3 * LARGEST + 5, generator=torch.Generator().manual_seed(0))
+    other = tensor.clone()
+    other[LARGEST + 7] += 1
+    assert len(folded(tensor)) == LARGEST
+    assert np.abs(folded(tensor) - folded(other)).max() == pytest.approx(1, rel=1e-4)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    step = Step({"s": 1}, {"w": np.ones(2)}, {"w": np.zeros(2)}, {"draws": True})
+    tape = Tape(1, 2, {"s": [[Sample(7, {"x": 3})]]}, {"w": np.full(2, 5.0)}, [step], {"dtypes": ["float64"]})
+    tape.save(tmp_path)
+    (found,) = load_all(tmp_path)
+    assert found.streams == tape.streams
+    assert found.facts == tape.facts
+    assert found.steps[0].facts == step.facts
+    assert found.steps[0].gradients["w"].tolist() == [1, 1]
+    assert found.start["w"].tolist() == [5, 5]
+
+
+def test_a_plan_is_read_as_it_was_written():
+    plan = Plan(steps=2, arranged={"s": [[[[0, 1, 2]]]]}, balanced=Balanced(uneven=True, numbers=[[1, 2]]))
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_command_that_does_not_say_its_processes_cannot_be_run_as_one():
+    assert of_one(["python", "train.py", "--nproc", "2"]) is None
+    assert of_one(["accelerate", "launch", "--multi_gpu", "--num_processes=4", "t.py"])[-2:] == [
+        "--num_processes=1",
+        "t.py",
+    ]
+
+
+def test_the_users_own_path_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/own")
+    assert environment(tmp_path)["PYTHONPATH"].split(":")[-1] == "/own"
+
+
+# -- in a notebook ---------------------------------------------------------------------------------------------------
+
+
+def data():
+    chance = torch.Generator().manual_seed(0)
+    return [torch.randn(8, 4, generator=chance).double() for _ in range(2)]
+
+
+def test_a_mean_in_a_notebook_is_exact_with_dropout_too():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5)).double()
+    found = audit(lambda batch: model(batch).square().mean(), data(), model=model)
+    assert (found.status.name, found.cause) == ("EXACT", None)
+    assert found.deviation < 1e-14
+
+
+@pytest.mark.parametrize(
+    ("reduce", "cause"),
+    [
+        (lambda outputs: outputs.square().sum(), "SUM"),
+        (lambda outputs: (outputs - outputs.mean(0)).square().mean(), "ROWS"),
+        (lambda outputs: outputs.square().sum() / (1 + (outputs > 0).sum()), "TERMS"),
+    ],
+)
+def test_a_loss_in_a_notebook_gets_its_cause(reduce, cause):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3).double()
+    assert audit(lambda batch: reduce(model(batch)), data(), model=model).cause.name == cause
+
+
+def test_a_loss_of_nothing_in_a_notebook_is_not_a_number():
+    model = torch.nn.Linear(4, 3).double()
+    found = audit(
+        lambda batch: model(batch).square().sum() * (0 * batch.sum()) / 0 / batch.numel(), data(), model=model
+    )
+    assert found.cause.name == "NOT_A_NUMBER"
+
+
+def test_buffers_are_put_back():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).double()
+    before = model[1].running_mean.clone()
+    found = audit(lambda batch: model(batch).square().mean(), data(), model=model)
+    assert found.cause.name == "ROWS"
+    assert found.detail == "BatchNorm1d"
+    assert torch.equal(model[1].running_mean, before)
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(ValueError, match="at least 4 samples each, for 2 ranks; got \\[3\\]"):
+        audit(lambda batch: batch.sum(), [torch.ones(3, 2)])
+
+
+def test_a_loss_without_gradient_is_refused():
+    with pytest.raises(ValueError, match="depends on parameters"):
+        audit(lambda batch: batch.sum(), [torch.ones(4, 2)])

@@ -1,0 +1,112 @@
+"""Every published bug is found with its cause, every fix passes, and exact loops raise no alarm."""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "loops")]
+
+import balanced_loops  # noqa: E402
+import corpus  # noqa: E402
+import unseen  # noqa: E402
+import unsure  # noqa: E402
+
+from paceline.audit import Cause  # noqa: E402
+
+CHECKOUT = HERE.parent.parent
+UNSEEN = {name: case for name, case in unseen.CASES.items() if name.startswith("unseen.")}
+CORPUS = {name: case for name, case in corpus.CASES.items() if name.startswith("corpus_")}
+UNSURE = {name: case for name, case in unsure.CASES.items() if name.startswith("unsure.")}
+MIXES = "batch_normalisation_of_the_ranks_own_samples"
+"""Exact in ``tests/loops`` beside a run alone that normalises each rank's rows apart; an audit says that it does."""
+
+LOOPS = [name for name in balanced_loops.CASES if name != MIXES]
+EVERY = 9
+"""Each ninth of the loops is audited always, the others in the soak."""
+
+ALL = [("corpus", name) for name in CORPUS] + [("unseen", name) for name in UNSEEN]
+ALL += [("unsure", name) for name in UNSURE] + [("balanced_loops", MIXES)]
+ALL += [("balanced_loops", name) for name in LOOPS[::EVERY]]
+SOAK = [("balanced_loops", name) for number, name in enumerate(LOOPS) if number % EVERY]
+CASES = [pytest.param(*case, id=case[1]) for case in ALL]
+CASES += [pytest.param(*case, id=case[1], marks=pytest.mark.soak) for case in SOAK]
+
+
+def audited(module, names, out):
+    """Audit cases of a module in one pair of ranks; return their verdicts."""
+    source = Path(sys.modules["paceline"].__file__).parent.parent
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, str(HERE / "pair.py"), module, str(out), *names]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1500, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def verdicts(request, tmp_path_factory):
+    """The verdict on a case: all that were selected are audited together, as to start ranks takes longest."""
+    folder = tmp_path_factory.mktemp("audits")
+    here = [item for item in request.session.items if getattr(item, "module", None) is request.module]
+    selected = [item.callspec.params for item in here if hasattr(item, "callspec") and "name" in item.callspec.params]
+
+    @functools.cache
+    def of(module):
+        names = [case["name"] for case in selected if case["module"] == module]
+        return audited(module, names, folder / f"{module}.json")
+
+    return lambda module, name: of(module)[name]
+
+
+@pytest.mark.timeout(1500)  # the first of them waits for all
+@pytest.mark.parametrize(("module", "name"), CASES)
+def test_a_script_gets_its_verdict(verdicts, module, name):
+    found = verdicts(module, name)
+    if module == "balanced_loops":
+        cause = "rows" if name == MIXES else None
+    else:
+        cause = {"corpus": CORPUS, "unseen": UNSEEN, "unsure": UNSURE}[module][name].cause
+    assert found["cause"] == cause, found
+    if cause is None:
+        assert found["status"] == "exact", found
+        assert found["deviation"] < 1e-11 + 10 * found["noise"], found
+    else:
+        assert found["status"] != "exact"
+    assert not any("failed" in note for note in found["notes"]) or cause in ("uneven",), found
+
+
+def test_the_corpus_names_a_thread_and_a_mechanism_for_each_bug():
+    bugs = [case for case in CORPUS.values() if case.cause]
+    assert len({case.thread for case in bugs}) == len(bugs) >= 12
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", case.thread) and case.mechanism for case in bugs)
+    assert len([case for case in CORPUS.values() if not case.cause]) == len(bugs)
+
+
+def test_many_loops_are_audited():
+    assert len(LOOPS) >= 100
+    assert len(LOOPS[::EVERY]) >= 10
+
+
+@pytest.mark.checkout
+def test_the_documentation_counts_the_threads():
+    page = (CHECKOUT / "docs" / "audit.md").read_text()
+    assert int(re.search(r"(\d+) public threads", page)[1]) == len([case for case in CORPUS.values() if case.cause])
+
+
+@pytest.mark.checkout
+def test_every_cause_has_its_heading_in_the_documentation():
+    titles = re.findall(r"^### (.*)$", (CHECKOUT / "docs" / "audit.md").read_text(), re.MULTILINE)
+    headings = {title.lower().replace(" ", "-") for title in titles}
+    assert {cause.anchor for cause in Cause} == headings
+
+
+@pytest.mark.checkout
+def test_the_example_in_the_documentation_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", (CHECKOUT / "docs" / "audit.md").read_text(), re.DOTALL)
+    exec(example, {})

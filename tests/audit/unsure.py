@@ -1,0 +1,135 @@
+"""Scripts of which an audit cannot tell everything: their noise is large, or their random numbers belong nowhere."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from cases import CASES, bug  # noqa: F401 (whoever audits this module asks it)
+from parts import Points, network, trained
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+
+def unseeded():
+    """A number between 0 and 1 that no seed changes."""
+    return int.from_bytes(os.urandom(4)) / 2**32
+
+
+def noisy(amount):
+    def loss_of(model, window, place):
+        inputs, targets, _ = window[place]
+        return functional.mse_loss(model(inputs), targets) * (1 + amount * unseeded())
+
+    trained(loss_of, dataset=Points(), model=network())
+
+
+@bug("noise", "noise")
+def a_model_whose_noise_is_large():
+    """Two equal runs differ by as much as they are alike."""
+    noisy(4.0)
+
+
+@bug(None, "noise")
+def a_model_whose_noise_is_small():
+    """Two equal runs differ, but hardly."""
+    noisy(1e-5)
+
+
+class Deep(nn.Module):
+    """Layers that are left out at random, for the whole batch."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        left = torch.rand(len(inputs), 1) < 0.5
+        return self.second(inputs + left * self.first(inputs))
+
+
+@bug("chance", "stochastic depth")
+def stochastic_depth():
+    """Random numbers are drawn for a place in the batch, so a sample has others when it is elsewhere."""
+
+    def loss_of(model, window, place):
+        return functional.mse_loss(model(window[place][0]), window[place][1])
+
+    trained(loss_of, dataset=Points(), model=Deep())
+
+
+@bug(None, "dropout")
+def dropout():
+    """Dropout is switched off, so its random numbers do not matter."""
+
+    def loss_of(model, window, place):
+        return functional.mse_loss(model(window[place][0]), window[place][1])
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Linear(8, 3))
+    trained(loss_of, dataset=Points(), model=model)
+
+
+class Augmented(Points):
+    """Points to which noise is added as they are loaded."""
+
+    def __getitem__(self, index):
+        inputs, targets, classes = super().__getitem__(index)
+        return inputs + torch.randn(6) * unseeded(), targets, classes
+
+
+@bug(None, "augmentation")
+def augmentation_that_is_not_seeded():
+    """Samples are other ones in every run, so those of the first run are kept."""
+
+    def loss_of(model, window, place):
+        return functional.mse_loss(model(window[place][0]), window[place][1])
+
+    trained(loss_of, dataset=Augmented(), model=network())
+
+
+def by_hand(batch_of):
+    """Train on batches that are drawn by hand."""
+    points = Points()
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(dist.get_rank())
+    for _ in range(12):
+        inputs, targets = batch_of(points)
+        functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@bug(None, "numbers drawn by hand")
+def numbers_of_samples_drawn_by_hand():
+    """Numbers of samples are drawn by torch.randint, as nanoGPT does, and so exchanged."""
+
+    def batch_of(points):
+        numbers = torch.randint(len(points), (4,))
+        return points.inputs[numbers], points.targets[numbers]
+
+    by_hand(batch_of)
+
+
+@bug("no_samples", "numbers drawn by hand")
+def targets_drawn_by_hand():
+    """Inputs and classes are drawn anew in every step: to exchange the classes alone would make other samples."""
+
+    def batch_of(points):
+        inputs = torch.randn(4, 6)
+        return inputs, nn.functional.one_hot(torch.randint(3, (4,)), 3).to(inputs.dtype)
+
+    by_hand(batch_of)
+
+
+@bug(None, "numbers drawn by hand")
+def classes_drawn_before_the_loop():
+    """Numbers that make a dataset are not those of samples."""
+    dataset = torch.utils.data.TensorDataset(Points().inputs, torch.randint(3, (96,)))
+
+    def loss_of(model, window, place):
+        return functional.cross_entropy(model(window[place][0]), window[place][1])
+
+    trained(loss_of, dataset=dataset, model=network())
