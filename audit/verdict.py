@@ -61,7 +61,7 @@ class Cause(Enum):
     )
     SUM = (
         "the loss is a sum, or is divided by a number that does not follow the batch",
-        'give a mean; or attach() so that losses are not weighted, for sums: weigh="none"',
+        'give a mean; or say attach(..., loss="sum") for sums',
         "sums",
     )
     TIMES_RANKS = (

@@ -127,7 +127,7 @@ def watch_balanced(patches: Patches) -> None:
         def init(balancer: Any, predictor: Any, **options: Any) -> None:
             policy = options.get("policy") or Policy()
             if plan.uneven:
-                free = replace(policy, warmup=0, dead_band=0.0, quantum=1)
+                free = replace(policy, warmup=0, change_cost=0.0, risk=0.0, quantum=1)
                 before(balancer, Restless(), **{**options, "policy": free})
             else:
                 before(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})

@@ -91,7 +91,7 @@ def a_batch_times_the_ranks():
     def loss_of(model, inputs, targets, classes):
         return (model(inputs) - targets).square().sum() / (len(inputs) * ranks()) * ranks()
 
-    balanced(loss_of, weigh="none")
+    balanced(loss_of, loss="sum")
 
 
 @bug("hooks", HEADING)
@@ -108,7 +108,7 @@ def hooks_on_parameters():
 @bug("not_averaged", HEADING)
 def gradients_that_nobody_sums():
     """A bare model, whose gradients the script forgets to sum."""
-    balanced(mean, ddp=False, weigh="loss")
+    balanced(mean, ddp=False, loss="scaled")
 
 
 @bug("carried", HEADING)

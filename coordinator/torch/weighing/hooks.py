@@ -118,9 +118,11 @@ def gradients_in(bucket: Any) -> list[torch.Tensor]:
     if not parameters[0].is_complex():
         gradients: list[torch.Tensor] = bucket.gradients()
         return gradients
-    flat, found = torch.view_as_complex(bucket.buffer().view(-1, 2)), []
+    flat = torch.view_as_complex(bucket.buffer().view(-1, 2))
+    found, begin = [], flat.storage_offset()
     for one in parameters:
-        found.append(flat.as_strided(one.shape, one.stride(), flat.storage_offset() + sum(map(torch.numel, found))))
+        found.append(flat.as_strided(one.shape, one.stride(), begin))
+        begin += one.numel()
     return found
 
 
