@@ -29,7 +29,7 @@ def balanced(loss_of, *, model=None, dataset=None, ddp=True, optimizer=torch.opt
             for batch in loader:
                 stepping.zero_grad()
                 loss = loss_of(model, *batch)
-                (balance.scale(loss) if options.get("weigh") == "loss" else loss).backward()
+                (balance.scale(loss) if options.get("loss") == "scaled" else loss).backward()
                 stepping.step()
     finally:
         balance.close()
