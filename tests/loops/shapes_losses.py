@@ -48,7 +48,7 @@ def a_mean_of_losses_that_are_not_reduced(job):
 
 @warned("grow with its number of samples")
 def a_summed_loss(job):
-    trained(job, summed(job), epochs=4)
+    trained(job, summed(job), epochs=10)
 
 
 @exact
