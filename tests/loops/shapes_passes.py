@@ -120,7 +120,7 @@ def a_refusal_that_one_rank_alone_has_cause_for(job):
     """
     model, loader = job.ddp(job.network()), job.loader(accumulate=2)
     job.attach(model, loader, items=lambda batch: len(batch[0]))
-    batches = iter(loader)
+    batches, optimizer = (batch for _ in range(5) for batch in loader), job.sgd(model)
     for step, ((inputs, targets, _), (others, wanted, _)) in enumerate(zip(batches, batches, strict=False)):
         apart = job.rank == 0 or step == 0
         with job.no_sync(model):
@@ -129,6 +129,8 @@ def a_refusal_that_one_rank_alone_has_cause_for(job):
                 one.backward()
         two = mse(model(others), wanted)
         (two if apart else one + two).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @refused("the loss given to balance.scale() is of two batches")
