@@ -19,7 +19,7 @@ IGNORED = -100
 """The label that losses leave out."""
 
 NUMBER = "number in the dataset"
-PLAIN = (int, float, bool, str, bytes, type(None))
+PLAIN = (int, float, bool, str, type(None))
 
 
 class UnwritableError(TypeError):
@@ -38,6 +38,8 @@ def written(item: Any) -> Any:
         return {"array": torch.from_numpy(np.ascontiguousarray(item))}
     if type(item) in PLAIN:
         return item
+    if type(item) is bytes:
+        return {"bytes": list(item)}
     if type(item) in (list, tuple):
         return {type(item).__name__: [written(part) for part in item]}
     if type(item) is dict:
@@ -52,6 +54,8 @@ def read(known: Any, dataset: Any = None) -> Any:
     ((kind, value),) = known.items()
     if kind == "array":
         return value.numpy().copy()[()]
+    if kind == "bytes":
+        return bytes(value)
     if kind == NUMBER:
         return dataset[value]
     if kind == "dict":
