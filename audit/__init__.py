@@ -14,6 +14,6 @@ ends the process. Ranks and runs exchange samples and records through files in a
 from paceline.audit.examine import Audit
 from paceline.audit.launch import Launcher
 from paceline.audit.notebook import audit
-from paceline.audit.verdict import Cause, Status, Verdict
+from paceline.audit.audit_verdict import Cause, Status, Verdict
 
 __all__ = ["Audit", "Cause", "Launcher", "Status", "Verdict", "audit"]

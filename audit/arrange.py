@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.audit.plan import Arranged, Ref
+from paceline.audit.comparisons import Arranged, Ref
 from paceline.audit.tape import DRAWN, Step, Tape
 
 

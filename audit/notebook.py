@@ -10,9 +10,9 @@ import numpy as np
 from paceline._require import require
 from paceline.audit.examine import Audit
 from paceline.audit.inquiry import Run
-from paceline.audit.plan import Plan
+from paceline.audit.comparisons import Plan
 from paceline.audit.tape import Arrays, Sample, Step, Tape
-from paceline.audit.verdict import Verdict
+from paceline.audit.audit_verdict import Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +118,7 @@ class Pretended:
         return number, rank * (rows_of(self.batches[number]) // self.ranks) + place
 
     def _sample(self, ref: tuple[int, int, int]) -> Sample:
-        from paceline.audit.inside.samples import converted, counts, digest, written
+        from paceline.audit.inside.sample_order import converted, counts, digest, written
 
         number, row = self._row(ref)
         known = written(plain(converted(self.batches[number], lambda tensor: tensor[row])))
@@ -126,7 +126,7 @@ class Pretended:
 
     def _averaged(self, row: list[list[tuple[int, int, int]]]) -> tuple[Arrays, set[str], bool]:
         """Return the mean of the ranks' gradients, their precisions, and whether random numbers were drawn."""
-        from paceline.audit.inside.recorder import Chance, chance
+        from paceline.audit.inside.step_recorder import Chance, chance
 
         total: Arrays = {}
         dtypes: set[str] = set()
@@ -145,8 +145,8 @@ class Pretended:
     def _gradients(self, refs: list[tuple[int, int, int]]) -> Arrays:
         import torch
 
-        from paceline.audit.inside.recorder import folded
-        from paceline.audit.inside.samples import converted
+        from paceline.audit.inside.step_recorder import folded
+        from paceline.audit.inside.sample_order import converted
 
         number, places = self._row(refs[0])[0], [self._row(ref)[1] for ref in refs]
         with torch.enable_grad():

@@ -18,7 +18,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.audit.arrange import as_they_were, grouped, groups, pool, shared, sizes_of
 from paceline.audit.compare import flat
-from paceline.audit.plan import Arranged, Ref
+from paceline.audit.comparisons import Arranged, Ref
 from paceline.audit.tape import Tape
 
 STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")

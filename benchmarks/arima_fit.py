@@ -26,7 +26,7 @@ from statsmodels.tsa.arima import model as statsmodels_arima
 
 from paceline.predictors import ARIMA, Report
 from paceline.predictors.arima.estimate import Coefficients, fit_css, fit_css_groups, fit_likelihood
-from paceline.predictors.arima.model import Order
+from paceline.predictors.arima.arima import Order
 
 Array = NDArray[np.float64]
 Fitter = Callable[[Array, Array, Order], Coefficients | None]

@@ -32,9 +32,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from machine import machine
 
 from paceline.coordinator.asynchronous import SCHEMES, Scheme, scheme
-from paceline.coordinator.asynchronous.rules.sizing import Full
+from paceline.coordinator.asynchronous.rules.batch_rules import Full
 from paceline.datasets import Trace, read_traces, recorded
-from paceline.lab.replay import Course, Race, Times, graded_fleet, race, task
+from paceline.eval.replay.asynchronous import Course, Race, Times, graded_fleet, race, task
 
 DATA = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 PAI = DATA / "pai_minibatch" / "job_1_norm.csv"

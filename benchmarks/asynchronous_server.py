@@ -25,9 +25,9 @@ import torch.distributed as dist
 from machine import machine
 
 from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
-from paceline.coordinator.asynchronous.service import Service
-from paceline.coordinator.asynchronous.torch.flat import FRONT
-from paceline.coordinator.asynchronous.torch.links import SERVER, GlooLink, serve
+from paceline.engines.parameter_server.service import Service
+from paceline.engines.torch_async.flat import FRONT
+from paceline.engines.torch_async.links import SERVER, GlooLink, serve
 from paceline.predictors import EWMA
 
 SIZES = (1_000_000, 10_000_000)
@@ -190,8 +190,8 @@ class BareActor:
 def on_ray(numbers: int, name: str) -> Taken:
     import ray
 
-    from paceline.coordinator.asynchronous.ray import RayPlan, RayServer
-    from paceline.coordinator.asynchronous.service import Work
+    from paceline.engines.ray import RayPlan, RayServer
+    from paceline.engines.parameter_server.service import Work
 
     if not ray.is_initialized():
         path = {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -22,7 +22,7 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
-from paceline.coordinator.hedging import Hedging
+from paceline.coordinator.balanced.hedging import Hedging
 from paceline.datasets import Trace, recorded
 from paceline.datasets.synthetic import KINDS, oracle_speed, synthetic_fleet
 from paceline.predictors import Auto, Forecast, LastValue, Predictor, Report

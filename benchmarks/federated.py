@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from paceline.coordinator.federated import FederatedBalancer, RoundReport
 from paceline.datasets import Trace, read_traces, recorded
-from paceline.lab.federated import (
+from paceline.eval.replay.federated import (
     AdaptiveRate,
     AdaptiveSteps,
     Assignment,

@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from federated import Rare, Runs, Score
 
-    from paceline.lab.federated import Setting
+    from paceline.eval.replay.federated import Setting
 
 Scores = Mapping[tuple[str, str, float], Mapping[str, "Score"]]
 Evenness = Mapping[tuple[str, int, float], Mapping[str, Sequence[float]]]

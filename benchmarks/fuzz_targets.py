@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from paceline.coordinator import Iteration, LoadBalancer
-from paceline.coordinator.metrics import JsonLines, read_async_run, read_run
-from paceline.coordinator.round import Round
+from paceline.runs.iteration import Iteration
+from paceline.coordinator import LoadBalancer
+from paceline.runs import JsonLines, read_async_run, read_run
+from paceline.runs.round import Round
 from paceline.datasets.archives import unpack
 from paceline.datasets.profiles import read_profiles, save_profile
 from paceline.datasets.readers import TABLES, read_table, read_traces

@@ -78,7 +78,7 @@ class Job:
             sampler: Any = DistributedSampler(data, told.world_size, told.rank)
             self.loader: Any = DataLoader(data, told.share, sampler=sampler, drop_last=True)
         else:
-            from paceline.coordinator.torch import BalancedLoader, attach
+            from paceline.torch import BalancedLoader, attach
             from paceline.predictors import named
 
             self.loader = BalancedLoader(data, samples, drop_last=True)

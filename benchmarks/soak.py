@@ -22,8 +22,8 @@ import torch.distributed as dist
 from machine import machine
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.coordinator.metrics import sinks
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.runs import sinks
+from paceline.torch import BalancedLoader, attach
 
 BATCH, BATCHES = 16, 250
 """Samples of a global batch, and batches of an epoch."""

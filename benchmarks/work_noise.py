@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.coordinator.torch.loading.costs.costs import Costs, SampleCosts
-from paceline.coordinator.torch.planning import Planning
-from paceline.coordinator.torch.reporting.reports import COLUMNS
+from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts
+from paceline.engines.torch.planning import Planning
+from paceline.engines.torch.reporting.reports import COLUMNS
 from paceline.predictors import Auto
 
 QUICK = "--quick" in sys.argv

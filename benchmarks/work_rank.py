@@ -115,7 +115,7 @@ class Contestant:
         self._steps = self._train()
 
     def _loader(self, scheme: str, profiled: np.ndarray) -> tuple[Any, Any]:
-        from paceline.coordinator.torch import BalancedLoader, Costs, attach
+        from paceline.torch import BalancedLoader, Costs, attach
         from paceline.predictors import Auto
 
         if scheme == "batch_rebalance":
@@ -133,7 +133,7 @@ class Contestant:
         loader = BalancedLoader(self.data, GLOBAL_BATCH, collate_fn=collate, costs=costs)
         balance = None
         if scheme in ("speed", "both", "cost"):
-            from paceline.coordinator.policy import Policy
+            from paceline.coordinator.balanced.policy import Policy
 
             policy = Policy(warmup=2**40) if scheme == "cost" else None
             balance = attach(self.model, loader, predictor=Auto(), policy=policy)
@@ -163,7 +163,7 @@ class Contestant:
         """Return how far learned costs are from the profiled ones, in the mean, weighed by cost."""
         if self.scheme != "both":
             return None
-        from paceline.coordinator.work import sum_of_products
+        from paceline.coordinator.balanced.work import sum_of_products
 
         columns = np.stack([self.lengths, self.lengths**2, np.ones_like(self.lengths)], axis=1)
         cost = sum_of_products(columns / columns.mean(axis=0), self.balance.work.coefficients)
@@ -198,7 +198,7 @@ def profile(data: list[Any]) -> np.ndarray:
 def told_of(told: Told) -> tuple[Any, Callable[[], float]]:
     """Begin this rank's disturbance; return what turns it on and off, and what its speed is at the moment."""
     from paceline.lab.contention.disturbance import DISTURBANCES
-    from paceline.lab.experiment.worker import disturbed
+    from paceline.lab.experiment.experiment_worker import disturbed
 
     bursts = disturbed(asdict(told), SimpleNamespace(contention=told.contention))
     quota = DISTURBANCES[told.contention].quota or 1.0
@@ -214,7 +214,7 @@ def work() -> None:
     import torch
     from torch import distributed
 
-    from paceline.lab.experiment.worker import Finish, take_turn
+    from paceline.lab.experiment.experiment_worker import Finish, take_turn
     from paceline.lab.processes.orphan import die_with_parent
     from paceline.lab.processes.places import Place
 

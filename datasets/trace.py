@@ -40,7 +40,7 @@ class Trace:
         When each worker began the iteration, ``[T, W]``, in seconds since 1970 (UTC).
     work
         What each worker's samples cost, ``[T, W]``, in any unit that is the same for all workers: with it
-        :func:`paceline.datasets.waiting.waiting_of` tells uneven samples from uneven workers.
+        :func:`paceline.datasets.waiting_time.waiting_of` tells uneven samples from uneven workers.
     drivers
         Driving factors of the speed (CPU share, memory, ...), sampled at the boundary *before* each iteration, ``[T, W,
         D]``.

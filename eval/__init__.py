@@ -4,8 +4,8 @@ from paceline.eval.backtest import Backtest, BacktestStep, backtest, iter_backte
 from paceline.eval.leaderboard import Leaderboard, leaderboard
 from paceline.eval.overhead import barrier_overhead
 from paceline.eval.pages.figures import leaderboard_figure, replay_figure
-from paceline.eval.replay import Replay, ReplayedIteration, Replays, iter_replay, replay, replay_all
-from paceline.eval.schemes import Balanced, BareSplit, Clairvoyant, EqualBatches, Scheme, balanced
+from paceline.eval.replay.synchronous import Replay, ReplayedIteration, Replays, iter_replay, replay, replay_all
+from paceline.eval.replay.synchronous_schemes import Balanced, BareSplit, Clairvoyant, EqualBatches, Scheme, balanced
 from paceline.eval.worth import Worth, worth
 
 __all__ = [

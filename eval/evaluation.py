@@ -9,8 +9,8 @@ import numpy as np
 
 from paceline.datasets import Trace
 from paceline.eval.leaderboard import Leaderboard, leaderboard
-from paceline.eval.replay import replay_all
-from paceline.eval.schemes import Balanced
+from paceline.eval.replay.synchronous import replay_all
+from paceline.eval.replay.synchronous_schemes import Balanced
 from paceline.predictors import EWMA, Auto, FleetPredictor
 from paceline.training.entry import Evaluation, Score
 from paceline.training.sources import Fact

@@ -13,7 +13,7 @@ from paceline._arrays import Array, Sizes
 from paceline._parallel import spread
 from paceline.datasets import Trace
 from paceline.eval.backtest import backtest
-from paceline.eval.jobs import by_name
+from paceline.eval.recorded_jobs import by_name
 from paceline.predictors import LastValue, Predictor
 
 if TYPE_CHECKING:

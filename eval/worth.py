@@ -1,6 +1,6 @@
 """What balancing is worth on a recorded job: with a fixed split, with forecasts, with hindsight.
 
-Axes: T iterations, W workers. The simplifications are those of :mod:`paceline.eval.replay`: speeds do not
+Axes: T iterations, W workers. The simplifications are those of :mod:`paceline.eval.replay.synchronous`: speeds do not
 depend on the batch size, and communication is left out.
 """
 
@@ -17,8 +17,8 @@ from paceline._arrays import Array, Sizes
 from paceline._printable import printable
 from paceline.datasets import Trace
 from paceline.datasets.health import SIGNIFICANT, ljung_box
-from paceline.eval.replay import CLAIRVOYANT, EQUAL, Replay, replay
-from paceline.eval.schemes import Balanced, Scheme
+from paceline.eval.replay.synchronous import CLAIRVOYANT, EQUAL, Replay, replay
+from paceline.eval.replay.synchronous_schemes import Balanced, Scheme
 from paceline.predictors import EWMA, Curves
 from paceline.solver import split
 

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch.utils import data
 
-from paceline.coordinator.asynchronous.torch import AsyncJob
+from paceline.engines.torch_async import AsyncJob
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)

@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.torch import BalancedLoader, attach
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 
-from paceline.coordinator.torch import BalancedLoader, Costs, attach
+from paceline.torch import BalancedLoader, Costs, attach
 
 
 def functions(longest=256):

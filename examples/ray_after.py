@@ -5,7 +5,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch.utils import data
 
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.torch import BalancedLoader, attach
 
 
 def train():

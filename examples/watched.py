@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
-from paceline.coordinator.metrics import sinks
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.runs import sinks
+from paceline.torch import BalancedLoader, attach
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)

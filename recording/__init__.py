@@ -6,8 +6,8 @@ each adapts Lightning and Hugging Face. An adapter imports its library only when
 
 from paceline.recording.control_group import ControlGroup
 from paceline.recording.drivers import Driver, all_drivers, default_drivers
-from paceline.recording.huggingface import trainer_callback
-from paceline.recording.lightning import lightning_callback
+from paceline.recording.huggingface_callback import trainer_callback
+from paceline.recording.lightning_callback import lightning_callback
 from paceline.recording.merging import merge, phase_table
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch import Watch, watch

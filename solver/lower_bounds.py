@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.solver.fleet import Fleet, Samples
+from paceline.solver.assign_arguments import Fleet, Samples
 
 CELLS = 512
 """Lengths that the bound on padding tells apart: all of the longest half of them, and quantiles of the others.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.solver.fleet import Fleet, Samples
+from paceline.solver.assign_arguments import Fleet, Samples
 
 Layers = list[tuple[Sizes, NDArray[np.int64]]]
 """States with as many served ranks, ``[S]``, and those before each of them, ``[S, K]``; -1 where there is none."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from paceline._arrays import Sizes
-from paceline.solver.fleet import Fleet, Samples
+from paceline.solver.assign_arguments import Fleet, Samples
 from paceline.solver.orders import best_order, few_orders
 
 FINE = 1e-3

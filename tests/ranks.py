@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 _context = multiprocessing.get_context("forkserver")  # a process that has loaded torch once, and forks
-_context.set_forkserver_preload(["torch.nn.parallel", "torch.distributed.fsdp", "paceline.coordinator.torch"])
+_context.set_forkserver_preload(["torch.nn.parallel", "torch.distributed.fsdp", "paceline.torch"])
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from paceline.coordinator import Iteration, LoadBalancer, Policy
-from paceline.coordinator.metrics import JsonLines
+from paceline.runs.iteration import Iteration
+from paceline.coordinator import LoadBalancer, Policy
+from paceline.runs import JsonLines
 from paceline.predictors import EWMA, Report
 
 

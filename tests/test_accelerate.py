@@ -78,7 +78,7 @@ def test_metrics_are_written(outcomes, folder):
         ("counted twice", "leave gradient_accumulation_steps at 1, compute inside `with loader.balance.accumulating()"),
         ("a stream", "cannot tell Accelerate where the epoch of a StreamLoader ends"),
         ("counts all", "BalancedLoader(dataset, batch_size=...), with the batch_size of your DataLoader"),
-        ("counts one", "take paceline.coordinator.torch.BalancedLoader(dataset, global_batch=...)"),
+        ("counts one", "take paceline.torch.BalancedLoader(dataset, global_batch=...)"),
         ("no model", "needs the model beside the BalancedLoader"),
         ("collective", "a collective inside the backward pass"),
     ],
@@ -97,8 +97,8 @@ def alone(**options):
 
 
 def test_without_other_processes_the_loader_tells_of_its_end_and_nothing_is_attached():
-    from paceline.coordinator.torch import BalancedLoader
-    from paceline.coordinator.trainers.accelerate import prepare
+    from paceline.torch import BalancedLoader
+    from paceline.engines.trainers.accelerate import prepare
 
     accelerator = alone()
     loader = prepare(accelerator, BalancedLoader(range(10), 4, rank=0, world_size=1))
@@ -112,8 +112,8 @@ def test_without_other_processes_the_loader_tells_of_its_end_and_nothing_is_atta
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"])
 def test_ways_to_share_a_model_among_processes_are_refused(kind):
-    from paceline.coordinator.torch import BalancedLoader
-    from paceline.coordinator.trainers.accelerate import prepare
+    from paceline.torch import BalancedLoader
+    from paceline.engines.trainers.accelerate import prepare
 
     loader = BalancedLoader(range(10), 4, rank=0, world_size=1)
     accelerator = alone(distributed_type=SimpleNamespace(name=kind))

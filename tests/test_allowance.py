@@ -15,8 +15,8 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.coordinator.torch.clock import Clock
+from paceline.torch import BalancedLoader, attach
+from paceline.recording.torch.busy_clock import Clock
 from paceline.recording import allowance as module
 from paceline.recording.allowance import Allowance, Spent, lasting
 from paceline.recording.torch.marks import CPUMarks
@@ -232,7 +232,7 @@ def test_waiting_in_a_collective_is_no_work_under_a_quota_either():
 
 def own_seconds_with_a_quota_on_the_second_rank(rank):
     torch.manual_seed(0)
-    attaching = importlib.import_module("paceline.coordinator.torch.attach")
+    attaching = importlib.import_module("paceline.torch.attach")
     if rank == 1:
         attaching.Allowance = Tiny
     model = DistributedDataParallel(torch.nn.Linear(64, 64))

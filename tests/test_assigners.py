@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.torch.loading.buffered import ROUNDS, BufferAssigner
-from paceline.coordinator.torch.loading.global_batch import GlobalBatch
-from paceline.coordinator.torch.loading.order import Order
+from paceline.engines.torch.loading.buffered import ROUNDS, BufferAssigner
+from paceline.engines.torch.loading.global_batch import GlobalBatch
+from paceline.engines.torch.loading.order import Order
 
 FLEETS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 AHEAD = st.integers(0, 12)

@@ -11,7 +11,7 @@ from paceline.coordinator.asynchronous import SGD
 
 ray = pytest.importorskip("ray")
 
-from paceline.coordinator.asynchronous.ray import RayJob, RayPlan  # noqa: E402 (needs ray)
+from paceline.engines.ray import RayJob, RayPlan  # noqa: E402 (needs ray)
 
 pytestmark = pytest.mark.soak
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SGD
-from paceline.coordinator.asynchronous.ray import RayPlan, RayServer
-from paceline.coordinator.metrics import read_async_run
+from paceline.engines.ray import RayPlan, RayServer
+from paceline.runs import read_async_run
 
 
 def least_squares():

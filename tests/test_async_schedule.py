@@ -93,7 +93,7 @@ def scheduler_of(kind, optim):
 
 
 def made(optimiser, kind, tick):
-    from paceline.coordinator.asynchronous.torch import TorchOptimiser
+    from paceline.engines.torch_async import TorchOptimiser
 
     model, optim, _ = problem(optimiser, **OPTIMISERS[optimiser])
     scheduler = scheduler_of(kind, optim)
@@ -150,7 +150,7 @@ def trained(rank, stepped="at the server", restart="", scheme="bsp"):
     """Train under a one-cycle schedule; return the final parameters and the rates used, as rank 0 sees them."""
     from torch.optim.lr_scheduler import OneCycleLR
 
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     rates = []
     for epochs in (2, 4) if restart else (4,):
@@ -186,7 +186,7 @@ def test_a_scheduler_that_is_stepped_in_the_loop_is_refused_on_every_rank():
 
 
 def test_a_scheduler_that_is_not_handed_over_is_refused_where_the_job_is_made():
-    from paceline.coordinator.asynchronous.torch import TorchOptimiser
+    from paceline.engines.torch_async import TorchOptimiser
 
     model, optim, _ = problem("SGD", lr=0.1)
     scheduler_of("cosine", optim)
@@ -212,7 +212,7 @@ def mistakes():
 
 @pytest.mark.parametrize("number", range(4))
 def test_what_a_copy_of_the_optimizer_cannot_follow_is_refused_in_a_sentence(number):
-    from paceline.coordinator.asynchronous.torch import TorchOptimiser
+    from paceline.engines.torch_async import TorchOptimiser
 
     model, optim, schedule, said = mistakes()[number]
     with pytest.raises(ValueError, match=said):
@@ -235,7 +235,7 @@ def test_what_a_copy_of_the_optimizer_cannot_follow_is_refused_in_a_sentence(num
     ],
 )
 def test_whatever_changes_in_the_groups_is_seen(change, said):
-    from paceline.coordinator.asynchronous.torch.schedule import require_unchanged, settings_of
+    from paceline.engines.torch_async.schedule import require_unchanged, settings_of
 
     model, optim, _ = problem("SGD", lr=0.1)
     before = settings_of(optim)
@@ -248,7 +248,7 @@ def test_whatever_changes_in_the_groups_is_seen(change, said):
 def test_a_rate_that_is_a_tensor_changed_in_place_is_seen():
     import torch
 
-    from paceline.coordinator.asynchronous.torch.schedule import require_unchanged, settings_of
+    from paceline.engines.torch_async.schedule import require_unchanged, settings_of
 
     _, optim, _ = problem("Adam", lr=torch.tensor(0.1))
     before = settings_of(optim)

@@ -35,7 +35,7 @@ def loss_of(model, inputs, targets):
 
 def trained(rank, options=None, optimizer=("SGD", {"lr": 0.05}), seconds=0.0):
     """Train, and return the final parameters, the verdicts, and the largest loss; each rank takes its own time."""
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     model, optim, dataset = problem(optimizer[0], **optimizer[1])
     verdicts = []
@@ -116,7 +116,7 @@ def test_when_a_worker_is_killed_the_others_go_on_and_apply_what_it_held():
 
 
 def pushing_nan(rank, times):
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     verdicts, bad = [], times if rank == 1 else 0
@@ -152,7 +152,7 @@ def misbehaving(rank):
     import torch
 
     from paceline.coordinator.asynchronous import Stamp
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     reasons = []
@@ -190,7 +190,7 @@ def test_a_stamp_from_the_future_a_wrong_shape_and_a_second_push_are_refused_one
 
 
 def server_dies(rank):
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     job = AsyncJob(model, optim, dataset, batch=8, epochs=1000)
@@ -228,7 +228,7 @@ def test_a_job_resumes_from_its_checkpoint_where_it_ended(tmp_path):
 def hanging(rank, scheme):
     import logging
 
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     said = []
     logging.getLogger("paceline.asynchronous").addFilter(lambda record: said.append(record.getMessage()) or True)
@@ -257,7 +257,7 @@ def normalised(rank, samples, batch, scheme, slow):
     """Train a model that normalises over batches; return the smallest step, and what was applied."""
     import torch
 
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
@@ -284,7 +284,7 @@ def test_a_model_that_normalises_over_batches_never_gets_a_single_sample(samples
 
 
 def asking_late(rank):
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     job = AsyncJob(model, optim, dataset, batch=8, epochs=2)
@@ -305,7 +305,7 @@ def test_who_leaves_between_a_push_and_the_answer_to_it_keeps_nobody_waiting():
 
 
 def leaving_twice(rank):
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     with AsyncJob(model, optim, dataset, batch=8, epochs=2) as job:
@@ -328,7 +328,7 @@ def test_a_job_may_be_left_by_a_break_and_closed_as_often_as_one_likes():
 def other_model(rank):
     import torch
 
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     _, _, dataset = problem("SGD", lr=0.05)
     model = torch.nn.Linear(4, 1, bias=rank == 0)
@@ -347,7 +347,7 @@ def test_a_rank_with_another_model_is_refused_in_a_sentence_and_the_others_finis
 
 
 def test_a_checkpoint_of_another_optimiser_is_refused():
-    from paceline.coordinator.asynchronous.torch import TorchOptimiser
+    from paceline.engines.torch_async import TorchOptimiser
 
     first, second = (TorchOptimiser(*problem(kind, lr=0.1)[:2]) for kind in ("AdamW", "SGD"))
     first.step(first.flat.parameters, np.ones(5, dtype=np.float32), 1.0, 0)
@@ -356,7 +356,7 @@ def test_a_checkpoint_of_another_optimiser_is_refused():
 
 
 def forgetful(rank):
-    from paceline.coordinator.asynchronous.torch import AsyncJob
+    from paceline.engines.torch_async import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     job = AsyncJob(model, optim, dataset, batch=8, epochs=2)

@@ -11,12 +11,12 @@ from rich.console import Console
 from test_watching_a_run import run_file
 
 from paceline.cli import main
-from paceline.cli.watching.rounds import async_view
-from paceline.cli.watching.watch import Watched
+from paceline.cli.watching.async_view import async_view
+from paceline.cli.watching.watch_command import Watched
 from paceline.coordinator.asynchronous import SGD, Deck, Server, saps, scheme
-from paceline.coordinator.asynchronous.rounds import Rounds
-from paceline.coordinator.asynchronous.service import Service
-from paceline.coordinator.metrics import Logging, Prometheus, Sink, TensorBoard, read_async_run, round_sinks
+from paceline.engines.parameter_server.round_records import Rounds
+from paceline.engines.parameter_server.service import Service
+from paceline.runs import Logging, Prometheus, Sink, TensorBoard, read_async_run, round_sinks
 from paceline.predictors import LastValue
 
 WORKERS = ("fast", "slow", "worse")

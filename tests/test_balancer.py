@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paceline
-from paceline.coordinator import LoadBalancer, Policy, why
+from paceline.coordinator import LoadBalancer, Policy
+from paceline.coordinator.balanced import reasons as why
 from paceline.predictors import EWMA, Curves, LastValue, Report, checks
 from paceline.predictors.batch_time.probing import probed
 from paceline.solver import split

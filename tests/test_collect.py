@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.datasets import load
 from paceline.lab import JOBS, MODELS, PATTERNS, USAGE, Job, collect, places, plan
-from paceline.lab.collect import worker as worker_module
+from paceline.lab.collect import collect_worker as worker_module
 from paceline.lab.contention.competitor import KINDS
 from paceline.lab.contention.patterns import OFF_SECONDS, ON_SECONDS
 from paceline.lab.contention.stress import stress_ng

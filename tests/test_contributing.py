@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer
-from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.metrics import sinks
+from paceline.runs.iteration import Iteration
+from paceline.runs import sinks
 from paceline.datasets import read_traces, readers, recorded
 from paceline.eval import leaderboard
 from paceline.predictors import EWMA, LastValue, Report, checks, named, register

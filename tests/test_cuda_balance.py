@@ -16,10 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import paceline
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.coordinator.torch.norms import Norms
-from paceline.coordinator.torch.reporting.buffers import Buffers
-from paceline.coordinator.trainers.huggingface_options import loading
+from paceline.torch import BalancedLoader, attach
+from paceline.engines.torch.norms import Norms
+from paceline.engines.torch.reporting.buffers import Buffers
+from paceline.engines.trainers.huggingface_options import loading
 from paceline.lab.contention.kernels import Kernels
 from paceline.lab.experiment import AsyncSetting, Setting
 from paceline.lab.experiment.contestant import Contestant

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from paceline.cli import main as cli
 from paceline.datasets import Trace
-from paceline.eval.drift import check_drift
+from paceline.eval.model_drift import check_drift
 from paceline.predictors import EWMA, RLS, LastValue
 from paceline.training import fit, save_model
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from paceline.cli.watching.view import view
 from paceline.coordinator import LoadBalancer
-from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.metrics import read_run, sinks
+from paceline.runs.iteration import Iteration
+from paceline.runs import read_run, sinks
 from paceline.datasets import Trace
-from paceline.eval.pages.run_report import run_report
+from paceline.runs.pages.run_report import run_report
 from paceline.predictors import EWMA, NARX, LastValue, Mixture, Report, Training
 from paceline.predictors.reference import FAR, MANY, Reference, Spread, changes
 from paceline.training import fit, load_model, save_model
@@ -142,7 +142,7 @@ def test_a_worker_that_takes_anothers_place_is_not_compared_with_it(fitted):
 
 def test_every_sink_tells_of_it(fitted, tmp_path, caplog):
     prometheus = pytest.importorskip("prometheus_client")
-    from paceline.coordinator.metrics import Prometheus
+    from paceline.runs import Prometheus
 
     registry = prometheus.CollectorRegistry()
     outputs = [*sinks(str(tmp_path / "run.jsonl"), "log"), Prometheus(registry=registry)]

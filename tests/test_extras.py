@@ -18,12 +18,12 @@ PACKAGES = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client",
 
 CALLS = {
     "torch": [
-        ("torch", "import paceline.coordinator.torch"),
-        ("torch", "import paceline.coordinator.trainers.lightning"),
+        ("torch", "import paceline.torch"),
+        ("torch", "import paceline.engines.trainers.lightning"),
         ("torch", "from paceline.predictors import *; NARX().fit([])"),
         ("torch", "from paceline.predictors import *; GatedNARX().fit([])"),
         ("torch", "from paceline.predictors import *; LSTM().fit([])"),
-        ("torch", "from paceline.coordinator.metrics import TensorBoard; TensorBoard('runs')"),
+        ("torch", "from paceline.runs import TensorBoard; TensorBoard('runs')"),
         ("torch", "from paceline.training.profile import example; example(8, 'cpu')"),
         ("lab", "from paceline.lab.experiment import *; experiment(Setting())"),
         ("lab", "from paceline.lab import *; collect(JOBS['digits-mlp-steady'], 'new.parquet')"),
@@ -48,16 +48,16 @@ CALLS = {
     ],
     "psutil": [("drivers", "from paceline.recording.drivers.psutil import psutil_drivers; psutil_drivers()")],
     "pooch": [("remote", "from paceline.datasets import fetch; fetch('pai_minibatch')")],
-    "tensorboard": [("metrics", "from paceline.coordinator.metrics import TensorBoard; TensorBoard('runs')")],
+    "tensorboard": [("metrics", "from paceline.runs import TensorBoard; TensorBoard('runs')")],
     "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
     "fsspec": [("remote", "from paceline.training import *; Source('memory://bucket')")],
     "mlflow": [("mlflow", "from paceline.training.export import *; to_mlflow(None, 'a', 'b')")],
-    "prometheus_client": [("metrics", "from paceline.coordinator.metrics import Prometheus; Prometheus(0)")],
+    "prometheus_client": [("metrics", "from paceline.runs import Prometheus; Prometheus(0)")],
     "transformers": [("huggingface", "from paceline.recording import trainer_callback; trainer_callback(None)")],
-    "accelerate": [("huggingface", "from paceline.coordinator.trainers.accelerate import prepare; prepare(None)")],
+    "accelerate": [("huggingface", "from paceline.engines.trainers.accelerate import prepare; prepare(None)")],
     "lightning": [
         ("lightning", "from paceline.recording import lightning_callback; lightning_callback(None)"),
-        ("lightning", "from paceline.coordinator.trainers.lightning import balance_callback; balance_callback()"),
+        ("lightning", "from paceline.engines.trainers.lightning import balance_callback; balance_callback()"),
     ],
 }
 """What a user may call first without the library, and the extra that the error must name."""

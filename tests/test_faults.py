@@ -12,10 +12,10 @@ from ranks import run_ranks
 from recorded_runs import iterations, written
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.cli.watching.watch import Watched
+from paceline.cli.watching.watch_command import Watched
 from paceline.coordinator import LoadBalancer
-from paceline.coordinator.metrics import read_run
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.runs import read_run
+from paceline.torch import BalancedLoader, attach
 from paceline.predictors import EWMA, Report
 from paceline.recording import Recorder, merge
 from paceline.recording.control_group import ControlGroup

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.federated import FederatedBalancer, Reason, RoundReport, Source
-from paceline.coordinator.federated.sizing import caution_of
+from paceline.coordinator.federated.round_sizes import caution_of
 from paceline.predictors import EWMA, BatchTime, LastValue, LocalLevel, Mixture, Report
 
 LAWS = settings(max_examples=60, derandomize=True, deadline=None)

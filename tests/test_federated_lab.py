@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace, read_traces
-from paceline.lab.federated import (
+from paceline.eval.replay.federated import (
     AdaptiveRate,
     AdaptiveSteps,
     Balanced,
@@ -29,7 +29,7 @@ from paceline.lab.federated import (
     slowdown_of,
     spread,
 )
-from paceline.lab.federated.shards import LEAST_SAMPLES
+from paceline.eval.replay.federated.client_data import LEAST_SAMPLES
 
 FLASH = (
     Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "batch_profiles" / "flash"
@@ -175,7 +175,7 @@ def test_buffered_updates_need_no_round(population, shards):
 
 
 def test_adaptive_schemes_keep_what_they_promise(population, shards):
-    from paceline.lab.federated.replay import balancer_of
+    from paceline.eval.replay.federated.federated_replay import balancer_of
 
     balancer = balancer_of(population, shards, SETTING)
     for _ in iter_rounds(population, shards, Balanced(), SETTING):
@@ -188,8 +188,8 @@ def test_adaptive_schemes_keep_what_they_promise(population, shards):
 
 
 def test_a_deadline_leaves_out_those_expected_late_and_a_bad_share_is_refused(population, shards):
-    from paceline.lab.federated.replay import balancer_of
-    from paceline.lab.federated.schemes import report_round
+    from paceline.eval.replay.federated.federated_replay import balancer_of
+    from paceline.eval.replay.federated.federated_schemes import report_round
 
     balancer = balancer_of(population, shards, SETTING)
     names = list(population.names)

@@ -13,7 +13,7 @@ from paceline.cli import main as cli
 def live_training(rank, registry):
     import torch
 
-    from paceline.coordinator.torch import BalancedLoader, attach
+    from paceline.torch import BalancedLoader, attach
     from paceline.training import Registry
 
     torch.manual_seed(0)

@@ -3,7 +3,7 @@
 import pytest
 from fit_cases import folder_of, learnt, networks, wavy
 
-from paceline.datasets.readers import registry
+from paceline.datasets.readers import reader_registry as registry
 from paceline.training import fit, sources
 
 

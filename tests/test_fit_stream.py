@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from paceline.datasets import Trace
 from paceline.predictors import ARIMA, EWMA, NARX, RLS, Boosting, LastValue, Mixture, Training
 from paceline.predictors.fitting import Fitting, Survey
-from paceline.predictors.networks import windows as stored_windows
+from paceline.predictors.networks import training_windows as stored_windows
 from paceline.predictors.networks.neural import Examples
-from paceline.predictors.networks.windows import windows_of
+from paceline.predictors.networks.training_windows import windows_of
 from paceline.training import Scalars, Source, fit, save_model
 
 NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)

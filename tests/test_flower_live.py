@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 
 from flower_processes import SOURCES, federation, submitted
 
-from paceline.coordinator.metrics import read_run
+from paceline.runs import read_run
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"

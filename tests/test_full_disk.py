@@ -22,8 +22,8 @@ from recorded_runs import iterations
 
 from paceline._lines import Lines
 from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
-from paceline.coordinator.asynchronous.service import Service
-from paceline.coordinator.metrics import JsonLines, read_run
+from paceline.engines.parameter_server.service import Service
+from paceline.runs import JsonLines, read_run
 from paceline.recording import Recorder, merge
 
 

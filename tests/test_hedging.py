@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline import LoadBalancer, Policy
-from paceline.coordinator.hedging import CHOICES_C2, Hedging
+from paceline.coordinator.balanced.hedging import CHOICES_C2, Hedging
 from paceline.predictors import EWMA, Auto, Calibrated, Forecast, LastValue, Report
 
 FLEET = ("a", "b", "c", "d")

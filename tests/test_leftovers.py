@@ -10,11 +10,11 @@ import pytest
 from fit_cases import QUICK, wavy
 
 from paceline._whole import remove_leftovers, written_whole
-from paceline.coordinator.asynchronous.deck import Deck
+from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.optimiser import SGD
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
-from paceline.coordinator.asynchronous.service import Service
+from paceline.engines.parameter_server.service import Service
 from paceline.predictors import NARX
 from paceline.training import fit
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import paceline
-from paceline.coordinator.torch.loading.costs.costs import Costs
-from paceline.coordinator.torch.loading.loader import BalancedLoader
+from paceline.engines.torch.loading.costs.costs import Costs
+from paceline.engines.torch.loading.balanced_loader import BalancedLoader
 
 
 def _installed(name):
@@ -195,8 +195,8 @@ def test_the_weight_is_the_share_of_loss_terms_and_sums_to_the_micro_batches_of_
 # Run apart: in the checkout's root, the folder of this library's own datasets would be found in place of the package.
 COLUMNS = """
 import datasets
-from paceline.coordinator.torch.loading.costs.numbers import numbers_of
-from paceline.coordinator.torch.reporting.likeness import likeness
+from paceline.engines.torch.loading.costs.cost_column import numbers_of
+from paceline.engines.torch.reporting.likeness import likeness
 
 class Unread(datasets.Dataset):
     def __getitem__(self, key):

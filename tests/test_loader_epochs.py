@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.torch import BalancedLoader, Costs, StreamLoader
+from paceline.torch import BalancedLoader, Costs, StreamLoader
 
 EPOCHS, SAMPLES, GLOBAL_BATCH = 3, 23, 6
 

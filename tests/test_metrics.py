@@ -16,8 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from recorded_runs import iterations, written
 
-from paceline.coordinator import Iteration, LoadBalancer
-from paceline.coordinator.metrics import (
+from paceline.runs.iteration import Iteration
+from paceline.coordinator import LoadBalancer
+from paceline.runs import (
     RunReader,
     newest,
     read_run,
@@ -172,7 +173,7 @@ def test_a_run_becomes_a_trace_like_any_other(tmp_path):
 LARGE = """
 import sys
 import threading
-from paceline.coordinator.metrics import RunReader, read_run
+from paceline.runs import RunReader, read_run
 limit(megabytes={megabytes}, cpu_seconds=60)
 reader = RunReader(sys.argv[1], keep={keep})
 reader.poll()

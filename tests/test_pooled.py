@@ -5,7 +5,7 @@ import pytest
 
 from paceline.predictors import Report
 from paceline.predictors.linear.inputs import scale_of
-from paceline.predictors.linear.own import VARIANCE
+from paceline.predictors.linear.per_worker import VARIANCE
 from paceline.predictors.linear.pooled import OWN_FORECAST, Pooled
 
 

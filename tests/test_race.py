@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import SCHEMES, saps, scheme
 from paceline.datasets import Trace
-from paceline.lab.replay import Course, Events, Times, graded_fleet, race, task
+from paceline.eval.replay.asynchronous import Course, Events, Times, graded_fleet, race, task
 
 COURSE = Course(batch=8, rate=0.05, epochs=1.0, evaluations=6)
 
@@ -134,7 +134,7 @@ def test_gaps_of_a_trace_are_filled_and_its_workers_come_again_from_other_rows()
 @pytest.mark.parametrize("hidden", [0, 16])
 def test_gradients_written_in_numpy_are_those_of_torch(hidden):
     torch = pytest.importorskip("torch")
-    from paceline.lab.replay.tasks import Perceptron
+    from paceline.eval.replay.asynchronous.replay_tasks import Perceptron
 
     ours = Perceptron(hidden)
     parameters, rows = ours.start(1), np.arange(20)

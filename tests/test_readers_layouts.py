@@ -16,7 +16,7 @@ from paceline.datasets import read_traces
 from paceline.datasets.profiles import CURVE, read_profiles
 from paceline.datasets.readers import FORMATS
 from paceline.datasets.readers.format import MADE, OWN, QUOTED
-from paceline.lab.federated import phones
+from paceline.eval.replay.federated import phones
 
 
 def test_hivemind_workers_compute_32_samples_in_one_and_two_seconds(tmp_path):

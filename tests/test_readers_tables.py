@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from readings import driver, only
 
-from paceline.cli.data import _option
+from paceline.cli.data_command import _option
 from paceline.datasets.readers.tabular.hint import advice, suggested
 from paceline.datasets.units import TIMES
 

@@ -19,7 +19,7 @@ from paceline.predictors import EWMA, NARX, Report
 from paceline.training import Source, fit, load_model, save_model
 from paceline.training.card import card_of
 from paceline.training.entry import Entry, Evaluation, Score
-from paceline.training.registry import Registry
+from paceline.training.model_registry import Registry
 from paceline.training.sources import Fact
 
 ENVIRON = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -34,7 +34,7 @@ def registry(tmp_path):
 ADD = """
 import sys
 from paceline.predictors import EWMA
-from paceline.training.registry import Registry
+from paceline.training.model_registry import Registry
 folder, mine = sys.argv[1:]
 sys.stdin.readline()  # all begin at once
 for n in range(20):

@@ -4,7 +4,7 @@ import pytest
 from paceline.coordinator import LoadBalancer
 from paceline.datasets import Trace
 from paceline.eval import Balanced, BareSplit, EqualBatches, iter_replay, replay, replay_all
-from paceline.eval.replay import COARSE, FINE
+from paceline.eval.replay.synchronous import COARSE, FINE
 from paceline.predictors import EWMA, LastValue, Report, checks
 
 

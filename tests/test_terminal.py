@@ -7,10 +7,10 @@ import pytest
 from recorded_runs import iterations
 from rich.text import Text
 
-from paceline.cli import collect, data, live, main, show
+from paceline.cli import collect_command as collect, data_command as data, live_command as live, main, show
 from paceline.cli.show import SafeConsole
-from paceline.cli.watching import watch
-from paceline.coordinator.metrics import Logging
+from paceline.cli.watching import watch_command as watch
+from paceline.runs import Logging
 
 OSC = "\x1b]52;c;aGk=\x07"
 EVIL = f"a{OSC}\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.coordinator.torch.weighing.listener import BalanceWarning
+from paceline.torch import BalancedLoader, attach
+from paceline.engines.torch.weighing.listener import BalanceWarning
 from paceline.predictors import EWMA
 
 

@@ -10,7 +10,7 @@ from test_torch_exact import Restless
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.torch import BalancedLoader, attach
 
 
 class Centred(torch.nn.Module):

@@ -8,7 +8,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.torch import BalancedLoader, attach
 
 SAMPLES, GLOBAL_BATCH = 128, 8
 

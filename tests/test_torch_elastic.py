@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.torch import BalancedLoader, attach
 
 folder = Path(sys.argv[1])
 dist.init_process_group("gloo")

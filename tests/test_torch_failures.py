@@ -14,7 +14,7 @@ from ranks import outcomes_of, run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.torch import BalancedLoader, attach
 from paceline.predictors import EWMA, NARX, Report
 
 GLOBAL_BATCH = 24
@@ -183,7 +183,7 @@ def refused(rank):
     loader = BalancedLoader(range(100), GLOBAL_BATCH)
     ddp = DistributedDataParallel(model)
     fewer = BalancedLoader(range(100), GLOBAL_BATCH, rank=0, world_size=1)
-    module = sys.modules["paceline.coordinator.torch.reporting.agreement"]
+    module = sys.modules["paceline.engines.torch.reporting.agreement"]
     errors = []
 
     def refuse(call):

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.coordinator.torch.weighing.dealt import Dealt
-from paceline.coordinator.torch.weighing.handed import Handed
-from paceline.coordinator.torch.weighing.sight import Sight, lengths
+from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighing.handed import Handed
+from paceline.engines.torch.weighing.sight import Sight, lengths
 
 GLOBAL_BATCH = 12
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from paceline.coordinator.torch.loading.costs.costs import Costs
-from paceline.coordinator.torch.loading.loader import BalancedLoader
-from paceline.coordinator.torch.loading.rows import cut, joined
+from paceline.engines.torch.loading.costs.costs import Costs
+from paceline.engines.torch.loading.balanced_loader import BalancedLoader
+from paceline.engines.torch.loading.rows import cut, joined
 
 
 def random_sizes(rng, world_size, global_batch):

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from paceline.coordinator.torch.loading.loader import BalancedLoader
-from paceline.coordinator.torch.state import from_torch
+from paceline.engines.torch.loading.balanced_loader import BalancedLoader
+from paceline.engines.torch.state import from_torch
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -224,7 +224,7 @@ import signal
 import sys
 from pathlib import Path
 
-from paceline.coordinator.torch import BalancedLoader
+from paceline.torch import BalancedLoader
 
 died = Path(sys.argv[1])
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from paceline.coordinator.torch.loading import source
-from paceline.coordinator.torch.loading.loader import BalancedLoader
+from paceline.engines.torch.loading import source
+from paceline.engines.torch.loading.balanced_loader import BalancedLoader
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,7 +10,7 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, BalanceWarning, Costs, StreamLoader, attach
+from paceline.torch import BalancedLoader, BalanceWarning, Costs, StreamLoader, attach
 from paceline.predictors import EWMA
 
 SAMPLES, GLOBAL_BATCH = 600, 60

@@ -9,7 +9,7 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 import paceline
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.torch import BalancedLoader, attach
 from paceline.predictors import LastValue
 
 OURS = str(Path(paceline.__file__).parent)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace
-from paceline.datasets.waiting import waiting, waiting_of
+from paceline.datasets.waiting_time import waiting, waiting_of
 from paceline.recording import Recorder, merge
 
 SPEED_W, WORK_TW = np.array([1.0, 1.0, 0.5]), np.array([[4.0, 2.0, 3.0], [1.0, 6.0, 2.0]])

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from paceline.cli import main as cli
-from paceline.cli.watching import watch as cli_watch
+from paceline.cli.watching import watch_command as cli_watch
 from paceline.cli.watching.bars import bars, bars_top
 from paceline.cli.watching.view import view
-from paceline.coordinator.metrics import JsonLines, RunReader, read_run
-from paceline.eval.pages.run_report import kind_of, reasons, run_report
+from paceline.runs import JsonLines, RunReader, read_run
+from paceline.runs.pages.run_report import kind_of, reasons, run_report
 
 HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"], "global_batch": 60}
 
@@ -250,7 +250,7 @@ def test_one_look_at_a_run_that_has_ended_says_for_how_long_nothing_came(tmp_pat
 
 JOB = """
 import sys
-from paceline.coordinator.metrics import JsonLines
+from paceline.runs import JsonLines
 from recorded_runs import iterations
 
 def train():

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from paceline.coordinator import LoadBalancer, Policy, why
+from paceline.coordinator import LoadBalancer, Policy
+from paceline.coordinator.balanced import reasons as why
 from paceline.predictors import EWMA, BatchTime, LastValue, Report
 from paceline.predictors.batch_time.probing import probed
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.work import WorkModel, WorkStatus, not_negative
+from paceline.coordinator.balanced.work import WorkModel, WorkStatus, not_negative
 from paceline.solver import assign
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from paceline._address import hiding
 from paceline._require import require
-from paceline.training.models import describe_model
-from paceline.training.registry import Registry
+from paceline.training.model_files import describe_model
+from paceline.training.model_registry import Registry
 
 TAGS = ("time-series-forecasting", "load-balancing", "paceline")
 

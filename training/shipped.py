@@ -16,7 +16,7 @@ import numpy as np
 from paceline.datasets import Trace, recorded
 from paceline.datasets.synthetic import KINDS, synthetic_fleet
 from paceline.predictors.networks.gated import DEFAULT, GatedNARX
-from paceline.training.models import save_model
+from paceline.training.model_files import save_model
 
 FIRST_SEED, FLEETS, WORKERS, ITERATIONS = 1000, 8, 25, 2000
 """Number of synthetic fleets of each kind, and their size."""

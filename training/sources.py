@@ -21,7 +21,7 @@ import numpy as np
 from paceline._address import shown
 from paceline.datasets import Trace
 from paceline.datasets.columns import COLUMNS, MEASURED
-from paceline.datasets.readers.registry import jobs_of, read_job
+from paceline.datasets.readers.reader_registry import jobs_of, read_job
 from paceline.training import stores
 
 Load = Callable[[], Iterator[Trace]]

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from paceline._address import hiding, is_readable, shown, without_secrets
 from paceline._require import require
 from paceline.datasets import Trace
-from paceline.datasets.readers.registry import iter_traces
+from paceline.datasets.readers.reader_registry import iter_traces
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -12,14 +12,14 @@ import torch
 from torch.utils.data import default_collate
 
 from paceline.audit.inside.patches import Patches, length_of
-from paceline.audit.inside.samples import UnwritableError, counts, written
-from paceline.audit.plan import Balanced
-from paceline.coordinator.balancer import LoadBalancer
-from paceline.coordinator.policy import Policy
-from paceline.coordinator.torch.loading.assigner import EpochAssigner
-from paceline.coordinator.torch.loading.loader import BalancedLoader
-from paceline.coordinator.torch.streaming.drawn import StreamAssigner
-from paceline.coordinator.torch.streaming.loader import StreamLoader
+from paceline.audit.inside.sample_order import UnwritableError, counts, written
+from paceline.audit.comparisons import Balanced
+from paceline.coordinator.balanced.load_balancer import LoadBalancer
+from paceline.coordinator.balanced.policy import Policy
+from paceline.engines.torch.loading.assigner import EpochAssigner
+from paceline.engines.torch.loading.balanced_loader import BalancedLoader
+from paceline.engines.torch.streaming.drawn import StreamAssigner
+from paceline.engines.torch.streaming.stream_loader import StreamLoader
 from paceline.predictors import Forecast
 
 Collate = Callable[[list[Any]], Any]

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from paceline.audit.inside.recorder import Recorder
+from paceline.audit.inside.step_recorder import Recorder
 from paceline.audit.tape import DRAWN
 
 MEANS = [
@@ -32,7 +32,7 @@ DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "
 APART = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 """Options of loading processes, which an audit does without."""
 
-OWN_CHUNKS = "paceline.coordinator.torch.loading.chunks"
+OWN_CHUNKS = "paceline.engines.torch.loading.chunks"
 """Module of what a balanced loader's own loading processes load: the balanced loader is looked at, not this."""
 
 

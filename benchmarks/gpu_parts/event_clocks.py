@@ -11,8 +11,8 @@ from place import Found, Place, alone, ours, run
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
-from paceline.coordinator.torch.clock import Clock
+from paceline.torch import BalancedLoader, attach
+from paceline.recording.torch.busy_clock import Clock
 from paceline.predictors import EWMA, RLS, LastValue
 from paceline.recording.torch.marks import CUDAMarks
 

@@ -9,7 +9,7 @@ import torch
 from place import Found, Place, alone, ours, run
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.torch import BalancedLoader, attach
 from paceline.predictors import Auto
 
 STEPS = (0.005, 0.02, 0.05)

@@ -11,7 +11,7 @@ if __name__ == "__main__":
         from paceline.lab.contention import kernels
 
         kernels.SIDE = 64
-    from paceline.lab.experiment.worker import main
+    from paceline.lab.experiment.experiment_worker import main
 
     main()
     os._exit(0)  # a thread of one of the many groups may otherwise end the process as the interpreter closes

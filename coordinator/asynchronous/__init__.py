@@ -4,8 +4,8 @@ The server is pure: no threads, files or clock. Schemes are the same server with
 :mod:`paceline.coordinator.asynchronous.schemes`.
 """
 
-from paceline.coordinator.asynchronous.deck import Deck, Hand
-from paceline.coordinator.asynchronous.fleet import Stamp
+from paceline.coordinator.asynchronous.sampler import Deck, Hand
+from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.coordinator.asynchronous.foresight.staleness import Calibration, Sighting, expected_staleness, stragglers
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import SGD, Optimiser, Vector

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.coordinator.asynchronous.deck import Hand
+from paceline.coordinator.asynchronous.sampler import Hand
 
 
 @dataclass(frozen=True, eq=False)

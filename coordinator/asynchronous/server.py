@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.asynchronous.checks import miscounted
-from paceline.coordinator.asynchronous.deck import Deck
-from paceline.coordinator.asynchronous.fleet import Fleet, Member, Stamp, Step
+from paceline.coordinator.asynchronous.finite import miscounted
+from paceline.coordinator.asynchronous.sampler import Deck
+from paceline.coordinator.asynchronous.workers import Fleet, Member, Stamp, Step
 from paceline.coordinator.asynchronous.foresight.lookahead import Lookahead
 from paceline.coordinator.asynchronous.foresight.staleness import Calibration, Sighting, sightings
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.coordinator.asynchronous.checks import flaw, is_finite
+from paceline.coordinator.asynchronous.finite import flaw, is_finite
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
 from paceline.coordinator.asynchronous.rules.compensation import Compensation
 

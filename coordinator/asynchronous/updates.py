@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.coordinator.asynchronous.deck import Deck, Hand
-from paceline.coordinator.asynchronous.fleet import Fleet, Member, Stamp
+from paceline.coordinator.asynchronous.sampler import Deck, Hand
+from paceline.coordinator.asynchronous.workers import Fleet, Member, Stamp
 from paceline.coordinator.asynchronous.gathered import Gathered, Push
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.coordinator.asynchronous.deck import Hand
-from paceline.coordinator.asynchronous.fleet import Stamp
+from paceline.coordinator.asynchronous.sampler import Hand
+from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
-from paceline.coordinator.why import count
+from paceline.coordinator.balanced.reasons import count
 
 
 @dataclass(frozen=True, eq=False)

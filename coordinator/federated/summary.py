@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator import why
-from paceline.coordinator.federated.reasons import LAST, Reason, Source
+from paceline.coordinator.balanced import reasons as why
+from paceline.coordinator.federated.round_reasons import LAST, Reason, Source
 
 WORTH_NAMING = 1.2
 """A client expected this many times as late as the median is named in the summary of the round."""

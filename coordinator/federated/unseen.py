@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.federated.reasons import Source
+from paceline.coordinator.federated.round_reasons import Source
 
 UNKNOWN_SPREAD = 0.2
 """Log deviation between clients, or of a client from its forecast, where nothing was compared yet."""

@@ -4,7 +4,7 @@ Each file of this folder reads one family of formats. A reader yields :class:`~p
 other, so that files larger than memory can be read. The trace's ``meta`` counts the rows that it leaves out.
 """
 
-from paceline.datasets.readers.registry import (
+from paceline.datasets.readers.reader_registry import (
     FORMATS,
     TABLES,
     Format,

@@ -16,7 +16,7 @@ from paceline._require import require
 from paceline._whole import written_whole
 from paceline.datasets import Trace
 from paceline.eval.leaderboard import Leaderboard
-from paceline.eval.replay import CLAIRVOYANT, EQUAL, Replay
+from paceline.eval.replay.synchronous import CLAIRVOYANT, EQUAL, Replay
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from task import network
 
-from paceline.coordinator.federated.flower import BalancedStrategy
+from paceline.engines.flower import BalancedStrategy
 
 app = ServerApp()
 

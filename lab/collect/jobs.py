@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paceline.lab.contention.contention import USAGE, Contention, require_known
 from paceline.lab.contention.usage import Usage
-from paceline.lab.models import MODELS
+from paceline.lab.small_models import MODELS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,13 @@ from paceline.lab.collect.machine import machine
 from paceline.lab.contention.contention import Contention
 from paceline.lab.contention.patterns import Competitor
 from paceline.lab.contention.usage import Usage
-from paceline.lab.models import MODELS, require_models
+from paceline.lab.small_models import MODELS, require_models
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive, wait
 from paceline.recording.merging import merge
 from paceline.recording.place import Place
 
-WORKER, COMPETITOR = "paceline.lab.collect.worker", "paceline.lab.contention.competitor"
+WORKER, COMPETITOR = "paceline.lab.collect.collect_worker", "paceline.lab.contention.competitor"
 
 LONGEST_ITERATION = 1.0  # seconds; contention is planned for a job whose iterations all take this long
 

@@ -12,13 +12,13 @@ from torch import distributed
 from torch.utils.data import TensorDataset
 
 from paceline.coordinator.asynchronous.ledger import IN_VAIN, Account
-from paceline.coordinator.asynchronous.service import Service
-from paceline.coordinator.asynchronous.torch import AsyncJob
+from paceline.engines.parameter_server.service import Service
+from paceline.engines.torch_async import AsyncJob
 from paceline.coordinator.asynchronous.verdict import Verdict
 from paceline.lab.contention.disturbance import DISTURBANCES, Bursts
 from paceline.lab.experiment.asynchronous import AsyncSetting, AsyncTurn, write_turns
-from paceline.lab.experiment.tasks import live_task
-from paceline.lab.experiment.worker import disturbed, joined, work_for
+from paceline.lab.experiment.experiment_tasks import live_task
+from paceline.lab.experiment.experiment_worker import disturbed, joined, work_for
 
 ENDLESS = 2**30
 """Epochs of a turn, which its seconds end."""

@@ -17,14 +17,14 @@ from paceline.lab.experiment.asynchronous import RANKS, AsyncOutcome, AsyncSetti
 from paceline.lab.experiment.outcome import Outcome
 from paceline.lab.experiment.result import RankResult
 from paceline.lab.experiment.setting import DISTURBED, Setting
-from paceline.lab.models import require_models
+from paceline.lab.small_models import require_models
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive
 from paceline.recording.place import Place
 
 Seen = TypeVar("Seen")
 
-WORKER = "paceline.lab.experiment.worker"
+WORKER = "paceline.lab.experiment.experiment_worker"
 ASYNC_WORKER = "paceline.lab.experiment.asynchronous_worker"
 COMPETITOR = "paceline.lab.contention.competitor"
 

@@ -8,11 +8,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from paceline.coordinator.iteration import Iteration
-from paceline.coordinator.policy import Policy
-from paceline.coordinator.torch import BalancedLoader, attach
+from paceline.runs.iteration import Iteration
+from paceline.coordinator.balanced.policy import Policy
+from paceline.engines.torch import BalancedLoader, attach
 from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
-from paceline.lab.experiment.tasks import live_task
+from paceline.lab.experiment.experiment_tasks import live_task
 from paceline.predictors import LastValue, named
 
 ENDLESS = 2**40

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from paceline.coordinator.iteration import Iteration
+from paceline.runs.iteration import Iteration
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TurnSeen:
 
 @dataclass(frozen=True)
 class IterationSeen:
-    """What a balanced iteration reported: a part of :class:`paceline.coordinator.iteration.Iteration`."""
+    """What a balanced iteration reported: a part of :class:`paceline.runs.iteration.Iteration`."""
 
     index: int
     sizes: list[int]

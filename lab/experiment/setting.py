@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.lab.contention.disturbance import DISTURBANCES
-from paceline.lab.experiment.tasks import TASKS
-from paceline.lab.models import require_models
+from paceline.lab.experiment.experiment_tasks import TASKS
+from paceline.lab.small_models import require_models
 from paceline.predictors import named
 
 EQUAL = "equal"

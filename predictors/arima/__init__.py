@@ -1,5 +1,5 @@
 """ARIMA with drivers (driving factors): the predictor, its estimation from traces, and its Kalman filter."""
 
-from paceline.predictors.arima.model import ARIMA
+from paceline.predictors.arima.arima import ARIMA
 
 __all__ = ["ARIMA"]

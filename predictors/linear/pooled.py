@@ -13,7 +13,7 @@ import numpy as np
 from paceline._arrays import Array, all_finite, anywhere, everywhere
 from paceline.predictors.adopted import adopted
 from paceline.predictors.ahead import Ahead
-from paceline.predictors.linear import inputs, own
+from paceline.predictors.linear import inputs, per_worker as own
 from paceline.predictors.linear.inputs import (
     REFERENCES,
     Rows,
@@ -25,7 +25,7 @@ from paceline.predictors.linear.inputs import (
     scale_of,
     target_of,
 )
-from paceline.predictors.linear.own import Own
+from paceline.predictors.linear.per_worker import Own
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.ranges import driver_names

@@ -15,8 +15,8 @@ from paceline.predictors.networks.delay_lines import situations
 from paceline.predictors.networks.gated import GatedNARX
 from paceline.predictors.networks.gated_memory import scale_of
 from paceline.predictors.networks.neural import BarrierExamples
-from paceline.predictors.networks.passes import collected, require_both
-from paceline.predictors.networks.windows import Records, grouped
+from paceline.predictors.networks.training_passes import collected, require_both
+from paceline.predictors.networks.training_windows import Records, grouped
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace

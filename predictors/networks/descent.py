@@ -19,7 +19,7 @@ from paceline.predictors.fitting import Fitting, Moment
 from paceline.predictors.networks import processes
 from paceline.predictors.networks.checkpoint import Position, Saved
 from paceline.predictors.networks.neural import Training
-from paceline.predictors.networks.windows import Records, Windows
+from paceline.predictors.networks.training_windows import Records, Windows
 
 Weights = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, ...]

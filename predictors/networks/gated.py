@@ -22,7 +22,7 @@ from paceline.predictors.networks.delay_lines import situations
 from paceline.predictors.networks.gated_memory import Rows, scale_of
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import GateExamples, Training, gated_layer, hidden_layer
-from paceline.predictors.networks.passes import collected, require_both
+from paceline.predictors.networks.training_passes import collected, require_both
 from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 

@@ -17,7 +17,7 @@ from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks.delay_lines import Rows, situations
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import Examples, Training, tanh_layer
-from paceline.predictors.networks.passes import collected, require_both
+from paceline.predictors.networks.training_passes import collected, require_both
 from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 

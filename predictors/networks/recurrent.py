@@ -18,7 +18,7 @@ from paceline._require import require
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import Sequences, Training
-from paceline.predictors.networks.passes import collected, require_both
+from paceline.predictors.networks.training_passes import collected, require_both
 from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 

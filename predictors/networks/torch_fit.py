@@ -14,7 +14,7 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.networks.descent import Batch, Weights, descend, tensor
 from paceline.predictors.networks.neural import Training
-from paceline.predictors.networks.windows import Windows
+from paceline.predictors.networks.training_windows import Windows
 
 huber = torch.nn.functional.huber_loss
 

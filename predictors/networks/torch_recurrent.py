@@ -14,7 +14,7 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.networks.descent import Batch, descend, tensor
 from paceline.predictors.networks.neural import Training
-from paceline.predictors.networks.windows import Windows
+from paceline.predictors.networks.training_windows import Windows
 
 KINDS = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
 

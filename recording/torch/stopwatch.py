@@ -66,7 +66,7 @@ class Stopwatch:
         self._exchange: list[Any] | None = None
         self._wait: list[Any] | None = None
         self.times_exchanges = False
-        from paceline.recording.torch.waiting import listen  # it needs torch, as the model does
+        from paceline.recording.torch.collective_time import listen  # it needs torch, as the model does
 
         self._stop_listening = listen(self)
 

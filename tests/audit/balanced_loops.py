@@ -10,7 +10,7 @@ from cases import Case
 from job import Job
 from verdicts import SHAPES
 
-from paceline.coordinator.torch import attach
+from paceline.torch import attach
 
 
 class Audited(Job):

@@ -5,8 +5,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from paceline.coordinator.federated.flower import BalancedStrategy
-from paceline.coordinator.metrics import sinks
+from paceline.engines.flower import BalancedStrategy
+from paceline.runs import sinks
 
 app = ServerApp()
 

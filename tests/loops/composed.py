@@ -10,7 +10,7 @@ from job import FREE, Job, Restless, Samples
 from shapes_tokens import Sequences
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.coordinator.torch import attach, gather_rows
+from paceline.torch import attach, gather_rows
 from paceline.predictors import Forecast
 
 PARTS = {

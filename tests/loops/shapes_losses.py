@@ -256,7 +256,7 @@ def first_row(count):
 
 def both_towers(job):
     """CLIP's loss with both towers in the model, gathered with their gradients."""
-    from paceline.coordinator.torch import gather_rows
+    from paceline.torch import gather_rows
 
     def loss_of(model, inputs, targets):
         mine = model(inputs)

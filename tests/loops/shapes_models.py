@@ -208,7 +208,7 @@ def queued(job, gathered):
 
 @exact(ranks=(2, 4))
 def a_queue_of_the_keys_of_all_ranks(job):
-    from paceline.coordinator.torch import gather_rows
+    from paceline.torch import gather_rows
 
     queued(job, gather_rows)
 

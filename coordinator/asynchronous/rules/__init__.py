@@ -13,7 +13,7 @@ from paceline.coordinator.asynchronous.rules.damping import (
 )
 from paceline.coordinator.asynchronous.rules.gates import Bounded, Fresh, Gate, Open, Ranged
 from paceline.coordinator.asynchronous.rules.gathering import Each, Gathering, Mean, Paced
-from paceline.coordinator.asynchronous.rules.sizing import Balanced, ByForecast, ByVersions, Full, Sizing
+from paceline.coordinator.asynchronous.rules.batch_rules import Balanced, ByForecast, ByVersions, Full, Sizing
 
 __all__ = [
     "Adaptive",

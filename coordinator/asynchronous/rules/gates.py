@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.coordinator.asynchronous.fleet import Fleet, Member
+from paceline.coordinator.asynchronous.workers import Fleet, Member
 
 
 class Gate(Protocol):

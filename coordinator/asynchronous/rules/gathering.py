@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.coordinator.asynchronous.fleet import Fleet
+from paceline.coordinator.asynchronous.workers import Fleet
 
 
 class Gathering(Protocol):
@@ -44,7 +44,7 @@ class Mean:
 
     Examples
     --------
-    >>> from paceline.coordinator.asynchronous.fleet import Member
+    >>> from paceline.coordinator.asynchronous.workers import Member
     >>> fleet = Fleet(members={name: Member(name) for name in "abcd"})
     >>> [Mean(count).ready(3, fleet, bound=None) for count in (3, 0, -1, 9)]
     [True, False, True, False]

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.datasets.readers.clock import seconds_since_1970
+from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
 from paceline.datasets.readers.files import head as head_of
 from paceline.datasets.readers.files import json_of

@@ -16,23 +16,23 @@ from rich.markup import escape
 from paceline._address import without_secrets
 from paceline._printable import printable
 from paceline.cli.audit import audit
-from paceline.cli.collect import collect
-from paceline.cli.data import data_app
-from paceline.cli.fit import fit, tune
-from paceline.cli.live import live
-from paceline.cli.models import models_app
-from paceline.cli.own import place_in_own
-from paceline.cli.profile import profile
+from paceline.cli.collect_command import collect
+from paceline.cli.data_command import data_app
+from paceline.cli.fit_command import fit, tune
+from paceline.cli.live_command import live
+from paceline.cli.models_command import models_app
+from paceline.cli.own_predictors import place_in_own
+from paceline.cli.profile_command import profile
 from paceline.cli.show import err, out, print_frames, working
-from paceline.cli.sources import DEFAULT_PREDICTORS
-from paceline.cli.watching.watch import report, watch
+from paceline.cli.named_sources import DEFAULT_PREDICTORS
+from paceline.cli.watching.watch_command import report, watch
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.datasets import Trace
     from paceline.eval import Replay, Replays
-    from paceline.eval.schemes import Scheme
+    from paceline.eval.replay.synchronous_schemes import Scheme
     from paceline.predictors import FleetPredictor
     from paceline.training import Moment
 
@@ -159,7 +159,7 @@ def replay(
 def _replayed(schemes: dict[str, Scheme], traces: list[Trace], batch: int | None, warmup: int) -> Replays:
     """Replay trace by trace, as :func:`paceline.eval.replay_all` does, and show how far it is."""
     from paceline.eval import Replays, replay
-    from paceline.eval.jobs import by_name
+    from paceline.eval.recorded_jobs import by_name
 
     done: dict[str, Replay] = {}
     with working("replaying") as tell:
@@ -187,7 +187,7 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("demo-output"),
 ) -> None:
     """Run the demo on the recorded jobs: fit, compare, replay, draw."""
-    from paceline.cli.demo import run
+    from paceline.cli.demo_command import run
 
     run(folder, out)
 
@@ -224,7 +224,7 @@ def _traces_and_models(
     """Return the traces to score, the fitted predictors with their fitting seconds, and skipped ones with reasons."""
     import pandas as pd
 
-    from paceline.cli import sources
+    from paceline.cli import named_sources as sources
     from paceline.training import fit as fit_to
 
     scored, fitted_on = sources.traces(traces, "held-out"), sources.traces(fit_on, "fit")
@@ -252,7 +252,7 @@ def _traces_and_models(
 
 
 def _show(tell: Callable[[str], None], doing: str, moment: Moment) -> None:
-    from paceline.training.progress import line
+    from paceline.training.fit_progress import line
 
     tell(f"{doing}, {line(moment)}")
 
@@ -260,7 +260,7 @@ def _show(tell: Callable[[str], None], doing: str, moment: Moment) -> None:
 def _require_unfitted(model: str, scored: list[Trace]) -> None:
     """Refuse to score a model on a trace that it was fitted to; where only names are known, warn of the same name."""
     from paceline.eval.evaluation import unfitted
-    from paceline.training.registry import fitted_to
+    from paceline.training.model_registry import fitted_to
 
     fitted = fitted_to(model)
     unfitted(scored, fitted, model)

@@ -18,12 +18,12 @@ from rich.text import Text
 from paceline._arrays import Array
 from paceline._printable import printable
 from paceline.cli.watching.bars import ABOVE, BARS, bars, bars_top
-from paceline.cli.watching.numbers import mean, median, percent, samples, speed, time
-from paceline.coordinator import why
+from paceline.cli.watching.short_numbers import mean, median, percent, samples, speed, time
+from paceline.coordinator.balanced import reasons as why
 from paceline.predictors.reference import MANY
 
 if TYPE_CHECKING:
-    from paceline.coordinator.metrics import Run
+    from paceline.runs import Run
 
 
 RECENT = 20

@@ -1,0 +1,112 @@
+"""What the server knows of each worker: the step that it is at, its clock, and how stale it has been."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from paceline.coordinator.asynchronous.sampler import Hand
+
+SMOOTHING = 0.2
+"""Weight of the newest staleness in a worker's average: about the last ten pushes count."""
+
+
+class Stamp(NamedTuple):
+    """What a pull hands out and the push hands back.
+
+    The version alone does not tell two steps apart: a worker whose gradient is gathered may pull the same one twice.
+    """
+
+    version: int
+    ticket: int
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One piece of work under way: what a worker pulled, and the samples that it holds."""
+
+    stamp: Stamp
+    hand: Hand
+    expected: float = math.nan
+    """Staleness forecast when it was pulled, NaN without a forecast."""
+
+    def count(self, samples: int | None) -> int:
+        """Return of how many samples a push says to be the mean: of all that were dealt, if it says nothing."""
+        return len(self.hand) if samples is None else samples
+
+
+@dataclass(eq=False)
+class Member:
+    """One worker.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    clock
+        Steps that it has pushed.
+    step
+        The step under way, if there is one.
+    worked_on
+        The version that it pulled last, -1 before the first pull.
+    abandoned
+        The last step that the server gave up while the worker was at it.
+    staleness
+        Its smoothed staleness, in versions; NaN before the first push.
+    pushed
+        When it pushed, the last two times, in the caller's seconds.
+    extra
+        Steps that it may take beyond the lower bound of DSSP.
+    """
+
+    name: str
+    clock: int = 0
+    step: Step | None = None
+    worked_on: int = -1
+    abandoned: Step | None = None
+    staleness: float = math.nan
+    pushed: tuple[float, ...] = ()
+    extra: int = 0
+
+    def note(self, staleness: int, now: float) -> None:
+        """Take note of a push: its staleness, and when it came."""
+        known = not math.isnan(self.staleness)
+        self.staleness = self.staleness + SMOOTHING * (staleness - self.staleness) if known else float(staleness)
+        self.clock += 1
+        self.pushed = (*self.pushed[-1:], now)
+
+    def late(self, stamp: Stamp) -> Step | None:
+        """Return the step that was given up while the worker was at it, if this is its stamp."""
+        return self.abandoned if self.abandoned is not None and self.abandoned.stamp == stamp else None
+
+
+@dataclass(eq=False)
+class Fleet:
+    """All workers, in the order in which they came, and the version of the parameters."""
+
+    version: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Return the number of workers."""
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Member]:
+        """Go through the workers."""
+        return iter(self.members.values())
+
+    @property
+    def slowest(self) -> Member:
+        """The worker with the fewest pushes."""
+        return min(self, key=lambda member: member.clock)
+
+    def lag(self, member: Member) -> int:
+        """Return how many versions have passed since a worker pulled; -1 if it is at no step.
+
+        >>> fleet = Fleet(version=7, members={"a": Member("a")})
+        >>> fleet.lag(fleet.members["a"])
+        -1
+        """
+        return -1 if member.step is None else self.version - member.step.stamp.version

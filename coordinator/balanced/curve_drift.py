@@ -1,0 +1,96 @@
+"""Whether speeds and drivers have left what the served model was fitted on. Axes: W workers, D drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array, Mask
+from paceline.coordinator.balanced import reasons as why
+from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.protocol import Predictor
+from paceline.predictors.reference import MANY, Reference, changes
+from paceline.predictors.report import Report
+
+SMOOTHING = 0.01
+"""Weight of the newest iteration in the shares: the last hundred count, so that one jump of a whole fleet is none."""
+
+OVER = 0.5
+"""Drift ends below this share of what it began at, so that it is not reported again and again at the threshold."""
+
+
+class Drift:
+    """Tracks which share of the latest reports is unlike what the predictor was fitted on.
+
+    It is the measure of ``paceline models check``, without a backtest or a refit.
+
+    Parameters
+    ----------
+    reference
+        What the served predictor was fitted on.
+
+    Attributes
+    ----------
+    lasts
+        Whether it has begun, and not ended.
+    """
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+        self._speed_W: Array | None = None
+        self._shares = np.zeros(2)
+        self.lasts = self._is_news = False
+
+    @classmethod
+    def of(cls, predictor: Predictor) -> Drift | None:
+        """Return a drift that is not known yet; none for a predictor without a reference."""
+        reference = predictor.reference_ if isinstance(predictor, FleetPredictor) else None
+        return None if reference is None else cls(reference)
+
+    @property
+    def share(self) -> float:
+        """The share of changes of speed, or of drivers if that is larger, that is unlike what was fitted."""
+        return float(self._shares.max())
+
+    def follow(self, report: Report) -> None:
+        """Take in the report of an iteration."""
+        known = self._reference
+        before_W, self._speed_W = self._speed_W, report.speed
+        if before_W is not None:
+            change_W = changes(np.stack([before_W, self._speed_W]))[0]
+            self._move(0, known.unknown_changes(change_W), change_W)
+        if report.drivers is not None and known.drivers:
+            drivers_WD = np.asarray(report.drivers, dtype=np.float64)
+            self._move(1, known.unknown_drivers(drivers_WD), drivers_WD)
+        lasted, least = self.lasts, MANY * OVER if self.lasts else MANY
+        self.lasts = bool(self._shares.max() > least)
+        self._is_news |= self.lasts and not lasted
+
+    def start(self) -> None:
+        """Compare no speed with one from before the fleet changed."""
+        self._speed_W = None
+
+    def news(self) -> tuple[why.Reason, ...]:
+        """Return a remark if drift has begun since the last call."""
+        told, self._is_news = self._is_news, False
+        of_changes, of_drivers = map(float, self._shares)
+        return ((why.left_fitted, (of_changes, of_drivers, MANY)),) if told else ()
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return all that was followed."""
+        speed = {} if self._speed_W is None else {"speed": np.array(self._speed_W)}
+        return {"shares": self._shares.copy(), "lasts": np.array([self.lasts, self._is_news]), **speed}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume; a state that knows nothing of it begins anew."""
+        self._shares = np.array(state.get("shares", np.zeros(2)))
+        self.lasts, self._is_news = map(bool, state.get("lasts", (False, False)))
+        self._speed_W = np.array(state["speed"]) if "speed" in state else None
+
+    def _move(self, place: int, unknown: Mask, values: Array) -> None:
+        known = unknown[np.isfinite(values)]
+        if known.size:
+            self._shares[place] += SMOOTHING * (known.mean() - self._shares[place])

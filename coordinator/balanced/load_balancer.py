@@ -1,0 +1,373 @@
+"""The load balancer: reports in, plans out. No threads, files, clock or random state. Axes: W workers, D drivers.
+
+Every rank that gets the same reports makes the same plan, bit for bit, so no coordinator process is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paceline._arrays import Sizes
+from paceline.coordinator.balanced import reasons as why
+from paceline.coordinator.balanced.decision import Forgone, Situation, decide, gain_of
+from paceline.coordinator.balanced.curve_drift import Drift
+from paceline.coordinator.balanced.hedging import Hedging
+from paceline.coordinator.balanced.limits import Bounds, Limits, require_drivers, require_fleet
+from paceline.coordinator.balanced.plan import Plan
+from paceline.coordinator.balanced.policy import Policy
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.protocol import Predictor, Probes
+from paceline.predictors.report import Report
+from paceline.solver.decided import DecidedCurves, decided
+from paceline.solver.risk import caution
+from paceline.solver.split import Split
+
+
+class LoadBalancer:
+    """Chooses the next batch sizes from what the workers report: load-balanced bulk-synchronous parallel (LB-BSP).
+
+    Parameters
+    ----------
+    predictor
+        Any predictor, fitted if it needs fitting. The balancer resets it with this fleet and owns it from then on.
+    workers
+        Names or ranks of the workers, in the order of every array.
+    global_batch
+        Samples of all workers together in one iteration; a multiple of the policy's quantum.
+    policy
+        When to change sizes, and by how much at once.
+    horizon
+        How many iterations after the report a plan is used: 1 for the next barrier, 2 if reports are gathered while
+        the next iteration already runs.
+
+    Attributes
+    ----------
+    plan
+        The latest plan; equal batches before the first report.
+
+    Raises
+    ------
+    ValueError
+        If no split of the global batch satisfies the policy's bounds, or an argument is out of range.
+
+    Examples
+    --------
+    The third worker is half as fast; after the warm-up it gets half as many samples:
+
+    >>> from paceline.predictors import LastValue, Report
+    >>> fleet = ["gpu0", "gpu1", "gpu2"]
+    >>> balancer = LoadBalancer(LastValue(), workers=fleet, global_batch=120, policy=Policy(warmup=1))
+    >>> plan = balancer.step(Report(samples=balancer.plan.sizes, seconds=[0.04, 0.04, 0.08]))
+    >>> plan.sizes
+    array([48, 48, 24])
+    >>> print(plan.why)
+    Moved 16 samples from gpu2 (50 % slower than the median) to gpu0 and gpu1: the next iteration is expected to take
+    48 ms instead of 80 ms.
+    """
+
+    # The one owner of the decided sizes. The plan's sizes differ from them while a predictor probes, and a loader holds
+    # a copy of the plan's. Only this attribute is ever changed.
+    _sizes: Sizes
+    _limits: Limits
+    _missed: Sizes
+    _silent: bool
+    _known_before: Forecast
+    _fits_in: Bounds | None
+    _curves: DecidedCurves
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        *,
+        workers: Sequence[object],
+        global_batch: int,
+        policy: Policy | None = None,
+        horizon: int = 1,
+    ) -> None:
+        if horizon < 1:
+            raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
+        self.predictor = predictor
+        self.global_batch = global_batch
+        self.policy = policy or Policy()
+        self.horizon = horizon
+        names = [str(worker) for worker in workers]
+        limits = Limits.of(self.policy, names, global_batch)
+        predictor.reset(names)
+        # Asked once: to look for the optional part of a protocol takes longer than a forecast.
+        self._probes = predictor if isinstance(predictor, Probes) else None
+        self._iterations = 0
+        self._forgone = Forgone()
+        self._hedging = Hedging(horizon)
+        self._drift = Drift.of(predictor)
+        forecast = self._start(limits)
+        self.plan = self._given(self._sizes, forecast, (why.nothing_reported, ()))
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The fleet, in the order of every array."""
+        return self.predictor.workers
+
+    def step(self, report: Report, drivers_now: ArrayLike | None = None) -> Plan:
+        """Learn from the iteration just finished, and plan a coming one.
+
+        Parameters
+        ----------
+        report
+            What the workers measured; NaN, or any invalid number, for a worker without a usable report.
+        drivers_now
+            The driving factors sampled now, at the boundary, ``[W, D]``, in the order of the predictor's
+            ``driver_names``.
+
+        Raises
+        ------
+        ValueError
+            If the report or the drivers do not have the size of this fleet. Nothing is learnt then.
+        """
+        # Everything is checked before anything is learnt, so that a refused report changes nothing.
+        if drivers_now is not None:
+            require_drivers("drivers_now", drivers_now, self.predictor)
+        self.observe(report)
+        self._iterations += 1
+        forecast = self.predictor.predict(drivers_now, horizon=self.horizon)
+        if self.policy.risk == "auto":
+            self._hedging.follow(report.speed, forecast)
+        if report.out_of_memory is not None:
+            self._limits = self._limits.after(report, self._sizes, forecast)
+        self.plan = self._next(forecast)
+        return self.plan
+
+    def observe(self, report: Report) -> None:
+        """Learn from an iteration without planning the next.
+
+        Raises
+        ------
+        ValueError
+            If the report does not have the size of this fleet. Nothing is learnt then.
+        """
+        require_fleet(report, len(self._sizes))
+        if report.drivers is not None:
+            require_drivers("the report's drivers", report.drivers, self.predictor)
+        speed_W = report.speed
+        self.predictor.observe(report)
+        if self._drift is not None:
+            self._drift.follow(report)
+        silent = math.isnan(np.add.reduce(speed_W))
+        if silent or self._silent:
+            self._missed = np.where(np.isfinite(speed_W), 0, self._missed + 1)
+        self._silent = silent
+
+    def join(self, worker: object) -> Plan:
+        """Add a worker at the end of the fleet, and split the batch again.
+
+        Raises
+        ------
+        ValueError
+            If the fleet has a worker of this name, or the policy's bounds do not suit the larger fleet.
+        """
+        # Limits are checked before the predictor changes, so that a refused worker leaves no trace.
+        name = str(worker)
+        memory = np.append(self._limits.memory, np.inf)
+        limits = Limits.of(self.policy, (*self.workers, name), self.global_batch, memory)
+        self.predictor.join(name)
+        return self._resplit(limits, f"{name} joined")
+
+    def leave(self, worker: object) -> Plan:
+        """Remove a worker, and split the batch again.
+
+        Raises
+        ------
+        ValueError
+            If there is no such worker, it is the last one, or the others' bounds do not allow the whole batch.
+        """
+        name = str(worker)
+        stays = np.array([other != name for other in self.workers])
+        if not stays.any():
+            raise ValueError(f"worker {name!r} is the last of the fleet and cannot leave")
+        rest = [other for other in self.workers if other != name]
+        limits = Limits.of(self.policy, rest, self.global_batch, self._limits.memory[stays])
+        self.predictor.leave(name)
+        return self._resplit(limits, f"{name} left")
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return all that was learnt and decided, with the predictor's state; loading it resumes exactly."""
+        predictor = {f"predictor/{name}": value for name, value in self.predictor.state_dict().items()}
+        return {
+            "workers": np.array(self.workers, dtype=np.str_),
+            "global_batch": np.array(self.global_batch),
+            "iterations": np.array(self._iterations),
+            "sizes": self._sizes.copy(),
+            "planned": self.plan.sizes.copy(),
+            "missed": self._missed.copy(),
+            "speed_before": why.known_speed(self._known_before),
+            "memory_limits": self._limits.memory.copy(),
+            "forgone": np.array([self._forgone.known, self._forgone.bound]),
+            **{f"hedging/{name}": value for name, value in self._hedging.state_dict().items()},
+            **({} if self._drift is None else {f"drift/{n}": v for n, v in self._drift.state_dict().items()}),
+            **predictor,
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned; the fleet becomes the saved one.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another global batch, or the policy's bounds do not suit the saved fleet.
+        """
+        if int(state["global_batch"]) != self.global_batch:
+            raise ValueError(
+                f"the state was saved with a global batch of {int(state['global_batch'])}, but this balancer has "
+                f"{self.global_batch}: make it with global_batch={int(state['global_batch'])}"
+            )
+        workers = [str(worker) for worker in state["workers"]]
+        limits = Limits.of(self.policy, workers, self.global_batch, np.array(state["memory_limits"]))
+        before = self.predictor.state_dict()
+        try:
+            self.predictor.load_state_dict({name[10:]: v for name, v in state.items() if name.startswith("predictor/")})
+        except BaseException:
+            self.predictor.load_state_dict(before)  # a refused state must change nothing
+            raise
+        # `get` with defaults below: states saved by older versions lack these entries.
+        self._limits = limits
+        self._forgone = Forgone(*map(float, state.get("forgone", ())))
+        self._hedging.load_state_dict({name[8:]: v for name, v in state.items() if name.startswith("hedging/")})
+        self._drift = Drift.of(self.predictor)  # what it was fitted on came with its state
+        if self._drift is not None:
+            self._drift.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("drift/")})
+        self._iterations = int(state["iterations"])
+        self._sizes = np.array(state["sizes"])
+        self._missed = np.array(state["missed"])
+        self._silent = bool(self._missed.any())
+        known = np.array(state["speed_before"])
+        self._known_before = Forecast(known, spread=np.zeros(len(known)))
+        self._fits_in = None
+        self.plan = self._given(np.array(state["planned"]), self._forecast(), (why.resumed, (self._iterations,)))
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _next(self, forecast: Forecast) -> Plan:
+        """Choose the sizes, and plan them with what the predictor wants to try."""
+        curves, bounds = decided(forecast.speed, forecast.batch_time), self._limits.bounds(forecast)
+        chosen, gain, reasons = self._chosen(forecast, curves, bounds)
+        if not bounds.enough:
+            reasons.append((why.no_room, ()))
+        before, self._sizes = self._sizes, chosen.sizes
+        if chosen.sizes is not before:
+            self._known_before = forecast
+            self._forgone = Forgone()
+        self._fits_in, self._curves = bounds, curves
+        if self._probes is not None:
+            chosen, reasons = self._probed(chosen, before, bounds, reasons)
+        if self._silent:
+            reasons.append((why.silent, (self.workers, self._missed)))
+        news = () if self._drift is None else self._drift.news()
+        acted = _differ(chosen.sizes, self.plan.split.sizes)
+        return self._planned(chosen, forecast, [*reasons, *news], acted=acted, gain=gain, drifts=bool(news))
+
+    def _chosen(
+        self, forecast: Forecast, curves: DecidedCurves, bounds: Bounds
+    ) -> tuple[Split, float, list[why.Reason]]:
+        """Return the split to use, its gain, and the reasons."""
+        policy = self.policy
+        if self._iterations < policy.warmup:
+            return self._equal(curves, bounds, (why.equal_batches, (self._iterations, policy.warmup)))
+        situation = Situation(
+            policy=policy,
+            workers=self.predictor.workers,
+            global_batch=self.global_batch,
+            horizon=self.horizon,
+            forecast=forecast,
+            curves=curves,
+            spared=self._spared(curves, forecast),
+            bounds=bounds,
+            fits=bounds is self._fits_in or not bounds.broken_by(self._sizes, policy.quantum),
+            sizes=self._sizes,
+            forgone=self._forgone,
+            known_before=self._known_before,
+        )
+        return decide(situation)
+
+    def _equal(
+        self, curves: DecidedCurves, bounds: Bounds, reason: why.Reason
+    ) -> tuple[Split, float, list[why.Reason]]:
+        """Return sizes as equal as the bounds allow."""
+        equal = self._limits.equal if bounds is self._limits.own else self._limits.equal_within(bounds)
+        if not _differ(equal, self._sizes):
+            return curves.evaluate(self._sizes), 0.0, [reason]
+        chosen = curves.evaluate(equal)
+        return chosen, gain_of(curves.evaluate(self._sizes).makespan, chosen.makespan), [reason]
+
+    def _probed(
+        self, chosen: Split, before: Sizes, bounds: Bounds, reasons: list[why.Reason]
+    ) -> tuple[Split, list[why.Reason]]:
+        """Return the sizes that the predictor wants to try in place of the chosen ones."""
+        sizes, quantum = chosen.sizes, self.policy.quantum
+        # Nothing is tried right after a change: the change itself shows how time depends on the batch.
+        if self._iterations >= self.policy.warmup and sizes is before and self._probes is not None:
+            tried = self._probes.probe(sizes, bounds.low, bounds.high, quantum=quantum, iteration=self._iterations)
+            chosen = self._curves.evaluate(tried) if _differ(tried, sizes) else chosen
+        was, now = why.moved_samples(before, self.plan.sizes), why.moved_samples(sizes, chosen.sizes)
+        return chosen, [(why.with_probing, (tuple(reasons), was, now))] if was or now else reasons
+
+    def _spared(self, curves: DecidedCurves, forecast: Forecast) -> DecidedCurves:
+        """Return the curves to compare sizes under."""
+        risk = self.policy.risk
+        if isinstance(risk, str):
+            return curves.stretched(self._hedging.stretch(forecast)) if self._hedging.choice else curves
+        return curves.stretched(caution(forecast.spread, risk)) if risk else curves
+
+    def _forecast(self) -> Forecast:
+        return self.predictor.predict(horizon=self.horizon)
+
+    def _start(self, limits: Limits) -> Forecast:
+        """Start with equal sizes and no memory of any change."""
+        self._limits = limits
+        self._forgone = Forgone()
+        self._hedging.start()
+        if self._drift is not None:
+            self._drift.start()
+        self._sizes = limits.equal
+        self._missed, self._silent = np.zeros(len(self._sizes), dtype=np.int64), False
+        self._fits_in = None
+        self._known_before = self._forecast()
+        return self._known_before
+
+    def _resplit(self, limits: Limits, event: str) -> Plan:
+        forecast = self._start(limits)
+        if self._iterations >= self.policy.warmup:
+            bounds, curves = limits.bounds(forecast), decided(forecast.speed, forecast.batch_time)
+            curves = self._spared(curves, forecast)
+            self._sizes = curves.split(self.global_batch, self.policy.quantum, bounds.low, bounds.high).sizes
+        facts = (event, self.workers, self._sizes, why.known_speed(forecast))
+        self.plan = self._given(self._sizes, forecast, (why.split_again, facts), acted=True)
+        return self.plan
+
+    def _given(self, sizes: Sizes, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
+        """Return the plan of sizes that no decision led to."""
+        self._curves = decided(forecast.speed, forecast.batch_time)
+        return self._planned(self._curves.evaluate(sizes), forecast, [reason], acted=acted)
+
+    def _planned(
+        self,
+        split: Split,
+        forecast: Forecast,
+        reasons: list[why.Reason],
+        *,
+        acted: bool,
+        gain: float = 0.0,
+        drifts: bool = False,
+    ) -> Plan:
+        drift = math.nan if self._drift is None else self._drift.share
+        return Plan(
+            self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations, drift, drifts
+        )
+
+
+def _differ(one: Sizes, other: Sizes) -> bool:
+    """Return whether sizes differ; one call of C, as a step asks at every iteration."""
+    return one.tobytes() != other.tobytes()

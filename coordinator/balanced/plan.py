@@ -1,0 +1,151 @@
+"""The plan of one iteration: how many samples each worker processes, and why. Axis: W workers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline._arrays import Array, Sizes
+from paceline.coordinator.balanced import reasons as why
+from paceline.predictors.forecast import Forecast
+from paceline.solver.split import Split, Status
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The batch sizes of an iteration to come, with the forecast behind them and the reason.
+
+    Parameters
+    ----------
+    workers
+        The fleet, in the order of every array.
+    split
+        The samples of each worker, the time each is expected to take for them, and what decides the makespan: the
+        solver's own result, or an evaluation of sizes that were kept or are probed.
+    forecast
+        The forecast from which the sizes were chosen.
+    gain
+        Share of the iteration's time that these sizes are expected to save, compared with keeping the previous plan's;
+        0 if they were kept.
+    acted
+        Whether a size differs from the previous plan.
+    reasons
+        What was done and why: the parts of the sentence ``why``, whose words are made when it is read.
+    iteration
+        Number of iterations reported when the plan was made.
+    drift
+        Share of the latest changes of speed, or of the latest drivers, that is far from what the predictor was fitted
+        on; NaN if it does not know that.
+    drift_began
+        Whether that share rose above 5 % since the plan before.
+
+    Examples
+    --------
+    >>> from paceline.coordinator import LoadBalancer
+    >>> from paceline.predictors import EWMA
+    >>> plan = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan
+    >>> plan.sizes, plan.weights
+    (array([256, 256]), array([0.5, 0.5]))
+    >>> print(plan.why)
+    Equal batches: no iteration has been reported yet.
+    """
+
+    workers: tuple[str, ...]
+    split: Split
+    forecast: Forecast
+    gain: float
+    acted: bool
+    reasons: tuple[why.Reason, ...]
+    iteration: int = 0
+    drift: float = float("nan")
+    drift_began: bool = False
+
+    @property
+    def why(self) -> str:
+        """What was done and why, in a sentence."""
+        return why.sentence(self.reasons)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Samples of each worker, ``[W]``; they sum to the global batch."""
+        return self.split.sizes
+
+    @property
+    def seconds(self) -> Array:
+        """Time each worker is expected to take for them, ``[W]``, in seconds; 0 for a worker without samples."""
+        return self.split.seconds
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until the last worker is expected to be done."""
+        return self.split.makespan
+
+    @property
+    def weights(self) -> Array:
+        """Each worker's weight in the mean gradient, ``[W]``: its share of the samples."""
+        return self.split.weights
+
+    @property
+    def status(self) -> Status:
+        """What decides how long the last worker takes."""
+        return self.split.status
+
+    @property
+    def checksum(self) -> int:
+        """A hash of workers, sizes and iteration, for ranks to compare: 52 bits, so that a float64 holds it exactly.
+
+        It is the same on every rank and platform.
+
+        >>> from paceline.coordinator import LoadBalancer
+        >>> from paceline.predictors import EWMA
+        >>> LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan.checksum
+        1928808633027677
+        """
+        # "<i8" fixes size and byte order on every platform.
+        facts = _digest(self.workers) + self.iteration.to_bytes(8, "little") + self.sizes.astype("<i8").tobytes()
+        return int.from_bytes(hashlib.blake2b(facts, digest_size=8).digest(), "little") >> 12
+
+    # A mean over tokens weighs a sample by its tokens, so shares of samples would be wrong for unequal sentences.
+    def token_weights(self, tokens: ArrayLike) -> Array:
+        """Return each worker's weight in the mean gradient of a loss that is a mean over tokens, ``[W]``.
+
+        Parameters
+        ----------
+        tokens
+            Tokens that count in each worker's loss in this iteration, ``[W]``.
+
+        Raises
+        ------
+        ValueError
+            If there is not one finite, non-negative number for each worker, or all are 0.
+
+        Examples
+        --------
+        Equal batches of unequal sentences:
+
+        >>> from paceline.coordinator import LoadBalancer
+        >>> from paceline.predictors import EWMA
+        >>> plan = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan
+        >>> plan.token_weights([3000, 1000])
+        array([0.75, 0.25])
+        """
+        counts = np.asarray(tokens, dtype=np.float64)
+        if counts.shape != self.sizes.shape:
+            raise ValueError(
+                f"tokens must hold one number for each of the {len(self.sizes)} workers, got the shape {counts.shape}"
+            )
+        if not (np.isfinite(counts).all() and (counts >= 0).all() and counts.any()):
+            raise ValueError(f"tokens must be finite, not negative and not all 0, got {counts.tolist()}")
+        share: Array = counts / counts.sum()
+        return share
+
+
+@lru_cache(maxsize=8)
+def _digest(workers: tuple[str, ...]) -> bytes:
+    """Return a hash of the fleet; Python's own hash of a string differs between processes."""
+    return hashlib.blake2b(json.dumps(workers).encode(), digest_size=8).digest()

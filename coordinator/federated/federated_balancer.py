@@ -1,0 +1,431 @@
+"""Federated rounds that end together: replies in, batch sizes out. No engine, no threads, no files, no clock.
+
+Axes: W clients of one round, N rows for all known clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paceline._arrays import Array, Mask
+from paceline.coordinator.balanced import reasons as why
+from paceline.coordinator.federated.validation import believable_comm, believable_speeds
+from paceline.coordinator.federated.history import enter, shares_of
+from paceline.coordinator.federated.clients import Clients, Rows
+from paceline.coordinator.federated.client_table import BRIEFEST_COMM, Known
+from paceline.coordinator.federated.round_plan import RoundPlan
+from paceline.coordinator.federated.round_reasons import Reason, Source
+from paceline.coordinator.federated.round_report import RoundReport
+from paceline.coordinator.federated.shares import Shares
+from paceline.coordinator.federated.round_sizes import Round, Rules, sized
+from paceline.coordinator.federated.summary import summary_of
+from paceline.predictors import Curves, LocalLevel, Predictor
+from paceline.predictors.protocol import require_predictor
+
+logger = logging.getLogger("paceline.federated")
+
+NO_TIME = 1e-12
+"""Seconds of a sample for a client whose time does not follow its samples."""
+
+NOT_FOLLOWING = (
+    "the time of %s does not follow its batch, so it gets the mean batch: let clients train the local steps and the "
+    "batch that they are asked for, and not epochs"
+)
+
+SHRINK = 0.8
+"""A client that ran out of memory gets at most this share of the batch that it ran out with."""
+
+
+class FederatedBalancer:
+    """Sizes the batches of federated clients so that a round's replies come together (LB-BSP, the federated setting).
+
+    All clients take the same number of local steps at the same learning rate; only the batch ``B_i`` differs, so that
+    ``local_steps * B_i / v_i + comm_i`` is the same for all. The speed ``v_i`` and the time to communicate ``comm_i``
+    are forecast apart, by two copies of a predictor whose fleet the clients are. One that never reported is drawn from
+    the clients of its device type: it gets the smaller a batch, the more they differ.
+
+    Parameters
+    ----------
+    batch
+        Samples of a client in a local step, in the mean over the clients that are asked: what plain federated
+        averaging would give everybody.
+    local_steps
+        Local steps of every client in a round.
+    deadline
+        Seconds after which a round closes. Who would miss it with its balanced batch, if it computed slower than
+        forecast by one standard deviation, gets less; who would miss it even with ``least`` is not asked. ``None`` is
+        no deadline.
+    least
+        The smallest batch of a client that is asked; unless given, a quarter of ``batch``: smaller ones cost more
+        accuracy than they save time (``benchmarks/federated.md``). A client with less data uses all of it.
+    largest
+        The largest batch of any client, in multiples of ``batch``: beyond it a sample adds little to a step, and it is
+        what a client that lies about its speed can do at worst.
+    predictor
+        What forecasts speeds, and the speeds of links: any that keeps the contract. Of a client that is not asked in a
+        round it is told nothing. Unless given, `LocalLevel`, in which a report weighs more after a gap.
+    risk
+        How much less a client gets whose speed is uncertain, because it never reported or is noisy, from 0 to 2: 1
+        makes the expected time of a round least where computing is in proportion to samples and links take no time.
+    try_again
+        After so many rounds left out in a row because of the deadline a client is asked with the smallest batch,
+        so that its data count and its speed is measured again.
+    plausible
+        A report of a speed this many times above or below the mean of all clients is not believed; one below is, if the
+        round trip by the server's clock was as long.
+    most_clients
+        How many clients are known at once; beyond it those not seen for longest are forgotten.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    TypeError
+        If the predictor is none.
+
+    Notes
+    -----
+    Updates must be averaged by the clients' amounts of data, never by their batches: a step is a mean over its batch,
+    so an update has the same expectation whatever the batch, and to weigh by batch would count the data of fast
+    clients for more than there are.
+
+    Examples
+    --------
+    Two phones and a tablet; the tablet is three times as fast, but far from the network:
+
+    >>> balancer = FederatedBalancer(batch=20, local_steps=10)
+    >>> plan = balancer.plan(["phone-1", "phone-2", "tablet"])
+    >>> plan.sizes
+    array([20, 20, 20])
+    >>> balancer.observe(plan, RoundReport(clients=plan.clients, samples=[200, 200, 200], seconds=[10.0, 10.0, 3.3],
+    ...                                    comm_seconds=[1.0, 1.0, 4.0]))
+    >>> plan = balancer.plan(["phone-1", "phone-2", "tablet"])
+    >>> plan.sizes, plan.seconds.round(1)
+    (array([15, 15, 30]), array([8.5, 8.5, 8.9]))
+    >>> print(plan.why("tablet"))
+    tablet gets 30 samples a step (150 % of the mean): 60.6 samples/s by its own reports and 4 s to communicate make
+    8.95 s for 10 local steps.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        local_steps: int,
+        deadline: float | None = None,
+        least: int | None = None,
+        largest: float = 8.0,
+        predictor: Predictor | None = None,
+        risk: float = 0.7,
+        try_again: int = 10,
+        plausible: float = 100.0,
+        most_clients: int = 1_000_000,
+    ) -> None:
+        self.batch = _at_least_one("batch", batch, "sample")
+        self.local_steps = _at_least_one("local_steps", local_steps, "step")
+        self.deadline = deadline
+        self.least = max(1, batch // 4) if least is None else least
+        self.largest = largest
+        self.predictor = LocalLevel() if predictor is None else predictor
+        self.risk = risk
+        self.try_again = _at_least_one("try_again", try_again, "round")
+        self.plausible = plausible
+        self.most_clients = _at_least_one("most_clients", most_clients, "client")
+        self._check()
+        self.rounds = 0
+        self._unanswered = 0  # rounds in a row, up to now, to which nobody replied
+        self._known = Known(self.predictor, most_clients, self.try_again)
+
+    # -- who is known --------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return how many clients are known."""
+        return len(self._clients)
+
+    def __contains__(self, client: object) -> bool:
+        """Return whether a client is known."""
+        return str(client) in self._clients
+
+    @property
+    def clients(self) -> list[str]:
+        """Those known, in the order in which they joined."""
+        return self._clients.names
+
+    def join(
+        self,
+        clients: Sequence[object],
+        *,
+        devices: Sequence[str] | None = None,
+        data: ArrayLike | None = None,
+        memory: ArrayLike | None = None,
+    ) -> None:
+        """Make clients known, or say more of those that are. Who is not announced joins when it is first asked.
+
+        Parameters
+        ----------
+        clients
+            Their ids, ``[W]``.
+        devices
+            The device type of each, such as its phone's model, ``[W]``: what an unseen client is forecast by.
+        data
+            Samples that each holds, ``[W]``; its batch is never larger, and its weight follows it.
+        memory
+            The largest batch that fits into each one's memory, ``[W]``, in samples.
+
+        Raises
+        ------
+        ValueError
+            If a client is named twice, an array does not have one entry for each, or data or memory are negative or
+            NaN.
+        """
+        names = [str(client) for client in clients]
+        facts = {"data": _amounts("data", data, len(names)), "memory": _amounts("memory", memory, len(names))}
+        if devices is not None and len(devices) != len(names):
+            raise ValueError(f"devices must have one entry for each of the {len(names)} clients, got {len(devices)}")
+        if len(set(names)) != len(names):
+            raise ValueError("clients must not repeat an id: say of each only once what is known of it")
+        rows = self._known.join(names, self.rounds)
+        for name, given_W in facts.items():
+            if given_W is not None:
+                self._clients.column(name)[rows] = given_W
+        if devices is not None:
+            self._clients.column("device")[rows] = self._clients.device_indices([str(device) for device in devices])
+
+    def leave(self, client: object) -> None:
+        """Forget a client, its reports and its shares.
+
+        Raises
+        ------
+        ValueError
+            If it is not known.
+        """
+        name = str(client)
+        if name not in self._clients:
+            raise ValueError(f"client {name!r} is not known, so it cannot leave")
+        self._known.leave([name])
+
+    # -- a round -------------------------------------------------------------------------------------------------
+
+    def plan(self, clients: Sequence[object]) -> RoundPlan:
+        """Return the batches of a round with these clients. Pure: asking twice gives the same answer.
+
+        Parameters
+        ----------
+        clients
+            Those chosen for the round, known or not, by whatever rule the framework samples them.
+
+        Raises
+        ------
+        ValueError
+            If nobody or somebody twice is chosen.
+        """
+        names = tuple(str(client) for client in clients)
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"clients must be at least one, and none twice, got {len(names)} of {len(set(names))} ids")
+        rows = self._clients.rows(names)
+        device_W = self._clients.taken("device", rows).astype(np.int64)
+        speed = self._known.expected("speed", rows, device_W, self._clients.taken("ceiling", rows))
+        comm = self._known.expected("comm", rows, device_W)
+        comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
+        flat_W, following = self._known.following.seconds(rows), self._known.following
+        is_flat_W = np.isfinite(flat_W)
+        curves = self._of_all_steps(speed.curves, is_flat_W)
+        now = Round(
+            curves=curves,
+            # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
+            comm=comm_W + np.nan_to_num(flat_W),
+            spread=np.where(np.isfinite(speed.spread), speed.spread, self._known.usual_spread()),
+            data=self._clients.taken("data", rows),
+            memory=np.minimum(self._clients.taken("memory", rows), self._clients.taken("fits", rows)),
+            due=self._clients.taken("left_out", rows) >= self.try_again,
+            fixed=following.sizes(rows, self.batch, self.least),
+            cause=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
+        )
+        rules = self._rules(anything_known=not np.any(speed.source == Source.NOTHING))
+        size_W, reason_W, upper_W, caution_W = sized(now, rules)
+        busy_W = np.where(is_flat_W, flat_W, curves.busy_seconds(np.maximum(size_W, 1)))
+        seconds_W = np.where(size_W > 0, busy_W + comm_W, 0.0)
+        return RoundPlan(
+            clients=names,
+            sizes=size_W,
+            local_steps=self.local_steps,
+            speed=np.maximum(size_W, 1) * self.local_steps / busy_W,
+            spread=speed.spread,
+            comm_seconds=comm_W,
+            source=speed.source,
+            seconds=seconds_W,
+            caution=caution_W,
+            upper=upper_W,
+            reasons=reason_W,
+            silent=self._clients.taken("silent", rows).astype(np.int64),
+            disbelieved=self._clients.taken("disbelieved", rows).astype(np.int64),
+            deadline=self.deadline,
+            is_reduced=rules.batch < self.batch,
+            round_index=self.rounds,
+            summary=summary_of(names, size_W, seconds_W, speed.source, reason_W),
+        )
+
+    def observe(self, plan: RoundPlan, report: RoundReport) -> None:
+        """Learn from the replies of a round.
+
+        Who was asked and is not in the report did not reply: if the report says how long the server waited, the client
+        is from now on taken to be at least that slow. A speed that cannot be is not used, logged, and shown by `why`.
+
+        Raises
+        ------
+        ValueError
+            If somebody replied who was not asked. Nothing is learnt then.
+        """
+        place = np.array([plan.place.get(name, -1) for name in report.names], dtype=np.intp)
+        strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.asked[i]]
+        if strangers:
+            raise ValueError(
+                f"{why.listed(strangers[: why.SHOWN], max(len(strangers) - why.SHOWN, 0))} replied but were not asked "
+                "in this round: leave replies of earlier rounds out of the report"
+            )
+        rows = self._known.join(plan.clients, self.rounds)
+        self._learn(plan, report, rows, place)
+        # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
+        self._clients.column("ceiling")[rows[place[report.used]]] = np.inf
+        silent_W = enter(self._clients, plan, report, rows, place)
+        if plan.asked.any():
+            self._unanswered = 0 if len(place) else self._unanswered + 1
+        if report.waited > 0:
+            self._slow_down(plan, report.waited, rows, silent_W)
+        self.rounds += 1
+
+    def shares(self, clients: Sequence[object] | None = None) -> Shares:
+        """Return what became of the data of these clients, or of all known ones, over the rounds."""
+        return shares_of(self._clients, self.clients if clients is None else [str(client) for client in clients])
+
+    # -- saved and resumed ---------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything learnt, as arrays with a row a client: loading it resumes exactly."""
+        counts = {"rounds": np.array(self.rounds), "unanswered": np.array(self._unanswered)}
+        return {**counts, **self._known.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned.
+
+        Raises
+        ------
+        ValueError
+            If it is not such a whole state, or holds more than ``most_clients``. Nothing is changed then.
+        """
+        if "rounds" not in state or "clients/names" not in state:
+            raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
+        known = Known(self.predictor, self.most_clients, self.try_again)
+        known.load_state_dict(state)
+        self._known, self.rounds, self._unanswered = known, int(state["rounds"]), int(state.get("unanswered", 0))
+
+    # -- what it is made of --------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if not 1 <= self.least <= self.batch:
+            raise ValueError(f"least must lie between 1 and the batch of {self.batch}, got {self.least}")
+        if not 1.0 <= self.largest < math.inf:
+            raise ValueError(f"largest must be at least 1 (times the batch) and finite, got {self.largest}")
+        require_predictor(self.predictor)
+        if not 0.0 <= self.risk <= 2.0:
+            raise ValueError(f"risk must lie in [0, 2], got {self.risk}")
+        if not self.plausible > 1.0:
+            raise ValueError(f"plausible must be above 1, got {self.plausible}")
+        if self.deadline is not None and not 0.0 < self.deadline < math.inf:
+            raise ValueError(f"deadline must be a positive number of seconds or None, got {self.deadline}")
+
+    def _rules(self, *, anything_known: bool) -> Rules:
+        """Return the rules; before anybody reported no forecast in seconds says who would miss a deadline.
+
+        All that is known then is whether anybody replied at all: as long as nobody does, the batch is halved.
+        """
+        largest = math.floor(self.largest * self.batch)
+        if anything_known:
+            return Rules(self.batch, self.least, largest, self.risk, self.deadline)
+        return Rules(max(self.batch >> min(self._unanswered, 62), self.least), self.least, largest, self.risk, None)
+
+    @property
+    def _clients(self) -> Clients:
+        return self._known.clients
+
+    def _learn(self, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
+        """Learn speeds and communication of those that replied, and how slow the silent ones must be."""
+        rows = rows[place]
+        believed_W = believable_speeds(report, self._known.usual("speed"), self.plausible)
+        timed_W = believable_comm(report, believed_W, self._known.usual("comm"), self.plausible)
+        samples_W, seconds_W = report.processed[believed_W], report.compute_seconds[believed_W]
+        # A predictor of curves is to learn them over the samples of a step.
+        self._known.observe("speed", rows[believed_W], samples_W / self.local_steps, seconds_W / self.local_steps)
+        comm_W = np.maximum(report.communication[timed_W], BRIEFEST_COMM)
+        self._known.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
+        size_W = plan.sizes[place[believed_W]].astype(np.float64)
+        news = self._known.following.learn(
+            rows[believed_W],
+            samples_W,
+            seconds_W,
+            size_W,
+            float(plan.sizes[plan.asked].mean()) if plan.asked.any() else float(self.batch),
+        )
+        self._say_who_follows(*news, rows, report)
+        doubtful_W = np.isfinite(report.speed) & ~believed_W
+        self._disbelieve(report, rows, doubtful_W, believed_W)
+        ran_out_W = report.ran_out
+        held_W = np.maximum(SHRINK * plan.sizes[place[ran_out_W]], 1.0)
+        fits = self._clients.column("fits")
+        fits[rows[ran_out_W]] = np.minimum(fits[rows[ran_out_W]], held_W)
+
+    def _say_who_follows(self, found: Rows, cleared: Rows, rows: Rows, report: RoundReport) -> None:
+        for news, said in (
+            (found, NOT_FOLLOWING),
+            (cleared, "the time of %s follows its batch by now: it is balanced"),
+        ):
+            names = [report.names[i] for i in np.flatnonzero(np.isin(rows, news))]
+            if names:
+                logger.warning(said, why.listed(names[: why.SHOWN], max(len(names) - why.SHOWN, 0)))
+
+    def _disbelieve(self, report: RoundReport, rows: Rows, doubtful_W: Mask, believed_W: Mask) -> None:
+        disbelieved = self._clients.column("disbelieved")
+        disbelieved[rows[doubtful_W]] += 1
+        disbelieved[rows[believed_W]] = 0
+        for i in np.flatnonzero(doubtful_W)[: why.SHOWN]:
+            logger.warning(
+                "round %d: %s reported %.3g samples/s, which cannot be; it is forecast without",
+                self.rounds,
+                report.names[i],
+                report.speed[i],
+            )
+
+    def _slow_down(self, plan: RoundPlan, waited: float, rows: Rows, silent_W: Mask) -> None:
+        """Take those that were silent for the whole wait to be at most as fast as that shows."""
+        left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
+        most_W = plan.sizes * plan.local_steps / left_W
+        ceiling, silent = self._clients.column("ceiling"), rows[silent_W]
+        ceiling[silent] = np.minimum(ceiling[silent], most_W[silent_W])
+
+    def _of_all_steps(self, curves: Curves, is_flat_W: Mask) -> Curves:
+        """Return the curves of all local steps together; next to nothing where the time does not follow the samples."""
+        times_W = np.where(is_flat_W, NO_TIME, float(self.local_steps))
+        return Curves(curves.floor * times_W, curves.slope * times_W, curves.intercept * times_W, curves.limit)
+
+
+def _amounts(name: str, given: ArrayLike | None, count: int) -> Array | None:
+    if given is None:
+        return None
+    amounts_W = np.asarray(given, dtype=np.float64)
+    if amounts_W.shape != (count,) or not (amounts_W >= 0).all():
+        raise ValueError(
+            f"{name} must have one number for each of the {count} clients, not negative, got {amounts_W.tolist()!r:.80}"
+        )
+    return amounts_W
+
+
+def _at_least_one(name: str, value: int, thing: str) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1 {thing}, got {value}")
+    return value

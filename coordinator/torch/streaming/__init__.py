@@ -1,5 +1,0 @@
-"""Balance data that have no numbers: streams, read by every rank, of which each keeps its part."""
-
-from paceline.coordinator.torch.streaming.loader import StreamLoader
-
-__all__ = ["StreamLoader"]

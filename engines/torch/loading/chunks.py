@@ -1,0 +1,51 @@
+"""What loading processes do: they load the chunks of samples that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import Dataset, get_worker_info
+
+from paceline.engines.torch.loading.order import Samples
+
+Collate = Callable[[list[Any]], Any]
+Request = tuple[int, Samples]
+"""What is asked for: the generation that asks, and its samples."""
+
+
+class Chunks(Dataset[Any]):
+    """A dataset whose items are chunks of another's samples."""
+
+    def __init__(self, dataset: Any, collate: Collate) -> None:
+        self.dataset = dataset
+        self.collate = collate
+
+    def __getitem__(self, request: Request) -> tuple[int, Samples, Any]:
+        """Load what is asked for; an error travels like a chunk, so that only the generation that asked meets it."""
+        generation, samples = request
+        try:
+            return generation, samples, self.load(samples) if len(samples) else None
+        except Exception:
+            return generation, samples, ExceptionWrapper(where="in a loading process")
+
+    def load(self, samples: Samples) -> Any:
+        """Load these samples and make a chunk of them."""
+        if hasattr(self.dataset, "__getitems__"):
+            return self.collate(self.dataset.__getitems__(samples.tolist()))
+        return self.collate([self.dataset[sample] for sample in samples.tolist()])
+
+
+class Begin:
+    """What a loading process does first: torch's ``get_worker_info`` shows it the dataset that the user gave."""
+
+    def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
+        self.worker_init_fn = worker_init_fn
+
+    def __call__(self, number: int) -> None:
+        """Begin the loading process of this number."""
+        info: Any = get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.dataset)  # torch protects its attributes
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(number)

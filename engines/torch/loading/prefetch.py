@@ -1,0 +1,148 @@
+"""Load ahead of time: other processes load what this rank will take, whatever its batches will be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakMethod
+
+import numpy as np
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader, default_collate
+
+from paceline.engines.torch.loading.assigner import EpochAssigner
+from paceline.engines.torch.loading.chunks import Begin, Chunks, Collate, Request
+from paceline.engines.torch.loading.options import Loading
+from paceline.engines.torch.loading.order import Samples
+from paceline.engines.torch.loading.rows import cut, joined, runs
+
+
+class Ahead:
+    """Lets other processes load the samples that this rank is expected to take, and makes batches of what has arrived.
+
+    Samples are asked for in chunks that are batches if sizes stay as they are: then nothing is copied. If sizes change,
+    batches are cut out of the chunks already loaded, this process loads what nobody was asked for, and what others
+    take is dropped. What a batch holds does not depend on what was loaded.
+
+    When samples come that do not follow those before, a new generation begins, which has asked for nothing. Requests
+    and what arrives carry their generation; what an older one asked for is dropped when it arrives.
+
+    Parameters
+    ----------
+    dataset, collate
+        What is loaded, and what makes a batch of samples; None stacks them as torch does.
+    assigner
+        Says which samples this rank is expected to take.
+    loading
+        The processes that load.
+    """
+
+    def __init__(self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> None:
+        self.assigner = assigner
+        self.collate = collate
+        self.generation = self._asked = 0
+        self._under_way: set[int] = set()
+        self._stock: dict[int, tuple[Any, int]] = {}
+        self._here = Chunks(dataset, default_collate if collate is None else list)
+        self._loader = DataLoader(
+            self._here,
+            batch_size=None,
+            sampler=Requests(WeakMethod(self._next_request)),
+            collate_fn=_unchanged,
+            num_workers=loading.num_workers,
+            prefetch_factor=loading.prefetch_factor,
+            # Single samples are copied once more, by the collate_fn: pinning them would be of no use.
+            pin_memory=loading.pin_memory and collate is None,
+            worker_init_fn=Begin(loading.worker_init_fn),
+            timeout=loading.timeout,
+            multiprocessing_context=loading.multiprocessing_context,
+        )
+        self._arrivals: Iterator[Any] | None = None
+
+    def restart(self) -> None:
+        """Begin a new generation."""
+        self.generation += 1
+        self._asked, self._under_way, self._stock = 0, set(), {}
+
+    def take(self, samples: Samples) -> Any:
+        """Return a batch of these samples; wait for those not yet there."""
+        wanted = samples.tolist()
+        if self._arrivals is None:
+            self._arrivals = iter(self._loader)
+        while self.assigner.asks_for_next(self._asked) and not self._under_way.issuperset(wanted):
+            self._receive()
+        if missing := [sample for sample in wanted if sample not in self._under_way]:
+            self._under_way.update(missing)
+            self._store(missing, self._here.load(np.array(missing)))
+        for sample in wanted:
+            while sample not in self._stock:
+                self._receive()
+        batch = self._gathered([self._stock[sample] for sample in wanted])
+        for sample in self.assigner.settled().tolist():
+            self._under_way.discard(sample)
+            self._stock.pop(sample, None)
+        return batch
+
+    def _gathered(self, places: list[tuple[Any, int]]) -> Any:
+        """Return the batch of the samples that lie in these rows of these chunks."""
+        if self.collate is not None:
+            return self.collate([chunk[row] for chunk, row in places])
+        return joined([cut(chunk, rows) for chunk, rows in runs(places)])
+
+    def _receive(self) -> None:
+        """Put into stock what arrives next; the next chunk is asked for in its place."""
+        try:
+            assert self._arrivals is not None
+            generation, samples, chunk = next(self._arrivals)
+        except BaseException:
+            self._arrivals = None  # a process died or did not answer in time: the next loop starts new ones
+            raise
+        if generation != self.generation:
+            return
+        if isinstance(chunk, ExceptionWrapper):
+            raise_in(chunk)
+        self._store(samples.tolist(), chunk)
+
+    def _store(self, samples: list[int], chunk: Any) -> None:
+        """Keep what is still wanted of a chunk."""
+        rows = ((sample, (chunk, row)) for row, sample in enumerate(samples))
+        self._stock.update((sample, known) for sample, known in rows if sample in self._under_way)
+
+    def _next_request(self) -> Request:
+        """Return the samples to ask for next; there may be none."""
+        samples, self._asked = self.assigner.expected(self._asked)
+        self._under_way.update(samples.tolist())
+        return self.generation, samples
+
+
+class Requests:
+    """What the loading processes are asked for, one after the other, as long as there is somebody who asks.
+
+    The one who asks is known weakly: it owns the processes, which end at once only if it is not part of a cycle.
+    """
+
+    def __init__(self, next_request: WeakMethod[Callable[[], Request]]) -> None:
+        self.next_request = next_request
+
+    def __iter__(self) -> Iterator[Request]:
+        """Ask for a chunk whenever one is taken away."""
+        while (ask := self.next_request()) is not None:
+            request = ask()
+            del ask
+            yield request
+
+
+def raise_in(failed: ExceptionWrapper) -> None:
+    """Raise what another process could not do.
+
+    The frame that raises it first holds the error, which holds the frame: a cycle that would keep the loader, and so
+    its processes, until some later collection of garbage.
+    """
+    try:
+        failed.reraise()
+    except Exception as error:
+        raise error.with_traceback(None)  # noqa: B904 - it is the same error
+
+
+def _unchanged(arrival: Any) -> Any:
+    return arrival

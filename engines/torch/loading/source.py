@@ -1,0 +1,61 @@
+"""Where a batch comes from: loaded when it is asked for, or ahead of time by other processes."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory as pinned
+
+from paceline.engines.torch.loading.prefetch import Ahead
+from paceline.engines.torch.loading.assigner import EpochAssigner
+from paceline.engines.torch.loading.chunks import Chunks, Collate
+from paceline.engines.torch.loading.options import Loading
+
+
+class Source(Protocol):
+    """What loads the batches of one rank."""
+
+    def restart(self) -> None:
+        """Begin a new generation: other samples come from now on, and what was loaded ahead is of no use."""
+        ...
+
+    def take(self, samples: Any) -> Any:
+        """Return a batch of these samples, the next of the rank."""
+        ...
+
+
+def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> Source:
+    """Return what loads in this way what a rank is assigned."""
+    pin = loading.pin_memory and torch.cuda.is_available()
+    if loading.pin_memory and not pin:
+        warnings.warn("pin_memory: there is no CUDA device here, so batches are not pinned", stacklevel=3)
+    batches: Source = OnDemand(dataset, collate)
+    if loading.num_workers:
+        batches = Ahead(dataset, assigner, collate, replace(loading, pin_memory=pin))
+    return Pinned(batches) if pin else batches
+
+
+class OnDemand:
+    """Loads a batch in this process, when it is asked for; without a dataset, samples come as they are."""
+
+    def __init__(self, dataset: Any, collate: Collate | None) -> None:
+        collate = collate or default_collate
+        self.take = collate if dataset is None else Chunks(dataset, collate).load
+
+    def restart(self) -> None:
+        """Nothing is under way that could be left over."""
+
+
+class Pinned:
+    """Pins the batches of another source, but for those that lie in pinned memory already."""
+
+    def __init__(self, batches: Source) -> None:
+        self.batches, self.restart = batches, batches.restart
+
+    def take(self, samples: Any) -> Any:
+        """Return a batch in pinned memory."""
+        return pinned(self.batches.take(samples))

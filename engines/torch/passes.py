@@ -1,0 +1,250 @@
+"""What a balanced model's passes show: which batch it is given, how long its own computing takes, what is wrong."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from paceline._arrays import Sizes
+from paceline.engines.torch.checked import COLLECTIVE_IN_BACKWARD, SUMMED_TOO_EARLY
+from paceline.recording.torch.busy_clock import Clock
+from paceline.engines.torch.loader_protocol import Loader
+from paceline.engines.torch.reporting.reports import LEAST
+from paceline.engines.torch.weighing.batch import Turn
+from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighing.doubts import beside, doubts
+from paceline.engines.torch.weighing.graph import Pass, behind
+from paceline.engines.torch.weighing.handed import FAR_AHEAD, Handed
+from paceline.engines.torch.weighing.hooks import ignored, tensors_in
+from paceline.engines.torch.weighing.listener import Loss, Warnings, weighs
+from paceline.engines.torch.weighing.loss_kind import LossKind
+from paceline.engines.torch.weighing.scaling import Scaling
+from paceline.engines.torch.weighing.sight import Sight
+from paceline.engines.torch.weighing.terms import Items, checked_terms
+from paceline.engines.torch.weighing.weighting import Weighting
+
+
+class Passes:
+    """Listens to the hooks of the models that train on one loader: what one rank knows by itself.
+
+    Parameters
+    ----------
+    loader
+        Hands out the batches.
+    clock
+        Measures own time.
+    loss
+        What the loss of a rank is.
+    count
+        Returns how many terms the loss of a batch has, where only the batch shows it.
+
+    Attributes
+    ----------
+    report
+        Called when gradients were first handed to the network since the loader was asked for a batch.
+    backward_ends
+        Called when a backward pass is about to wait for the gradients of all ranks.
+    weightings
+        The hooks on the models.
+    handed
+        The batches of the loader.
+    kind
+        What gradients show of the kind of the loss.
+    index
+        The iteration under way.
+    foreign
+        Whether a model trained on data from elsewhere since the last report.
+    spent
+        Seconds that measuring took since the last report. They are the thread's own: by the clock, what the network
+        does for the gradients meanwhile would count as ours.
+    sums, usual_sums
+        How often gradients were summed since the loader was last asked for a batch, and how often they usually are.
+    mixes
+        Whether ranks train on other data too, or may do so.
+    """
+
+    def __init__(self, loader: Loader, clock: Clock, loss: Loss, count: Items | None) -> None:
+        self.loss: Loss = loss
+        self.weighs = weighs(loss, count)
+        self.adds_parts = count is not None
+        self.warn = Warnings()
+        self.weightings: list[Weighting] = []
+        self.handed = Handed(loader.rank, loader.global_batch, counts=self.adds_parts, behind=behind)
+        self.kind = LossKind(loss, late=bool(clock.delay))
+        self.scaling = Scaling(self.weightings, self.handed, loader.world_size) if loss == "scaled" else None
+        self.index = -1
+        self.foreign = False
+        self.spent = 0.0
+        self.sums = self.usual_sums = 0
+        self.mixes = True
+        self.look, self.summed, self.wait_ends = self.handed.look, clock.summed, clock.wait_ends
+        self.report: Callable[[], None] = ignored
+        self.backward_ends: Callable[[], None] = ignored
+        self._loader, self._clock, self._count = loader, clock, count
+        # Samples of unequal cost say nothing by their number; micro-batches of ranks are all of one size.
+        self._tells = not (loader.coefficients is not None or self.adds_parts or loader.micro_batch)
+        self._least = LEAST * loader.global_batch
+        self._micro_batches = 0
+        self._fresh = False
+        # Batches of the loop under way, those that a model was given, and those of which gradients were summed.
+        self._taken = self._computed = self._summed = 0
+
+    @property
+    def sums_shares(self) -> bool:
+        """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass.
+
+        It stops once it shows that the loop trains on the loader's batches alone. Then they sum to one by the plan, and
+        a collective less in every step is a millisecond for small models. A loop that takes up other data later sums
+        gradients more often than it asks for batches, and all ranks see that alike, at once.
+        """
+        return self.adds_parts or self.mixes or self.sums >= self.usual_sums
+
+    @property
+    def micro_batches(self) -> float:
+        """By how many micro-batches loops divide a loss; infinite where they do not."""
+        return math.inf if self._loader.micro_batch or self.loss == "sum" else self._loader.accumulate
+
+    # -- in the loader -----------------------------------------------------------------------------------------------
+
+    def hand_out(self, sizes_W: Sizes, batch: object) -> None:
+        """Note a batch that the loop is given."""
+        dealt = self._loader.dealt
+        if dealt.sizes is not sizes_W:
+            dealt = Dealt.plain(sizes_W, self._loader.rank)
+        if self._count is not None:
+            terms = checked_terms(self._count(batch))
+            dealt = replace(dealt, weight=1.0 if self.loss == "sum" else terms, part=terms, whole=1.0)
+        self.handed.add(sizes_W, dealt, batch)
+        self._taken += 1
+        if self._taken == FAR_AHEAD:
+            self._say_what_is_skipped()
+
+    def start_loop(self) -> None:
+        """Forget batches of a loop that is over."""
+        self._say_what_is_skipped()
+        self._taken = self._computed = self._summed = self._micro_batches = 0
+        self.handed.clear()
+
+    def say_what_is_fetched(self) -> None:
+        """Warn, when a state is saved, of batches that a job would miss that resumes from it."""
+        if self.handed.in_flight:
+            self.warn(
+                "state",
+                f"{self.handed.in_flight} batches have been fetched but not computed when this state was saved: a job "
+                "that resumes from it goes on after them. Save it where the loop has computed all that it fetched.",
+            )
+
+    def _say_what_is_skipped(self) -> None:
+        """Warn of a loop that trains on the lesser part of its batches; one that trains on none looks at data only."""
+        if 0 < 2 * self._computed < self._taken:
+            self.warn(
+                "skipped",
+                f"The loop took {self._taken} batches, and gave the model {self._computed} of them. If it leaves out "
+                "batches of another size than one it expects, it leaves out nearly all: balanced batches differ in "
+                "size. To leave out an epoch's last, incomplete one, give the loader drop_last=True.",
+            )
+
+    # -- in the model's hooks ----------------------------------------------------------------------------------------
+
+    def given(self, one: Pass, sight: Sight) -> Turn:
+        """Find out which batch a model is given, and start the clock if it is a new one.
+
+        ``sight`` is how this model's batches can be seen, found out at its first.
+        """
+        began = time.thread_time()
+        handed, rows = self.handed, one.seen.rows
+        turn = handed.given(one.seen, sight)
+        if handed.fresh:
+            self._fresh = True
+            if self._tells and not self.kind.full:
+                self.kind.looks = self.kind.wants(handed.sizes)
+            self._micro_batches += 1
+            self._computed += 1
+            self._clock.forward(turn.samples, counts=turn.total >= self._least, features=turn.features)
+        if not turn.known or handed.disordered or handed.guessed or handed.beside:
+            if self.weighs or self.scaling is not None:
+                one.doubt = doubts(handed, turn, rows, scaled=self.scaling is not None)
+            elif handed.beside and self._loader.micro_batch:  # counts as often as a rank has micro-batches
+                one.doubt = [beside(handed)]
+        self.spent += time.thread_time() - began
+        return turn
+
+    def noted(self, turn: Turn, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
+        """Remember what a model was given of a batch, and made of it; look at the gradients of its output."""
+        if not self.handed.whole:
+            self.handed.note(turn, tensors_in(inputs))
+        self.handed.note(turn, made, made=True)
+        if self.kind.looks:
+            self.kind.watch(made, turn)
+
+    def trained(self, passes: Sequence[Pass]) -> None:
+        """Refuse or warn of passes whose gradients are about to be computed, if their weight is not certain."""
+        for one in passes:
+            if one.turn is not None and not one.turn.known:
+                self.foreign = True
+                if self.adds_parts:
+                    raise RuntimeError(
+                        f"the model was given {one.turn.samples} rows in training, which the balanced loader did not "
+                        "hand out, and with attach(..., items=) their number of loss terms is not known"
+                    )
+            for about, sentence in one.doubt:
+                self.foreign = self.foreign or about == "disordered"
+                self.warn(about, sentence)
+        if self.scaling is not None:
+            self.scaling.require(passes)
+
+    def work_of(self, turn: Turn) -> float:
+        """Return what this rank's samples of a turn cost, in average samples."""
+        coefficients = self._loader.coefficients
+        assert coefficients is not None, "its samples have costs"
+        return float(sum(part * each for part, each in zip(turn.features, coefficients.tolist(), strict=True)))
+
+    def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> Any:
+        """Stop the clock: this rank's last gradients are ready."""
+        if turn is not None and not turn.last and self._loader.micro_batch:
+            raise RuntimeError(SUMMED_TOO_EARLY)
+        began = time.thread_time()
+        waiting = self._clock.ready()
+        if gradients is not None and self.kind.looks:
+            self.kind.look_at_parameters(gradients)
+        self.spent += time.thread_time() - began
+        return waiting
+
+    @property
+    def waits(self) -> bool:
+        """Whether batches of a loop that trains are still to be trained on."""
+        return self._computed > 0 and self._taken > self._summed
+
+    def sent(self) -> None:
+        """Note that gradients were handed to the network, and count the step if it had a new batch.
+
+        Reports are sent once in an iteration. When that is must not depend on what this rank has seen: the others would
+        wait for ever for a report that they alone send. Gradients are summed by all ranks alike, so sums are counted.
+        """
+        self._summed = self._computed
+        if self._fresh:
+            self._fresh = self.kind.looks = False
+            self._micro_batches = 0
+            self.index += 1
+        self.sums += 1
+        if self.sums == 1:
+            self.report()
+
+    def backward_ended(self) -> None:
+        """Do all three for a model whose gradients nobody sums in a hook, after its step's last backward pass."""
+        if self._micro_batches >= self._loader.accumulate and self._loader.step_ends:
+            self.summed(self.ready(None, None))
+            self.sent()
+
+    def wait_begins(self) -> None:
+        """Stop the clock: a collective waits for other ranks."""
+        if self.weighs:
+            for weighting in self.weightings:
+                if weighting.in_backward:
+                    raise RuntimeError(COLLECTIVE_IN_BACKWARD)
+        self._clock.wait_begins()

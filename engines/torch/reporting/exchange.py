@@ -1,0 +1,149 @@
+"""The exchange of reports between ranks: gathered while the iteration still runs, on its own process group.
+
+Ranks send each other only numbers and JSON: nothing that comes from another process is unpickled.
+
+Axes: W ranks, F numbers in a rank's report.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from inspect import unwrap
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline._exit import wait_at_exit
+from paceline.recording.torch.collective_time import unheard
+
+T = TypeVar("T")
+
+
+class LostRankError(RuntimeError):
+    """A rank died, or did not answer within the timeout; the job cannot continue without it."""
+
+
+class Exchange:
+    """Gathers one row of numbers from every rank without making any rank wait.
+
+    Parameters
+    ----------
+    group
+        The process group that trains together.
+    timeout
+        Seconds to wait for a rank that does not answer; None means the process group's own timeout.
+
+    Attributes
+    ----------
+    under_way
+        Whether a report was sent and the others' have not been received yet.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, timeout: float | None = None) -> None:
+        ranks = dist.get_process_group_ranks(group)
+        limit = None if timeout is None else timedelta(seconds=timeout)
+        # Always gloo: reports are in main memory, and must not queue behind gradients on the GPU's backend.
+        # Local synchronisation is needed if only part of the world trains together, because the other ranks make no
+        # such call. It is avoided otherwise: torch then names a group by its ranks and by the number of groups, so a
+        # name can repeat after a group was destroyed, and a rank would find the old group's addresses under it.
+        part = len(ranks) < dist.get_world_size()
+        made = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=part)
+        assert isinstance(made, dist.ProcessGroup), "this rank is one of the group"
+        self.group = made
+        wait_at_exit()
+        self.rank = dist.get_rank(self.group)
+        self.world_size = len(ranks)
+        self.timeout = timeout
+        self._first = ranks[0]
+        self._own = self._all = torch.zeros(0)
+        # Buffers are made by the first report and reused: an exchange runs in nearly every iteration.
+        self._rows: list[torch.Tensor] = []
+        self._work: dist.Work | None = None
+        self.under_way = False
+        # torch's own, without its Python checks, and without those who listen for waits and gathered rows.
+        self._all_gather, self._wait = unwrap(dist.ProcessGroup.allgather), unwrap(dist.Work.wait)
+
+    def send(self, report_F: Sequence[float]) -> None:
+        """Start to gather, and return at once. Every report must have as many numbers as the first."""
+        if not self._rows:
+            self._own = torch.zeros(len(report_F), dtype=torch.float64)
+            self._all = torch.zeros(self.world_size, len(report_F), dtype=torch.float64)
+            self._rows = list(self._all)
+            self._own_F, self._all_WF = self._own.numpy(), self._all.numpy()
+        self._own_F[:] = report_F
+        self._work, self.under_way = self._all_gather(self.group, [self._rows], [self._own]), True
+
+    def receive(self) -> Array:
+        """Return the reports of all ranks, ``[W, F]``, as soon as the last has arrived.
+
+        Raises
+        ------
+        LostRankError
+            If a rank has died or does not answer in time.
+        """
+        work, self._work, self.under_way = self._work, None, False
+        assert work is not None, "receive follows send"
+        try:
+            self._wait(work)
+        except RuntimeError as error:
+            raise self.lost(error) from error
+        return self._all_WF.copy()  # the next exchange overwrites the buffer
+
+    def gather(self, thing: object) -> list[Any]:
+        """Return every rank's JSON value, in the order of ranks; waits for all."""
+        # Lengths first: all_gather needs tensors of equal length. dist.all_gather_object would unpickle.
+        own = torch.frombuffer(bytearray(json.dumps(thing).encode()), dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+        self._answered(lambda: dist.all_gather(lengths, torch.tensor([len(own)]), group=self.group))
+        longest = int(max(lengths))
+        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
+        padded = torch.nn.functional.pad(own, (0, longest - len(own)))
+        self._answered(lambda: dist.all_gather(texts, padded, group=self.group))
+        pairs = zip(texts, lengths, strict=True)
+        return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in pairs]
+
+    def from_first(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the arrays of the first rank, on every rank; waits for it."""
+        written = io.BytesIO()
+        np.savez(written, **state)  # type: ignore[arg-type]
+        own = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
+        length = torch.tensor([len(own)])
+        self._answered(lambda: dist.broadcast(length, src=self._first, group=self.group))
+        sent = own if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
+        self._answered(lambda: dist.broadcast(sent, src=self._first, group=self.group))
+        # Explicit, although it is numpy's default: what another process sent is never unpickled.
+        with np.load(io.BytesIO(sent.numpy().tobytes()), allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def close(self) -> None:
+        """Release the group's connections and threads. Reports under way are dropped."""
+        self._work, self.under_way = None, False
+        with suppress(ValueError, RuntimeError, AssertionError):  # torch may have been shut down before
+            dist.destroy_process_group(self.group)
+        # torch closes sockets and ends threads with the last reference to the group. What holds this exchange may be
+        # part of a cycle that waits for the garbage collector, through hundreds of attached and detached balances.
+        vars(self).pop("group", None)
+
+    def _answered(self, wait: Callable[[], T]) -> T:
+        try:
+            with unheard():
+                return wait()
+        except RuntimeError as error:
+            raise self.lost(error) from error
+
+    def lost(self, error: BaseException) -> LostRankError:
+        """Return the error to raise when a rank is gone."""
+        limit = "the process group's timeout" if self.timeout is None else f"{self.timeout:g} s"
+        return LostRankError(
+            f"rank {self.rank} of {self.world_size} lost contact with the others: a rank has died, or has not answered "
+            f"within {limit} (the timeout given to attach). See the logs of the other ranks; resume from the last "
+            f"checkpoint. The network reported: {error}"
+        )

@@ -1,0 +1,149 @@
+"""Assign the samples of a stream, drawn alike on every rank. Axes: W ranks, N samples of a global batch, F features."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array, Sizes
+from paceline.engines.torch.loading.assigner import Assigner, State, require_same
+from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts, dealt_by_terms
+from paceline.engines.torch.loading.global_batch import GlobalBatch
+from paceline.engines.torch.weighing.dealt import Dealt
+
+
+class StreamAssigner(Assigner):
+    """Draws global batches from a stream, which every rank reads anew for every epoch, and divides them.
+
+    ``window`` samples are held back and mixed, as ``seed`` says.
+    """
+
+    over = True
+
+    def __init__(
+        self, stream: Iterable[Any], rule: GlobalBatch, rank: int, costs: Costs | None, window: int, seed: int
+    ) -> None:
+        super().__init__(rule, rank)
+        self.stream, self.costs, self.window, self.seed = stream, costs, window, seed
+        if costs is not None:
+            self.coefficients = np.eye(3 if costs.lengths is not None and costs.cost is None else 1)[0]
+        self._scale = np.zeros(0)
+        self._drawn = 0
+        self._samples: Iterator[Any] | None = None
+        self._batch: list[Any] = []
+        self._ahead: list[Any] = []
+
+    def start(self, epoch: int) -> None:
+        """Begin this epoch."""
+        self.epoch, self.batches, self.digest = epoch, 0, 0
+        self._stand(0)
+
+    def end(self) -> None:
+        """Leave out the rest of the epoch."""
+        self.over = True
+
+    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[Dealt, list[Any]]:
+        """Return what is known of the next batch, and this rank's samples."""
+        drawn = self._batch or self._draw()
+        if self.costs is None:
+            dealt = Dealt.plain(self.rule.sizes(len(drawn), shares_W), self.rank)
+            known, owner_N = np.zeros(0), np.repeat(np.arange(len(shares_W)), dealt.sizes)
+        else:
+            known, dealt, owner_N = self._divided(self.costs, drawn, shares_W)
+        self._seen = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes()
+        return dealt, [drawn[number] for number in np.flatnonzero(owner_N == self.rank)]
+
+    def advance(self) -> None:
+        """Count the next batch as taken."""
+        self.digest = zlib.crc32(self._seen, self.digest)
+        self.batches += 1
+        self._drawn += len(self._batch)
+        self._batch, self.over = [], not self._ahead
+
+    def settings(self) -> dict[str, object]:
+        """Return what must be the same on every rank, beside the rule."""
+        known: dict[str, object] = {"window": self.window, "seed": self.seed}
+        if self.costs is None:
+            return known
+        asked = [name for name in ("cost", "lengths", "items") if getattr(self.costs, name) is not None]
+        return {**known, **self.costs.settings(), "numbers of a sample": asked}
+
+    def check(self, state: State, *, with_rest: bool) -> None:
+        """Refuse a state of a stream that was mixed in another way."""
+        require_same(state, {"window": self.window, "seed": self.seed})
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return where the stream stands: how many samples of which epoch were drawn, and whether it is over."""
+        names = ("epoch", "batches", "digest", "over", "window", "seed")
+        numbers = {name: np.array(getattr(self, name)) for name in names}
+        return {**numbers, "drawn": np.array(self._drawn), "scale": self._scale}
+
+    def load_state_dict(self, state: State) -> None:
+        """Stand where a state says; what was drawn before is read again, and dropped, with the next batch."""
+        self.adopt(state)
+        self._stand(int(state["drawn"]))
+        self.over = bool(state["over"])
+
+    def adopt(self, state: State) -> None:
+        """Go on from what another rank has learnt; the place in the stream is the same on every rank."""
+        self.epoch, self.batches, self.digest = (int(state[name]) for name in ("epoch", "batches", "digest"))
+        self._scale = np.array(state["scale"])
+
+    def _stand(self, drawn: int) -> None:
+        self._drawn, self.over = drawn, False
+        self._samples, self._batch, self._ahead = None, [], []
+
+    def _draw(self) -> list[Any]:
+        """Draw the next global batch: so many samples, and in the last one what is left."""
+        if self._samples is None:
+            stream: Any = self.stream
+            if hasattr(stream, "set_epoch"):
+                stream.set_epoch(self.epoch)
+            self._samples = islice(mixed(stream, self.window, self.seed, self.epoch), self._drawn, None)
+        ranks = self.rule.world_size
+        self._batch = self._ahead + list(islice(self._samples, self.rule.samples - len(self._ahead)))
+        # As many as ranks are read ahead: where there are fewer, they are the stream's end, and join this batch.
+        self._ahead = list(islice(self._samples, ranks))
+        if len(self._ahead) < ranks:
+            self._batch, self._ahead = self._batch + self._ahead, []
+        if len(self._batch) < ranks:
+            raise ValueError(
+                f"the stream has {len(self._batch)} samples, too few for {ranks} ranks, as none may go without"
+            )
+        return self._batch
+
+    def _divided(self, costs: Costs, drawn: list[Any], shares_W: Sizes) -> tuple[Array, Dealt, Sizes]:
+        """Return the features of the drawn samples, what is known of the batch, and who takes which, ``[N]``."""
+        known = costs.of_drawn(drawn, self._drawn)
+        if not len(self._scale):  # an average sample of the first batch costs 1: the same on every rank
+            self._scale = known.features.cumsum(axis=0)[-1] / len(drawn)
+        scaled = SampleCosts(known.features / self._scale, known.tokens, known.items)
+        assert self.coefficients is not None
+        found = costs.divided(scaled, shares_W, self.coefficients, self.least_samples)
+        own, terms = scaled[found.of(self.rank)], scaled.terms
+        dealt = dealt_by_terms(found.counts, self.rank, own, terms, terms, 1, costs.work(own))
+        return known.features, dealt, found.owner
+
+
+def mixed(stream: Iterable[Any], window: int, seed: int, epoch: int) -> Iterator[Any]:
+    """Yield a stream's samples in a random order, each at most about a window away from its place; once each.
+
+    >>> sorted(mixed(range(7), window=3, seed=0, epoch=0)), list(mixed(range(4), window=1, seed=0, epoch=0))
+    ([0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3])
+    """
+    source, bits = iter(stream), np.random.PCG64([seed, epoch])
+    held = list(islice(source, window))
+    for sample in source:
+        # Raw bits: their stream is the same in every version of numpy, and so on every rank.
+        place = int(bits.random_raw()) % len(held)
+        held[place], given = sample, held[place]
+        yield given
+    while held:
+        place = int(bits.random_raw()) % len(held)
+        held[place], held[-1] = held[-1], held[place]
+        yield held.pop()

@@ -1,0 +1,91 @@
+"""A batch that the loader handed out, and what a forward pass over it weighs. Axis: W ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighing.hooks import tensors_in
+from paceline.engines.torch.weighing.memory import Place, places_of
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Turn:
+    """What a forward pass in training weighs.
+
+    Parameters
+    ----------
+    samples
+        This rank's samples in it; the number of rows if the loader did not hand them out.
+    share
+        Weight of this rank in the mean over all ranks, up to a factor that is the same on every rank.
+    total
+        Samples of all ranks in the loader's batch.
+    known
+        Whether the inputs are a batch of the loader. All passes over one batch have one turn.
+    part
+        Its share of this global batch alone: those of all ranks sum to 1 where all went as planned.
+    whole
+        The sum of the weights of all ranks; NaN where that is not known.
+    features
+        What the work of the rank's part is made of; empty where samples have no costs.
+    last
+        Whether it is the step's last micro-batch on this rank, where a step has different numbers of them.
+    """
+
+    samples: int
+    share: float
+    total: int
+    known: bool
+    part: float
+    whole: float = 1.0
+    features: tuple[float, ...] = ()
+    last: bool = True
+
+
+class Batch:
+    """A batch that was handed out, and where its tensors lie, as long as they exist.
+
+    Parameters
+    ----------
+    dealt
+        What the loader knows of it.
+    rank
+        This rank.
+    number
+        Its place in the order of handing out.
+    batch
+        The batch itself, which is not kept.
+
+    Attributes
+    ----------
+    places, later
+        Where its tensors lie; and those that models were given of it, or made of it.
+    firsts
+        Those by which one tells that it may be computed again: its tensors, and the first that each model was given.
+    computed, recognised
+        Whether a model was given it, and whether it was recognised then.
+    """
+
+    __slots__ = ("computed", "dealt", "firsts", "later", "number", "own", "places", "recognised", "turn")
+
+    def __init__(self, dealt: Dealt, rank: int, number: int, batch: object) -> None:
+        self.dealt, self.number = dealt, number
+        sizes = dealt.sizes.tolist()  # plain numbers: a call of numpy costs more than the sum of a fleet
+        cut = dealt.rows >= 0
+        self.own: int = dealt.rows if cut else sizes[rank]
+        whole = math.nan if cut else dealt.whole  # nobody knows the micro-batches of other ranks
+        self.turn = Turn(self.own, dealt.weight, sum(sizes), True, dealt.part, whole, dealt.features, dealt.last)
+        self.computed = self.recognised = False
+        self.places = places_of(tensors_in(batch))
+        self.later: list[Place] = []
+        self.firsts = list(self.places)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is left of it that a further pass could be given."""
+        for place in self.firsts:  # noqa: SIM110 - each step of a generator costs as much as a call
+            if place[3]() is not None:
+                return False
+        return True

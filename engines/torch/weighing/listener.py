@@ -1,0 +1,105 @@
+"""What a weighting reports to, and what losses it knows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+
+from paceline.engines.torch.weighing.batch import Turn
+from paceline.engines.torch.weighing.graph import Pass
+from paceline.engines.torch.weighing.handed import Seen
+from paceline.engines.torch.weighing.sight import Sight
+
+Loss = Literal["mean", "sum", "scaled"]
+"""A rank's loss: a mean over its batch, a sum, or a mean that the loop gives to ``balance.scale()``."""
+
+
+def weighs(loss: str, count: object) -> bool:
+    """Whether gradients are weighted as they are summed over the ranks: of means, and where a function counts terms."""
+    return loss == "mean" or count is not None
+
+
+class BalanceWarning(UserWarning):
+    """The loop does something for which balanced batches give other results than equal ones."""
+
+
+class Warnings:
+    """Warns of each thing once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, about: str, sentence: str) -> None:
+        """Warn, if nothing was said of this yet."""
+        if about not in self._said:
+            self._said.add(about)
+            warnings.warn(sentence, BalanceWarning, stacklevel=3)
+
+
+class Listener(Protocol):
+    """What a weighting reports a model's passes to: the balance."""
+
+    loss: Loss
+    weighs: bool
+    """Whether gradients are weighted as they are summed over the ranks."""
+
+    adds_parts: bool
+    """Whether what is summed is the loss terms of all micro-batches of a step, which only their rank knows."""
+
+    warn: Warnings
+
+    @property
+    def sums_shares(self) -> bool:
+        """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
+        ...
+
+    @property
+    def micro_batches(self) -> float:
+        """By how many micro-batches loops divide a loss where terms are summed, and so the most of a step.
+
+        Infinite where they do not divide.
+        """
+        ...
+
+    def look(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:
+        """Return what the inputs of a forward pass show of its batch."""
+        ...
+
+    def given(self, one: Pass, sight: Sight) -> Turn | None:
+        """Note that a forward pass in training begins, and return its turn; None if nobody knows its batch."""
+        ...
+
+    def work_of(self, turn: Turn) -> float:
+        """Return what this rank's samples of a turn cost, in average samples."""
+        ...
+
+    def trained(self, passes: Sequence[Pass]) -> None:
+        """Note that gradients of passes are about to be computed, and refuse or warn of what is wrong with them."""
+        ...
+
+    def noted(self, turn: Turn, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
+        """Note what a pass in training was given, and the tensors that it made of it."""
+        ...
+
+    def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> Any:
+        """Note that all gradients are ready, the last of these and of this turn; return the argument of ``summed``."""
+        ...
+
+    def sent(self) -> None:
+        """Note that the gradients were handed to the network."""
+        ...
+
+    def summed(self, waiting: Any) -> None:
+        """Note that the gradients of all ranks are summed."""
+        ...
+
+    def backward_ended(self) -> None:
+        """Note that a backward pass ended, for a model outside DistributedDataParallel."""
+        ...
+
+    def backward_ends(self) -> None:
+        """Note that a backward pass has handed all it has to the network, and waits for the gradients of all ranks."""
+        ...

@@ -1,0 +1,39 @@
+"""Federated clients to try schemes on: devices that take time, data that differs, models that really train."""
+
+from paceline.eval.replay.federated.fedbuff import iter_buffered
+from paceline.eval.replay.federated.learning import Network
+from paceline.eval.replay.federated.population import Population, fedscale, phones, slowdown_of
+from paceline.eval.replay.federated.federated_replay import Moment, Setting, iter_rounds
+from paceline.eval.replay.federated.federated_schemes import (
+    AdaptiveRate,
+    AdaptiveSteps,
+    Assignment,
+    Balanced,
+    DeadlineDrop,
+    Scheme,
+    Standard,
+)
+from paceline.eval.replay.federated.client_data import Shards, digits, mixture, spread
+
+__all__ = [
+    "AdaptiveRate",
+    "AdaptiveSteps",
+    "Assignment",
+    "Balanced",
+    "DeadlineDrop",
+    "Moment",
+    "Network",
+    "Population",
+    "Scheme",
+    "Setting",
+    "Shards",
+    "Standard",
+    "digits",
+    "fedscale",
+    "iter_buffered",
+    "iter_rounds",
+    "mixture",
+    "phones",
+    "slowdown_of",
+    "spread",
+]

@@ -1,0 +1,249 @@
+"""Replay: what a recorded job would have gained from other batch sizes. Axes: T iterations, W workers.
+
+A replay keeps the recorded speeds and chooses new batch sizes. It makes two simplifications, the same for all schemes:
+speeds do not depend on the batch size, and communication is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline.datasets import Trace
+from paceline.eval.recorded_jobs import by_name, require_warmup
+from paceline.eval.replay.synchronous_schemes import Clairvoyant, EqualBatches, Scheme
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+COARSE, FINE = 10, 100
+"""Samples a worker below which the steps of a split are coarser than 10 %, and the number that is taken instead."""
+
+EQUAL, CLAIRVOYANT = "equal batches", "clairvoyant"
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayedIteration:
+    """One replayed iteration: its number, the chosen sizes, and each worker's time for them, ``[W]``, in seconds."""
+
+    number: int
+    sizes: NDArray[np.int64]
+    seconds: Array
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until the last worker is done."""
+        return float(self.seconds.max())
+
+    @property
+    def waiting(self) -> float:
+        """Mean share of the iteration that workers spend waiting for the slowest."""
+        return float(1.0 - self.seconds.mean() / self.makespan)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """One job under several schemes, all over the same iterations.
+
+    Parameters
+    ----------
+    trace
+        Name of the job.
+    iterations
+        The scored iterations of each scheme, in order.
+    skipped
+        Number of iterations left out because a worker did not report.
+    global_batch
+        Samples per iteration over all workers.
+    note
+        What the reader of the tables must know; empty if nothing.
+    """
+
+    trace: str
+    iterations: Mapping[str, list[ReplayedIteration]] = field(repr=False)
+    skipped: int
+    global_batch: int = 0
+    note: str = ""
+
+    def seconds(self, scheme: str) -> Array:
+        """Return the time of each scored iteration under a scheme, in seconds."""
+        return np.array([iteration.makespan for iteration in self.iterations[scheme]])
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per scheme, fastest first.
+
+        ``mean`` and ``p95`` seconds of an iteration, ``waiting`` share, ``speed-up`` over equal batches, ``regret``:
+        by how much the mean exceeds the clairvoyant's.
+        """
+        import pandas as pd
+
+        means = {name: float(self.seconds(name).mean()) for name in self.iterations}
+        rows = [
+            {
+                "trace": self.trace,
+                "scheme": name,
+                "mean": means[name],
+                "p95": float(np.quantile(self.seconds(name), 0.95)),
+                "waiting": float(np.mean([iteration.waiting for iteration in iterations])),
+                "speed-up": means[EQUAL] / means[name],
+                "regret": means[name] / means[CLAIRVOYANT] - 1.0,
+            }
+            for name, iterations in self.iterations.items()
+        ]
+        return pd.DataFrame(rows).sort_values("mean", ignore_index=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Replays:
+    """Several jobs under the same schemes."""
+
+    replays: Mapping[str, Replay]
+
+    @property
+    def per_trace(self) -> pd.DataFrame:
+        """The tables of all jobs, concatenated."""
+        import pandas as pd
+
+        return pd.concat([replay.table for replay in self.replays.values()], ignore_index=True)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader of the tables must know of single jobs."""
+        return [replay.note for replay in self.replays.values() if replay.note]
+
+    @property
+    def overall(self) -> pd.DataFrame:
+        """One row per scheme: geometric means of speed-up and of 1 + regret over the jobs, mean waiting share."""
+        groups = self.per_trace.groupby("scheme")
+        table = groups[["waiting"]].mean()
+        table["speed-up"] = np.exp(groups["speed-up"].agg(lambda ratios: np.log(ratios).mean()))
+        table["regret"] = np.expm1(groups["regret"].agg(lambda regrets: np.log1p(regrets).mean()))
+        return table.reset_index().sort_values("speed-up", ascending=False, ignore_index=True)
+
+
+def iter_replay(scheme: Scheme, trace: Trace, *, global_batch: int) -> Iterator[ReplayedIteration]:
+    """Run one scheme over a recorded job, without iterations in which a worker did not report.
+
+    Each worker takes its size divided by its recorded speed, and the iteration takes as long as the slowest worker.
+
+    Raises
+    ------
+    ValueError
+        If the scheme does not hand out the global batch, at least one sample to each worker.
+
+    Examples
+    --------
+    >>> trace = Trace(samples=[[30, 30]] * 2, seconds=[[1.0, 2.0]] * 2)
+    >>> [iteration.makespan for iteration in iter_replay(EqualBatches(), trace, global_batch=60)]
+    [2.0, 2.0]
+    >>> [iteration.sizes for iteration in iter_replay(Clairvoyant(trace.speed), trace, global_batch=60)]
+    [array([40, 20]), array([40, 20])]
+    """
+    scheme.reset(trace.workers, global_batch)
+    drivers_TWD = trace.drivers_named(scheme.driver_names)
+    for k, speed_W in enumerate(trace.speed):
+        if np.isnan(speed_W).any():
+            continue
+        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
+        sizes = scheme.sizes(k, drivers_WD)
+        _require_whole(sizes, global_batch, scheme)
+        seconds = sizes / speed_W
+        yield ReplayedIteration(k, sizes, seconds)
+        scheme.observe(sizes, seconds, drivers_WD)
+
+
+def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | None = None, warmup: int = 50) -> Replay:
+    """Replay one job under schemes, always beside equal batches and the clairvoyant split.
+
+    Parameters
+    ----------
+    schemes
+        Schemes by the names to show, such as ``{"narx": Balanced(model)}``.
+    trace
+        The recorded job.
+    global_batch
+        Samples per iteration over all workers; ``None`` takes the job's own, or 100 a worker if the job's own leaves
+        too few to divide: the result's ``note`` then says so.
+    warmup
+        Iterations at the start that are run but not scored.
+
+    Raises
+    ------
+    ValueError
+        If the global batch is smaller than the number of workers, nothing is left to score, or a scheme is named
+        like one of the two built-in ones.
+
+    Examples
+    --------
+    Two workers, one half as fast as the other: with equal batches one waits, with hindsight none does.
+
+    >>> trace = Trace(samples=[[30, 30]] * 3, seconds=[[1.0, 2.0]] * 3)
+    >>> replay({}, trace, warmup=0).table[["scheme", "mean", "waiting", "speed-up"]].round(2)
+              scheme  mean  waiting  speed-up
+    0    clairvoyant  1.33     0.00       1.5
+    1  equal batches  2.00     0.25       1.0
+    """
+    require_warmup(warmup, trace)
+    complete = np.array([np.isfinite(speed_W).all() for speed_W in trace.speed])
+    if not complete[warmup:].any():
+        raise ValueError(
+            f"trace {trace.name!r} has no iteration after a warm-up of {warmup} in which all workers reported: "
+            "select workers that did, or shorten the warm-up"
+        )
+    own = round(trace.samples[complete][0].sum())
+    batch, note = _divisible(trace, own) if global_batch is None else (global_batch, "")
+    if batch < len(trace.workers):
+        raise ValueError(
+            f"global_batch must be at least one sample for each of the {len(trace.workers)} workers, got {batch}"
+        )
+    if taken := sorted({EQUAL, CLAIRVOYANT} & set(schemes)):
+        raise ValueError(f"schemes must not use the names {taken}, which are always in the table: rename them")
+    everyone: dict[str, Scheme] = {EQUAL: EqualBatches(), **schemes, CLAIRVOYANT: Clairvoyant(trace.speed)}
+    ran = {name: list(iter_replay(scheme, trace, global_batch=batch)) for name, scheme in everyone.items()}
+    scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
+    return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()), global_batch=batch, note=note)
+
+
+def replay_all(
+    schemes: Mapping[str, Scheme], traces: Iterable[Trace], *, global_batch: int | None = None, warmup: int = 50
+) -> Replays:
+    """Replay several jobs with different names under the same schemes: see :func:`replay`.
+
+    Examples
+    --------
+    >>> jobs = [Trace([[30, 30]] * 2, [[1, slow]] * 2, meta={"job": f"slow-{slow}"}) for slow in (2, 3)]
+    >>> replay_all({}, jobs, warmup=0).overall[["scheme", "speed-up"]].round(2)
+              scheme  speed-up
+    0    clairvoyant      1.73
+    1  equal batches      1.00
+    """
+    jobs = by_name(traces)
+    return Replays({name: replay(schemes, job, global_batch=global_batch, warmup=warmup) for name, job in jobs.items()})
+
+
+def _divisible(trace: Trace, own: int) -> tuple[int, str]:
+    """Return a global batch that can be divided, and what to say if it is not the job's own."""
+    workers = len(trace.workers)
+    if own >= COARSE * workers:
+        return own, ""
+    # Speeds of a replay do not depend on the batch, so another one changes the unit of time and nothing else.
+    batch = FINE * workers
+    return batch, (
+        f"{trace.name}: replayed with a global batch of {batch}, because the recorded one of {own} cannot be divided "
+        f"finely among {workers} workers; give another with global_batch"
+    )
+
+
+def _require_whole(sizes: NDArray[np.int64], global_batch: int, scheme: Scheme) -> None:
+    if sizes.sum() != global_batch or sizes.min() < 1:
+        raise ValueError(
+            f"{type(scheme).__name__} must hand out {global_batch} samples, at least one to each worker, got "
+            f"{sizes.tolist()}, which is {sizes.sum()}"
+        )

@@ -1,0 +1,185 @@
+"""Synchronisation schemes to replay: each chooses the batch sizes of the next iteration. Axes: W workers, D drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline._arrays import Array, Sizes
+from paceline.coordinator.balanced.load_balancer import LoadBalancer
+from paceline.coordinator.balanced.policy import Policy
+from paceline.eval.contract import require_forecasts
+from paceline.predictors import Curves, Forecast, Predictor, Report
+from paceline.solver import split
+
+
+class Scheme(Protocol):
+    """Chooses batch sizes at every barrier, from past measurements.
+
+    In each iteration, ``sizes`` is called first, with the drivers sampled at the boundary, and ``observe`` afterwards.
+    """
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers it reads."""
+        ...
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job with these workers and this global batch; nothing is carried over."""
+        ...
+
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+        """Choose the sizes of this iteration, ``[W]``: at least one sample each, summing to the global batch."""
+        ...
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Learn the workers' times in the iteration just finished, ``[W]``, in seconds."""
+        ...
+
+
+class EqualBatches:
+    """Bulk-synchronous parallel (BSP): all workers get the same, up to one sample."""
+
+    driver_names: tuple[str, ...] = ()
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job with these workers and this global batch; nothing is carried over."""
+        self._sizes = split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=1).sizes
+
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+        """Return the same sizes every time."""
+        return self._sizes
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Learn nothing."""
+
+
+class Balanced:
+    """Load-balanced BSP (LB-BSP) as a job runs it: the sizes that a load balancer plans with this predictor.
+
+    Parameters
+    ----------
+    predictor
+        Any predictor, fitted if it needs fitting.
+    policy
+        When the balancer changes sizes; by default as in a job.
+    """
+
+    def __init__(self, predictor: Predictor, policy: Policy | None = None) -> None:
+        self.predictor = predictor
+        self.policy = policy
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers that its predictor reads."""
+        return self.predictor.driver_names
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job with these workers and this global batch; nothing is carried over."""
+        self._checked = _Checked(self.predictor, tuple(workers))
+        self.balancer = LoadBalancer(self._checked, workers=workers, global_batch=global_batch, policy=self.policy)
+        self._report: Report | None = None
+
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+        """Return the sizes that the balancer plans from the last report."""
+        if self._report is not None:
+            self._checked.iteration = iteration
+            self.balancer.step(self._report, drivers)
+        return self.balancer.plan.sizes
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Report the measured times."""
+        self._report = Report(samples=sizes, seconds=seconds, drivers=drivers)
+
+
+class _Checked:
+    """A predictor whose forecasts are refused where they break the contract, before anything is decided by them."""
+
+    iteration = 0
+
+    def __init__(self, predictor: Predictor, workers: tuple[str, ...]) -> None:
+        self._predictor, self._fleet = predictor, workers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._predictor, name)
+
+    def predict(self, covariates: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
+        """Return the predictor's forecast."""
+        ahead = self._predictor.predict(covariates, horizon=horizon)
+        require_forecasts(self._predictor, ahead.speed[None], ahead.spread[None], self._fleet, self.iteration)
+        return ahead
+
+
+class BareSplit:
+    """The exact split of every forecast, at least one sample each: a balancer without any policy.
+
+    Parameters
+    ----------
+    predictor
+        Any predictor, fitted if it needs fitting.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+
+    @property
+    def driver_names(self) -> tuple[str, ...]:
+        """The drivers that its predictor reads."""
+        return self.predictor.driver_names
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job with these workers and this global batch; nothing is carried over."""
+        self.predictor.reset(workers)
+        self._workers, self._global_batch = tuple(workers), global_batch
+
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+        """Solve the split of the forecast curves."""
+        forecast = self.predictor.predict(drivers)
+        require_forecasts(self.predictor, forecast.speed[None], forecast.spread[None], self._workers, iteration)
+        return split(forecast.curves, self._global_batch, lower=1).sizes
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Pass the measured times to the predictor."""
+        self.predictor.observe(Report(samples=sizes, seconds=seconds, drivers=drivers))
+
+
+def balanced(models: Mapping[str, Predictor]) -> dict[str, Scheme]:
+    """Return, for predictors by their names, what a job runs and what the bare split of each forecast would do.
+
+    >>> from paceline.predictors import EWMA
+    >>> list(balanced({"ewma": EWMA()}))
+    ['ewma', 'ewma, bare split']
+    """
+    schemes: dict[str, Scheme] = {}
+    for name, model in models.items():
+        schemes |= {name: Balanced(model), f"{name}, bare split": BareSplit(model)}
+    return schemes
+
+
+class Clairvoyant:
+    """The best possible sizing: sizes solved from the speeds of the iteration to come.
+
+    Parameters
+    ----------
+    speed
+        The whole job's recorded speeds, ``[T, W]``, in samples/s, such as ``trace.speed``.
+    """
+
+    driver_names: tuple[str, ...] = ()
+
+    def __init__(self, speed: Array) -> None:
+        self.speed = speed
+
+    def reset(self, workers: Sequence[str], global_batch: int) -> None:
+        """Start a job with these workers and this global batch; nothing is carried over."""
+        self._global_batch = global_batch
+
+    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+        """Solve the split of the true speeds."""
+        return split(Curves.from_speed(self.speed[iteration]), self._global_batch, lower=1).sizes
+
+    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+        """Learn nothing."""

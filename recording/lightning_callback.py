@@ -1,0 +1,72 @@
+"""Record a Lightning trainer with a callback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from paceline._require import require
+from paceline.recording.recorder import Recorder
+from paceline.recording.torch.samples import leading_size
+from paceline.recording.torch.stopwatch import Stopwatch
+from paceline.recording.torch.forward_work import elements_of
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
+
+def lightning_callback(
+    recorder: Recorder,
+    *,
+    samples: Callable[[Any], float] = lambda batch: leading_size([batch], {}),
+    work: Callable[[Any], float] = lambda batch: elements_of([batch], {}),
+) -> Callback:
+    """Return a callback that records every iteration of a Lightning trainer.
+
+    Parameters
+    ----------
+    recorder
+        An open recorder that has not recorded anything yet. The batches of one accumulated gradient are one iteration.
+    samples
+        Returns the samples of a batch; by default the length of its first tensor.
+    work
+        Returns what they cost; by default the number of elements of its tensors.
+
+    Raises
+    ------
+    ImportError
+        If Lightning is not installed.
+    """
+    require("lightning", needed_by="lightning_callback", extra="lightning")
+    from lightning.pytorch import Callback
+
+    class Recording(Callback):
+        stopwatch: Stopwatch | None = None
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            self.stopwatch = Stopwatch(trainer.strategy.model, recorder)
+            self.stepping = False
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if self.stopwatch is not None:
+                self.stopwatch.forward(samples(batch), work(batch))
+
+        def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+            if self.stopwatch is not None:
+                self.stopwatch.backward()
+
+        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+            if self.stopwatch is not None:
+                self.stopwatch.stepping()
+                self.stepping = True
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if self.stopwatch is not None and self.stepping:  # otherwise the gradient is still accumulating
+                self.stopwatch.stepped()
+                self.stepping = False
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            if self.stopwatch is not None:
+                self.stopwatch.close()
+
+    return Recording()

@@ -1,0 +1,193 @@
+"""A recorded run: how long each worker took and waited, what was planned and why. Axes: T iterations, W workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline.datasets import Trace
+from paceline.datasets.waiting_time import Waiting, waiting
+
+OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
+WORK = "work"
+"""Known of workers too where samples have costs; lines of other jobs, and of earlier versions, lack it."""
+
+DRIFT = "drift"
+"""Known of the fleet too where the served model knows what it was fitted on."""
+
+OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
+TRUTHS = ("agreed", "acted")
+
+
+class Line:
+    """One iteration as it is kept while a file is read: packed, because files hold millions of them.
+
+    Parameters
+    ----------
+    fleet
+        The workers of this iteration.
+    fields
+        The checked fields of the file's line.
+    """
+
+    __slots__ = ("fleet", "truths", "values", "why")
+
+    def __init__(self, fleet: tuple[str, ...], fields: Mapping[str, Any]) -> None:
+        self.fleet = fleet
+        values = [*(fields[key] for key in OF_FLEET), fields.get(DRIFT)]
+        for key in OF_WORKERS:
+            values += fields[key]
+        values += fields.get(WORK) or [math.nan] * len(fleet)
+        self.values: Array = np.array(values, dtype=np.float64)  # first the fleet's, then the workers', key by key
+        self.truths = tuple(fields[key] for key in TRUTHS)
+        self.why: str = fields["why"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The record of a run. NaN where a value is unknown, or a worker was not in the fleet.
+
+    Parameters
+    ----------
+    name
+        The file it was read from.
+    workers
+        All workers that ever took part, in the order in which they appeared.
+    of_workers
+        Arrays ``[T, W]`` under the names in ``OF_WORKERS``, and ``work``.
+    of_fleet
+        Arrays ``[T]`` under the names in ``OF_FLEET``, and ``drift``.
+    agreed, acted
+        Whether all workers had the same plan, and whether the next sizes differ, ``[T]`` of bool.
+    why
+        The balancer's reason, T sentences.
+    skipped
+        Number of lines of the file that could not be read; their iterations are missing here.
+    lost
+        Number of iterations that could not be written, as on a full disk; they are missing here too.
+    """
+
+    name: str
+    workers: tuple[str, ...]
+    of_workers: Mapping[str, Array]
+    of_fleet: Mapping[str, Array]
+    agreed: NDArray[np.bool_]
+    acted: NDArray[np.bool_]
+    why: tuple[str, ...]
+    skipped: int = 0
+    lost: int = 0
+
+    @classmethod
+    def of_lines(cls, name: str, lines: Sequence[Line], skipped: int = 0, lost: int = 0) -> Self:
+        """Make a run from its iterations."""
+        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
+        names, fleet = (*OF_WORKERS, WORK), (*OF_FLEET, DRIFT)
+        of_workers = {key: np.full((len(lines), len(place)), np.nan) for key in names}
+        of_fleet = np.empty((len(fleet), len(lines)))
+        for t, line in enumerate(lines):
+            of_fleet[:, t] = line.values[: len(fleet)]
+            columns, rows = [place[worker] for worker in line.fleet], line.values[len(fleet) :]
+            for key, row in zip(names, rows.reshape(len(names), -1), strict=True):
+                of_workers[key][t, columns] = row
+        agreed, acted = (np.array([line.truths[k] for line in lines], dtype=bool) for k in range(len(TRUTHS)))
+        named: dict[str, Array] = dict(zip(fleet, of_fleet, strict=True))
+        why = tuple(line.why for line in lines)
+        return cls(name, tuple(place), of_workers, named, agreed, acted, why, skipped, lost)
+
+    def __len__(self) -> int:
+        """Return the number of iterations."""
+        return len(self.why)
+
+    @property
+    def sizes(self) -> Array:
+        """Samples processed, ``[T, W]``."""
+        return self.of_workers["sizes"]
+
+    @property
+    def work(self) -> Array | None:
+        """What the samples cost, ``[T, W]``, in average samples; None if no line says so."""
+        work_TW = self.of_workers[WORK]
+        return work_TW if np.isfinite(work_TW).any() else None
+
+    @property
+    def seconds(self) -> Array:
+        """Own compute time, ``[T, W]``, in seconds."""
+        return self.of_workers["seconds"]
+
+    @property
+    def forecast_seconds(self) -> Array:
+        """The forecast compute time, ``[T, W]``, in seconds."""
+        return self.of_workers["forecast_seconds"]
+
+    @cached_property
+    def makespan(self) -> Array:
+        """The slowest worker's time, ``[T]``, in seconds."""
+        return np.asarray(np.fmax.reduce(self.seconds, axis=1))
+
+    @cached_property
+    def wait_seconds(self) -> Array:
+        """Time each worker waited for the slowest, ``[T, W]``, in seconds."""
+        return self.makespan[:, None] - self.seconds
+
+    @cached_property
+    def waiting_share(self) -> Array:
+        """Share of the workers' time that was spent waiting, ``[T]``."""
+        known = np.isfinite(self.seconds)
+        waited = np.where(known, self.wait_seconds, 0.0).sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(waited / (known.sum(axis=1) * self.makespan))
+
+    @cached_property
+    def slowest(self) -> NDArray[np.int64]:
+        """Column of the worker that the others waited for, ``[T]``; -1 without any report."""
+        known_TW = np.isfinite(self.seconds)
+        column_T = np.argmax(np.where(known_TW, self.seconds, -np.inf), axis=1)
+        return np.where(known_TW.any(axis=1), column_T, -1)
+
+    @property
+    def silent_workers(self) -> NDArray[np.int64]:
+        """Iterations, up to the last, for which each worker has been in the fleet without a report, ``[W]``."""
+        # Seen backwards, a worker's silence ends where it reported, or was not in the fleet.
+        ended_TW = np.isfinite(self.seconds[::-1]) | np.isnan(self.sizes[::-1])
+        return np.where(ended_TW.any(axis=0), np.argmax(ended_TW, axis=0), len(self))
+
+    @cached_property
+    def forecast_error(self) -> Array:
+        """Relative error of the forecast, ``[T, W]``; above 0 the forecast time was too long."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = self.forecast_seconds / self.seconds - 1.0
+        return np.where(np.isfinite(error), error, np.nan)
+
+    @property
+    def saved(self) -> float:
+        """Share of the time saved over equal batches, an estimate for the whole run; NaN if nothing is known."""
+        equal, made = self.of_fleet["equal_seconds"], self.makespan
+        known = np.isfinite(equal) & np.isfinite(made)
+        return float(1.0 - made[known].sum() / equal[known].sum()) if known.any() else float("nan")
+
+    def waiting(self, last: int | None = None) -> Waiting:
+        """Return where waiting comes from, in the whole run or its last iterations."""
+        recent = slice(None) if last is None else slice(-last, None)
+        return waiting(self.seconds[recent], None if self.work is None else self.work[recent])
+
+    def trace(self) -> Trace:
+        """Return the run as a trace, to replay it, fit predictors to it, or score them on it."""
+        comm, start = self.of_workers["comm_seconds"], np.repeat(self.of_fleet["time"][:, None], len(self.workers), 1)
+        return Trace(
+            self.sizes,
+            self.seconds,
+            comm_seconds=None if np.isnan(comm).all() else comm,
+            wait_seconds=self.wait_seconds,
+            start=start,
+            work=self.work,
+            workers=self.workers,
+            meta={"job": Path(self.name).stem, "source": "live run"},
+        )

@@ -1,0 +1,336 @@
+"""The commands ``paceline data``: list, describe, check, read, convert and fetch traces."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from paceline._printable import printable
+from paceline.cli.show import SafeConsole
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+    from paceline.datasets.health import Series
+
+data_app = typer.Typer(help="List, describe, check, read, convert and fetch traces.", no_args_is_help=True)
+out = SafeConsole()
+err = SafeConsole(stderr=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+FileFormat = Annotated[
+    str | None, typer.Option("--format", help="A name from [cyan]paceline data list formats[/]. [default: recognised]")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--with", help="An option of the format, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat."),
+]
+Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
+
+COUNTS, COUNT = ("rows_read", "rows_dropped"), re.compile(r"[0-9]{1,15}")
+SINCE_1970 = re.compile(r"([0-9]{1,10}(?:\.[0-9]+)?) s since 1970 \(UTC\)")
+"""What ``meta`` holds is text of any kind: only these are numbers."""
+
+MORE_OPTIONS = {"allow_extra_args": True}
+"""Options that follow each other after one ``--with`` are taken too: ``--with seconds=duration_ms unit=ms``."""
+
+MOST_DESCRIBED = 50
+"""Most traces of one file that are described; a file may hold thousands."""
+
+
+@data_app.command("list")
+def data_list(
+    what: Annotated[str, typer.Argument(help="shipped, formats, tables or remote.")] = "shipped",
+    as_json: AsJson = False,
+) -> None:
+    """List the traces that come with the library, the formats it reads, or the public sets it can fetch."""
+    from paceline.cli.show import print_rows
+
+    listed = {"shipped": _shipped, "formats": _formats, "tables": _tables, "remote": _remote}
+    if what not in listed:
+        raise ValueError(f"there is no list of {what!r}; there are {list(listed)}")
+    rows = listed[what]()
+    wide = () if as_json else ("files", "about", "address") if what == "remote" else ("files",) * (what == "formats")
+    print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)
+
+
+@data_app.command("info", context_settings=MORE_OPTIONS)
+def data_info(
+    context: typer.Context,
+    name: Source,
+    file_format: FileFormat = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Describe traces: their workers, their drivers, what was dropped in reading, and how they were made."""
+    found = list(islice(_traces(name, file_format, [*(options or []), *context.args]), MOST_DESCRIBED + 1))
+    about = [{**_summary(trace), "drivers": ", ".join(trace.driver_names), **trace.meta} for trace in found]
+    if as_json:
+        print(json.dumps(about[0] if len(about) == 1 else about))
+        return
+    for one in about[:MOST_DESCRIBED]:
+        for key, value in one.items():
+            if value not in ("", None):
+                out.print(
+                    f"[bold]{escape(printable(key))}[/]  {escape(printable(_readable(key, value)))}", highlight=False
+                )
+        out.print()
+    if len(about) > MOST_DESCRIBED:
+        out.print(f"... and more; the first {MOST_DESCRIBED} are described")
+
+
+@data_app.command("load", context_settings=MORE_OPTIONS)
+def data_load(
+    context: typer.Context,
+    name: Source,
+    target: Annotated[
+        Path, typer.Option("--out", "-o", help="The .parquet file to write, or a folder for several traces.")
+    ],
+    file_format: FileFormat = None,
+    options: Options = None,
+) -> None:
+    """Read a file recorded by others, and write it as traces of this library.
+
+    Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
+    """
+    traces = _traces(name, file_format, [*(options or []), *context.args])
+    first = list(islice(traces, 2))
+    if not first:
+        raise ValueError(f"{name} holds no trace to write")
+    if target.suffix == ".parquet":
+        if len(first) > 1:
+            raise ValueError(f"{name} holds more than one trace: give a folder with --out instead of {target}")
+        _written(first[0], target)
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    taken: set[str] = set()
+    for trace in (*first, *traces):
+        if trace.name in taken:
+            raise ValueError(f"{name} holds several traces named {trace.name!r}: read its files one by one")
+        taken.add(trace.name)
+        _written(trace, target / f"{trace.name.replace('/', '_')}.parquet")
+
+
+@data_app.command("convert")
+def data_convert(
+    name: Source,
+    target: Annotated[Path, typer.Argument(help="The .parquet or .csv file to write.")],
+) -> None:
+    """Convert a trace between Parquet and tidy CSV, or from any format that is recognised.
+
+    Licence, units and all else that is known about the trace are kept: beside a CSV, in a file NAME.csv.meta.json.
+    """
+    from paceline.cli import named_sources as sources
+    from paceline.datasets.readers.tidy import write_csv
+
+    trace = sources.trace(name)
+    if target.suffix == ".parquet":
+        trace.save(target)
+    elif target.suffix == ".csv":
+        write_csv(trace, target)
+    else:
+        raise ValueError(f"{target} must end in .parquet or .csv")
+    out.print(f"written to {target}")
+
+
+@data_app.command("check", context_settings=MORE_OPTIONS)
+def data_check(
+    context: typer.Context,
+    name: Source,
+    file_format: FileFormat = None,
+    options: Options = None,
+    figure: Annotated[Path | None, typer.Option(help="The picture of a single trace to write.")] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option("--global-batch", help="Samples per iteration over all workers. [default: the trace's own]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check traces before learning from them: what balancing would gain, why workers wait, gaps, outliers, forecasts.
+
+    The gain comes from a replay of the last 1000 iterations in which all workers reported: speeds do not depend on the
+    batch size, and communication is left out. [cyan]paceline replay[/] compares predictors on the whole job.
+
+    Where waiting comes from: with equal work and every worker's own speed (uneven workers), with the recorded work and
+    equal speeds (uneven samples). It needs work beside the times, which [cyan]paceline collect[/] records.
+
+    For each series: the share of values missing, equal to the previous one, and far from their neighbours; coefficient
+    of variation; correlation with the previous value; share of workers that are not white noise; correlation with
+    speed.
+    """
+    from paceline.cli.show import print_rows
+    from paceline.datasets.health import health
+    from paceline.datasets.waiting_time import waiting_of
+    from paceline.eval import worth
+
+    traces = _traces(name, file_format, [*(options or []), *context.args])
+    first = list(islice(traces, 2))
+    if figure is not None:
+        _drawn(first, figure)
+    found = ((health(trace), worth(trace, global_batch=batch), waiting_of(trace)) for trace in (*first, *traces))
+    if as_json:
+        about = [
+            {**one.to_dict(), "balancing": gain.to_dict(), "waiting": waits.to_dict()} for one, gain, waits in found
+        ]
+        print(json.dumps(about))
+        return
+    for one, gain, waits in found:
+        lines = [*str(one).splitlines(), "what balancing would gain:", *(f"- {text}" for text in gain.sentences)]
+        lines += ["where waiting comes from:", *(f"- {text}" for text in waits.sentences)]
+        for line in lines:
+            out.print(escape(printable(line)), highlight=False, soft_wrap=True)
+        print_rows("", [_short(series) for series in one.series])
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A name from [cyan]paceline data list remote[/].")],
+    file: Annotated[str | None, typer.Option(help="One file of the set. [default: all of them]")] = None,
+    url: Annotated[str | None, typer.Option(help="Address of that file, if not the listed one.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="The sha256 of that file, if it is not listed.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder to keep the files in. [default: the user's cache]")] = None,
+) -> None:
+    """Download a public set into the cache, verify it, and print the paths of its files."""
+    from paceline.datasets.remote import fetch
+
+    with err.status(f"fetching {escape(name)} ..."):
+        found = fetch(name, file, url=url, sha256=sha256, cache=cache)
+    for path in found:
+        print(path)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------
+
+
+def _traces(name: str, file_format: str | None, options: list[str]) -> Iterator[Trace]:
+    from paceline.cli import named_sources as sources
+
+    return sources.find_traces(name, file_format, **dict(map(_option, options)))
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Return name and value of an option: a number, a boolean, a text, or for ``workers`` names between commas."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--with takes options like period=300, got {text!r}; only one file or folder can be named")
+    if name == "workers":
+        return name, value.split(",")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _readable(key: str, value: Any) -> str:
+    """Return a value as people read it: four digits, thousands apart, a date beside seconds since 1970.
+
+    >>> _readable("median seconds", 0.22307702229625076), _readable("iterations", 45000), _readable("job", "2023")
+    ('0.2231', '45,000', '2023')
+    >>> _readable("first_time", "1372629804 s since 1970 (UTC)")
+    '1372629804 s since 1970 (UTC), 2013-06-30 22:03:24'
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int) or (key in COUNTS and COUNT.fullmatch(value)):
+        return f"{int(value):,}"
+    since = SINCE_1970.fullmatch(value)
+    return f"{value}, {datetime.fromtimestamp(float(since[1]), UTC):%Y-%m-%d %H:%M:%S}" if since else value
+
+
+def _written(trace: Trace, path: Path) -> None:
+    trace.save(path)
+    import numpy as np
+
+    unmeasured = "" if np.isfinite(trace.speed).any() else ", usage only: no speed"
+    out.print(
+        f"{path}: {len(trace)} iterations of {len(trace.workers)} workers{unmeasured}; dropped: "
+        f"{trace.meta.get('dropped')}"
+    )
+
+
+def _short(one: Series) -> dict[str, Any]:
+    """Return a series as a table row that fits into a terminal."""
+    return {
+        "series": printable(one.name),
+        "missing": _known(one.missing, ".0%"),
+        "same": _known(one.repeated, ".0%"),
+        "far": _known(one.outliers, ".1%"),
+        "CV": _known(one.variation, ".2f"),
+        "lag-1": _known(one.lag_one, ".2f"),
+        "signal": _known(one.predictable, ".0%"),
+        "~speed": _known(one.with_speed, ".2f"),
+    }
+
+
+def _known(value: float, how: str) -> str:
+    return format(value, how) if math.isfinite(value) else "-"
+
+
+def _drawn(first: list[Trace], figure: Path) -> None:
+    from paceline.eval.pages.health_figure import health_figure
+
+    if len(first) != 1:
+        raise ValueError("--figure draws a single trace, but there are several: load them into a folder and choose one")
+    err.print(f"written to {health_figure(first[0], figure)}")
+
+
+def _shipped() -> list[dict[str, Any]]:
+    from paceline.datasets import recorded
+
+    return [_summary(recorded.load(name)) for name in recorded.names()]
+
+
+def _formats() -> list[dict[str, Any]]:
+    from paceline.datasets.readers import FORMATS
+
+    return [{"name": one.name, "gives": one.gives, "about": one.about, "files": one.files} for one in FORMATS.values()]
+
+
+def _tables() -> list[dict[str, Any]]:
+    from paceline.datasets.readers import TABLES
+
+    return [{"name": one.name, "files": one.files} for one in TABLES.values()]
+
+
+def _remote() -> list[dict[str, Any]]:
+    from paceline.datasets.remote_sets import REMOTE_SETS
+
+    return [
+        {
+            "name": one.name,
+            "files": len(one.files),
+            "licence": one.licence,
+            "format": one.format,
+            "about": one.about,
+            "selection": one.selection,
+            "address": one.address,
+        }
+        for one in REMOTE_SETS.values()
+    ]
+
+
+def _summary(trace: Trace) -> dict[str, Any]:
+    import numpy as np
+
+    speed = trace.speed
+    measured = speed[:, np.isfinite(speed).any(axis=0)]
+    variation = (np.nanstd(measured, axis=0) / np.nanmean(measured, axis=0)).mean() if measured.size else None
+    return {
+        "job": trace.name,
+        "split": trace.meta.get("split", ""),
+        "pattern": trace.meta.get("pattern", ""),
+        "iterations": len(trace),
+        "workers": len(trace.workers),
+        "drivers": len(trace.driver_names),
+        "median seconds": float(np.nanmedian(trace.seconds)) if measured.size else None,
+        "variation of speed": None if variation is None else float(variation),
+    }

@@ -1,0 +1,208 @@
+"""The command ``paceline fit``: fit a predictor to traces, and write a model file or add it to a registry."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from paceline._address import shown
+from paceline._printable import printable
+from paceline.cli.show import err, out, working
+
+if TYPE_CHECKING:
+    from paceline.predictors import FleetPredictor
+    from paceline.training import Source
+
+SUFFIX, DEFAULT_FILE = ".safetensors", "model.safetensors"
+
+MOST_LISTED = 10
+"""Files listed as left out; the others are counted."""
+
+FitTraces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fit-on",
+        "-f",
+        help="A recorded trace's name, a file, a folder of files, or an address such as s3://bucket/folder; "
+        "repeat for several. [default: the recorded jobs to fit]",
+    ),
+]
+
+
+def fit(
+    predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
+    traces: FitTraces = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The model file to write. [default: model.safetensors, or none with --registry]"
+        ),
+    ] = None,
+    start: Annotated[str | None, typer.Option(help="A model to go on from, such as yesterday's.")] = None,
+    hold_out: Annotated[float, typer.Option(help="Share of the workers that decide when to stop.")] = 0.0,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of checkpoints: called again, it goes on.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at a file that cannot be read.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    mixed: Annotated[bool, typer.Option("--mixed", help="Multiply in bfloat16.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder of event files for TensorBoard.")] = None,
+    registry: Annotated[Path | None, typer.Option(help="Add the model to this registry, with a card.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name in the registry. [default: kind and date]")] = None,
+    evaluate_on: Annotated[
+        list[str] | None,
+        typer.Option("--trace", "-t", help="Traces for its card. [default: the recorded held-out jobs]"),
+    ] = None,
+) -> None:
+    """Fit a predictor to traces and write a model file. Under [cyan]torchrun[/], all its processes fit together.
+
+    Example: [cyan]paceline fit narx -f traces/ --checkpoint fit/ --out narx.safetensors[/]
+    """
+    from paceline.cli import named_sources as sources
+    from paceline.training import Bar, Moment, Scalars, fit, save_model
+
+    _check_outputs(model, registry, name, evaluate_on)
+    unfitted = _storable(sources.predictor(predictor), predictor)
+    source = sources.source(traces, "fit", strict=strict)
+    together = "TORCHELASTIC_RUN_ID" in os.environ
+    first = not together or os.environ.get("RANK") == "0"
+    scalars = None if tensorboard is None or not first else Scalars(tensorboard)
+    with Bar(err) if first else contextlib.nullcontext() as bar:
+
+        def tell(moment: Moment) -> None:
+            for sink in (bar, scalars):
+                if sink is not None:
+                    sink(moment)
+
+        fitted = fit(
+            unfitted,
+            source,
+            start=None if start is None else sources.predictor(start),
+            hold_out=hold_out,
+            checkpoint=checkpoint,
+            progress=tell,
+            device=device,
+            precision="mixed" if mixed else "single",
+            distributed=together,
+            warn=False,
+        )
+    if scalars is not None:
+        scalars.close()
+    if not first:
+        return
+    _say(source)
+    out.print(escape(repr(fitted)))
+    if registry is None or model is not None:
+        file = save_model(fitted, model or Path(DEFAULT_FILE), fitted_on=", ".join(f.name for f in source.facts[:100]))
+        out.print(f"written to {file}; {_use(fitted, file)}", markup=False, soft_wrap=True)
+    if registry is not None:
+        name = name or f"{predictor.split(':')[0]}-{time.strftime('%Y-%m-%d-%H%M%S')}"
+        _add(registry, name, fitted, source, start or "", evaluate_on)
+        out.print(f"added to {registry} as {escape(name)}: paceline models info {escape(name)} --registry {registry}")
+
+
+def _use(fitted: FleetPredictor, file: Path) -> str:
+    """Return how the model is used: evaluate and replay know the classes of this library alone."""
+    from paceline.predictors import KINDS
+
+    if type(fitted) in KINDS:
+        return "use it by its file name in evaluate and replay"
+    return f"use it in Python, beside its class: load_model({str(file)!r}, kinds=[{type(fitted).__name__}])"
+
+
+def _check_outputs(model: Path | None, registry: Path | None, name: str | None, evaluate_on: list[str] | None) -> None:
+    """Refuse, before a long fit, what would have no effect or could not be found again."""
+    if model is not None and model.suffix != SUFFIX:
+        raise ValueError(f"--out must name a {SUFFIX} file, by which evaluate and replay know a model, got {model}")
+    alone = [option for option, given in (("--name", name), ("--trace", evaluate_on)) if given]
+    if registry is None and alone:
+        raise ValueError(f"{' and '.join(alone)} need --registry: only a model in a registry has a name and a card")
+
+
+def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:
+    """Return the predictor; refuse, before a long fit, one that no model file can hold."""
+    from paceline.predictors.adopted import Adopted
+
+    if isinstance(predictor, Adopted):
+        raise ValueError(
+            f"{text} cannot be kept in a model file, as its class does not inherit from FleetPredictor; name it in "
+            "evaluate and replay, which fit it first"
+        )
+    return predictor
+
+
+def _say(source: Source) -> None:
+    """Say what was left out, and why; of many files the first."""
+    left = source.left_out
+    for one in left[:MOST_LISTED]:
+        err.print(f"left out: {escape(printable(str(one)))}", soft_wrap=True, highlight=False)
+    if len(left) > MOST_LISTED:
+        err.print(f"left out: {len(left) - MOST_LISTED} more files")
+    if left:
+        err.print(f"fitted to {len(source.facts)} traces, left out {len(left)} files")
+
+
+def _add(
+    registry: Path, name: str, fitted: FleetPredictor, source: Source, start: str, evaluate_on: list[str] | None
+) -> None:
+    from paceline.cli import named_sources as sources
+    from paceline.eval.evaluation import evaluation
+    from paceline.training.model_registry import Registry
+
+    with working("evaluating"):
+        measured = evaluation(fitted, sources.traces(evaluate_on, "held-out"), fitted_on=source.facts)
+    # On the model's card: as it can be typed again, without the secret of a store.
+    command = shlex.join(["paceline", *map(shown, sys.argv[1:])])
+    Registry(registry).add(name, fitted, command=command, data=source.facts, start=shown(start), evaluation=measured)
+
+
+def tune(
+    predictor: Annotated[str, typer.Argument(help="A kind, with the arguments that are not to be tried.")],
+    traces: FitTraces = None,
+    trials: Annotated[int, typer.Option(help="Trials in all, with those of earlier calls.")] = 20,
+    jobs: Annotated[int, typer.Option(help="Trials at once, each in a process of its own.")] = 1,
+    hold_out: Annotated[float, typer.Option(help="Share of the workers on which trials are compared.")] = 0.3,
+    journal: Annotated[Path, typer.Option(help="The journal of trials: called again, the search goes on.")] = Path(
+        "tune.journal"
+    ),
+    epochs: Annotated[int | None, typer.Option(help="Most passes of a network's training.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
+) -> None:
+    """Try arguments of a predictor on validation workers, and print the best ones and what mattered.
+
+    Example: [cyan]paceline tune narx -f traces/ --trials 30 --jobs 2[/]
+    """
+    from paceline._require import require
+    from paceline.cli import named_sources as sources
+    from paceline.cli.show import print_frames
+    from paceline.eval.tune import tune
+    from paceline.predictors import Training
+
+    engine: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if jobs > 1:
+        require("joblib", needed_by="tuning in several processes", extra="scale")
+        import joblib
+
+        engine = joblib.parallel_config(n_jobs=jobs)
+    source = sources.source(traces, "fit")
+    with engine:
+        tuned = tune(
+            predictor,
+            source,
+            trials=trials,
+            at_once=jobs,
+            hold_out=hold_out,
+            storage=journal,
+            training=None if epochs is None else Training(epochs=epochs),
+            tell=lambda number, score: err.print(f"trial {number}: {score:.4f}"),
+        )
+    _say(source)
+    print_frames({"trials, best first": tuned.trials.head(10), "what mattered": tuned.mattered}, as_json)
+    if not as_json:
+        out.print(f"best: {escape(repr(tuned.predictor))}")

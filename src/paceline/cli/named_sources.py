@@ -1,0 +1,114 @@
+"""What a user names on the command line: traces (recorded, or files) and predictors (kinds, or model files)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from paceline.cli.own_predictors import is_own, own_predictor
+from paceline.datasets import Trace, readers, recorded
+from paceline.datasets.readers.reader_registry import jobs_of, read_job
+from paceline.predictors import FleetPredictor, named
+from paceline.training import Source, load_model
+from paceline.training.model_registry import Registry, is_registry
+
+DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx", "arima", "mixture", "auto")
+"""What is replayed unless other predictors are named."""
+
+
+def find_traces(name: str, file_format: str | None = None, **options: Any) -> Iterator[Trace]:
+    """Yield the trace of a recorded job's name, or the traces of a file or a folder of any format.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such thing, or it cannot be read; the sentence says where and why.
+    """
+    path = Path(name)
+    if path.exists():
+        yield from readers.iter_traces(path, file_format, **options)
+    elif name in recorded.names():
+        yield recorded.load(name)
+    elif path.suffix or len(path.parts) > 1:
+        raise FileNotFoundError(f"there is no trace file {path}")
+    else:
+        raise ValueError(
+            f"{name!r} is neither a recorded trace nor a .parquet or .csv file nor one of another format that is read; "
+            f"recorded are {recorded.names()}"
+        )
+
+
+def trace(name: str) -> Trace:
+    """Return the one trace of a recorded job's name, or of a file of any format."""
+    found = list(islice(find_traces(name), 2))
+    if not found:
+        raise ValueError(f"{name} holds no trace")
+    if len(found) > 1:
+        raise ValueError(f"{name} holds more than one trace: load it into a folder (paceline data load) and name one")
+    return found[0]
+
+
+def traces(names: Sequence[str] | None, split: str) -> list[Trace]:
+    """Return all traces of those named, or the recorded ones of a split when none is named.
+
+    Traces of different files that have the same name are named by as much of their paths as tells them apart.
+    """
+    if not names:
+        return recorded.load_split(split)
+    return _told_apart([found for name in names for found in _with_files(name)])
+
+
+def _with_files(name: str) -> Iterator[tuple[Trace, Path | None]]:
+    """Yield the traces of a name, each with its file if it has one."""
+    path = Path(name)
+    if not path.exists():
+        yield from ((one, None) for one in find_traces(name))
+        return
+    for chosen, files in jobs_of(path):
+        yield from ((one, files[0].resolve()) for one in read_job(chosen, files))
+
+
+def _told_apart(found: Sequence[tuple[Trace, Path | None]]) -> list[Trace]:
+    """Return the traces, renamed where different files hold traces of one name."""
+    files: dict[str, set[Path]] = {}
+    for one, file in found:
+        if file is not None:
+            files.setdefault(one.name, set()).add(file)
+    return [
+        one if file is None or len(files[one.name]) == 1 else _named_by_path(one, file, files[one.name] - {file})
+        for one, file in found
+    ]
+
+
+def _named_by_path(one: Trace, file: Path, others: set[Path]) -> Trace:
+    tails = ("/".join(file.parts[-depth:]) for depth in range(1, len(file.parts) + 1))
+    tail = next(tail for tail in tails if not any(other.as_posix().endswith(f"/{tail}") for other in others))
+    # A file may hold several traces: then its path alone is no name.
+    name = tail if file.name.startswith(f"{one.name}.") else f"{tail}/{one.name}"
+    return replace(one, meta={**one.meta, "job": name})
+
+
+def source(names: Sequence[str] | None, split: str, *, strict: bool = False) -> Source:
+    """Return the traces to fit to: recorded ones, files, folders and addresses, of which files are read one by one."""
+    given: list[Trace | str | Path] = []
+    for name in names or ():
+        is_place = "://" in name or Path(name).exists()
+        given += [name] if is_place else list(find_traces(name))
+    return Source(given or recorded.load_split(split), strict=strict)
+
+
+def is_model(text: str) -> bool:
+    """Whether a text names a model that is fitted: a file, or a registry."""
+    return text.endswith(".safetensors") or is_registry(text)
+
+
+def predictor(text: str) -> FleetPredictor:
+    """Return a predictor: a model file or registry, a name with arguments (``ewma:smoothing=0.5``), or one's own."""
+    if is_registry(text):
+        return Registry(Path(text)).load()
+    if text.endswith(".safetensors"):
+        return load_model(text)
+    return own_predictor(text) if is_own(text) else named(text)

@@ -1,0 +1,136 @@
+"""The commands ``paceline watch`` and ``paceline report``: a live run, and a finished one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from paceline._printable import printable
+from paceline.cli.show import SafeConsole
+from paceline.coordinator.balanced import reasons as why
+
+if TYPE_CHECKING:
+    from paceline.runs import AsyncRun, AsyncRunReader, Run, RunReader
+
+out = SafeConsole()
+
+KEPT = 2000
+"""Number of last iterations that are drawn while watching."""
+
+Source = Annotated[
+    Path, typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken.")
+]
+
+
+def watch(
+    source: Source,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and stop.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two reads of the file.")] = 0.5,
+) -> None:
+    """Watch a run: which workers are slow, which wait, what the balancer did and why.
+
+    Follows the file as it grows, until Ctrl-C; you may start it before the run. If the output is not a terminal, one
+    picture is printed, as with [cyan]--once[/].
+    """
+    if every <= 0:
+        raise ValueError(f"--every must be above 0 seconds, got {every:g}")
+    watched = Watched(source)
+    if once or not out.is_terminal:
+        out.print(watched.picture())
+        return
+    from rich.live import Live
+
+    try:
+        with Live(console=out, auto_refresh=False) as live:
+            while True:
+                try:
+                    live.update(watched.picture(), refresh=True)
+                except FileNotFoundError:
+                    live.update(Text(f"waiting for {printable(str(source))} ..."), refresh=True)
+                time.sleep(every)
+    except KeyboardInterrupt:
+        return
+
+
+def report(
+    source: Source,
+    target: Annotated[Path, typer.Option("--out", "-o", help="The .html file to write.")] = Path("report.html"),
+) -> None:
+    """Write a report of a run as one HTML file: a figure, tables, and the balancer's reasons with their counts."""
+    from paceline.runs import is_asynchronous, newest, read_async_run, read_run
+    from paceline.runs.pages.async_report import async_report
+    from paceline.runs.pages.run_report import run_report
+
+    path = newest(source)
+    run: Run | AsyncRun
+    if path.is_file() and is_asynchronous(path):
+        run, what = read_async_run(path), "rounds"
+        async_report(run, target)
+    else:
+        run, what = read_run(path), "iterations"
+        run_report(run, target)
+    skipped = f"; {why.count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
+    out.print(
+        f"written to {escape(printable(str(target)))}: {len(run)} {what} of {len(run.workers)} workers{skipped}",
+        soft_wrap=True,
+    )
+
+
+class Watched:
+    """The watched run: the given file, or the file of a folder that was written to last."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._reader: RunReader | AsyncRunReader | None = None
+        self._arrived: float | None = None
+
+    def picture(self) -> RenderableType:
+        """Return the picture of the run now.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no file yet.
+        """
+        from paceline.cli.watching.async_view import async_view
+        from paceline.cli.watching.view import view
+        from paceline.runs import AsyncRun
+
+        reader = self._read()
+        if not len(reader):
+            skipped = f"; {why.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
+            return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
+        run = reader.run()
+        silent = 0.0 if reader.ended else self._silent(run.of_fleet["time"][-1])
+        shown = async_view if isinstance(run, AsyncRun) else view
+        picture = shown(run, done=len(reader), silent=silent)  # type: ignore[arg-type]  # each has the run of its kind
+        if reader.ended and isinstance(picture.subtitle, Text):
+            picture.subtitle.append(", ended")
+        return picture
+
+    def _read(self) -> RunReader | AsyncRunReader:
+        from paceline.runs import AsyncRunReader, RunReader, is_asynchronous, newest
+
+        path = newest(self._source)
+        # Each time anew: the file may have been empty so far, or a run of the other kind was written over it.
+        kind = AsyncRunReader if path.is_file() and is_asynchronous(path) else RunReader
+        if self._reader is None or self._reader.path != path or not isinstance(self._reader, kind):
+            self._reader, self._arrived = kind(path, keep=KEPT), None
+            self._reader.poll()
+        elif self._reader.poll():
+            self._arrived = time.monotonic()
+        return self._reader
+
+    def _silent(self, last: float) -> float:
+        """Return the seconds since the last line.
+
+        Once this process has seen a line arrive, it uses its own clock. Until then it relies on the writer's clock,
+        which on another host may be ahead or behind.
+        """
+        return max(time.time() - last, 0.0) if self._arrived is None else time.monotonic() - self._arrived
