@@ -9,10 +9,10 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.audit import arrange, compare, probe
-from paceline.audit.inquiry import Inquiry
-from paceline.audit.comparisons import Balanced, Plan
-from paceline.audit.tape import Tape
 from paceline.audit.audit_verdict import Cause, Verdict
+from paceline.audit.comparisons import Balanced, Plan
+from paceline.audit.inquiry import Inquiry
+from paceline.audit.tape import Tape
 
 CLOSE = 0.01
 """Distance of a power from a whole number within which it is that."""

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.audit import arrange, causes, compare
-from paceline.audit.inquiry import Inquiry
-from paceline.audit.comparisons import Balanced, Plan
-from paceline.audit.tape import DRAWN, Tape
 from paceline.audit.audit_verdict import Cause, Verdict
+from paceline.audit.comparisons import Balanced, Plan
+from paceline.audit.inquiry import Inquiry
+from paceline.audit.tape import DRAWN, Tape
 
 RATIO = 1e-6
 """Relative deviation within which two losses are the same."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.audit import arrange, compare
+from paceline.audit.audit_verdict import Cause, Status, Verdict
 from paceline.audit.comparisons import Plan
 from paceline.audit.tape import Tape
-from paceline.audit.audit_verdict import Cause, Status, Verdict
 
 FLOORS = {"float64": 1e-8, "float32": 1e-3}
 COARSE = 3e-2

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline import _version
-from paceline.audit.inquiry import Run
 from paceline.audit.comparisons import Plan
+from paceline.audit.inquiry import Run
 from paceline.audit.tape import load_all
 
 PROCESSES = re.compile(r"^(--nproc[-_]per[-_]node|--num[-_]processes)(=.*)?$")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._require import require
+from paceline.audit.audit_verdict import Verdict
+from paceline.audit.comparisons import Plan
 from paceline.audit.examine import Audit
 from paceline.audit.inquiry import Run
-from paceline.audit.comparisons import Plan
 from paceline.audit.tape import Arrays, Sample, Step, Tape
-from paceline.audit.audit_verdict import Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -145,8 +145,8 @@ class Pretended:
     def _gradients(self, refs: list[tuple[int, int, int]]) -> Arrays:
         import torch
 
-        from paceline.audit.inside.step_recorder import folded
         from paceline.audit.inside.sample_order import converted
+        from paceline.audit.inside.step_recorder import folded
 
         number, places = self._row(refs[0])[0], [self._row(ref)[1] for ref in refs]
         with torch.enable_grad():

@@ -25,8 +25,8 @@ from scipy.signal import lfilter
 from statsmodels.tsa.arima import model as statsmodels_arima
 
 from paceline.predictors import ARIMA, Report
-from paceline.predictors.arima.estimate import Coefficients, fit_css, fit_css_groups, fit_likelihood
 from paceline.predictors.arima.arima import Order
+from paceline.predictors.arima.estimate import Coefficients, fit_css, fit_css_groups, fit_likelihood
 
 Array = NDArray[np.float64]
 Fitter = Callable[[Array, Array, Order], Coefficients | None]

@@ -190,8 +190,8 @@ class BareActor:
 def on_ray(numbers: int, name: str) -> Taken:
     import ray
 
-    from paceline.engines.ray import RayPlan, RayServer
     from paceline.engines.parameter_server.service import Work
+    from paceline.engines.ray import RayPlan, RayServer
 
     if not ray.is_initialized():
         path = {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -78,8 +78,8 @@ class Job:
             sampler: Any = DistributedSampler(data, told.world_size, told.rank)
             self.loader: Any = DataLoader(data, told.share, sampler=sampler, drop_last=True)
         else:
-            from paceline.torch import BalancedLoader, attach
             from paceline.predictors import named
+            from paceline.torch import BalancedLoader, attach
 
             self.loader = BalancedLoader(data, samples, drop_last=True)
             self.balance = attach(self.model, self.loader, predictor=named(scheme))

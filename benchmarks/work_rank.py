@@ -115,8 +115,8 @@ class Contestant:
         self._steps = self._train()
 
     def _loader(self, scheme: str, profiled: np.ndarray) -> tuple[Any, Any]:
-        from paceline.torch import BalancedLoader, Costs, attach
         from paceline.predictors import Auto
+        from paceline.torch import BalancedLoader, Costs, attach
 
         if scheme == "batch_rebalance":
             from torch.utils.data import DataLoader

@@ -1,8 +1,5 @@
-"""Live coordination: the decision core that chooses the next batch sizes from what the workers report."""
+"""The three decision cores, without threads, files or clock: balanced, asynchronous and federated training."""
 
-from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.runs.iteration import Iteration
-from paceline.coordinator.balanced.plan import Plan
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.balanced import LoadBalancer, Plan, Policy
 
-__all__ = ["Iteration", "LoadBalancer", "Plan", "Policy"]
+__all__ = ["LoadBalancer", "Plan", "Policy"]

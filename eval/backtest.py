@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval.contract import require_forecasts
-from paceline.eval.recorded_jobs import require_trace, require_warmup
 from paceline.eval.overhead import barrier_overhead
+from paceline.eval.recorded_jobs import require_trace, require_warmup
 from paceline.predictors import Forecast, Predictor, Report
 from paceline.predictors.protocol import require_predictor
 

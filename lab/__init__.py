@@ -10,8 +10,8 @@ from paceline.lab.collect.record_job import collect
 from paceline.lab.contention.contention import USAGE, Contention
 from paceline.lab.contention.patterns import PATTERNS, Competitor, plan
 from paceline.lab.contention.usage import Usage, load_without_averaging
-from paceline.lab.small_models import MODELS
 from paceline.lab.processes.places import places
+from paceline.lab.small_models import MODELS
 from paceline.recording.place import Place
 
 __all__ = [

@@ -1,10 +1,12 @@
-"""Watch a run: write what each iteration measured, forecast and decided to a file, a log or a dashboard."""
+"""What a run writes (records, and sinks that take them), how it is read again, and its report pages."""
 
 from paceline.runs.async_run import AsyncRun, AsyncRunReader, is_asynchronous, read_async_run
 from paceline.runs.boards import Logging, TensorBoard
+from paceline.runs.iteration import Iteration
 from paceline.runs.json_lines import JsonLines
 from paceline.runs.prometheus import Prometheus
 from paceline.runs.reader import RunReader, newest, read_run
+from paceline.runs.round import Round
 from paceline.runs.run import Run
 from paceline.runs.sink import Sink, summary
 from paceline.runs.targets import Target, round_sinks, sinks
@@ -12,9 +14,11 @@ from paceline.runs.targets import Target, round_sinks, sinks
 __all__ = [
     "AsyncRun",
     "AsyncRunReader",
+    "Iteration",
     "JsonLines",
     "Logging",
     "Prometheus",
+    "Round",
     "Run",
     "RunReader",
     "Sink",

@@ -10,10 +10,10 @@ from typing import Any
 
 from paceline._printable import encodable, printable
 from paceline._require import require
-from paceline.coordinator.balanced import reasons as why
+from paceline._wording import count, duration, percent
 from paceline.runs.iteration import Iteration
-from paceline.runs.sink import Sink, of_workers, of_workers_in_round, summary, summary_of_round
 from paceline.runs.round import Round
+from paceline.runs.sink import Sink, of_workers, of_workers_in_round, summary, summary_of_round
 
 
 class Logging(Sink):
@@ -39,7 +39,7 @@ class Logging(Sink):
             logger.warning(
                 "iteration %d: the workers had different plans; the first's is used (so far %s)",
                 iteration.index,
-                why.count(self._disagreed, "time"),
+                count(self._disagreed, "time"),
             )
         if iteration.plan.drift_began:
             logger.warning("iteration %d: %s", iteration.index, printable(iteration.plan.why))
@@ -49,9 +49,9 @@ class Logging(Sink):
             logger.info(
                 "iteration %d: %s, waiting %s, %s less than with equal batches; sizes %s. %s",
                 iteration.index,
-                why.duration(numbers["seconds"]),
-                why.percent(numbers["waiting_share"]),
-                why.percent(numbers["gain"]),
+                duration(numbers["seconds"]),
+                percent(numbers["waiting_share"]),
+                percent(numbers["gain"]),
                 iteration.sizes.tolist(),
                 printable(iteration.plan.why),  # a log is often read on a terminal
             )
@@ -64,8 +64,8 @@ class Logging(Sink):
                 "round %d: version %d, %s applied, %s in vain, stragglers %s; sizes %s. %s",
                 record.index,
                 record.version,
-                why.count(record.applied, "sample"),
-                why.percent(record.wasted_share),
+                count(record.applied, "sample"),
+                percent(record.wasted_share),
                 list(map(printable, record.stragglers)),
                 record.sizes.tolist(),
                 printable(record.why),

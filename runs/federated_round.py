@@ -7,8 +7,8 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.coordinator.federated.round_plan import RoundPlan
 from paceline.coordinator.federated.round_report import RoundReport
-from paceline.runs.iteration import Iteration
 from paceline.predictors import Report
+from paceline.runs.iteration import Iteration
 
 
 def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seconds: float) -> Iteration:

@@ -14,10 +14,10 @@ from typing import Any
 from paceline._lines import Lines
 from paceline._version import __version__
 from paceline.runs.iteration import Iteration
-from paceline.runs.json_rounds import about_round, header_of_rounds
 from paceline.runs.json_numbers import all_known, known
-from paceline.runs.sink import Sink, logger, summary
+from paceline.runs.json_rounds import about_round, header_of_rounds
 from paceline.runs.round import Round
+from paceline.runs.sink import Sink, logger, summary
 
 SCHEMA = 1
 """The version of the format; a reader refuses later versions."""

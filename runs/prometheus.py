@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from paceline._printable import encodable
 from paceline._require import require
 from paceline.runs.iteration import Iteration
+from paceline.runs.round import Round
 from paceline.runs.sink import (
     Sink,
     of_workers,
@@ -17,7 +18,6 @@ from paceline.runs.sink import (
     summary,
     summary_of_round,
 )
-from paceline.runs.round import Round
 
 LOOPBACK = "127.0.0.1"
 MOST_PORTS = 65535

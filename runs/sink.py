@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from paceline._printable import printable
+from paceline.datasets.waiting_time import waiting
 from paceline.runs.iteration import Iteration
 from paceline.runs.round import Round
-from paceline.datasets.waiting_time import waiting
 
 logger = logging.getLogger("paceline.metrics")
 
@@ -58,7 +58,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
     dict
         ``seconds``, those of the slowest worker; ``forecast_seconds``, their forecast; ``equal_seconds``, an estimate
         of them with equal batches; ``gain``, the share of the time saved over that; ``waiting_share``;
-        ``waiting_from_workers`` and ``waiting_from_work``, its parts as :mod:`paceline.datasets.waiting_time` defines them;
+        ``waiting_from_workers`` and ``waiting_from_work``, its parts as ``paceline.datasets.waiting_time`` does;
         ``forecast_error``, the mean relative error over the workers; ``wall_seconds``; ``overhead_seconds``;
         ``drift``, the share of the latest speeds or drivers that is unlike what the predictor was fitted on.
 

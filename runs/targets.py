@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.runs.iteration import Iteration
 from paceline.runs.boards import Logging, TensorBoard
+from paceline.runs.iteration import Iteration
 from paceline.runs.json_lines import JsonLines
 from paceline.runs.prometheus import LOOPBACK, Prometheus
-from paceline.runs.sink import Sink
 from paceline.runs.round import Round
+from paceline.runs.sink import Sink
 
 Target = str | Callable[[Iteration], None]
 """The name of a sink, or a sink."""

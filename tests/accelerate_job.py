@@ -25,9 +25,9 @@ from trainers import (
     restless,
 )
 
+from paceline.engines.trainers.accelerate import BalancedLoader, prepare
 from paceline.torch import BalancedLoader as GlobalLoader
 from paceline.torch import Costs, StreamLoader, attach, gather_rows
-from paceline.engines.trainers.accelerate import BalancedLoader, prepare
 
 
 def loader_of(dataset=None, **options):

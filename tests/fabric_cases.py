@@ -7,8 +7,8 @@ from lightning.fabric.strategies import DDPStrategy, ModelParallelStrategy
 from torch.utils.data import default_collate
 from trainers import BATCHES, EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, restless
 
-from paceline.torch import BalancedLoader
 from paceline.engines.trainers.fabric import attach
+from paceline.torch import BalancedLoader
 
 
 def begun(strategy=None):

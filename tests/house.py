@@ -15,12 +15,16 @@ MAY_IMPORT = {
     "solver": {FOUNDATION},
     "recording": {FOUNDATION, "datasets"},
     "training": {FOUNDATION, "datasets", "predictors"},
-    "eval": {FOUNDATION, "datasets", "predictors", "solver", "training", "coordinator"},
-    "coordinator": {FOUNDATION, "datasets", "recording", "predictors", "solver"},
-    "audit": {FOUNDATION, "predictors", "coordinator"},
-    "lab": {FOUNDATION, "datasets", "predictors", "solver", "recording", "training", "eval", "coordinator"},
+    "coordinator": {FOUNDATION, "predictors", "solver"},
+    "eval": {FOUNDATION, "datasets", "predictors", "solver", "recording", "training", "coordinator"},
+    "runs": {FOUNDATION, "datasets", "predictors", "coordinator"},
+    "engines": {FOUNDATION, "datasets", "predictors", "solver", "recording", "coordinator", "runs"},
+    "audit": {FOUNDATION, "predictors", "coordinator", "engines"},
+    "lab": set(),  # filled below: all of them
 }
 """The rooms, and what each may import: down this table, never up."""
+
+MAY_IMPORT["lab"] = {FOUNDATION, *MAY_IMPORT} - {"lab", FACE}
 
 EXCEPTIONS = {("paceline.predictors.checks", "datasets")}
 """The checks of the promise need a trace to fit to, made when a check runs."""

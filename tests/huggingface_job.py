@@ -25,8 +25,8 @@ from trainers import (
 )
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from paceline.torch import Costs
 from paceline.engines.trainers.huggingface import BalancedTrainerMixin
+from paceline.torch import Costs
 
 
 class Balanced(BalancedTrainerMixin, Trainer):

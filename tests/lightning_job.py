@@ -18,8 +18,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, default_collate
 from trainers import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, restless
 
-from paceline.torch import BalancedLoader, Costs
 from paceline.engines.trainers.lightning import balance_callback
+from paceline.torch import BalancedLoader, Costs
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from paceline.runs.iteration import Iteration
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.runs import JsonLines
 from paceline.predictors import EWMA, Report
+from paceline.runs import JsonLines
+from paceline.runs.iteration import Iteration
 
 
 def iterations(count, workers=("gpu0", "gpu1"), speeds=(1000.0, 500.0), first=0):

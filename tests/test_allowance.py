@@ -15,11 +15,11 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, attach
-from paceline.recording.torch.busy_clock import Clock
 from paceline.recording import allowance as module
 from paceline.recording.allowance import Allowance, Spent, lasting
+from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks
+from paceline.torch import BalancedLoader, attach
 
 positive = st.floats(1e-6, 1e3)
 PERIOD = 0.1

@@ -16,8 +16,8 @@ from paceline.cli.watching.watch_command import Watched
 from paceline.coordinator.asynchronous import SGD, Deck, Server, saps, scheme
 from paceline.engines.parameter_server.round_records import Rounds
 from paceline.engines.parameter_server.service import Service
-from paceline.runs import Logging, Prometheus, Sink, TensorBoard, read_async_run, round_sinks
 from paceline.predictors import LastValue
+from paceline.runs import Logging, Prometheus, Sink, TensorBoard, read_async_run, round_sinks
 
 WORKERS = ("fast", "slow", "worse")
 

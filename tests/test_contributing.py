@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer
-from paceline.runs.iteration import Iteration
-from paceline.runs import sinks
 from paceline.datasets import read_traces, readers, recorded
 from paceline.eval import leaderboard
 from paceline.predictors import EWMA, LastValue, Report, checks, named, register
 from paceline.predictors.named import kinds
 from paceline.recording import Recorder, default_drivers, merge
+from paceline.runs import sinks
+from paceline.runs.iteration import Iteration
 
 PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
 

@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import paceline
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, attach
 from paceline.engines.torch.norms import Norms
 from paceline.engines.torch.reporting.buffers import Buffers
 from paceline.engines.trainers.huggingface_options import loading
@@ -24,6 +23,7 @@ from paceline.lab.contention.kernels import Kernels
 from paceline.lab.experiment import AsyncSetting, Setting
 from paceline.lab.experiment.contestant import Contestant
 from paceline.predictors import RLS, LastValue
+from paceline.torch import BalancedLoader, attach
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "standin"), str(HERE / "loops")]

@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent / "standin"))
 
 from standin import stand_in
 
-from paceline.recording.torch.busy_clock import LATEST, Clock
 from paceline.recording import Recorder, merge
 from paceline.recording.torch import clocks, watch
+from paceline.recording.torch.busy_clock import LATEST, Clock
+from paceline.recording.torch.collective_time import listen
 from paceline.recording.torch.late import Late
 from paceline.recording.torch.marks import CPUMarks, CUDAMarks, marks_of
-from paceline.recording.torch.collective_time import listen
 
 FIRST = torch.device("cuda", 0)
 

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from paceline.cli.watching.view import view
 from paceline.coordinator import LoadBalancer
-from paceline.runs.iteration import Iteration
-from paceline.runs import read_run, sinks
 from paceline.datasets import Trace
-from paceline.runs.pages.run_report import run_report
 from paceline.predictors import EWMA, NARX, LastValue, Mixture, Report, Training
 from paceline.predictors.reference import FAR, MANY, Reference, Spread, changes
+from paceline.runs import read_run, sinks
+from paceline.runs.iteration import Iteration
+from paceline.runs.pages.run_report import run_report
 from paceline.training import fit, load_model, save_model
 
 FLEET = ["a", "b", "c"]

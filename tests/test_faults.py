@@ -14,12 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.cli.watching.watch_command import Watched
 from paceline.coordinator import LoadBalancer
-from paceline.runs import read_run
-from paceline.torch import BalancedLoader, attach
 from paceline.predictors import EWMA, Report
 from paceline.recording import Recorder, merge
 from paceline.recording.control_group import ControlGroup
 from paceline.recording.drivers import all_drivers, default_drivers
+from paceline.runs import read_run
+from paceline.torch import BalancedLoader, attach
 
 FAULTS = Path(__file__).parent.parent / "docs" / "faults.md"
 

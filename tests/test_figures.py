@@ -3,14 +3,14 @@ import pandas as pd
 import pytest
 from recorded_runs import iterations
 
-from paceline.runs import JsonLines, read_run
 from paceline.datasets import Trace
 from paceline.datasets.profiles import COLUMNS
 from paceline.eval import Balanced, leaderboard, leaderboard_figure, replay, replay_figure
 from paceline.eval.pages.curve_figure import curve_figure
 from paceline.eval.pages.health_figure import health_figure
-from paceline.runs.pages.run_report import run_figure
 from paceline.predictors import EWMA, LastValue, checks
+from paceline.runs import JsonLines, read_run
+from paceline.runs.pages.run_report import run_figure
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, Strategy  # noqa: E402
 
 from paceline.engines.flower import BalancedStrategy, stopwatch  # noqa: E402
-from paceline.engines.flower import client as client_side# noqa: E402
-from paceline.engines.flower import grid as grid_side# noqa: E402
+from paceline.engines.flower import client as client_side  # noqa: E402
+from paceline.engines.flower import grid as grid_side  # noqa: E402
 from paceline.engines.flower.grid import TimedGrid  # noqa: E402
 from paceline.runs import read_run, sinks  # noqa: E402
 

@@ -23,8 +23,8 @@ from recorded_runs import iterations
 from paceline._lines import Lines
 from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
 from paceline.engines.parameter_server.service import Service
-from paceline.runs import JsonLines, read_run
 from paceline.recording import Recorder, merge
+from paceline.runs import JsonLines, read_run
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from fit_cases import QUICK, wavy
 
 from paceline._whole import remove_leftovers, written_whole
-from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.optimiser import SGD
+from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
 from paceline.engines.parameter_server.service import Service

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import paceline
-from paceline.engines.torch.loading.costs.costs import Costs
 from paceline.engines.torch.loading.balanced_loader import BalancedLoader
+from paceline.engines.torch.loading.costs.costs import Costs
 
 
 def _installed(name):

@@ -16,15 +16,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from recorded_runs import iterations, written
 
-from paceline.runs.iteration import Iteration
 from paceline.coordinator import LoadBalancer
+from paceline.predictors import EWMA, Report
 from paceline.runs import (
     RunReader,
     newest,
     read_run,
     summary,
 )
-from paceline.predictors import EWMA, Report
+from paceline.runs.iteration import Iteration
 
 
 def test_what_was_written_is_read_back(tmp_path):

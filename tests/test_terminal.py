@@ -7,7 +7,10 @@ import pytest
 from recorded_runs import iterations
 from rich.text import Text
 
-from paceline.cli import collect_command as collect, data_command as data, live_command as live, main, show
+from paceline.cli import collect_command as collect
+from paceline.cli import data_command as data
+from paceline.cli import live_command as live
+from paceline.cli import main, show
 from paceline.cli.show import SafeConsole
 from paceline.cli.watching import watch_command as watch
 from paceline.runs import Logging

@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, attach
 from paceline.engines.torch.weighing.listener import BalanceWarning
 from paceline.predictors import EWMA
+from paceline.torch import BalancedLoader, attach
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import torch
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.torch import BalancedLoader, attach
 from paceline.engines.torch.checked import refuse_mixing_layers
 from paceline.engines.torch.reporting.likeness import likeness
 from paceline.engines.torch.weighing.loss_kind import MOST, LossKind
+from paceline.torch import BalancedLoader, attach
 
 
 def sentences(loss, power, noise, seed, ranks=2):

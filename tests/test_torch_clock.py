@@ -17,11 +17,11 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, attach
-from paceline.recording.torch.busy_clock import Clock
 from paceline.predictors import EWMA
-from paceline.recording.torch.marks import CPUMarks
+from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.collective_time import GATHERS, WAITS, listen, unheard
+from paceline.recording.torch.marks import CPUMarks
+from paceline.torch import BalancedLoader, attach
 
 pytestmark = pytest.mark.alone
 

@@ -11,8 +11,8 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, attach
 from paceline.predictors import Forecast
+from paceline.torch import BalancedLoader, attach
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 203, 24, 2
 FREE = Policy(warmup=0, change_cost=0, risk=0)

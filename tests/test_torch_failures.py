@@ -14,8 +14,8 @@ from ranks import outcomes_of, run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, attach
 from paceline.predictors import EWMA, NARX, Report
+from paceline.torch import BalancedLoader, attach
 
 GLOBAL_BATCH = 24
 

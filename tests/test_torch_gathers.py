@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, attach
 from paceline.predictors import LastValue
+from paceline.torch import BalancedLoader, attach
 
 
 def refused(rank):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from paceline.engines.torch.loading.costs.costs import Costs
 from paceline.engines.torch.loading.balanced_loader import BalancedLoader
+from paceline.engines.torch.loading.costs.costs import Costs
 from paceline.engines.torch.loading.rows import cut, joined
 
 

@@ -9,8 +9,8 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, attach
 from paceline.predictors import LastValue
+from paceline.torch import BalancedLoader, attach
 
 
 class Steps(LastValue):

@@ -10,8 +10,8 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, BalanceWarning, Costs, StreamLoader, attach
 from paceline.predictors import EWMA
+from paceline.torch import BalancedLoader, BalanceWarning, Costs, StreamLoader, attach
 
 SAMPLES, GLOBAL_BATCH = 600, 60
 SPEED = {"a": 100.0, "b": 200.0, "c": 300.0, "d": 400.0}

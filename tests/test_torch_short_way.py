@@ -9,8 +9,8 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 import paceline
-from paceline.torch import BalancedLoader, attach
 from paceline.predictors import LastValue
+from paceline.torch import BalancedLoader, attach
 
 OURS = str(Path(paceline.__file__).parent)
 MOST = 180

@@ -9,11 +9,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.torch import BalancedLoader, Costs, attach
+from paceline.coordinator.balanced.work import RAREST, WorkStatus
 from paceline.engines.torch.planning import Planning
 from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
-from paceline.coordinator.balanced.work import RAREST, WorkStatus
 from paceline.predictors import EWMA, LastValue
+from paceline.torch import BalancedLoader, Costs, attach
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from paceline._wording import SHOWN, duration, percent
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.balanced import reasons as why
 from paceline.predictors import EWMA, BatchTime, LastValue, Report
@@ -226,7 +227,7 @@ def test_a_silent_worker_is_remembered_across_a_resume():
 
 @given(st.floats(1e-6, 1e6))
 def test_a_duration_reads_back_as_what_it_was_to_three_digits(seconds):
-    number, unit = why.duration(seconds).split()
+    number, unit = duration(seconds).split()
     assert float(number) * UNITS[unit] == pytest.approx(seconds, rel=0.0051)
     assert "e" not in number
     assert 1 <= float(number) < 1000 or (seconds > 999 and number.isdigit())
@@ -234,7 +235,7 @@ def test_a_duration_reads_back_as_what_it_was_to_three_digits(seconds):
 
 @given(st.floats(0, 3))
 def test_a_percentage_reads_back_as_what_it_was_to_a_tenth_or_from_ten_on_to_one_percent(share):
-    number = why.percent(share).removesuffix(" %")
+    number = percent(share).removesuffix(" %")
     assert float(number) == pytest.approx(100 * share, abs=0.051 if 100 * share < 9.9 else 0.51)
     assert len(number) <= 3, "no more digits than mean something"
 
@@ -269,9 +270,9 @@ def test_whoever_is_meant_is_named_or_counted_and_nobody_else(mask):
         why.split_again("a left", workers, np.full(len(mask), 8), np.where(mask, np.nan, 1.0)),
     ]
     for sentence in sentences:
-        assert re.findall(r"w\d", sentence) == meant[: why.SHOWN]
+        assert re.findall(r"w\d", sentence) == meant[:SHOWN]
         others = re.search(r"(\d) other(s?)", sentence)
-        assert (int(others[1]) if others else 0) == max(count - why.SHOWN, 0)
+        assert (int(others[1]) if others else 0) == max(count - SHOWN, 0)
         assert others is None or (others[1] != "1") == bool(others[2])
 
 
@@ -288,6 +289,6 @@ def test_who_gives_and_takes_most_is_named_first_and_the_samples_are_those_that_
         part = re.sub(r" \(.*?\)", "", part)
         order = sorted(range(len(change)), key=lambda i: -sign * change[i])
         meant = [f"w{i}" for i in order if sign * change[i] > 0]
-        assert re.findall(r"w\d", part) == meant[: why.SHOWN]
+        assert re.findall(r"w\d", part) == meant[:SHOWN]
         others = re.search(r"(\d) other", part)
-        assert (int(others[1]) if others else 0) == max(len(meant) - why.SHOWN, 0)
+        assert (int(others[1]) if others else 0) == max(len(meant) - SHOWN, 0)

@@ -2,8 +2,8 @@
 
 from paceline.predictors.fitting import Moment
 from paceline.training.fit import fit
-from paceline.training.model_files import describe_model, load_model, save_model
 from paceline.training.fit_progress import Bar, Scalars
+from paceline.training.model_files import describe_model, load_model, save_model
 from paceline.training.model_registry import Registry
 from paceline.training.sources import Fact, LeftOut, Source
 

@@ -25,8 +25,8 @@ from paceline.predictors import FleetPredictor, Predictor
 from paceline.predictors.fitting import Fitting, Moment, Survey, fit_with
 from paceline.predictors.fitting.how import MEMORY
 from paceline.predictors.protocol import require_predictor
-from paceline.training.model_files import load_model
 from paceline.training.fit_progress import Bar
+from paceline.training.model_files import load_model
 from paceline.training.reading import surveyed
 from paceline.training.sources import Given, Source
 

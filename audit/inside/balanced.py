@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from paceline.audit.comparisons import Balanced
 from paceline.audit.inside.patches import Patches, length_of
 from paceline.audit.inside.sample_order import UnwritableError, counts, written
-from paceline.audit.comparisons import Balanced
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.policy import Policy
 from paceline.engines.torch.loading.assigner import EpochAssigner

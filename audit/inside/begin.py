@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Never
 
+from paceline.audit.comparisons import Plan
 from paceline.audit.inside.balanced import watch_balanced
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import Recorder
-from paceline.audit.comparisons import Plan
 
 PATIENCE = 60.0
 """Seconds that a rank waits for the others' records before it ends."""

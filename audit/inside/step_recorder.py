@@ -14,9 +14,18 @@ import torch
 import torch.distributed as dist
 
 from paceline._arrays import Array
-from paceline.audit.inside.names import Names
-from paceline.audit.inside.sample_order import NUMBER, Supplies, UnwritableError, converted, counts, digest, read, written
 from paceline.audit.comparisons import Plan
+from paceline.audit.inside.names import Names
+from paceline.audit.inside.sample_order import (
+    NUMBER,
+    Supplies,
+    UnwritableError,
+    converted,
+    counts,
+    digest,
+    read,
+    written,
+)
 from paceline.audit.tape import DRAWN, Sample, Step, Tape
 
 LARGEST = 65536

@@ -11,10 +11,10 @@ from place import Found, Place, alone, ours, run
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, attach
-from paceline.recording.torch.busy_clock import Clock
 from paceline.predictors import EWMA, RLS, LastValue
+from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CUDAMarks
+from paceline.torch import BalancedLoader, attach
 
 LENGTHS = (0.001, 0.005, 0.02, 0.05)
 """Seconds of a busy loop."""

@@ -9,8 +9,8 @@ import torch
 from place import Found, Place, alone, ours, run
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.torch import BalancedLoader, attach
 from paceline.predictors import Auto
+from paceline.torch import BalancedLoader, attach
 
 STEPS = (0.005, 0.02, 0.05)
 """Seconds for which a step keeps the device busy."""

@@ -4,14 +4,14 @@ The server is pure: no threads, files or clock. Schemes are the same server with
 :mod:`paceline.coordinator.asynchronous.schemes`.
 """
 
-from paceline.coordinator.asynchronous.sampler import Deck, Hand
-from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.coordinator.asynchronous.foresight.staleness import Calibration, Sighting, expected_staleness, stragglers
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import SGD, Optimiser, Vector
+from paceline.coordinator.asynchronous.sampler import Deck, Hand
 from paceline.coordinator.asynchronous.schemes import SCHEMES, Scheme, saps, scheme
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
+from paceline.coordinator.asynchronous.workers import Stamp
 
 __all__ = [
     "SCHEMES",

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from paceline.coordinator.asynchronous.rules.batch_rules import Balanced, ByForecast, ByVersions, Full, Sizing
 from paceline.coordinator.asynchronous.rules.compensation import Adaptive, Compensation, Constant
 from paceline.coordinator.asynchronous.rules.damping import Damping, Inverse, InverseNext, Pass, Polynomial, Share
 from paceline.coordinator.asynchronous.rules.gates import Bounded, Fresh, Gate, Open, Ranged
 from paceline.coordinator.asynchronous.rules.gathering import Each, Gathering, Mean, Paced
-from paceline.coordinator.asynchronous.rules.batch_rules import Balanced, ByForecast, ByVersions, Full, Sizing
 
 PASS, EACH, OPEN, FULL = Pass(), Each(), Open(), Full()
 

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.asynchronous.finite import miscounted
-from paceline.coordinator.asynchronous.sampler import Deck
-from paceline.coordinator.asynchronous.workers import Fleet, Member, Stamp, Step
 from paceline.coordinator.asynchronous.foresight.lookahead import Lookahead
 from paceline.coordinator.asynchronous.foresight.staleness import Calibration, Sighting, sightings
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
 from paceline.coordinator.asynchronous.rules.gates import Open
+from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.store import LocalStore, Store, part
 from paceline.coordinator.asynchronous.updates import Updates
 from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
+from paceline.coordinator.asynchronous.workers import Fleet, Member, Stamp, Step
 from paceline.predictors import Predictor
 
 TICKETS_OF_A_LIFE = 2**40

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from paceline.coordinator.asynchronous.sampler import Deck, Hand
-from paceline.coordinator.asynchronous.workers import Fleet, Member, Stamp
 from paceline.coordinator.asynchronous.gathered import Gathered, Push
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
+from paceline.coordinator.asynchronous.sampler import Deck, Hand
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.store import Store
 from paceline.coordinator.asynchronous.verdict import Verdict
+from paceline.coordinator.asynchronous.workers import Fleet, Member, Stamp
 
 
 class Updates:

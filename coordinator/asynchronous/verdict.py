@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.coordinator.asynchronous.sampler import Hand
-from paceline.coordinator.asynchronous.workers import Stamp
+from paceline._wording import count
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
-from paceline.coordinator.balanced.reasons import count
+from paceline.coordinator.asynchronous.sampler import Hand
+from paceline.coordinator.asynchronous.workers import Stamp
 
 
 @dataclass(frozen=True, eq=False)

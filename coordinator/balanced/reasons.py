@@ -8,13 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
+from paceline._wording import SHOWN, count, duration, listed, percent
 from paceline.predictors.forecast import Forecast
 
 Reason: TypeAlias = tuple[Callable[..., str], tuple[Any, ...]]
 """A part of a sentence and the facts that it needs: a plan holds these, and its words are made when they are read."""
-
-SHOWN = 3
-"""At most this many workers are named; the others are counted."""
 
 SILENT = 3
 """Missing reports in a row from which on a worker is called silent: one or two may be late."""
@@ -37,15 +35,6 @@ def sentence(reasons: Iterable[Reason]) -> str:
 
 def _joined(reasons: Iterable[Reason]) -> str:
     return "".join([words(*facts) for words, facts in reasons])
-
-
-def said(text: str) -> str:
-    """Return a whole sentence of somebody else as a part.
-
-    >>> said("Nobody is asked.")
-    'Nobody is asked'
-    """
-    return text.removesuffix(".")
 
 
 def nothing_reported() -> str:
@@ -100,47 +89,6 @@ def rounded(quantum: int, made: float, soonest: float) -> str:
     if quantum == 1 or lost < WORTH_A_WORD:
         return ""
     return f"; in multiples of {quantum} samples, which costs at most {percent(lost)}"
-
-
-def percent(share: float) -> str:
-    """Return a share in percent.
-
-    >>> percent(0.0123), percent(0.03), percent(0.618)
-    ('1.2 %', '3 %', '62 %')
-    """
-    value = 100 * share
-    return f"{value:.1f}".removesuffix(".0") + " %" if abs(value) < 9.95 else f"{value:.0f} %"
-
-
-def duration(seconds: float) -> str:
-    """Return a time with its unit, with three digits, or in whole seconds.
-
-    >>> duration(0.0414), duration(0.00033), duration(7.2), duration(3600.4)
-    ('41.4 ms', '330 us', '7.2 s', '3600 s')
-    """
-    for unit, size in (("us", 1e-6), ("ms", 1e-3)):
-        if seconds < 999.5 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"
-
-
-def count(number: int, thing: str) -> str:
-    """Return a number with its noun, in the plural if needed.
-
-    >>> count(1, "sample"), count(24, "sample")
-    ('1 sample', '24 samples')
-    """
-    return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-def listed(names: Sequence[str], more: int = 0) -> str:
-    """Return names as a list in prose, and how many more there are.
-
-    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b"], more=3)
-    ('a', 'a and b', 'a, b and 3 others')
-    """
-    words = [*names, "1 other" if more == 1 else f"{more} others"] if more else list(names)
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def moved(

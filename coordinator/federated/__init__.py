@@ -4,7 +4,6 @@ from paceline.coordinator.federated.federated_balancer import FederatedBalancer
 from paceline.coordinator.federated.round_plan import RoundPlan
 from paceline.coordinator.federated.round_reasons import Reason, Source
 from paceline.coordinator.federated.round_report import RoundReport
-from paceline.runs.federated_round import iteration_of
 from paceline.coordinator.federated.shares import Shares
 
-__all__ = ["FederatedBalancer", "Reason", "RoundPlan", "RoundReport", "Shares", "Source", "iteration_of"]
+__all__ = ["FederatedBalancer", "Reason", "RoundPlan", "RoundReport", "Shares", "Source"]

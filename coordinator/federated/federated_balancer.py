@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask
-from paceline.coordinator.balanced import reasons as why
-from paceline.coordinator.federated.validation import believable_comm, believable_speeds
-from paceline.coordinator.federated.history import enter, shares_of
-from paceline.coordinator.federated.clients import Clients, Rows
+from paceline._wording import SHOWN, listed
 from paceline.coordinator.federated.client_table import BRIEFEST_COMM, Known
+from paceline.coordinator.federated.clients import Clients, Rows
+from paceline.coordinator.federated.history import enter, shares_of
 from paceline.coordinator.federated.round_plan import RoundPlan
 from paceline.coordinator.federated.round_reasons import Reason, Source
 from paceline.coordinator.federated.round_report import RoundReport
-from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.round_sizes import Round, Rules, sized
+from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.summary import summary_of
+from paceline.coordinator.federated.validation import believable_comm, believable_speeds
 from paceline.predictors import Curves, LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
 
@@ -286,7 +286,7 @@ class FederatedBalancer:
         strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.asked[i]]
         if strangers:
             raise ValueError(
-                f"{why.listed(strangers[: why.SHOWN], max(len(strangers) - why.SHOWN, 0))} replied but were not asked "
+                f"{listed(strangers[:SHOWN], max(len(strangers) - SHOWN, 0))} replied but were not asked "
                 "in this round: leave replies of earlier rounds out of the report"
             )
         rows = self._known.join(plan.clients, self.rounds)
@@ -387,13 +387,13 @@ class FederatedBalancer:
         ):
             names = [report.names[i] for i in np.flatnonzero(np.isin(rows, news))]
             if names:
-                logger.warning(said, why.listed(names[: why.SHOWN], max(len(names) - why.SHOWN, 0)))
+                logger.warning(said, listed(names[:SHOWN], max(len(names) - SHOWN, 0)))
 
     def _disbelieve(self, report: RoundReport, rows: Rows, doubtful_W: Mask, believed_W: Mask) -> None:
         disbelieved = self._clients.column("disbelieved")
         disbelieved[rows[doubtful_W]] += 1
         disbelieved[rows[believed_W]] = 0
-        for i in np.flatnonzero(doubtful_W)[: why.SHOWN]:
+        for i in np.flatnonzero(doubtful_W)[:SHOWN]:
             logger.warning(
                 "round %d: %s reported %.3g samples/s, which cannot be; it is forecast without",
                 self.rounds,

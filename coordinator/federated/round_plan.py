@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline.coordinator.balanced import reasons as why
-from paceline.coordinator.federated.round_reasons import Reason, reason_of
+from paceline._wording import said
 from paceline.coordinator.balanced.plan import Plan
+from paceline.coordinator.federated.round_reasons import Reason, reason_of
 from paceline.predictors import Curves, Forecast
 from paceline.solver import evaluate
 
@@ -132,4 +132,4 @@ class RoundPlan:
         forecast = Forecast(speed=self.speed[i], spread=self.spread[i], batch_time=curves)
         workers = tuple(self.clients[j] for j in i)
         split = evaluate(curves, self.sizes[i] * self.local_steps)
-        return Plan(workers, split, forecast, 0.0, True, ((why.said, (self.summary,)),), self.round_index)
+        return Plan(workers, split, forecast, 0.0, True, ((said, (self.summary,)),), self.round_index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from paceline.coordinator.balanced import reasons as why
+from paceline._wording import count, duration, percent
 
 
 class Source(IntEnum):
@@ -85,41 +85,41 @@ def reason_of(
     phone gets 8 samples a step (50 % of the mean): 20 samples/s by its own reports and 1 s to communicate make 5 s for
     10 local steps; that is all its data. It has not replied for 2 rounds.
     """
-    limit = "" if deadline is None else why.duration(deadline)
+    limit = "" if deadline is None else duration(deadline)
     if reason == Reason.NO_ROOM:
         sentence = f"{client} is not asked: its data or its memory holds no sample."
     elif reason == Reason.LEFT_OUT:
         sentence = (
             f"{client} is not asked: even with the smallest batch it would miss the deadline of {limit}, at "
-            f"{speed:.3g} samples/s {SOURCES[Source(source)]} and {why.duration(comm)} to communicate."
+            f"{speed:.3g} samples/s {SOURCES[Source(source)]} and {duration(comm)} to communicate."
         )
     elif reason == Reason.TRIED_AGAIN:
         sentence = (
-            f"{client} gets the smallest batch, {why.count(size, 'sample')}, though it may miss the deadline of "
+            f"{client} gets the smallest batch, {count(size, 'sample')}, though it may miss the deadline of "
             f"{limit}: left out for long, its data would be starved and its speed never measured again."
         )
     elif reason == Reason.TESTED:
         sentence = (
-            f"{client} gets {why.count(size, 'sample')} a step, to see whether its time follows its batch: of late it "
+            f"{client} gets {count(size, 'sample')} a step, to see whether its time follows its batch: of late it "
             "did not, as if it trained by epochs."
         )
     elif reason == Reason.FLAT:
         sentence = (
-            f"{client} gets {why.count(size, 'sample')} a step and is not balanced: its time, {why.duration(seconds)}, "
-            f"does not follow its batch, as if it trained by epochs instead of {why.count(local_steps, 'local step')}."
+            f"{client} gets {count(size, 'sample')} a step and is not balanced: its time, {duration(seconds)}, "
+            f"does not follow its batch, as if it trained by epochs instead of {count(local_steps, 'local step')}."
         )
     elif source == Source.NOTHING:
         halved = "; as nobody has replied so far, it is less than the mean batch" if is_reduced else ""
-        sentence = f"{client} gets {why.count(size, 'sample')} a step: nobody has reported yet{halved}."
+        sentence = f"{client} gets {count(size, 'sample')} a step: nobody has reported yet{halved}."
     else:
         sentence = (
-            f"{client} gets {why.count(size, 'sample')} a step ({why.percent(size / mean)} of the mean): "
-            f"{speed:.3g} samples/s {SOURCES[Source(source)]} and {why.duration(comm)} to communicate make "
-            f"{why.duration(seconds)} for {why.count(local_steps, 'local step')}{HELD.get(reason, '')}"
+            f"{client} gets {count(size, 'sample')} a step ({percent(size / mean)} of the mean): "
+            f"{speed:.3g} samples/s {SOURCES[Source(source)]} and {duration(comm)} to communicate make "
+            f"{duration(seconds)} for {count(local_steps, 'local step')}{HELD.get(reason, '')}"
             f"{SPARED if caution > WORTH_SAYING and reason == Reason.BALANCED else ''}."
         )
     if silent:
-        sentence += f" It has not replied for {why.count(silent, 'round')}."
+        sentence += f" It has not replied for {count(silent, 'round')}."
     if disbelieved:
-        sentence += f" It reported for {why.count(disbelieved, 'round')} a speed that cannot be, which is not used."
+        sentence += f" It reported for {count(disbelieved, 'round')} a speed that cannot be, which is not used."
     return sentence

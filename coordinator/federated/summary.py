@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paceline import _wording
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.balanced import reasons as why
 from paceline.coordinator.federated.round_reasons import LAST, Reason, Source
 
 WORTH_NAMING = 1.2
@@ -20,7 +20,7 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
     count = int(asked_W.sum())
     if not count:
         return "Nobody is asked: nobody could reply by the deadline, or has data or memory for a sample."
-    who = f"{why.count(count, 'client')} asked"
+    who = f"{_wording.count(count, 'client')} asked"
     if count < len(size_W):
         who += f", {len(size_W) - count} left out"
     if np.any(source_W == Source.NOTHING):
@@ -32,5 +32,5 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
     late = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > WORTH_NAMING * usual else ""
     return (
         f"{who}{cold}, with {size_W[asked_W].min()} to {size_W.max()} samples a step: all replies are expected after "
-        f"{why.duration(end)}, the median after {why.duration(usual)}{late}."
+        f"{_wording.duration(end)}, the median after {_wording.duration(usual)}{late}."
     )

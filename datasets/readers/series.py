@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.format import MADE, Format, real
 from paceline.datasets.readers.tally import Tally
+from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.coordinator.balanced import reasons as why
-from paceline.engines.flower.record import RECORD, Measured, measured_in
+from paceline._wording import SHOWN, listed
 from paceline.coordinator.federated.round_plan import RoundPlan
 from paceline.coordinator.federated.round_report import RoundReport
+from paceline.engines.flower.record import RECORD, Measured, measured_in
 
 logger = logging.getLogger("paceline.federated")
 
@@ -42,7 +42,7 @@ def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
         else:
             found[reply.client] = reply
     if strangers:
-        named = why.listed(strangers[: why.SHOWN], max(len(strangers) - why.SHOWN, 0))
+        named = listed(strangers[:SHOWN], max(len(strangers) - SHOWN, 0))
         logger.warning("replies of %s are not learnt from: it was not asked, or had replied", named)
     return list(found.values())
 

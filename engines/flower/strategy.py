@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from paceline._require import require
 from paceline._whole import remove_leftovers, written_whole
-from paceline.coordinator.balanced import reasons as why
+from paceline._wording import SHOWN, count, listed
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
+from paceline.coordinator.federated.round_plan import RoundPlan
+from paceline.coordinator.federated.round_report import RoundReport
 from paceline.engines.flower.grid import TimedGrid
 from paceline.engines.flower.record import BATCH, RECORD, STEPS, whole_in
 from paceline.engines.flower.replies import Reply, replies_to, report_of, weigh_by_data
-from paceline.coordinator.federated.round_plan import RoundPlan
-from paceline.coordinator.federated.round_report import RoundReport
 from paceline.runs.federated_round import iteration_of
 from paceline.runs.iteration import Iteration
 
@@ -154,7 +154,7 @@ class BalancedStrategy:
         if key is not None and (corrected := weigh_by_data(messages, key)):
             self._say_once(
                 "weights",
-                f"{key!r} of client {why.listed(corrected[: why.SHOWN], max(len(corrected) - why.SHOWN, 0))} was the "
+                f"{key!r} of client {listed(corrected[:SHOWN], max(len(corrected) - SHOWN, 0))} was the "
                 "number of samples processed, by which fast clients' data would count for more; it is replaced by the "
                 f"number of samples that the client holds. Reply with {key!r} as the size of its data",
             )
@@ -185,7 +185,7 @@ class BalancedStrategy:
             remove_leftovers(self.state)
         if self.state is not None and self.state.is_file():
             self.balancer.load_state_dict(_read(self.state))
-            logger.info("resumed after %s from %s", why.count(self.balancer.rounds, "round"), self.state)
+            logger.info("resumed after %s from %s", count(self.balancer.rounds, "round"), self.state)
         return self.balancer
 
     def _message(self, message: Any, size: int) -> Any:
@@ -233,7 +233,7 @@ class BalancedStrategy:
         if mute:
             self._say_once(
                 "mute",
-                f"client {why.listed(mute[: why.SHOWN], max(len(mute) - why.SHOWN, 0))} replied without a time: put "
+                f"client {listed(mute[:SHOWN], max(len(mute) - SHOWN, 0))} replied without a time: put "
                 'watch.stop() of stopwatch(message) into its reply\'s content["paceline"], or it is sized like one '
                 "that was never seen",
             )

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.coordinator.balanced import reasons as why
+from paceline._wording import count, listed
 from paceline.coordinator.asynchronous.ledger import IN_VAIN, Account, Outcome
-from paceline.engines.parameter_server.listeners import tell
 from paceline.coordinator.asynchronous.server import Server
-from paceline.engines.parameter_server.service import Service
 from paceline.coordinator.asynchronous.verdict import Verdict
+from paceline.engines.parameter_server.listeners import tell
+from paceline.engines.parameter_server.service import Service
 from paceline.runs.round import Round
 
 LEAST_SECONDS = 0.1
@@ -133,7 +133,7 @@ class Rounds:
             largest=ledger.largest_staleness,
             stragglers=tuple(self._before.stragglers),
             acted=bool(reason),
-            why=reason or f"Nothing changed; of {why.count(len(self._verdicts), 'step')} none was in vain.",
+            why=reason or f"Nothing changed; of {count(len(self._verdicts), 'step')} none was in vain.",
         )
 
     def _staleness(self, worker: str) -> float:
@@ -154,7 +154,7 @@ def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
         *_few([reason for worker, reason in now.stragglers.items() if worker not in before.stragglers]),
         *_few([one.why for one in verdicts if one.outcome in IN_VAIN]),
         *_named("Steps given up at the bound", given_up),
-        *([f"{why.count(returned, 'sample')} of steps that were given up went back"] if returned else []),
+        *([f"{count(returned, 'sample')} of steps that were given up went back"] if returned else []),
         *_named("No straggler any more", freed),
         *_named("Samples", changed),
     ]
@@ -162,7 +162,7 @@ def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
 
 
 def _named(what: str, names: Sequence[str]) -> list[str]:
-    return [f"{what}: {why.listed(names[:NAMED], max(len(names) - NAMED, 0))}"] if names else []
+    return [f"{what}: {listed(names[:NAMED], max(len(names) - NAMED, 0))}"] if names else []
 
 
 def _few(sentences: Sequence[str]) -> list[str]:

@@ -16,14 +16,14 @@ from threading import Condition, Lock
 import numpy as np
 
 from paceline._whole import remove_leftovers, written_whole
-from paceline.coordinator.asynchronous.sampler import Hand
-from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.coordinator.asynchronous.foresight.staleness import Sighting
 from paceline.coordinator.asynchronous.ledger import IN_VAIN, Outcome
-from paceline.engines.parameter_server.listeners import tell
 from paceline.coordinator.asynchronous.optimiser import Vector
+from paceline.coordinator.asynchronous.sampler import Hand
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.verdict import Verdict
+from paceline.coordinator.asynchronous.workers import Stamp
+from paceline.engines.parameter_server.listeners import tell
 
 logger = logging.getLogger("paceline.asynchronous")
 

@@ -5,7 +5,7 @@ into its shared memory and read there without a copy by workers on the same host
 """
 
 from paceline.engines.ray.actors import RayServer, RayWorker
-from paceline.engines.ray.ray_job import RayJob
 from paceline.engines.ray.job_setting import Gradient, RayPlan
+from paceline.engines.ray.ray_job import RayJob
 
 __all__ = ["Gradient", "RayJob", "RayPlan", "RayServer", "RayWorker"]

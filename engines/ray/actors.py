@@ -13,10 +13,10 @@ import numpy as np
 
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
-from paceline.engines.ray.job_setting import Gradient, RayPlan
 from paceline.coordinator.asynchronous.schemes import scheme
-from paceline.engines.parameter_server.service import Work, nothing_to_do
 from paceline.coordinator.asynchronous.shards import Everywhere, Shard, ShardedStore, pieces
+from paceline.engines.parameter_server.service import Work, nothing_to_do
+from paceline.engines.ray.job_setting import Gradient, RayPlan
 
 REFUSALS = 5
 """A worker whose push is refused this often in a row stops, as under torch."""

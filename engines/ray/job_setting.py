@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._arrays import Sizes
-from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
-from paceline.engines.parameter_server.round_records import Rounds
+from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
-from paceline.engines.parameter_server.service import Service
 from paceline.coordinator.asynchronous.store import Store
-from paceline.runs.targets import round_sinks
-from paceline.runs.round import Round
+from paceline.engines.parameter_server.round_records import Rounds
+from paceline.engines.parameter_server.service import Service
 from paceline.predictors import named
+from paceline.runs.round import Round
+from paceline.runs.targets import round_sinks
 
 Gradient = Callable[[Vector, Sizes], Vector]
 """The mean gradient, ``[P]``, at these parameters, ``[P]``, over the samples of these rows."""

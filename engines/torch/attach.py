@@ -12,9 +12,8 @@ import torch.distributed as dist
 
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.policy import Policy
-from paceline.engines.torch.checked import refuse_mixing_layers
 from paceline.engines.torch.balance import Balance
-from paceline.recording.torch.busy_clock import Clock
+from paceline.engines.torch.checked import refuse_mixing_layers
 from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.reporting.agreement import agree, facts_of
 from paceline.engines.torch.reporting.exchange import Exchange
@@ -28,6 +27,7 @@ from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import Allowance
 from paceline.recording.drivers import Driver
+from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks, marks_of
 
 ONE_MODEL = (

@@ -11,13 +11,12 @@ import torch
 import torch.distributed as dist
 
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.runs.iteration import Iteration
 from paceline.coordinator.balanced.plan import Plan
-from paceline.recording.torch.busy_clock import Clock
+from paceline.coordinator.balanced.work import WorkModel
 from paceline.engines.torch.equal_shapes import EqualShapes
+from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.passes import Passes
 from paceline.engines.torch.planning import Planning
-from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.reporting.exchange import Exchange
 from paceline.engines.torch.sampled import Sampled
 from paceline.engines.torch.steps import Steps
@@ -25,9 +24,10 @@ from paceline.engines.torch.weighing.hooks import CommHook, ddp_of, ignored
 from paceline.engines.torch.weighing.listener import Loss
 from paceline.engines.torch.weighing.terms import Items
 from paceline.engines.torch.weighing.weighting import Weighting
-from paceline.coordinator.balanced.work import WorkModel
 from paceline.recording.drivers import Driver
+from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.collective_time import listen
+from paceline.runs.iteration import Iteration
 
 
 class Balance:

@@ -12,7 +12,6 @@ import torch
 
 from paceline._arrays import Sizes
 from paceline.engines.torch.checked import COLLECTIVE_IN_BACKWARD, SUMMED_TOO_EARLY
-from paceline.recording.torch.busy_clock import Clock
 from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.reporting.reports import LEAST
 from paceline.engines.torch.weighing.batch import Turn
@@ -27,6 +26,7 @@ from paceline.engines.torch.weighing.scaling import Scaling
 from paceline.engines.torch.weighing.sight import Sight
 from paceline.engines.torch.weighing.terms import Items, checked_terms
 from paceline.engines.torch.weighing.weighting import Weighting
+from paceline.recording.torch.busy_clock import Clock
 
 
 class Passes:

@@ -11,12 +11,12 @@ import numpy as np
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
+from paceline.coordinator.balanced.work import WorkModel
 from paceline.engines.torch import checked as audit
 from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.reporting.exchange import Exchange
 from paceline.engines.torch.reporting.reports import RankReports, at_shares
 from paceline.engines.torch.state import from_torch, to_torch
-from paceline.coordinator.balanced.work import WorkModel
 from paceline.predictors import Report
 
 logger = logging.getLogger(__name__)

@@ -14,18 +14,18 @@ from collections.abc import Callable
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.runs.iteration import Iteration
 from paceline.engines.torch.checked import OTHER_THREAD
-from paceline.recording.torch.busy_clock import Clock
+from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.optimisers import Optimisers
 from paceline.engines.torch.passes import Passes
 from paceline.engines.torch.planning import Planning
-from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.reporting.buffers import Buffers
 from paceline.engines.torch.reporting.exchange import Exchange
 from paceline.engines.torch.reporting.records import record
 from paceline.engines.torch.reporting.reports import RankReports
 from paceline.engines.torch.sampled import Sampled
+from paceline.recording.torch.busy_clock import Clock
+from paceline.runs.iteration import Iteration
 
 TRUSTED = 3
 """Exchanges in which every rank trained on the loader's batches alone, before weights are taken to sum to one."""

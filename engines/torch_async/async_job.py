@@ -18,22 +18,22 @@ import torch.distributed as dist
 from torch.utils.data import default_collate
 
 from paceline._exit import wait_at_exit
-from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.ledger import Outcome
-from paceline.engines.parameter_server.round_records import Rounds
+from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.schemes import scheme as scheme_named
 from paceline.coordinator.asynchronous.server import Server
+from paceline.coordinator.asynchronous.verdict import Verdict
+from paceline.engines.parameter_server.round_records import Rounds
 from paceline.engines.parameter_server.service import Service, Work
 from paceline.engines.torch_async.flat import FlatModel, least_of
 from paceline.engines.torch_async.links import SERVER, GlooLink, Link, LocalLink, LostServerError, serve
-from paceline.engines.torch_async.torch_optimiser import TorchOptimiser
 from paceline.engines.torch_async.schedule import Schedule, require_followed, require_unchanged, settings_of
+from paceline.engines.torch_async.torch_optimiser import TorchOptimiser
 from paceline.engines.torch_async.wire import WIRES
-from paceline.coordinator.asynchronous.verdict import Verdict
-from paceline.runs.targets import round_sinks
-from paceline.runs.round import Round
 from paceline.predictors import named
+from paceline.runs.round import Round
+from paceline.runs.targets import round_sinks
 
 logger = logging.getLogger("paceline.asynchronous")
 

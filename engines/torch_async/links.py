@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.sampler import Hand
 from paceline.coordinator.asynchronous.workers import Stamp
-from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.engines.parameter_server.service import Service, Work
 from paceline.engines.torch_async.flat import FRONT
 from paceline.engines.torch_async.wire import (

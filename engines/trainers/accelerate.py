@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from paceline._require import require
-from paceline.runs import Target, sinks
 from paceline.engines.torch import Balance, StreamLoader, attach
 from paceline.engines.torch import BalancedLoader as GlobalLoader
 from paceline.engines.torch.loading.global_batch import GlobalBatch
 from paceline.engines.torch.loading.options import whole
+from paceline.runs import Target, sinks
 
 
 class BalancedLoader(GlobalLoader):

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from paceline.runs import Target, sinks
 from paceline.engines.torch import Balance, BalancedLoader, Costs, attach
 from paceline.engines.torch.weighing.listener import Loss
 from paceline.engines.torch.weighing.sight import Sight, lengths
@@ -24,6 +23,7 @@ from paceline.engines.trainers.huggingface_options import (
     refuse_items,
     shuffles,
 )
+from paceline.runs import Target, sinks
 
 FILE = "paceline.pt"
 """The file in a checkpoint's folder that holds the balancer's state."""

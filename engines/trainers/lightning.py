@@ -10,8 +10,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._require import require
-from paceline.runs import Target, sinks
 from paceline.engines.torch import Balance, BalancedLoader, attach
+from paceline.runs import Target, sinks
 
 
 def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) -> Any:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline._figures import BLUE, GREY, VERMILION, plain
 from paceline._require import require
 from paceline._whole import written_whole
 from paceline.datasets.profiles import CURVE
-from paceline.eval.pages.figures import BLUE, GREY, VERMILION, plain
 from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve
 
 if TYPE_CHECKING:

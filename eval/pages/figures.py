@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline._arrays import Array
-from paceline._printable import printable
-from paceline._require import require
-from paceline._whole import written_whole
+from paceline._figures import BLACK, BLUE, GREEN, GREY, VERMILION, new_figure, plain, saved
 from paceline.datasets import Trace
 from paceline.eval.leaderboard import Leaderboard
 from paceline.eval.replay.synchronous import CLAIRVOYANT, EQUAL, Replay
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-
-BLACK, GREY, BLUE, GREEN, VERMILION = "#000000", "#767676", "#0072B2", "#009E73", "#D55E00"
-"""Colours that colour-blind readers can distinguish as well (Okabe and Ito's palette)."""
 
 WINDOW = 25
 """Iterations averaged in the lower panel of the replay's figure."""
@@ -51,12 +44,12 @@ def replay_figure(replay: Replay, trace: Trace, path: str | Path, *, scheme: str
     ImportError
         If matplotlib is missing.
     """
-    figure = _figure(9.0, 5.6)
+    figure = new_figure(9.0, 5.6)
     speeds, times = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1, 1.25]})
     _draw_speeds(speeds, trace)
     _draw_times(times, replay, scheme or _fastest(replay))
     times.set_xlim(0, len(trace) - 1)
-    return _save(figure, path)
+    return saved(figure, path)
 
 
 def leaderboard_figure(leaderboard: Leaderboard, path: str | Path) -> Path:
@@ -70,7 +63,7 @@ def leaderboard_figure(leaderboard: Leaderboard, path: str | Path) -> Path:
     ImportError
         If matplotlib is missing.
     """
-    figure = _figure(8.0, 1.4 + 0.42 * len(leaderboard.overall))
+    figure = new_figure(8.0, 1.4 + 0.42 * len(leaderboard.overall))
     axes = figure.subplots()
     table = leaderboard.overall.iloc[::-1]
     heights = np.arange(len(table))
@@ -88,7 +81,7 @@ def leaderboard_figure(leaderboard: Leaderboard, path: str | Path) -> Path:
     axes.set_xlim(left - 0.03 * (right - left), right + 0.06 * (right - left))
     axes.set_xlabel("RMSE relative to the last value: left of the line is better")
     axes.set_title("dots: mean over workers, 95 % interval; diamonds: the worst worker", loc="right", fontsize=10)
-    return _save(figure, path)
+    return saved(figure, path)
 
 
 def _interval(leaderboard: Leaderboard, predictor: str) -> tuple[float, float]:
@@ -101,20 +94,6 @@ def _interval(leaderboard: Leaderboard, predictor: str) -> tuple[float, float]:
     middle = np.log(ratios).mean()
     half = 1.96 * np.log(ratios).std(ddof=1) / np.sqrt(len(ratios)) if len(ratios) > 1 else 0.0
     return float(np.exp(middle - half)), float(np.exp(middle + half))
-
-
-def plain(name: str) -> str:
-    """Return a name escaped for matplotlib: ``$`` would start a formula."""
-    return printable(name).replace("$", r"\$")
-
-
-def png(figure: Figure) -> bytes:
-    """Return a report's picture, without the lines above and to the right of its panels."""
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    return picture.getvalue()
 
 
 def _draw_speeds(axes: Axes, trace: Trace) -> None:
@@ -201,19 +180,3 @@ def _smooth(values: Array, window: int = WINDOW) -> Array:
     count: Array = np.convolve(known.astype(float), kernel, mode="same")
     mean: Array = np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
     return mean
-
-
-def _figure(width: float, height: float) -> Any:
-    require("matplotlib", needed_by="figures", extra="plot")
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _save(figure: Any, path: str | Path) -> Path:
-    path = Path(path)
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-    with written_whole(path) as temporary:
-        figure.savefig(temporary, dpi=130, format=path.suffix.lstrip(".") or "png")
-    return path

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
+from paceline._figures import BLUE, GREY, plain
 from paceline._require import require
 from paceline._whole import written_whole
 from paceline.datasets import Trace
 from paceline.datasets.health import LAGS, autocorrelations, health
-from paceline.eval.pages.figures import BLUE, GREY, plain
 
 MOST_LINES = 8
 """Most workers that are drawn as lines."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.lab.collect.jobs import Job
-from paceline.lab.small_models import MODELS
 from paceline.lab.processes.orphan import die_with_parent
+from paceline.lab.small_models import MODELS
 from paceline.recording.drivers import default_drivers
 from paceline.recording.place import Place
 from paceline.recording.recorder import Recorder

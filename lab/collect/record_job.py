@@ -18,9 +18,9 @@ from paceline.lab.collect.machine import machine
 from paceline.lab.contention.contention import Contention
 from paceline.lab.contention.patterns import Competitor
 from paceline.lab.contention.usage import Usage
-from paceline.lab.small_models import MODELS, require_models
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive, wait
+from paceline.lab.small_models import MODELS, require_models
 from paceline.recording.merging import merge
 from paceline.recording.place import Place
 

@@ -12,9 +12,9 @@ from torch import distributed
 from torch.utils.data import TensorDataset
 
 from paceline.coordinator.asynchronous.ledger import IN_VAIN, Account
+from paceline.coordinator.asynchronous.verdict import Verdict
 from paceline.engines.parameter_server.service import Service
 from paceline.engines.torch_async import AsyncJob
-from paceline.coordinator.asynchronous.verdict import Verdict
 from paceline.lab.contention.disturbance import DISTURBANCES, Bursts
 from paceline.lab.experiment.asynchronous import AsyncSetting, AsyncTurn, write_turns
 from paceline.lab.experiment.experiment_tasks import live_task

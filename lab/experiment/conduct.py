@@ -17,9 +17,9 @@ from paceline.lab.experiment.asynchronous import RANKS, AsyncOutcome, AsyncSetti
 from paceline.lab.experiment.outcome import Outcome
 from paceline.lab.experiment.result import RankResult
 from paceline.lab.experiment.setting import DISTURBED, Setting
-from paceline.lab.small_models import require_models
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive
+from paceline.lab.small_models import require_models
 from paceline.recording.place import Place
 
 Seen = TypeVar("Seen")

@@ -8,12 +8,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from paceline.runs.iteration import Iteration
 from paceline.coordinator.balanced.policy import Policy
 from paceline.engines.torch import BalancedLoader, attach
-from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
 from paceline.lab.experiment.experiment_tasks import live_task
+from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
 from paceline.predictors import LastValue, named
+from paceline.runs.iteration import Iteration
 
 ENDLESS = 2**40
 """A warm-up that never ends: equal batches for ever."""

@@ -13,7 +13,8 @@ import numpy as np
 from paceline._arrays import Array, all_finite, anywhere, everywhere
 from paceline.predictors.adopted import adopted
 from paceline.predictors.ahead import Ahead
-from paceline.predictors.linear import inputs, per_worker as own
+from paceline.predictors.linear import inputs
+from paceline.predictors.linear import per_worker as own
 from paceline.predictors.linear.inputs import (
     REFERENCES,
     Rows,

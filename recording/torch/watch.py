@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.recording.recorder import Recorder
+from paceline.recording.torch.forward_work import work_of
 from paceline.recording.torch.samples import leading_size
 from paceline.recording.torch.stopwatch import Hook, Stopwatch
-from paceline.recording.torch.forward_work import work_of
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline._figures import GREY, plain, png
 from paceline._require import require
-from paceline.eval.pages.figures import GREY, plain, png
 from paceline.runs.pages.run_report import COLOURS, LISTED, mean, number, percent, table, write_page
 
 if TYPE_CHECKING:

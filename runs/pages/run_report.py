@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._arrays import Array
+from paceline._figures import BLACK, BLUE, GREEN, GREY, VERMILION, plain, png
 from paceline._printable import printable
 from paceline._require import require
 from paceline._whole import written_whole
-from paceline.eval.pages.figures import BLACK, BLUE, GREEN, GREY, VERMILION, plain, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from paceline.audit import audit
 from paceline.audit.arrange import arranged, as_they_were, groups, in_one_process, mixed, moved
 from paceline.audit.compare import difference
-from paceline.audit.inside.step_recorder import LARGEST, folded
-from paceline.audit.inside.sample_order import UnwritableError, digest, read, written
-from paceline.audit.launch import environment, of_one
 from paceline.audit.comparisons import Balanced, Plan
+from paceline.audit.inside.sample_order import UnwritableError, digest, read, written
+from paceline.audit.inside.step_recorder import LARGEST, folded
+from paceline.audit.launch import environment, of_one
 from paceline.audit.tape import Sample, Step, Tape, load_all
 
 VALUES = st.one_of(

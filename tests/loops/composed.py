@@ -10,8 +10,8 @@ from job import FREE, Job, Restless, Samples
 from shapes_tokens import Sequences
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.torch import attach, gather_rows
 from paceline.predictors import Forecast
+from paceline.torch import attach, gather_rows
 
 PARTS = {
     "kind": [

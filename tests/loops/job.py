@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.torch import BalancedLoader, Costs, StreamLoader, attach, weigh_terms
 from paceline.predictors import Forecast
+from paceline.torch import BalancedLoader, Costs, StreamLoader, attach, weigh_terms
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
 FREE = Policy(warmup=0, change_cost=0, risk=0)

@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.asynchronous.workers import Fleet
 from paceline.coordinator.asynchronous.foresight.speeds import Speeds
 from paceline.coordinator.asynchronous.foresight.staleness import expected_staleness
 from paceline.coordinator.asynchronous.rules.batch_rules import Sight, Sizing
+from paceline.coordinator.asynchronous.workers import Fleet
 from paceline.predictors import Predictor
 
 

@@ -1,5 +1,6 @@
 """The rules that a scheme is made of: each is a few lines, frozen, and says where it comes from."""
 
+from paceline.coordinator.asynchronous.rules.batch_rules import Balanced, ByForecast, ByVersions, Full, Sizing
 from paceline.coordinator.asynchronous.rules.compensation import Adaptive, Compensation, Constant
 from paceline.coordinator.asynchronous.rules.damping import (
     Beyond,
@@ -13,7 +14,6 @@ from paceline.coordinator.asynchronous.rules.damping import (
 )
 from paceline.coordinator.asynchronous.rules.gates import Bounded, Fresh, Gate, Open, Ranged
 from paceline.coordinator.asynchronous.rules.gathering import Each, Gathering, Mean, Paced
-from paceline.coordinator.asynchronous.rules.batch_rules import Balanced, ByForecast, ByVersions, Full, Sizing
 
 __all__ = [
     "Adaptive",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.tally import Tally
+from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.trace import Trace
 from paceline.datasets.units import TIMES
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.readers.files import numbered_lines
 from paceline.datasets.readers.format import QUOTED, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tally import Tally
+from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.trace import Trace
 
 Numbered = tuple[int, list[str]]

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
 from paceline.datasets.readers.files import head as head_of
 from paceline.datasets.readers.files import json_of
@@ -15,6 +14,7 @@ from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.tables import Table, csv_table
 from paceline.datasets.readers.tally import Tally
+from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import numpy as np
 
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.frame import REQUIRED, renamed
-from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.readers.tabular.hint import advice
 from paceline.datasets.readers.tally import Tally
+from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.units import seconds_of
 
 if TYPE_CHECKING:

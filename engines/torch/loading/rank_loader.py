@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline.engines.torch.loading.assigner import Assigner
+from paceline.engines.torch.loading.epoch_position import Progress
 from paceline.engines.torch.loading.global_batch import GlobalBatch
 from paceline.engines.torch.loading.loop import Loop
 from paceline.engines.torch.loading.micro import micro_batches
 from paceline.engines.torch.loading.options import UNKNOWN, whole
-from paceline.engines.torch.loading.epoch_position import Progress
 from paceline.engines.torch.loading.source import Source
 from paceline.engines.torch.state import from_torch, to_torch
 from paceline.engines.torch.weighing.dealt import Dealt

@@ -10,10 +10,10 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
-from paceline.engines.torch.loading.prefetch import Ahead
 from paceline.engines.torch.loading.assigner import EpochAssigner
 from paceline.engines.torch.loading.chunks import Chunks, Collate
 from paceline.engines.torch.loading.options import Loading
+from paceline.engines.torch.loading.prefetch import Ahead
 
 
 class Source(Protocol):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Sizes
-from paceline.runs.iteration import Iteration
 from paceline.coordinator.balanced.plan import Plan
-from paceline.engines.torch.reporting.reports import RankReports
 from paceline.coordinator.balanced.work import WorkModel
+from paceline.engines.torch.reporting.reports import RankReports
+from paceline.runs.iteration import Iteration
 
 
 def record(

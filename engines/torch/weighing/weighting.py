@@ -19,10 +19,10 @@ from paceline.engines.torch.reporting.exchange import Exchange
 from paceline.engines.torch.weighing.batch import Turn
 from paceline.engines.torch.weighing.graph import Pass, watch
 from paceline.engines.torch.weighing.hooks import CommHook, Only, ddp_of, drop_hook, take_hook, tensors_in
-from paceline.engines.torch.weighing.waiting_gradients import Ledger
 from paceline.engines.torch.weighing.listener import Listener
 from paceline.engines.torch.weighing.refusal import Refusal
 from paceline.engines.torch.weighing.sight import Sight
+from paceline.engines.torch.weighing.waiting_gradients import Ledger
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.collective_time import unheard
 from paceline.recording.torch.forward_work import tell

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from paceline.coordinator.asynchronous import Vector
-from paceline.engines.torch_async.flat import FlatModel
 
 WIDTH, HEADS = 32, 2
 
@@ -24,28 +24,28 @@ class Transformer:
 
     def __init__(self, letters: int, length: int) -> None:
         self.letters, self.length = letters, length
-        self._flat = FlatModel(self._network())
+        self._model = self._network()
 
     def start(self, seed: int) -> Vector:
         """Return parameters to start from, ``[P]``; the seed leaves torch's own numbers alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return FlatModel(self._network()).parameters
+            return parameters_to_vector(self._network().parameters()).detach().numpy()
 
     def gradient(self, parameters: Vector, text: torch.Tensor) -> Vector:
         """Return the mean gradient of the cross-entropy over pieces of text, ``[N, L]``."""
-        self._flat.parameters[:] = parameters
-        self._flat.zero()
-        scores = self._flat.model(text[:, :-1])
-        nn.functional.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten()).backward()
-        return self._flat.gradient.copy()
+        loss = nn.functional.cross_entropy(self._scores(parameters, text).flatten(0, 1), text[:, 1:].flatten())
+        return parameters_to_vector(torch.autograd.grad(loss, tuple(self._model.parameters()))).numpy()
 
     def accuracy(self, parameters: Vector, text: torch.Tensor) -> float:
         """Return the share of letters predicted right."""
-        self._flat.parameters[:] = parameters
         with torch.no_grad():
-            predicted = self._flat.model(text[:, :-1]).argmax(dim=-1)
+            predicted = self._scores(parameters, text).argmax(dim=-1)
         return float((predicted == text[:, 1:]).float().mean())
+
+    def _scores(self, parameters: Vector, text: torch.Tensor) -> torch.Tensor:
+        vector_to_parameters(torch.as_tensor(parameters, dtype=torch.float32), self._model.parameters())
+        return self._model(text[:, :-1])
 
     def _network(self) -> nn.Module:
         return _Network(self.letters, self.length - 1)

@@ -1,8 +1,7 @@
 """Federated clients to try schemes on: devices that take time, data that differs, models that really train."""
 
+from paceline.eval.replay.federated.client_data import Shards, digits, mixture, spread
 from paceline.eval.replay.federated.fedbuff import iter_buffered
-from paceline.eval.replay.federated.learning import Network
-from paceline.eval.replay.federated.population import Population, fedscale, phones, slowdown_of
 from paceline.eval.replay.federated.federated_replay import Moment, Setting, iter_rounds
 from paceline.eval.replay.federated.federated_schemes import (
     AdaptiveRate,
@@ -13,7 +12,8 @@ from paceline.eval.replay.federated.federated_schemes import (
     Scheme,
     Standard,
 )
-from paceline.eval.replay.federated.client_data import Shards, digits, mixture, spread
+from paceline.eval.replay.federated.learning import Network
+from paceline.eval.replay.federated.population import Population, fedscale, phones, slowdown_of
 
 __all__ = [
     "AdaptiveRate",

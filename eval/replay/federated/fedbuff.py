@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from paceline.eval.replay.federated.client_data import Shards
+from paceline.eval.replay.federated.federated_replay import Moment, Setting, local_change
 from paceline.eval.replay.federated.learning import Network
 from paceline.eval.replay.federated.population import Population
-from paceline.eval.replay.federated.federated_replay import Moment, Setting, local_change
-from paceline.eval.replay.federated.client_data import Shards
 
 BUFFER = 10
 """Updates that make a step of the server: the paper's choice; fewer where fewer clients train at once."""

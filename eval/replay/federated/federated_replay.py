@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.coordinator.federated import FederatedBalancer
+from paceline.eval.replay.federated.client_data import Shards
+from paceline.eval.replay.federated.federated_schemes import Scheme, report_round
 from paceline.eval.replay.federated.learning import Network
 from paceline.eval.replay.federated.population import Population
-from paceline.eval.replay.federated.federated_schemes import Scheme, report_round
-from paceline.eval.replay.federated.client_data import Shards
 from paceline.predictors import Predictor
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from paceline.cli.live_command import outcome_table
-from paceline.cli.show import print_frames
 from paceline.cli.named_sources import DEFAULT_PREDICTORS
+from paceline.cli.show import print_frames
 from paceline.datasets import Trace, recorded
 from paceline.eval import Balanced, leaderboard, leaderboard_figure, replay_all, replay_figure
 from paceline.lab.experiment import Setting, can_set_quotas, experiment

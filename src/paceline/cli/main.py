@@ -21,10 +21,10 @@ from paceline.cli.data_command import data_app
 from paceline.cli.fit_command import fit, tune
 from paceline.cli.live_command import live
 from paceline.cli.models_command import models_app
+from paceline.cli.named_sources import DEFAULT_PREDICTORS
 from paceline.cli.own_predictors import place_in_own
 from paceline.cli.profile_command import profile
 from paceline.cli.show import err, out, print_frames, working
-from paceline.cli.named_sources import DEFAULT_PREDICTORS
 from paceline.cli.watching.watch_command import report, watch
 
 if TYPE_CHECKING:

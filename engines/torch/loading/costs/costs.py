@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array, Sizes
+from paceline.coordinator.balanced.work import sum_of_products
 from paceline.engines.torch.loading.costs.cost_column import Numbers, numbers_of, require_in_range
 from paceline.engines.torch.weighing.dealt import Dealt
-from paceline.coordinator.balanced.work import sum_of_products
 from paceline.solver import Assignment, assign
 
 STEADY = 0.05

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from paceline._arrays import Array
 from paceline._printable import printable
+from paceline._wording import count
 from paceline.cli.watching.short_numbers import mean, percent, samples, speed, time
 from paceline.cli.watching.view import CHANGES, RECENT, SHOWN, is_long, title
-from paceline.coordinator.balanced import reasons as why
 
 if TYPE_CHECKING:
     from paceline.runs import AsyncRun
@@ -40,7 +40,7 @@ def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
         Group(*alarms, _headline(run), Text(), _workers(run), Text(), _changes(run)),
         title=Text(title(run.name)),
         title_align="left",
-        subtitle=Text(f"{why.count(done, 'round')} recorded"),
+        subtitle=Text(f"{count(done, 'round')} recorded"),
         subtitle_align="right",
         border_style="red" if alarms else "none",
     )
@@ -51,11 +51,11 @@ def _alarms(run: AsyncRun, silent: float) -> list[Text]:
     if is_long(silent, usual=float(np.median(between)) if len(between) else 0.0):
         alarms.append(f"No round has been reported for {time(silent)}.")
     if run.of_fleet["refused"][-1]:
-        alarms.append(f"{why.count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
+        alarms.append(f"{count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
     if run.skipped:
-        alarms.append(f"{why.count(run.skipped, 'line')} of the file could not be read.")
+        alarms.append(f"{count(run.skipped, 'line')} of the file could not be read.")
     if run.lost:
-        alarms.append(f"{why.count(run.lost, 'round')} could not be written to the file: was the disk full?")
+        alarms.append(f"{count(run.lost, 'round')} could not be written to the file: was the disk full?")
     return [Text(sentence, style="bold red") for sentence in alarms]
 
 

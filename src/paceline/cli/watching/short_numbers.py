@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline import _wording
 from paceline._arrays import Array
-from paceline.coordinator.balanced import reasons as why
 
 
 def time(seconds: float) -> str:
@@ -19,7 +19,7 @@ def time(seconds: float) -> str:
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
-    return why.duration(seconds)
+    return _wording.duration(seconds)
 
 
 def speed(samples_a_second: float) -> str:
@@ -50,7 +50,7 @@ def percent(share: float) -> str:
     """
     if not np.isfinite(share):
         return "-"
-    return why.percent(share) if share <= 10 else ">1000 %"
+    return _wording.percent(share) if share <= 10 else ">1000 %"
 
 
 def mean(values: Array) -> float:

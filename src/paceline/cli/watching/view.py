@@ -15,11 +15,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from paceline import _wording
 from paceline._arrays import Array
 from paceline._printable import printable
 from paceline.cli.watching.bars import ABOVE, BARS, bars, bars_top
 from paceline.cli.watching.short_numbers import mean, median, percent, samples, speed, time
-from paceline.coordinator.balanced import reasons as why
 from paceline.predictors.reference import MANY
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
         Text(),
         _changes(run),
     ]
-    count = f"{why.count(done, 'iteration')} recorded"
+    count = f"{_wording.count(done, 'iteration')} recorded"
     return Panel(
         Group(*parts),
         title=Text(title(run.name)),
@@ -105,17 +105,17 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
     if missing:
         yield Text(f"No report from {_missing(run, missing)}.", style="bold red")
     if not run.agreed.all():
-        times = why.count(int(np.sum(~run.agreed)), "time")
+        times = _wording.count(int(np.sum(~run.agreed)), "time")
         yield Text(f"The workers had different plans {times}.", style="bold red")
     if (drift := run.of_fleet["drift"][-1]) > MANY:
         told = f"{percent(drift)} of the latest speeds or drivers are far from what the model was fitted on."
         yield Text(told, style="yellow")
     if run.skipped:
         were = "was" if run.skipped == 1 else "were"
-        skipped = why.count(run.skipped, "line")
+        skipped = _wording.count(run.skipped, "line")
         yield Text(f"{skipped} of the file could not be read and {were} skipped.", style="bold yellow")
     if run.lost:
-        lost = why.count(run.lost, "iteration")
+        lost = _wording.count(run.lost, "iteration")
         yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 
@@ -153,11 +153,12 @@ def _silence(run: Run, silent: float) -> Iterator[str]:
 
 def _missing(run: Run, missing: list[int]) -> str:
     if len(missing) == np.isfinite(run.sizes[-1]).sum():
-        return f"any worker for {why.count(int(run.silent_workers[missing[-1]]), 'iteration')}"
+        return f"any worker for {_wording.count(int(run.silent_workers[missing[-1]]), 'iteration')}"
     named = [
-        f"{printable(run.workers[w])} for {why.count(int(run.silent_workers[w]), 'iteration')}" for w in missing[:NAMED]
+        f"{printable(run.workers[w])} for {_wording.count(int(run.silent_workers[w]), 'iteration')}"
+        for w in missing[:NAMED]
     ]
-    return why.listed(named, max(len(missing) - NAMED, 0))
+    return _wording.listed(named, max(len(missing) - NAMED, 0))
 
 
 # -- state -----------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from paceline._printable import printable
+from paceline._wording import count
 from paceline.cli.show import SafeConsole
-from paceline.coordinator.balanced import reasons as why
 
 if TYPE_CHECKING:
     from paceline.runs import AsyncRun, AsyncRunReader, Run, RunReader
@@ -75,7 +75,7 @@ def report(
     else:
         run, what = read_run(path), "iterations"
         run_report(run, target)
-    skipped = f"; {why.count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
+    skipped = f"; {count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
     out.print(
         f"written to {escape(printable(str(target)))}: {len(run)} {what} of {len(run.workers)} workers{skipped}",
         soft_wrap=True,
@@ -104,7 +104,7 @@ class Watched:
 
         reader = self._read()
         if not len(reader):
-            skipped = f"; {why.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
+            skipped = f"; {count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
             return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
         run = reader.run()
         silent = 0.0 if reader.ended else self._silent(run.of_fleet["time"][-1])

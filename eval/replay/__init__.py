@@ -1,0 +1,1 @@
+"""Replays: synchronous, asynchronous and federated training at the speeds that a trace recorded."""
