@@ -11,9 +11,9 @@ loaders note every sample and hand out others in its place, optimisers note grad
 ends the process. Ranks and runs exchange samples and records through files in a temporary folder.
 """
 
-from paceline.audit.audit_verdict import Cause, Status, Verdict
+from paceline.audit.audit_verdict import AuditStatus, AuditVerdict, Cause
 from paceline.audit.examine import Audit
 from paceline.audit.launch import Launcher
 from paceline.audit.notebook import audit
 
-__all__ = ["Audit", "Cause", "Launcher", "Status", "Verdict", "audit"]
+__all__ = ["Audit", "AuditStatus", "AuditVerdict", "Cause", "Launcher", "audit"]

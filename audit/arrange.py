@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from paceline.audit.comparisons import Arranged, Ref
-from paceline.audit.tape import DRAWN, Step, Tape
+from paceline.audit.tape import DRAWN, Tape, TapedStep
 
 
 def borders(tape: Tape, stream: str) -> list[int]:
@@ -35,9 +35,9 @@ def groups(tape: Tape, stream: str) -> list[range]:
     return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
 
 
-def grouped(tape: Tape) -> list[list[Step]]:
+def grouped(tape: Tape) -> list[list[TapedStep]]:
     """Return the optimisers' steps that belong to the same batches, as where two models take turns."""
-    found: list[list[Step]] = []
+    found: list[list[TapedStep]] = []
     seen: dict[str, int] | None = None
     for step in tape.steps:
         if step.delivered != seen:

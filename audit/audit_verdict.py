@@ -11,7 +11,7 @@ import numpy as np
 PAGE = "docs/audit.md"
 
 
-class Status(Enum):
+class AuditStatus(Enum):
     """What an audit finds; its value is the exit code of ``paceline audit``."""
 
     EXACT = 0
@@ -138,7 +138,7 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class AuditVerdict:
     """What an audit found.
 
     Parameters
@@ -165,7 +165,7 @@ class Verdict:
         The largest relative deviation of each run from the first.
     """
 
-    status: Status
+    status: AuditStatus
     cause: Cause | None = None
     detail: str = ""
     deviation: float = 0.0
@@ -182,12 +182,12 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict in one sentence, with its figure."""
         where = f"{self.steps} steps on {self.ranks} ranks, {self.precision}"
-        if self.status is Status.EXACT:
+        if self.status is AuditStatus.EXACT:
             noise = f"; two equal runs differ by {self.noise:.1e}, so less cannot be seen" if self.noise else ""
             return f"Exact: the largest relative deviation is {self.deviation:.1e} ({where}){noise}."
         assert self.cause is not None
         why = self.cause.what + (f" ({self.detail})" if self.detail else "")
-        if self.status is Status.COULD_NOT_TELL:
+        if self.status is AuditStatus.COULD_NOT_TELL:
             return f"Could not tell: {why}."
         begins = f", first in step {self.first_step} at {self.parameter}" if self.parameter else ""
         figure = f": gradients deviate by {self.deviation:.1e}{begins} ({where})" if self.deviation else ""

@@ -9,8 +9,8 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.audit import arrange, compare, probe
-from paceline.audit.audit_verdict import Cause, Verdict
-from paceline.audit.comparisons import Balanced, Plan
+from paceline.audit.audit_verdict import AuditVerdict, Cause
+from paceline.audit.comparisons import AuditPlan, BalancedRun
 from paceline.audit.inquiry import Inquiry
 from paceline.audit.tape import Tape
 
@@ -18,7 +18,7 @@ CLOSE = 0.01
 """Distance of a power from a whole number within which it is that."""
 
 
-def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = False) -> Verdict:
+def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
     """Run the probing run and say what it shows."""
     shown = _probe_balanced(inquiry) if inquiry.balanced else _probe_plain(inquiry, alone)
     draws = any(step.facts.get("draws") for step in inquiry.base.tapes[0].steps)
@@ -48,7 +48,7 @@ def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = Fal
     )
 
 
-def unlike_one(inquiry: Inquiry, found: compare.Difference, one: Tape) -> Verdict:
+def unlike_one(inquiry: Inquiry, found: compare.Difference, one: Tape) -> AuditVerdict:
     """Say why a step differs from one process's although samples may be exchanged."""
     ours, theirs = (compare.flat([tape.steps[0]]) for tape in (inquiry.base.tapes[0], one))
     factor = float(ours @ theirs / (theirs @ theirs or 1))
@@ -61,7 +61,7 @@ def unlike_one(inquiry: Inquiry, found: compare.Difference, one: Tape) -> Verdic
     return inquiry.not_exact(Cause.TIMES_RANKS if factor > 1 else Cause.UNKNOWN, found, detail)
 
 
-def by_size(inquiry: Inquiry, found: compare.Difference) -> Verdict:
+def by_size(inquiry: Inquiry, found: compare.Difference) -> AuditVerdict:
     """Tell sums from means that are not weighted: by how a rank's weight follows its size."""
     kind = inquiry.balanced[0]
     if inquiry.streams:
@@ -88,7 +88,7 @@ def _probe_plain(inquiry: Inquiry, alone: bool) -> probe.Probe | None:
     lengths = inquiry.base.tapes[0].facts.get("lengths", {})
     known = [lengths[name] // each[name] for name in given if lengths.get(name) and each[name]]
 
-    def of(steps: range) -> Plan:
+    def of(steps: range) -> AuditPlan:
         part = {name: rows[steps.start * each[name] : steps.stop * each[name]] for name, rows in given.items()}
         return inquiry.frozen(len(steps), arranged=part)
 
@@ -105,8 +105,8 @@ def _probe_balanced(inquiry: Inquiry) -> probe.Probe | None:
     ranks, own = int(kind["ranks"]), [numbers[place % len(numbers)] for place in range(kind["step"])]
     given = probe.numbers_of(kind["step"], ranks, 1, [numbers[place] for place in chosen], own)
 
-    def of(steps: range) -> Plan:
-        return inquiry.frozen(len(steps), balanced=Balanced(numbers=given[steps.start : steps.stop]))
+    def of(steps: range) -> AuditPlan:
+        return inquiry.frozen(len(steps), balanced=BalancedRun(numbers=given[steps.start : steps.stop]))
 
     vectors = _probed(inquiry, of, kind["batches"], {}, alone=False)
     sizes = [[kind["step"] // ranks] * ranks]
@@ -114,7 +114,7 @@ def _probe_balanced(inquiry: Inquiry) -> probe.Probe | None:
 
 
 def _probed(
-    inquiry: Inquiry, of: Callable[[range], Plan], epoch: int, each: dict[str, int], alone: bool
+    inquiry: Inquiry, of: Callable[[range], AuditPlan], epoch: int, each: dict[str, int], alone: bool
 ) -> dict[str, Array] | None:
     """Return the gradients of all probing steps, as many in one run as an epoch has."""
     found: dict[str, Array] = {}
@@ -134,12 +134,12 @@ def _power(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:
     """Return the power of a rank's size that its weight follows: 1 if every sample weighs the same."""
     one, other = (kind["candidates"][place][0] for place in (0, -1))
     numbers = [[one] * kind["step"], [other] * kind["step"], [one] * kind["step"], [one] * kind["step"]]
-    rows = _rows(inquiry, Balanced(uneven=True, numbers=numbers))
+    rows = _rows(inquiry, BalancedRun(uneven=True, numbers=numbers))
     if rows is None or len(rows[3][0]) != 2 or rows[3][0][0] == rows[3][0][1]:
         return None
     first = rows[3][0][0]  # in the last step, the first rank gets the one sample and the second the other
     numbers[3] = [one] * first + [other] * (kind["step"] - first)
-    mixed = _rows(inquiry, Balanced(uneven=True, numbers=numbers))
+    mixed = _rows(inquiry, BalancedRun(uneven=True, numbers=numbers))
     if mixed is None:
         return None
     own, rest, _ = probe.of_two(mixed[3][1], mixed[0][1], mixed[1][1])
@@ -152,7 +152,7 @@ def _power(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:
     return None
 
 
-def _rows(inquiry: Inquiry, balanced: Balanced) -> list[tuple[list[int], Array]] | None:
+def _rows(inquiry: Inquiry, balanced: BalancedRun) -> list[tuple[list[int], Array]] | None:
     """Return the ranks' sizes and the gradient of four steps from the same parameters."""
     run = inquiry.run(inquiry.frozen(4, balanced=balanced), False)
     steps = arrange.grouped(run.tapes[0])[:4] if run.tapes and not run.error else []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.audit.tape import Arrays, Step, Tape
+from paceline.audit.tape import Arrays, Tape, TapedStep
 
 SMALL = 1e-3
 """A parameter's gradient is compared relative to its largest value, or to this share of the largest of all."""
@@ -46,7 +46,7 @@ def difference(expected: Sequence[Tape], found: Sequence[Tape]) -> Difference:
     return Difference(tuple(steps))
 
 
-def of_step(tape: Tape, one: Step, other: Step) -> dict[str, float]:
+def of_step(tape: Tape, one: TapedStep, other: TapedStep) -> dict[str, float]:
     """Return the relative deviations of one step: of gradients, and of how far parameters moved."""
     moved, others = (
         {
@@ -112,7 +112,7 @@ def ends_differ(tapes: Sequence[Tape]) -> float:
     )
 
 
-def flat(steps: Sequence[Step]) -> Array:
+def flat(steps: Sequence[TapedStep]) -> Array:
     """Return the gradients of some steps as one vector."""
     arrays = [array.astype(np.float64) for step in steps for array in step.gradients.values()]
     return np.concatenate(arrays) if arrays else np.zeros(0)

@@ -14,7 +14,7 @@ Arranged = dict[str, list[list[list[Ref]]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class AuditPlan:
     """One run of a script.
 
     Parameters
@@ -38,22 +38,22 @@ class Plan:
     arranged: Arranged | None = None
     supplies: str = ""
     frozen: bool = False
-    balanced: Balanced | None = None
+    balanced: BalancedRun | None = None
 
     def to_json(self) -> str:
         """Return it as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> AuditPlan:
         """Return the plan that :meth:`to_json` wrote."""
         known: dict[str, Any] = json.loads(text)
         given = known.pop("balanced")
-        return cls(**known, balanced=None if given is None else Balanced(**given))
+        return cls(**known, balanced=None if given is None else BalancedRun(**given))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Balanced:
+class BalancedRun:
     """A job with a balanced loader: equal sizes or uneven ones, and another order within each global batch.
 
     Parameters

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.audit import arrange, causes, compare
-from paceline.audit.audit_verdict import Cause, Verdict
-from paceline.audit.comparisons import Balanced, Plan
+from paceline.audit.audit_verdict import AuditVerdict, Cause
+from paceline.audit.comparisons import AuditPlan, BalancedRun
 from paceline.audit.inquiry import Inquiry
 from paceline.audit.tape import DRAWN, Tape
 
@@ -27,7 +27,7 @@ NOISIEST = 0.1
 class Audit(Inquiry):
     """The audit of a script: its runs, one after the other, until a verdict follows."""
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         """Run the script and say what follows."""
         failed = self._begin()
         if failed is not None:
@@ -36,10 +36,10 @@ class Audit(Inquiry):
 
     # -- the first run ---------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Verdict | None:
+    def _begin(self) -> AuditVerdict | None:
         """Run the script as it is, in double precision if it can."""
         for precision in ("float64", "float32"):
-            self.plan = Plan(steps=self.steps, precision=precision)
+            self.plan = AuditPlan(steps=self.steps, precision=precision)
             self.base = self.run(self.plan, False)
             if self.base.tapes and not self.base.error:
                 break
@@ -66,7 +66,7 @@ class Audit(Inquiry):
 
     # -- noise -----------------------------------------------------------------------------------------------------
 
-    def _repeats(self) -> Verdict | None:
+    def _repeats(self) -> AuditVerdict | None:
         """Run the script once more, alike."""
         again, run = self.compared("an equal run", self.plan)
         if again is not None and _digests(run.tapes) != _digests(self.base.tapes):
@@ -83,7 +83,7 @@ class Audit(Inquiry):
 
     # -- what one run shows ----------------------------------------------------------------------------------------
 
-    def _ranks_agree(self) -> Verdict | None:
+    def _ranks_agree(self) -> AuditVerdict | None:
         """Look whether the ranks begin alike, step alike, and have different samples."""
         tapes = self.base.tapes
         if (where := compare.not_a_number(tapes)) is not None:
@@ -99,12 +99,12 @@ class Audit(Inquiry):
             return self.not_exact(Cause.NOT_AVERAGED, apart)
         return self._order(tapes)
 
-    def _sharded_or(self, cause: Cause, apart: compare.Difference) -> Verdict | None:
+    def _sharded_or(self, cause: Cause, apart: compare.Difference) -> AuditVerdict | None:
         """Ranks that hold parts of one model differ from the start, as they should."""
         names = [name for name in self.base.tapes[0].start if "flat_param" in name]
         return None if names else self.not_exact(cause, apart)
 
-    def _order(self, tapes: Sequence[Tape]) -> Verdict | None:
+    def _order(self, tapes: Sequence[Tape]) -> AuditVerdict | None:
         samplers = [tape.facts.get("samplers", {}) for tape in tapes]
         for stream in samplers[0]:
             said = [known[stream] for known in samplers if stream in known]
@@ -119,10 +119,10 @@ class Audit(Inquiry):
 
     # -- the same samples elsewhere --------------------------------------------------------------------------------
 
-    def _moved(self) -> Verdict | None:
+    def _moved(self) -> AuditVerdict | None:
         return self._moved_balanced() if self.balanced else self._moved_plain()
 
-    def _moved_plain(self) -> Verdict | None:
+    def _moved_plain(self) -> AuditVerdict | None:
         given = arrange.arranged(self.base.tapes, arrange.mixed(self.base.tapes, 1))
         if not arrange.moved(given):
             return self.unknown(Cause.NO_SAMPLES, "there was one rank, one micro-batch: nothing to exchange")
@@ -133,8 +133,8 @@ class Audit(Inquiry):
             return causes.told_apart(self, found)
         return self._alone()
 
-    def _moved_balanced(self) -> Verdict | None:
-        uneven, run = self.compared("uneven sizes", replace(self.plan, balanced=Balanced(uneven=True, seed=1)))
+    def _moved_balanced(self) -> AuditVerdict | None:
+        uneven, run = self.compared("uneven sizes", replace(self.plan, balanced=BalancedRun(uneven=True, seed=1)))
         if uneven is None:
             return self.not_exact(Cause.UNEVEN, None, run.error)
         if (where := compare.not_a_number(run.tapes)) is not None:
@@ -144,12 +144,12 @@ class Audit(Inquiry):
             self.notes.append("Sizes did not differ: batches are too small, or steps too few.")
         if uneven.largest <= self.tolerance:
             return None
-        equal, _ = self.compared("samples exchanged", replace(self.plan, balanced=Balanced(seed=1)))
+        equal, _ = self.compared("samples exchanged", replace(self.plan, balanced=BalancedRun(seed=1)))
         if equal is None or equal.largest > self.tolerance:
             return causes.told_apart(self, uneven)
         return causes.by_size(self, uneven)
 
-    def _alone(self) -> Verdict | None:
+    def _alone(self) -> AuditVerdict | None:
         """Compare the first step with that of one process on all samples, where the script runs as one."""
         tapes, found = self.base.tapes, None
         if len(tapes) < 2:
@@ -178,7 +178,7 @@ class Audit(Inquiry):
 
     # -- causes ----------------------------------------------------------------------------------------------------
 
-    def _divided(self) -> Verdict | None:
+    def _divided(self) -> AuditVerdict | None:
         """Look whether the losses of micro-batches are summed as they are."""
         first = self.base.tapes[0]
         number = max(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.audit import arrange, compare
-from paceline.audit.audit_verdict import Cause, Status, Verdict
-from paceline.audit.comparisons import Plan
+from paceline.audit.audit_verdict import AuditStatus, AuditVerdict, Cause
+from paceline.audit.comparisons import AuditPlan
 from paceline.audit.tape import Tape
 
 FLOORS = {"float64": 1e-8, "float32": 1e-3}
@@ -17,7 +17,7 @@ COARSE = 3e-2
 
 
 @dataclass(frozen=True)
-class Run:
+class AuditRun:
     """What a run left: the records of its ranks, the folder in which they lie, and its last words if it failed."""
 
     tapes: list[Tape]
@@ -25,7 +25,7 @@ class Run:
     error: str = ""
 
 
-Runner = Callable[[Plan, bool], Run]
+Runner = Callable[[AuditPlan, bool], AuditRun]
 """Runs the script by a plan, with all its ranks, or as one process if the second argument is true."""
 
 
@@ -49,8 +49,8 @@ class Inquiry:
     found: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     noise: float = 0.0
-    base: Run = field(default_factory=lambda: Run([]))
-    plan: Plan = field(default_factory=Plan)
+    base: AuditRun = field(default_factory=lambda: AuditRun([]))
+    plan: AuditPlan = field(default_factory=AuditPlan)
 
     @property
     def balanced(self) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ class Inquiry:
         """The largest relative deviation that rounding and noise explain."""
         return max(FLOORS.get(self.precision, COARSE), 10 * self.noise)
 
-    def compared(self, name: str, plan: Plan) -> tuple[compare.Difference | None, Run]:
+    def compared(self, name: str, plan: AuditPlan) -> tuple[compare.Difference | None, AuditRun]:
         """Run a plan and compare it with the first run."""
         run = self.run(plan, False)
         if run.error or not run.tapes:
@@ -83,7 +83,7 @@ class Inquiry:
         """Samples of plain loaders."""
         return arrange.shared(self.base.tapes)
 
-    def frozen(self, steps: int, **given: Any) -> Plan:
+    def frozen(self, steps: int, **given: Any) -> AuditPlan:
         """Return a plan of so many steps from the same parameters; two models may take turns within a step."""
         each = max(len(group) for group in arrange.grouped(self.base.tapes[0]))
         return replace(self.plan, frozen=True, steps=steps * each, **given)
@@ -94,19 +94,19 @@ class Inquiry:
         known = {"steps": len(tapes[0].steps), "ranks": len(tapes), "precision": self.precision} if tapes else {}
         return known | {"noise": self.noise, "notes": tuple(self.notes), "runs": self.found}
 
-    def exact(self) -> Verdict:
+    def exact(self) -> AuditVerdict:
         """Return that all is exact."""
-        return Verdict(status=Status.EXACT, deviation=max(self.found.values(), default=0.0), **self.said())
+        return AuditVerdict(status=AuditStatus.EXACT, deviation=max(self.found.values(), default=0.0), **self.said())
 
-    def unknown(self, cause: Cause, detail: str = "") -> Verdict:
+    def unknown(self, cause: Cause, detail: str = "") -> AuditVerdict:
         """Return that nobody could tell, and why."""
-        return Verdict(status=Status.COULD_NOT_TELL, cause=cause, detail=detail, **self.said())
+        return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.said())
 
-    def not_exact(self, cause: Cause, found: compare.Difference | None, detail: str = "") -> Verdict:
+    def not_exact(self, cause: Cause, found: compare.Difference | None, detail: str = "") -> AuditVerdict:
         """Return that it is not exact, and why; within the noise nobody can tell."""
         step, name = found.begins(self.tolerance) if found else (0, "")
         amount = found.largest if found else 0.0
         if found and amount < 10 * self.tolerance and self.noise > 0:
             return self.unknown(Cause.NOISE, f"by {self.noise:.1e}, where the deviation is {amount:.1e}")
         where: dict[str, Any] = {"deviation": amount, "first_step": step, "parameter": name}
-        return Verdict(status=Status.NOT_EXACT, cause=cause, detail=detail, **where, **self.said())
+        return AuditVerdict(status=AuditStatus.NOT_EXACT, cause=cause, detail=detail, **where, **self.said())

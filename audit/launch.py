@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline import _version
-from paceline.audit.comparisons import Plan
-from paceline.audit.inquiry import Run
+from paceline.audit.comparisons import AuditPlan
+from paceline.audit.inquiry import AuditRun
 from paceline.audit.tape import load_all
 
 PROCESSES = re.compile(r"^(--nproc[-_]per[-_]node|--num[-_]processes)(=.*)?$")
@@ -42,18 +42,18 @@ class Launcher:
         self.command, self.folder, self.timeout, self.tell = list(command), folder, timeout, tell
         self.runs = 0
 
-    def __call__(self, plan: Plan, alone: bool) -> Run:
+    def __call__(self, plan: AuditPlan, alone: bool) -> AuditRun:
         """Run the command by a plan, as one process if that is asked for."""
         command = of_one(self.command) if alone else self.command
         if command is None:
-            return Run([], error="the command does not say how many processes it starts")
+            return AuditRun([], error="the command does not say how many processes it starts")
         self.runs += 1
         self.tell(f"run {self.runs}" + (", as one process" if alone else ""))
         folder = self.folder / str(self.runs)
         folder.mkdir()
         (folder / "plan").write_text(plan.to_json())
         error = self._started(command, folder)
-        return Run(load_all(folder), str(folder), error)
+        return AuditRun(load_all(folder), str(folder), error)
 
     def _started(self, command: list[str], folder: Path) -> str:
         """Run a command; return what it said last if it failed."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._require import require
-from paceline.audit.audit_verdict import Verdict
-from paceline.audit.comparisons import Plan
+from paceline.audit.audit_verdict import AuditVerdict
+from paceline.audit.comparisons import AuditPlan
 from paceline.audit.examine import Audit
-from paceline.audit.inquiry import Run
-from paceline.audit.tape import Arrays, Sample, Step, Tape
+from paceline.audit.inquiry import AuditRun
+from paceline.audit.tape import Arrays, Sample, Tape, TapedStep
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ def audit(
     *,
     ranks: int = 2,
     model: torch.nn.Module | None = None,
-) -> Verdict:
+) -> AuditVerdict:
     """Return whether the mean of the ranks' gradients is that of one process, wherever a row lands.
 
     Every batch is divided among pretended ranks, whose gradients are averaged as ``DistributedDataParallel`` does, in
@@ -88,7 +88,7 @@ class Pretended:
         self.names = {} if model is None else {id(one): name for name, one in model.named_parameters()}
         self.model = model
 
-    def __call__(self, plan: Plan, alone: bool) -> Run:
+    def __call__(self, plan: AuditPlan, alone: bool) -> AuditRun:
         """Run every batch by a plan."""
         from paceline.audit.inside.patches import no_dropout
 
@@ -101,9 +101,9 @@ class Pretended:
                 for tape, refs in zip(tapes, row, strict=True):
                     tape.streams[ROWS].append([self._sample(ref) for ref in refs])
                     facts = {"draws": True} if draws else {}
-                    tape.steps.append(Step({ROWS: number + 1}, gradients, {}, facts))
+                    tape.steps.append(TapedStep({ROWS: number + 1}, gradients, {}, facts))
                     tape.facts = {"dtypes": sorted(dtypes), "mixing": self._mixing()}
-        return Run(tapes, folder="this process")
+        return AuditRun(tapes, folder="this process")
 
     def _own(self, ranks: int) -> list[list[list[tuple[int, int, int]]]]:
         parts = [rows_of(batch) // ranks for batch in self.batches]

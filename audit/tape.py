@@ -26,7 +26,7 @@ class Sample:
 
 
 @dataclass
-class Step:
+class TapedStep:
     """One optimiser step: batches delivered so far on every stream, averaged gradients, parameters afterwards."""
 
     delivered: dict[str, int]
@@ -57,7 +57,7 @@ class Tape:
     world_size: int
     streams: dict[str, list[list[Sample]]] = field(default_factory=dict)
     start: Arrays = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TapedStep] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
@@ -93,7 +93,7 @@ class Tape:
             for name, batches in known["streams"].items()
         }
         steps = [
-            Step(
+            TapedStep(
                 said["delivered"],
                 _under(arrays, f"gradients/{number}/"),
                 _under(arrays, f"parameters/{number}/"),

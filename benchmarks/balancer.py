@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.datasets import Trace, recorded
-from paceline.eval import Balanced, Scheme, replay
+from paceline.eval import Balanced, SizeScheme, replay
 from paceline.predictors import EWMA, Auto, BatchTime, LastValue, LeaderSearch, Predictor, Report, checks
 
 Array = NDArray[np.float64]
@@ -87,7 +87,7 @@ def sources() -> Iterator[tuple[str, list[Trace]]]:
 
 def compared(score: list[Trace]) -> Iterator[str]:
     predictors = (LastValue(), EWMA(0.5), Auto())
-    schemes: dict[str, Scheme] = {
+    schemes: dict[str, SizeScheme] = {
         f"{type(predictor).__name__}, {name}": Balanced(predictor, policy)
         for predictor in predictors
         for name, policy in RULES.items()
@@ -100,7 +100,7 @@ def compared(score: list[Trace]) -> Iterator[str]:
         yield f"| {name} | {changes:.0f} | {100 * regret:.1f} % | {speed_up:.3f} |"
 
 
-def _scored(schemes: Mapping[str, Scheme], trace: Trace) -> dict[str, Array]:
+def _scored(schemes: Mapping[str, SizeScheme], trace: Trace) -> dict[str, Array]:
     """Return changes per 100 iterations, regret and speed-up by the scheme."""
     result = replay(schemes, trace, global_batch=SAMPLES_PER_WORKER * len(trace.workers))
     table = result.table.set_index("scheme")

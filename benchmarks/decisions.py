@@ -22,7 +22,7 @@ from decisions_sets import DEVELOPMENT, MOST_ITERATIONS, MOST_JOBS, MOST_WORKERS
 from machine import machine
 
 from paceline.datasets import Trace
-from paceline.eval import Balanced, BareSplit, EqualBatches, Scheme
+from paceline.eval import Balanced, BareSplit, EqualBatches, SizeScheme
 from paceline.predictors import EWMA, Auto, LastValue, Predictor
 
 SAMPLES, FIRST = 320, 10
@@ -65,8 +65,8 @@ class Found:
         return (self.overhead[column] - self.overhead[other]) / (1.0 + self.overhead[other])
 
 
-def schemes(data: Set) -> dict[str, Scheme]:
-    found: dict[str, Scheme] = {EQUAL: EqualBatches()}
+def schemes(data: Set) -> dict[str, SizeScheme]:
+    found: dict[str, SizeScheme] = {EQUAL: EqualBatches()}
     for name, make in PREDICTORS.items():
         found |= {f"{name}, {BARE}": BareSplit(make(data)), f"{name}, {BALANCED}": Balanced(make(data))}
     return found
@@ -83,7 +83,7 @@ def measured(data: Set) -> Found:
     return Found(data, overhead, changes, f"{len(replayed)} of {' and '.join(shapes)}")
 
 
-def replay(scheme: Scheme, job: Trace) -> tuple[float, float]:
+def replay(scheme: SizeScheme, job: Trace) -> tuple[float, float]:
     """Return the overhead of a job's scored iterations, and its changes per 100 of them.
 
     All wait for the last worker that reported. The oracle divides what those got in proportion to their speeds.

@@ -31,13 +31,13 @@ from paceline.datasets import Trace, read_traces, recorded
 from paceline.eval.replay.federated import (
     AdaptiveRate,
     AdaptiveSteps,
-    Assignment,
-    Balanced,
+    BalancedClients,
+    ClientAssignment,
+    ClientScheme,
     DeadlineDrop,
-    Moment,
     Population,
-    Scheme,
-    Setting,
+    RoundMoment,
+    RoundSetting,
     Shards,
     Standard,
     digits,
@@ -53,9 +53,9 @@ from paceline.solver import split
 Array = NDArray[np.float64]
 
 DATA = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
-SCHEMES: dict[str, Scheme] = {
+SCHEMES: dict[str, ClientScheme] = {
     "standard": Standard(),
-    "balanced": Balanced(),
+    "balanced": BalancedClients(),
     "adaptive-steps": AdaptiveSteps(),
     "adaptive-rate": AdaptiveRate(),
     "deadline-drop": DeadlineDrop(),
@@ -72,7 +72,7 @@ SMOOTH = 5
 
 QUICK = "--quick" in sys.argv
 SEEDS = range(2 if QUICK else 5)
-SETTING = Setting(rounds=50, batch=32, local_steps=10, rate=0.3)
+SETTING = RoundSetting(rounds=50, batch=32, local_steps=10, rate=0.3)
 FEDSCALE_LIKE = (20.0, 0.6, 8000.0, 0.6)
 """Median and log deviation of ms per sample and of kbit/s, for a table in FedScale's layout. Our assumption."""
 
@@ -131,11 +131,11 @@ def phones_of(count: int, seed: int) -> Population:
 # -- accuracy over time ------------------------------------------------------------------------------------------
 
 
-Runs = Mapping[str, Sequence[Sequence[Moment]]]
+Runs = Mapping[str, Sequence[Sequence[RoundMoment]]]
 """The rounds of every seed, by scheme."""
 
 
-def trained(task: Task, alpha: float | None, participation: float, seed: int) -> dict[str, list[Moment]]:
+def trained(task: Task, alpha: float | None, participation: float, seed: int) -> dict[str, list[RoundMoment]]:
     """Let every scheme train with a seed."""
     setting = replace(SETTING, participation=participation, seed=seed)
     shards = task.shards(task.clients, alpha, seed=seed)
@@ -144,11 +144,11 @@ def trained(task: Task, alpha: float | None, participation: float, seed: int) ->
     return {**runs, "fedbuff": list(iter_buffered(population, shards, setting))}
 
 
-def final_accuracy(run: Sequence[Moment]) -> float:
+def final_accuracy(run: Sequence[RoundMoment]) -> float:
     return statistics.fmean(moment.accuracy for moment in run[-LAST:])
 
 
-def time_to(run: Sequence[Moment], accuracy: float) -> float:
+def time_to(run: Sequence[RoundMoment], accuracy: float) -> float:
     """Return the time after which the mean of a few rounds first reaches an accuracy; infinite if it never does."""
     mean_R = np.convolve([moment.accuracy for moment in run], np.full(SMOOTH, 1 / SMOOTH), mode="valid")
     reached = np.flatnonzero(mean_R >= accuracy)
@@ -217,12 +217,12 @@ def with_smallest(seed: int) -> dict[int, list[tuple[float, float]]]:
 class Clairvoyant:
     """Balanced by one who knows every speed and link of the round to come: only the bounds hold it back."""
 
-    def __init__(self, population: Population, setting: Setting) -> None:
+    def __init__(self, population: Population, setting: RoundSetting) -> None:
         self.population = population
         self.setting = setting
         self.round = 0
 
-    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
         """Return the exact split of what will be."""
         population, count = self.population, len(chosen)
         generator = np.random.default_rng([self.setting.seed, self.round])
@@ -237,7 +237,7 @@ class Clairvoyant:
         total = int(min(balancer.batch * count, upper.sum()))
         sizes = split(curves, total, lower=np.minimum(balancer.least, upper), upper=upper, comm=comm).sizes
         self.round += 1
-        return Assignment(sizes, steps, np.ones(count))
+        return ClientAssignment(sizes, steps, np.ones(count))
 
 
 def spreads(clients: int, kind: str, participation: float, seed: int) -> dict[str, list[list[float]]]:
@@ -287,7 +287,7 @@ class Rare:
     spread: list[float]
     seconds: list[float]
 
-    def add(self, run: Sequence[Moment]) -> None:
+    def add(self, run: Sequence[RoundMoment]) -> None:
         """Add the rounds of one more seed."""
         self.spread.append(statistics.median(moment.spread for moment in run))
         self.seconds.append(run[-1].seconds)
@@ -369,7 +369,7 @@ def plan_cost(known: int = 100_000, asked: int = 1_000, rounds: int = 50) -> dic
 class Found:
     """What was found, over the seeds so far."""
 
-    runs: dict[tuple[str, str, float], dict[str, list[list[Moment]]]]
+    runs: dict[tuple[str, str, float], dict[str, list[list[RoundMoment]]]]
     uneven: dict[tuple[str, int, float], dict[str, list[list[float]]]]
     smallest: dict[int, list[tuple[float, float]]]
 

@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from federated import Rare, Runs, Score
 
-    from paceline.eval.replay.federated import Setting
+    from paceline.eval.replay.federated import RoundSetting
 
 Scores = Mapping[tuple[str, str, float], Mapping[str, "Score"]]
 Evenness = Mapping[tuple[str, int, float], Mapping[str, Sequence[float]]]
@@ -40,7 +40,7 @@ class About:
     machine: str
     minutes: float
     seeds: int
-    setting: Setting
+    setting: RoundSetting
 
 
 def page(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from machine import machine
 
-from paceline.lab.experiment import DISTURBANCES, Outcome, Setting, can_set_quotas, experiment
+from paceline.lab.experiment import DISTURBANCES, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.lab.experiment.figure import loss_figure
 
 BOTH = ("ewma", "auto")
@@ -33,7 +33,7 @@ SETTINGS = [
 SHOWN = SETTINGS[1]
 
 
-def section(outcome: Outcome) -> str:
+def section(outcome: ExperimentOutcome) -> str:
     name = outcome.setting.contention
     lines = [f"| {HEADINGS} |", "| --- |" + " --- |" * HEADINGS.count("|")]
     for row in outcome.rows:

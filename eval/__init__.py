@@ -5,7 +5,14 @@ from paceline.eval.leaderboard import Leaderboard, leaderboard
 from paceline.eval.overhead import barrier_overhead
 from paceline.eval.pages.figures import leaderboard_figure, replay_figure
 from paceline.eval.replay.synchronous import Replay, ReplayedIteration, Replays, iter_replay, replay, replay_all
-from paceline.eval.replay.synchronous_schemes import Balanced, BareSplit, Clairvoyant, EqualBatches, Scheme, balanced
+from paceline.eval.replay.synchronous_schemes import (
+    Balanced,
+    BareSplit,
+    Clairvoyant,
+    EqualBatches,
+    SizeScheme,
+    balanced,
+)
 from paceline.eval.worth import Worth, worth
 
 __all__ = [
@@ -19,7 +26,7 @@ __all__ = [
     "Replay",
     "ReplayedIteration",
     "Replays",
-    "Scheme",
+    "SizeScheme",
     "Worth",
     "backtest",
     "balanced",

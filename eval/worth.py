@@ -18,7 +18,7 @@ from paceline._printable import printable
 from paceline.datasets import Trace
 from paceline.datasets.health import SIGNIFICANT, ljung_box
 from paceline.eval.replay.synchronous import CLAIRVOYANT, EQUAL, Replay, replay
-from paceline.eval.replay.synchronous_schemes import Balanced, Scheme
+from paceline.eval.replay.synchronous_schemes import Balanced, SizeScheme
 from paceline.predictors import EWMA, Curves
 from paceline.solver import split
 
@@ -119,7 +119,7 @@ def worth(trace: Trace, *, global_batch: int | None = None) -> Worth:
     job = Trace(trace.samples[complete_T], trace.seconds[complete_T], workers=trace.workers).select(
         slice(-LONGEST - WARMUP, None)
     )
-    schemes: dict[str, Scheme] = {FIXED: FixedSplit(np.median(job.speed, axis=0)), ONLINE: Balanced(EWMA())}
+    schemes: dict[str, SizeScheme] = {FIXED: FixedSplit(np.median(job.speed, axis=0)), ONLINE: Balanced(EWMA())}
     replayed = replay(schemes, job, global_batch=batch, warmup=min(WARMUP, len(job) // 4))
     return _summed_up(replayed, job, batch)
 

@@ -9,12 +9,12 @@ from typing import Any
 from paceline._printable import printable
 from paceline.runs.growing import GrowingFile, is_number
 from paceline.runs.json_lines import SCHEMA
-from paceline.runs.run import DRIFT, OF_FLEET, OF_WORKERS, TRUTHS, WORK, Line, Run
+from paceline.runs.run import DRIFT, OF_FLEET, OF_WORKERS, TRUTHS, WORK, RecordLine, Run
 
 ALWAYS_KNOWN = ("index", "time")
 
 
-class RunReader(GrowingFile[Line]):
+class RunReader(GrowingFile[RecordLine]):
     """Reads the file of a synchronous run as it grows; see :class:`GrowingFile`."""
 
     header, schema = "paceline_run", SCHEMA
@@ -23,9 +23,9 @@ class RunReader(GrowingFile[Line]):
         """Return the run so far, or its last iterations; only those that are kept."""
         return Run.of_lines(str(self.path), self.kept(last), self.skipped, self.lost)
 
-    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Line | None:
+    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> RecordLine | None:
         """Return the iteration in a line; ``None`` if it lacks something."""
-        return Line(fleet, line) if _is_iteration(line, len(fleet)) else None
+        return RecordLine(fleet, line) if _is_iteration(line, len(fleet)) else None
 
 
 def read_run(path: str | Path) -> Run:

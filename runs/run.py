@@ -27,7 +27,7 @@ OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds"
 TRUTHS = ("agreed", "acted")
 
 
-class Line:
+class RecordLine:
     """One iteration as it is kept while a file is read: packed, because files hold millions of them.
 
     Parameters
@@ -86,7 +86,7 @@ class Run:
     lost: int = 0
 
     @classmethod
-    def of_lines(cls, name: str, lines: Sequence[Line], skipped: int = 0, lost: int = 0) -> Self:
+    def of_lines(cls, name: str, lines: Sequence[RecordLine], skipped: int = 0, lost: int = 0) -> Self:
         """Make a run from its iterations."""
         place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
         names, fleet = (*OF_WORKERS, WORK), (*OF_FLEET, DRIFT)

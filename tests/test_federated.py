@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.federated import FederatedBalancer, Reason, RoundReport, Source
+from paceline.coordinator.federated import FederatedBalancer, ForecastSource, Reason, RoundReport
 from paceline.coordinator.federated.round_sizes import caution_of
 from paceline.predictors import EWMA, BatchTime, LastValue, LocalLevel, Mixture, Report
 
@@ -289,7 +289,7 @@ def test_an_unseen_client_is_sized_like_others_of_its_device_type():
     balancer.join(["c0", "c1", "new"], devices=["tablet", "phone", "phone"])
     played(balancer, [300.0, 30.0], [0.5, 2.0])
     plan = balancer.plan(["c0", "c1", "new", "stranger"])
-    assert plan.source.tolist() == [Source.OWN, Source.OWN, Source.DEVICE, Source.FLEET]
+    assert plan.source.tolist() == [ForecastSource.OWN, ForecastSource.OWN, ForecastSource.DEVICE, ForecastSource.FLEET]
     assert plan.speed[2] == pytest.approx(30.0)
     assert plan.comm_seconds[2] == pytest.approx(2.0)
     assert plan.speed[3] == pytest.approx(np.sqrt(300.0 * 30.0))
@@ -432,7 +432,7 @@ def test_a_stalled_client_is_believed_if_the_server_saw_the_time_pass():
         plan = balancer.plan(["a", "b", "c"])
         report = RoundReport(clients=plan.clients, samples=[160] * 3, seconds=[1.6, 1.6, 8999.0], elapsed=elapsed)
         balancer.observe(plan, report)
-        assert (balancer.plan(["c"]).source[0] == Source.OWN) == expected
+        assert (balancer.plan(["c"]).source[0] == ForecastSource.OWN) == expected
 
 
 def test_what_the_server_saw_beyond_computing_counts_as_communication():
@@ -456,7 +456,7 @@ def test_clients_come_and_go():
     balancer.leave("c1")
     assert balancer.clients == ["c0"]
     plan = balancer.plan(["c0", "c1"])
-    assert plan.source.tolist() == [Source.OWN, Source.FLEET]
+    assert plan.source.tolist() == [ForecastSource.OWN, ForecastSource.FLEET]
     with pytest.raises(ValueError, match="client 'c1' is not known"):
         balancer.leave("c1")
 
@@ -468,7 +468,7 @@ def test_whoever_was_not_seen_for_longest_is_forgotten_when_there_is_no_room():
     balancer.join(["kept", "new", "newer"], devices=["x", "y", "z"])
     assert set(balancer.clients) == {"kept", "new", "newer"}
     plan = balancer.plan(["kept", "new"])
-    assert plan.source.tolist() == [Source.OWN, Source.FLEET]
+    assert plan.source.tolist() == [ForecastSource.OWN, ForecastSource.FLEET]
 
 
 def test_memory_stays_bounded_however_many_clients_come_by():
@@ -492,12 +492,12 @@ def test_means_of_device_types_stay_those_of_their_clients(events):
         elif event == "play":
             played(balancer, [10.0 * (i + 1) + k], [1.0 + i], names=[name])
     plan = balancer.plan([*balancer.clients, "stranger"])
-    own = plan.source == Source.OWN
+    own = plan.source == ForecastSource.OWN
     if own.any():
         expected = np.exp(np.log(plan.speed[own]).mean())
         assert plan.speed[-1] == pytest.approx(expected, rel=1e-9)
     else:
-        assert plan.source[-1] == Source.NOTHING
+        assert plan.source[-1] == ForecastSource.NOTHING
 
 
 def test_no_more_device_types_are_kept_than_there_is_room_for(monkeypatch):
@@ -505,7 +505,7 @@ def test_no_more_device_types_are_kept_than_there_is_room_for(monkeypatch):
     balancer = balancer_of()
     balancer.join(names_of(5), devices=[f"made-up-{i}" for i in range(5)])
     played(balancer, [10.0, 20.0, 30.0], [0.0] * 3)
-    assert balancer.plan(["c1", "c4"]).source.tolist() == [Source.OWN, Source.FLEET]
+    assert balancer.plan(["c1", "c4"]).source.tolist() == [ForecastSource.OWN, ForecastSource.FLEET]
     assert len(balancer.state_dict()["clients/devices"]) == 3
 
 
@@ -679,7 +679,7 @@ def test_whoever_replies_is_no_longer_held_to_its_silence(silences, deadline):
         last = [said[i] if plan.asked[i] and said[i] != "error" else last[i] for i in range(3)]
     plan = balancer.plan(names)
     for i in range(3):
-        held = plan.source[i] == Source.SILENCE
+        held = plan.source[i] == ForecastSource.SILENCE
         assert held == (last[i] == "silent")
         assert held == ("at most, for it did not reply" in plan.why(names[i]) or plan.reasons[i] == Reason.TRIED_AGAIN)
         if not held:

@@ -15,10 +15,10 @@ from paceline.datasets import Trace, read_traces
 from paceline.eval.replay.federated import (
     AdaptiveRate,
     AdaptiveSteps,
-    Balanced,
+    BalancedClients,
     DeadlineDrop,
-    Network,
-    Setting,
+    RoundSetting,
+    SmallNetwork,
     Standard,
     digits,
     fedscale,
@@ -34,7 +34,7 @@ from paceline.eval.replay.federated.client_data import LEAST_SAMPLES
 FLASH = (
     Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "batch_profiles" / "flash"
 )
-SCHEMES = [Standard(), Balanced(), AdaptiveSteps(), AdaptiveRate(), DeadlineDrop()]
+SCHEMES = [Standard(), BalancedClients(), AdaptiveSteps(), AdaptiveRate(), DeadlineDrop()]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def shards():
     return mixture(6, 0.5, seed=0, samples=1500)
 
 
-SETTING = Setting(participation=1.0, rounds=6, batch=12, local_steps=4, rate=0.3)
+SETTING = RoundSetting(participation=1.0, rounds=6, batch=12, local_steps=4, rate=0.3)
 
 
 def test_clients_of_a_fedscale_table_take_the_time_that_it_says(population):
@@ -122,7 +122,7 @@ def test_too_few_samples_are_refused():
 
 
 def test_gradients_are_those_of_the_mean_cross_entropy():
-    network = Network.drawn(5, 3, seed=0)
+    network = SmallNetwork.drawn(5, 3, seed=0)
     generator = np.random.default_rng(1)
     inputs, labels = generator.standard_normal((7, 5)), generator.integers(3, size=7)
     step = 1e-3
@@ -153,7 +153,7 @@ def test_a_run_learns_and_its_clock_runs_and_it_can_be_repeated(scheme, populati
 
 def test_balanced_rounds_are_shorter_and_more_even_than_standard_ones(population, shards):
     timed = replace(SETTING, rate=0.0, rounds=12)
-    plain, ours = (list(iter_rounds(population, shards, scheme, timed)) for scheme in (Standard(), Balanced()))
+    plain, ours = (list(iter_rounds(population, shards, scheme, timed)) for scheme in (Standard(), BalancedClients()))
     assert ours[-1].seconds < 0.75 * plain[-1].seconds
     assert np.nanmedian([m.spread for m in ours]) < 1.15 < np.nanmedian([m.spread for m in plain])
 
@@ -178,13 +178,13 @@ def test_adaptive_schemes_keep_what_they_promise(population, shards):
     from paceline.eval.replay.federated.federated_replay import balancer_of
 
     balancer = balancer_of(population, shards, SETTING)
-    for _ in iter_rounds(population, shards, Balanced(), SETTING):
+    for _ in iter_rounds(population, shards, BalancedClients(), SETTING):
         pass
     given = {type(scheme).__name__: scheme.assign(balancer, population.names) for scheme in SCHEMES}
     assert given["AdaptiveSteps"].steps.sum() == 4 * 6
     assert np.array_equal(given["AdaptiveRate"].rates, given["AdaptiveRate"].sizes / 12)
-    assert set(given["Balanced"].steps) == {4}
-    assert np.all(given["Balanced"].rates == 1.0)
+    assert set(given["BalancedClients"].steps) == {4}
+    assert np.all(given["BalancedClients"].rates == 1.0)
 
 
 def test_a_deadline_leaves_out_those_expected_late_and_a_bad_share_is_refused(population, shards):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.lab.contention.disturbance import Bursts, Quota
-from paceline.lab.experiment import EQUAL, Outcome, Setting, experiment
+from paceline.lab.experiment import EQUAL, ExperimentOutcome, Setting, experiment
 from paceline.lab.experiment.figure import loss_figure
 from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
 
@@ -29,7 +29,7 @@ def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
         weights = {EQUAL: [0.5] * taken[EQUAL], "ewma": [share] * taken["ewma"]}
         records = [IterationSeen(index, sizes, own, own, 2e-4, acted, "") for index in range(taken["ewma"])]
         results.append(RankResult(turns, losses, weights, {"ewma": records}))
-    return Outcome(setting, results)
+    return ExperimentOutcome(setting, results)
 
 
 def test_a_speed_up_is_that_over_the_equal_batches_beside_it():

@@ -24,11 +24,11 @@ class AfterTorch(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec("torch")
         if spec is not None and spec.loader is not None:
-            spec.loader = Begin(spec.loader)
+            spec.loader = BeginAudit(spec.loader)
         return spec
 
 
-class Begin(Loader):
+class BeginAudit(Loader):
     """Loads a module, and begins the audit."""
 
     def __init__(self, loader: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from paceline.audit.comparisons import Balanced
+from paceline.audit.comparisons import BalancedRun
 from paceline.audit.inside.patches import Patches, length_of
 from paceline.audit.inside.sample_order import UnwritableError, counts, written
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
@@ -72,7 +72,7 @@ class Restless:
 class Mixed:
     """An order of samples whose blocks, the global batches of a step, are mixed, or replaced."""
 
-    def __init__(self, order: Any, block: int, plan: Balanced) -> None:
+    def __init__(self, order: Any, block: int, plan: BalancedRun) -> None:
         self.order, self.block, self.plan = order, block, plan
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class MixedStream:
 def watch_balanced(patches: Patches) -> None:
     """Make the changes that this library's own loaders need."""
     recorder = patches.recorder
-    plan = recorder.plan.balanced or Balanced()
+    plan = recorder.plan.balanced or BalancedRun()
     begun: dict[str, Any] = {"accumulate": 1, "fixed": True}
 
     def balancers(before: Any) -> Any:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Never
 
-from paceline.audit.comparisons import Plan
+from paceline.audit.comparisons import AuditPlan
 from paceline.audit.inside.balanced import watch_balanced
 from paceline.audit.inside.patches import Patches
-from paceline.audit.inside.step_recorder import Recorder
+from paceline.audit.inside.step_recorder import StepRecorder
 
 PATIENCE = 60.0
 """Seconds that a rank waits for the others' records before it ends."""
@@ -29,8 +29,8 @@ class Ended(BaseException):
 
 def begin() -> None:
     """Begin in a process whose environment says what to do."""
-    plan = Plan.from_json(Path(os.environ["PACELINE_AUDIT_PLAN"]).read_text())
-    recorder = Recorder(plan, Path(os.environ["PACELINE_AUDIT_FOLDER"]), end_process)
+    plan = AuditPlan.from_json(Path(os.environ["PACELINE_AUDIT_PLAN"]).read_text())
+    recorder = StepRecorder(plan, Path(os.environ["PACELINE_AUDIT_FOLDER"]), end_process)
     patches = Patches(recorder)
     patches.apply(SEED + int(os.environ.get("RANK", "0")))
     watch_balanced(patches)
@@ -49,13 +49,13 @@ def end_process(folder: Path, ranks: int) -> Never:
 
 
 @contextmanager
-def recorded(plan: Plan, folder: Path, rank: int) -> Iterator[Recorder]:
+def recorded(plan: AuditPlan, folder: Path, rank: int) -> Iterator[StepRecorder]:
     """Record what runs inside; it ends with :class:`Ended` after its last step, which is not seen outside."""
 
     def end(folder: Path, ranks: int) -> Never:
         raise Ended
 
-    recorder = Recorder(plan, folder, end)
+    recorder = StepRecorder(plan, folder, end)
     patches = Patches(recorder)
     patches.apply(SEED + rank)
     watch_balanced(patches)

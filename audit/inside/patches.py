@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from paceline.audit.inside.step_recorder import Recorder
+from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.tape import DRAWN
 
 MEANS = [
@@ -45,7 +45,7 @@ class Patches:
         Who is told.
     """
 
-    def __init__(self, recorder: Recorder | None) -> None:
+    def __init__(self, recorder: StepRecorder | None) -> None:
         self.recorder: Any = recorder
         self._undo: list[Callable[[], None]] = []
         self._streams: dict[int, str] = {}

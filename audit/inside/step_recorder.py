@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from paceline._arrays import Array
-from paceline.audit.comparisons import Plan
+from paceline.audit.comparisons import AuditPlan
 from paceline.audit.inside.names import Names
 from paceline.audit.inside.sample_order import (
     NUMBER,
@@ -26,13 +26,13 @@ from paceline.audit.inside.sample_order import (
     read,
     written,
 )
-from paceline.audit.tape import DRAWN, Sample, Step, Tape
+from paceline.audit.tape import DRAWN, Sample, Tape, TapedStep
 
 LARGEST = 65536
 """Values of a parameter that are compared one by one; a larger one is folded to so many sums with random signs."""
 
 
-class Recorder:
+class StepRecorder:
     """What one rank records in one run.
 
     Parameters
@@ -45,7 +45,7 @@ class Recorder:
         Called after the last step, when the record is written: it ends the script.
     """
 
-    def __init__(self, plan: Plan, folder: Path, end: Callable[[Path, int], None]) -> None:
+    def __init__(self, plan: AuditPlan, folder: Path, end: Callable[[Path, int], None]) -> None:
         self.plan, self.folder = plan, folder
         self.names = Names()
         self.tape = Tape(0, 1)
@@ -153,7 +153,7 @@ class Recorder:
             for parameter, before in self._before:
                 parameter.copy_(before)
         after = {name: folded(parameter) for name, parameter in parameters.items()}
-        self.tape.steps.append(Step(delivered, found, after, self._facts))
+        self.tape.steps.append(TapedStep(delivered, found, after, self._facts))
         self._facts, self._chance, self._backward, self._at_step = {}, None, None, chance()
         if len(self.tape.steps) >= self.plan.steps:
             self.finish()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from place import Found, Place, run
 
-from paceline.lab.experiment import Outcome, Setting, conduct, experiment
+from paceline.lab.experiment import ExperimentOutcome, Setting, conduct, experiment
 
 FAR = 0.05
 """Largest difference of the losses of two schemes, relative to the first; autocast rounds more coarsely."""
@@ -16,7 +16,7 @@ FEWEST = 12
 """Iterations of a turn below which the stand-in has no table: a device lags, so not each of them is known."""
 
 
-def outcome(place: Place, precision: str, schemes: tuple[str, ...]) -> Outcome:
+def outcome(place: Place, precision: str, schemes: tuple[str, ...]) -> ExperimentOutcome:
     """Train for real, in turns."""
     short = {"rounds": 1, "seconds": 2.0, "global_batch": 64, "model": "digits-mlp"}
     turns = {"rounds": 3, "seconds": 1.5, "global_batch": 896} if place.real else short

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from paceline.coordinator.asynchronous.rules.batch_rules import Balanced, ByForecast, ByVersions, Full, Sizing
+from paceline.coordinator.asynchronous.rules.batch_rules import BalancedBatches, ByForecast, ByVersions, Full, Sizing
 from paceline.coordinator.asynchronous.rules.compensation import Adaptive, Compensation, Constant
-from paceline.coordinator.asynchronous.rules.damping import Damping, Inverse, InverseNext, Pass, Polynomial, Share
+from paceline.coordinator.asynchronous.rules.damping import Damping, Inverse, InverseNext, Polynomial, Share, Undamped
 from paceline.coordinator.asynchronous.rules.gates import Bounded, Fresh, Gate, Open, Ranged
 from paceline.coordinator.asynchronous.rules.gathering import Each, Gathering, Mean, Paced
 
-PASS, EACH, OPEN, FULL = Pass(), Each(), Open(), Full()
+PASS, EACH, OPEN, FULL = Undamped(), Each(), Open(), Full()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ def bsp(workers: int) -> Scheme:
 
 def lb_bsp(workers: int) -> Scheme:
     """Return load-balanced BSP: the same with batches that end together (Chen et al., SoCC 2020)."""
-    return replace(bsp(workers), name="LB-BSP", sizing=Balanced())
+    return replace(bsp(workers), name="LB-BSP", sizing=BalancedBatches())
 
 
 def ssp(workers: int, slack: int = 3) -> Scheme:

@@ -24,7 +24,7 @@ from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.store import LocalStore, Store, part
 from paceline.coordinator.asynchronous.updates import Updates
 from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
-from paceline.coordinator.asynchronous.workers import Fleet, Member, Stamp, Step
+from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers, WorkerStep
 from paceline.predictors import Predictor
 
 TICKETS_OF_A_LIFE = 2**40
@@ -118,7 +118,7 @@ class Server:
         self.deck = deck
         self.batch = batch
         self.least = least
-        self.fleet = Fleet()
+        self.fleet = Workers()
         self.ledger = Ledger()
         self.calibration = Calibration()
         if predictor is not None:
@@ -166,7 +166,9 @@ class Server:
             return None
         stamp = Stamp(self.version, self._tickets)
         self._tickets += 1
-        member.step = Step(stamp, self.deck.deal(self._ahead.size(worker), self.least), self._ahead.expected(worker))
+        member.step = WorkerStep(
+            stamp, self.deck.deal(self._ahead.size(worker), self.least), self._ahead.expected(worker)
+        )
         member.worked_on = self.version
         return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.hand)
 

@@ -9,7 +9,7 @@ from paceline.coordinator.asynchronous.sampler import Deck, Hand
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.store import Store
 from paceline.coordinator.asynchronous.verdict import Verdict
-from paceline.coordinator.asynchronous.workers import Fleet, Member, Stamp
+from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers
 
 
 class Updates:
@@ -25,7 +25,7 @@ class Updates:
         Samples of a full batch.
     """
 
-    def __init__(self, scheme: Scheme, fleet: Fleet, deck: Deck, ledger: Ledger, store: Store, batch: int) -> None:
+    def __init__(self, scheme: Scheme, fleet: Workers, deck: Deck, ledger: Ledger, store: Store, batch: int) -> None:
         self.scheme, self.fleet, self.deck, self.ledger, self.store = scheme, fleet, deck, ledger, store
         self.gathered = Gathered(mean=scheme.gathering.mean, by_samples=scheme.by_samples, batch=batch)
 

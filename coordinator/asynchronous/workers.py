@@ -24,7 +24,7 @@ class Stamp(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class WorkerStep:
     """One piece of work under way: what a worker pulled, and the samples that it holds."""
 
     stamp: Stamp
@@ -63,9 +63,9 @@ class Member:
 
     name: str
     clock: int = 0
-    step: Step | None = None
+    step: WorkerStep | None = None
     worked_on: int = -1
-    abandoned: Step | None = None
+    abandoned: WorkerStep | None = None
     staleness: float = math.nan
     pushed: tuple[float, ...] = ()
     extra: int = 0
@@ -77,13 +77,13 @@ class Member:
         self.clock += 1
         self.pushed = (*self.pushed[-1:], now)
 
-    def late(self, stamp: Stamp) -> Step | None:
+    def late(self, stamp: Stamp) -> WorkerStep | None:
         """Return the step that was given up while the worker was at it, if this is its stamp."""
         return self.abandoned if self.abandoned is not None and self.abandoned.stamp == stamp else None
 
 
 @dataclass(eq=False)
-class Fleet:
+class Workers:
     """All workers, in the order in which they came, and the version of the parameters."""
 
     version: int = 0
@@ -105,7 +105,7 @@ class Fleet:
     def lag(self, member: Member) -> int:
         """Return how many versions have passed since a worker pulled; -1 if it is at no step.
 
-        >>> fleet = Fleet(version=7, members={"a": Member("a")})
+        >>> fleet = Workers(version=7, members={"a": Member("a")})
         >>> fleet.lag(fleet.members["a"])
         -1
         """

@@ -22,7 +22,7 @@ OVER = 0.5
 """Drift ends below this share of what it began at, so that it is not reported again and again at the threshold."""
 
 
-class Drift:
+class FittedRange:
     """Tracks which share of the latest reports is unlike what the predictor was fitted on.
 
     It is the measure of ``paceline models check``, without a backtest or a refit.
@@ -45,7 +45,7 @@ class Drift:
         self.lasts = self._is_news = False
 
     @classmethod
-    def of(cls, predictor: Predictor) -> Drift | None:
+    def of(cls, predictor: Predictor) -> FittedRange | None:
         """Return a drift that is not known yet; none for a predictor without a reference."""
         reference = predictor.reference_ if isinstance(predictor, FleetPredictor) else None
         return None if reference is None else cls(reference)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Sizes
 from paceline.coordinator.balanced import reasons as why
-from paceline.coordinator.balanced.curve_drift import Drift
+from paceline.coordinator.balanced.curve_drift import FittedRange
 from paceline.coordinator.balanced.decision import Forgone, Situation, decide, gain_of
 from paceline.coordinator.balanced.hedging import Hedging
 from paceline.coordinator.balanced.limits import Bounds, Limits, require_drivers, require_fleet
@@ -103,7 +103,7 @@ class LoadBalancer:
         self._iterations = 0
         self._forgone = Forgone()
         self._hedging = Hedging(horizon)
-        self._drift = Drift.of(predictor)
+        self._drift = FittedRange.of(predictor)
         forecast = self._start(limits)
         self.plan = self._given(self._sizes, forecast, (why.nothing_reported, ()))
 
@@ -236,7 +236,7 @@ class LoadBalancer:
         self._limits = limits
         self._forgone = Forgone(*map(float, state.get("forgone", ())))
         self._hedging.load_state_dict({name[8:]: v for name, v in state.items() if name.startswith("hedging/")})
-        self._drift = Drift.of(self.predictor)  # what it was fitted on came with its state
+        self._drift = FittedRange.of(self.predictor)  # what it was fitted on came with its state
         if self._drift is not None:
             self._drift.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("drift/")})
         self._iterations = int(state["iterations"])

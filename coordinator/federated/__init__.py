@@ -2,8 +2,8 @@
 
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
 from paceline.coordinator.federated.round_plan import RoundPlan
-from paceline.coordinator.federated.round_reasons import Reason, Source
+from paceline.coordinator.federated.round_reasons import ForecastSource, Reason
 from paceline.coordinator.federated.round_report import RoundReport
 from paceline.coordinator.federated.shares import Shares
 
-__all__ = ["FederatedBalancer", "Reason", "RoundPlan", "RoundReport", "Shares", "Source"]
+__all__ = ["FederatedBalancer", "ForecastSource", "Reason", "RoundPlan", "RoundReport", "Shares"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.federated.clients import Clients, Rows
 from paceline.coordinator.federated.following import Following
-from paceline.coordinator.federated.round_reasons import Source
+from paceline.coordinator.federated.round_reasons import ForecastSource
 from paceline.coordinator.federated.unseen import UNKNOWN_SPREAD, drawn
 from paceline.predictors import Curves, Forecast, Predictor, Report
 
@@ -132,10 +132,14 @@ class Known:
         speed_W, own = np.exp(mean_W), rows[own_W]
         if len(own):
             forecast = self._forecast_of(part)
-            speed_W[own_W], spread_W[own_W], source_W[own_W] = forecast.speed[own], forecast.spread[own], Source.OWN
+            speed_W[own_W], spread_W[own_W], source_W[own_W] = (
+                forecast.speed[own],
+                forecast.spread[own],
+                ForecastSource.OWN,
+            )
         # The prior is no knowledge: where that is all there is, a ceiling would turn it into some.
-        held_W = (ceiling_W < speed_W) & (source_W != Source.NOTHING)
-        speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, Source.SILENCE, source_W)
+        held_W = (ceiling_W < speed_W) & (source_W != ForecastSource.NOTHING)
+        speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, ForecastSource.SILENCE, source_W)
         curves, free_W = Curves.from_speed(speed_W), own_W & ~held_W
         if free_W.any():
             for name in ("floor", "slope", "intercept", "limit"):

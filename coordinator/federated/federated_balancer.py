@@ -19,9 +19,9 @@ from paceline.coordinator.federated.client_table import BRIEFEST_COMM, Known
 from paceline.coordinator.federated.clients import Clients, Rows
 from paceline.coordinator.federated.history import enter, shares_of
 from paceline.coordinator.federated.round_plan import RoundPlan
-from paceline.coordinator.federated.round_reasons import Reason, Source
+from paceline.coordinator.federated.round_reasons import ForecastSource, Reason
 from paceline.coordinator.federated.round_report import RoundReport
-from paceline.coordinator.federated.round_sizes import Round, Rules, sized
+from paceline.coordinator.federated.round_sizes import RoundBounds, Rules, sized
 from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.summary import summary_of
 from paceline.coordinator.federated.validation import believable_comm, believable_speeds
@@ -236,7 +236,7 @@ class FederatedBalancer:
         flat_W, following = self._known.following.seconds(rows), self._known.following
         is_flat_W = np.isfinite(flat_W)
         curves = self._of_all_steps(speed.curves, is_flat_W)
-        now = Round(
+        now = RoundBounds(
             curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
             comm=comm_W + np.nan_to_num(flat_W),
@@ -247,7 +247,7 @@ class FederatedBalancer:
             fixed=following.sizes(rows, self.batch, self.least),
             cause=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
-        rules = self._rules(anything_known=not np.any(speed.source == Source.NOTHING))
+        rules = self._rules(anything_known=not np.any(speed.source == ForecastSource.NOTHING))
         size_W, reason_W, upper_W, caution_W = sized(now, rules)
         busy_W = np.where(is_flat_W, flat_W, curves.busy_seconds(np.maximum(size_W, 1)))
         seconds_W = np.where(size_W > 0, busy_W + comm_W, 0.0)

@@ -7,7 +7,7 @@ from enum import IntEnum
 from paceline._wording import count, duration, percent
 
 
-class Source(IntEnum):
+class ForecastSource(IntEnum):
     """What a forecast rests on."""
 
     OWN = 0
@@ -53,11 +53,11 @@ WORTH_SAYING = 1.1
 """A client that is taken to be so many times as slow as forecast is told so."""
 
 SOURCES = {
-    Source.OWN: "by its own reports",
-    Source.DEVICE: "as others of its device type, for it never reported",
-    Source.FLEET: "as the clients' mean, for neither it nor its device type ever reported",
-    Source.NOTHING: "",
-    Source.SILENCE: "at most, for it did not reply in the time that was waited",
+    ForecastSource.OWN: "by its own reports",
+    ForecastSource.DEVICE: "as others of its device type, for it never reported",
+    ForecastSource.FLEET: "as the clients' mean, for neither it nor its device type ever reported",
+    ForecastSource.NOTHING: "",
+    ForecastSource.SILENCE: "at most, for it did not reply in the time that was waited",
 }
 
 
@@ -80,7 +80,7 @@ def reason_of(
 ) -> str:
     """Return the sentence about one client; sizes in samples, times in seconds, speed in samples/s.
 
-    >>> print(reason_of("phone", Reason.DATA, size=8, mean=16.0, local_steps=10, speed=20.0, source=Source.OWN,
+    >>> print(reason_of("phone", Reason.DATA, size=8, mean=16.0, local_steps=10, speed=20.0, source=ForecastSource.OWN,
     ...                 comm=1.0, seconds=5.0, deadline=None, silent=2, disbelieved=0))
     phone gets 8 samples a step (50 % of the mean): 20 samples/s by its own reports and 1 s to communicate make 5 s for
     10 local steps; that is all its data. It has not replied for 2 rounds.
@@ -91,7 +91,7 @@ def reason_of(
     elif reason == Reason.LEFT_OUT:
         sentence = (
             f"{client} is not asked: even with the smallest batch it would miss the deadline of {limit}, at "
-            f"{speed:.3g} samples/s {SOURCES[Source(source)]} and {duration(comm)} to communicate."
+            f"{speed:.3g} samples/s {SOURCES[ForecastSource(source)]} and {duration(comm)} to communicate."
         )
     elif reason == Reason.TRIED_AGAIN:
         sentence = (
@@ -108,13 +108,13 @@ def reason_of(
             f"{client} gets {count(size, 'sample')} a step and is not balanced: its time, {duration(seconds)}, "
             f"does not follow its batch, as if it trained by epochs instead of {count(local_steps, 'local step')}."
         )
-    elif source == Source.NOTHING:
+    elif source == ForecastSource.NOTHING:
         halved = "; as nobody has replied so far, it is less than the mean batch" if is_reduced else ""
         sentence = f"{client} gets {count(size, 'sample')} a step: nobody has reported yet{halved}."
     else:
         sentence = (
             f"{client} gets {count(size, 'sample')} a step ({percent(size / mean)} of the mean): "
-            f"{speed:.3g} samples/s {SOURCES[Source(source)]} and {duration(comm)} to communicate make "
+            f"{speed:.3g} samples/s {SOURCES[ForecastSource(source)]} and {duration(comm)} to communicate make "
             f"{duration(seconds)} for {count(local_steps, 'local step')}{HELD.get(reason, '')}"
             f"{SPARED if caution > WORTH_SAYING and reason == Reason.BALANCED else ''}."
         )

@@ -30,7 +30,7 @@ LOG_CHANCE: Array = np.log([NormalDist().cdf(score) for score in SCORES])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Round:
+class RoundBounds:
     """What is known of the clients of a round before their batches are chosen.
 
     Parameters
@@ -70,7 +70,7 @@ class Rules:
     deadline: float | None
 
 
-def sized(now: Round, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
+def sized(now: RoundBounds, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
     """Return size, reason, upper bound and caution of each client, ``[W]``.
 
     The sizes of those that are asked and balanced sum to ``batch`` for each of them, or to what their bounds allow if
@@ -144,7 +144,7 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
     return np.asarray(np.exp(risk * QUANTILES_Z[int(np.argmin(cost_Z))] * apart_W))
 
 
-def _bounds(now: Round, rules: Rules) -> tuple[Array, Sizes]:
+def _bounds(now: RoundBounds, rules: Rules) -> tuple[Array, Sizes]:
     """Return the most samples of each client, and which bound that is, ``[W]``."""
     bounds = np.stack(
         [
@@ -163,7 +163,7 @@ def _in_time(curves: Curves, left_W: Array) -> Array:
     return np.where(curves.floor <= left_W, size_W, -1.0)
 
 
-def _split(now: Round, asked_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int) -> Sizes:
+def _split(now: RoundBounds, asked_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int) -> Sizes:
     count = int(asked_W.sum())
     if not count:
         return np.zeros(0, dtype=np.int64)
@@ -177,7 +177,7 @@ def _split(now: Round, asked_W: Mask, lower_W: Array, upper_W: Array, caution_W:
     return split(curves, total, lower=low, upper=high, comm=now.comm[asked_W]).sizes
 
 
-def _ends_late(now: Round, size_W: Sizes, asked_W: Mask) -> Mask:
+def _ends_late(now: RoundBounds, size_W: Sizes, asked_W: Mask) -> Mask:
     """Return who ends after the median of those asked by more than the time of a sample."""
     end_W = now.curves.busy_seconds(size_W) + now.comm
     late_W: Mask = asked_W & (end_W > np.median(end_W[asked_W]) + now.curves.slope) if asked_W.any() else asked_W

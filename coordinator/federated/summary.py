@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline import _wording
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.federated.round_reasons import LAST, Reason, Source
+from paceline.coordinator.federated.round_reasons import LAST, ForecastSource, Reason
 
 WORTH_NAMING = 1.2
 """A client expected this many times as late as the median is named in the summary of the round."""
@@ -23,9 +23,9 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
     who = f"{_wording.count(count, 'client')} asked"
     if count < len(size_W):
         who += f", {len(size_W) - count} left out"
-    if np.any(source_W == Source.NOTHING):
+    if np.any(source_W == ForecastSource.NOTHING):
         return f"{who}: equal batches, as nobody has reported yet."
-    unseen = int(np.isin(source_W[asked_W], (Source.DEVICE, Source.FLEET)).sum())
+    unseen = int(np.isin(source_W[asked_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
     cold = f"; {unseen} of them never seen" if unseen else ""
     end, usual = float(seconds_W.max()), float(np.median(seconds_W[asked_W]))
     last = int(np.argmax(seconds_W))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.federated.round_reasons import Source
+from paceline.coordinator.federated.round_reasons import ForecastSource
 
 UNKNOWN_SPREAD = 0.2
 """Log deviation between clients, or of a client from its forecast, where nothing was compared yet."""
@@ -30,7 +30,7 @@ def drawn(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple
     (array([ 20., 500.,  58.]), array([2.1, 2.8, 2.3]), array([1, 1, 2]))
     """
     if not len(log_M):
-        nobody = np.full(len(device_W), Source.NOTHING, dtype=np.int64)
+        nobody = np.full(len(device_W), ForecastSource.NOTHING, dtype=np.int64)
         return np.full(len(device_W), prior), np.full(len(device_W), np.inf), nobody
     count_D = np.bincount(device_M, minlength=int(device_W.max(initial=0)) + 1)
     mean_D = np.bincount(device_M, log_M, len(count_D)) / np.maximum(count_D, 1)
@@ -43,4 +43,4 @@ def drawn(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple
     typed_W = (device_W > 0) & (count_D[device_W] > 0)
     mean_W = np.where(typed_W, mean_D[device_W], log_M.mean())
     variance_W = np.where(typed_W, variance_D[device_W], fleet * (1 + 1 / len(log_M)))
-    return mean_W, np.sqrt(variance_W), np.where(typed_W, Source.DEVICE, Source.FLEET)
+    return mean_W, np.sqrt(variance_W), np.where(typed_W, ForecastSource.DEVICE, ForecastSource.FLEET)

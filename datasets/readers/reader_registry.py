@@ -31,7 +31,7 @@ from paceline.datasets.readers.formats import (
     wandb,
 )
 from paceline.datasets.readers.nearest import names_in, nearest
-from paceline.datasets.readers.tables import Table
+from paceline.datasets.readers.tables import TableFile
 from paceline.datasets.readers.tabular import panels
 from paceline.datasets.readers.tabular.hint import advice
 from paceline.datasets.readers.tabular.json_tables import is_json
@@ -65,7 +65,7 @@ FORMATS: dict[str, Format] = {
 }
 """Every format by its name."""
 
-TABLES: dict[str, Table] = {
+TABLES: dict[str, TableFile] = {
     one.name: one for module in (alibaba_2018, alibaba_gpu, google, azure, philly) for one in module.TABLES
 }
 """Tables that describe machines and jobs, by their names."""

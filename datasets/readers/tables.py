@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TableFile:
     """A file that describes machines or jobs: its name, a pattern for its file's name, its reader, columns or keys."""
 
     name: str
@@ -31,7 +31,7 @@ class Table:
         return named or set(self.columns) <= set(names_in(text))
 
 
-def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: Sequence[str] = ()) -> Table:
+def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: Sequence[str] = ()) -> TableFile:
     """Return a table of CSV; ``columns``, and ``texts`` among them, are names separated by spaces.
 
     A first line that begins with the first column's name is a header. All columns but ``texts`` hold numbers.
@@ -42,4 +42,4 @@ def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: 
     def read(path: Path) -> pd.DataFrame:
         return frame(path, kinds, Tally(), names=names, skip=int(headed(path, names)), missing=missing)
 
-    return Table(name=name, files=files, read=read, columns=tuple(names))
+    return TableFile(name=name, files=files, read=read, columns=tuple(names))

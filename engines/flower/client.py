@@ -12,7 +12,7 @@ from paceline.engines.flower.record import BATCH, RECORD, STEPS, whole_in
 CLOCK = time.perf_counter
 
 
-class Stopwatch:
+class ClientStopwatch:
     """Measures one client's training; `stopwatch` starts it.
 
     Parameters
@@ -60,7 +60,7 @@ class Stopwatch:
         return float(batch * self.local_steps)
 
 
-def stopwatch(message: Any, *, data: float = math.nan, memory: float = math.nan, device: str = "") -> Stopwatch:
+def stopwatch(message: Any, *, data: float = math.nan, memory: float = math.nan, device: str = "") -> ClientStopwatch:
     """Start to measure a client's training: call it right before, and ``stop`` right after.
 
     Leave out what does not belong to the local steps, such as loading a model or evaluating.
@@ -85,4 +85,4 @@ def stopwatch(message: Any, *, data: float = math.nan, memory: float = math.nan,
         content["paceline"] = watch.stop()
     """
     asked = message.content.get(RECORD)
-    return Stopwatch(whole_in(asked, BATCH), whole_in(asked, STEPS), float(data), float(memory), device)
+    return ClientStopwatch(whole_in(asked, BATCH), whole_in(asked, STEPS), float(data), float(memory), device)

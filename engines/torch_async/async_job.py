@@ -44,7 +44,7 @@ THREAD = "paceline-"
 """What the names of the threads that answer workers begin with."""
 
 
-class Samples(Protocol):
+class JobSamples(Protocol):
     """A data set with a length, whose samples are reached by their rows."""
 
     def __len__(self) -> int:
@@ -137,7 +137,7 @@ class AsyncJob:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        dataset: Samples,
+        dataset: JobSamples,
         *,
         batch: int,
         epochs: int,

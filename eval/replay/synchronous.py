@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval.recorded_jobs import by_name, require_warmup
-from paceline.eval.replay.synchronous_schemes import Clairvoyant, EqualBatches, Scheme
+from paceline.eval.replay.synchronous_schemes import Clairvoyant, EqualBatches, SizeScheme
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +128,7 @@ class Replays:
         return table.reset_index().sort_values("speed-up", ascending=False, ignore_index=True)
 
 
-def iter_replay(scheme: Scheme, trace: Trace, *, global_batch: int) -> Iterator[ReplayedIteration]:
+def iter_replay(scheme: SizeScheme, trace: Trace, *, global_batch: int) -> Iterator[ReplayedIteration]:
     """Run one scheme over a recorded job, without iterations in which a worker did not report.
 
     Each worker takes its size divided by its recorded speed, and the iteration takes as long as the slowest worker.
@@ -159,7 +159,9 @@ def iter_replay(scheme: Scheme, trace: Trace, *, global_batch: int) -> Iterator[
         scheme.observe(sizes, seconds, drivers_WD)
 
 
-def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | None = None, warmup: int = 50) -> Replay:
+def replay(
+    schemes: Mapping[str, SizeScheme], trace: Trace, *, global_batch: int | None = None, warmup: int = 50
+) -> Replay:
     """Replay one job under schemes, always beside equal batches and the clairvoyant split.
 
     Parameters
@@ -205,14 +207,14 @@ def replay(schemes: Mapping[str, Scheme], trace: Trace, *, global_batch: int | N
         )
     if taken := sorted({EQUAL, CLAIRVOYANT} & set(schemes)):
         raise ValueError(f"schemes must not use the names {taken}, which are always in the table: rename them")
-    everyone: dict[str, Scheme] = {EQUAL: EqualBatches(), **schemes, CLAIRVOYANT: Clairvoyant(trace.speed)}
+    everyone: dict[str, SizeScheme] = {EQUAL: EqualBatches(), **schemes, CLAIRVOYANT: Clairvoyant(trace.speed)}
     ran = {name: list(iter_replay(scheme, trace, global_batch=batch)) for name, scheme in everyone.items()}
     scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
     return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()), global_batch=batch, note=note)
 
 
 def replay_all(
-    schemes: Mapping[str, Scheme], traces: Iterable[Trace], *, global_batch: int | None = None, warmup: int = 50
+    schemes: Mapping[str, SizeScheme], traces: Iterable[Trace], *, global_batch: int | None = None, warmup: int = 50
 ) -> Replays:
     """Replay several jobs with different names under the same schemes: see :func:`replay`.
 
@@ -241,7 +243,7 @@ def _divisible(trace: Trace, own: int) -> tuple[int, str]:
     )
 
 
-def _require_whole(sizes: NDArray[np.int64], global_batch: int, scheme: Scheme) -> None:
+def _require_whole(sizes: NDArray[np.int64], global_batch: int, scheme: SizeScheme) -> None:
     if sizes.sum() != global_batch or sizes.min() < 1:
         raise ValueError(
             f"{type(scheme).__name__} must hand out {global_batch} samples, at least one to each worker, got "

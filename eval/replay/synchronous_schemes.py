@@ -16,7 +16,7 @@ from paceline.predictors import Curves, Forecast, Predictor, Report
 from paceline.solver import split
 
 
-class Scheme(Protocol):
+class SizeScheme(Protocol):
     """Chooses batch sizes at every barrier, from past measurements.
 
     In each iteration, ``sizes`` is called first, with the drivers sampled at the boundary, and ``observe`` afterwards.
@@ -146,14 +146,14 @@ class BareSplit:
         self.predictor.observe(Report(samples=sizes, seconds=seconds, drivers=drivers))
 
 
-def balanced(models: Mapping[str, Predictor]) -> dict[str, Scheme]:
+def balanced(models: Mapping[str, Predictor]) -> dict[str, SizeScheme]:
     """Return, for predictors by their names, what a job runs and what the bare split of each forecast would do.
 
     >>> from paceline.predictors import EWMA
     >>> list(balanced({"ewma": EWMA()}))
     ['ewma', 'ewma, bare split']
     """
-    schemes: dict[str, Scheme] = {}
+    schemes: dict[str, SizeScheme] = {}
     for name, model in models.items():
         schemes |= {name: Balanced(model), f"{name}, bare split": BareSplit(model)}
     return schemes

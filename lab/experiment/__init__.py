@@ -4,7 +4,7 @@ from paceline.lab.contention.disturbance import DISTURBANCES
 from paceline.lab.experiment.asynchronous import AsyncOutcome, AsyncRow, AsyncSetting
 from paceline.lab.experiment.conduct import asynchronous_experiment, can_set_quotas, experiment
 from paceline.lab.experiment.experiment_tasks import TASKS
-from paceline.lab.experiment.outcome import Outcome, Row
+from paceline.lab.experiment.outcome import ExperimentOutcome, Row
 from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "AsyncOutcome",
     "AsyncRow",
     "AsyncSetting",
-    "Outcome",
+    "ExperimentOutcome",
     "Row",
     "Setting",
     "asynchronous_experiment",

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from paceline.lab.contention.disturbance import DISTURBANCES
 from paceline.lab.experiment.asynchronous import RANKS, AsyncOutcome, AsyncSetting, AsyncTurn
-from paceline.lab.experiment.outcome import Outcome
+from paceline.lab.experiment.outcome import ExperimentOutcome
 from paceline.lab.experiment.result import RankResult
 from paceline.lab.experiment.setting import DISTURBED, Setting
 from paceline.lab.processes.places import places
@@ -35,7 +35,7 @@ def can_set_quotas() -> bool:
         return bool(place.folders)
 
 
-def experiment(setting: Setting, *, progress: Callable[[float], None] | None = None) -> Outcome:
+def experiment(setting: Setting, *, progress: Callable[[float], None] | None = None) -> ExperimentOutcome:
     """Train for real on this machine, with equal batches and with every scheme, in turns.
 
     Parameters
@@ -51,7 +51,7 @@ def experiment(setting: Setting, *, progress: Callable[[float], None] | None = N
         If this machine has too few cores or lets nobody set a CPU quota, or a process dies; the sentence says which
         and ends with what it said last.
     """
-    return Outcome(setting, _ran(setting, WORKER, RankResult.read, progress))
+    return ExperimentOutcome(setting, _ran(setting, WORKER, RankResult.read, progress))
 
 
 def asynchronous_experiment(setting: AsyncSetting, *, progress: Callable[[float], None] | None = None) -> AsyncOutcome:

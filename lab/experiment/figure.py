@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from paceline._require import require
 from paceline._whole import written_whole
 from paceline.lab.contention.disturbance import DISTURBANCES
-from paceline.lab.experiment.outcome import Outcome
+from paceline.lab.experiment.outcome import ExperimentOutcome
 from paceline.lab.experiment.setting import EQUAL
 
 COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")
@@ -19,7 +19,7 @@ WINDOW = 15
 """Iterations over which a loss is averaged."""
 
 
-def loss_figure(outcome: Outcome, path: str | Path) -> Path:
+def loss_figure(outcome: ExperimentOutcome, path: str | Path) -> Path:
     """Draw the loss of every scheme over samples and over its own training time. Return the path.
 
     Parameters

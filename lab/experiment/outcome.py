@@ -62,7 +62,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExperimentOutcome:
     """What every rank saw of an experiment.
 
     Parameters

@@ -68,7 +68,7 @@ def descend(
     ValueError
         If the loss is no longer finite; the sentence names the batch and the traces that its windows come from.
     """
-    run = _Run(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weigh)
+    run = _Descent(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weigh)
     saved = Saved(fitting.folder, fitting.identity, every=fitting.every)
     with one_thread():
         return run.to_the_end(saved)
@@ -91,7 +91,7 @@ def one_thread() -> Iterator[None]:
 
 
 @dataclass(eq=False)
-class _Run:
+class _Descent:
     weights: Weights
     loss: Callable[..., torch.Tensor]
     columns: tuple[str, ...]

@@ -38,7 +38,7 @@ BeforeGather = Callable[[Any, Any], None]
 """Called with the process group and this rank's tensor."""
 
 
-class Listener(Protocol):
+class CollectiveListener(Protocol):
     """An object that is notified when the training thread waits."""
 
     def wait_begins(self) -> None:
@@ -51,12 +51,12 @@ class Listener(Protocol):
 
 
 _lock = threading.Lock()
-_listeners: list[tuple[weakref.ref[Listener], int, BeforeGather | None]] = []
+_listeners: list[tuple[weakref.ref[CollectiveListener], int, BeforeGather | None]] = []
 _originals: dict[tuple[str, str | None, str], Callable[..., Any]] = {}
 _inside = threading.local()
 
 
-def listen(listener: Listener, before_gather: BeforeGather | None = None) -> Callable[[], None]:
+def listen(listener: CollectiveListener, before_gather: BeforeGather | None = None) -> Callable[[], None]:
     """Notify a listener whenever the calling thread, the one that trains, waits; return a function that ends this.
 
     The listener is held weakly, so that measuring a model does not keep it alive. Waits of other threads, such as one
@@ -174,7 +174,7 @@ def _announced(gather: Callable[..., Any]) -> Callable[..., Any]:
     return announced
 
 
-def _told_here() -> list[Listener]:
+def _told_here() -> list[CollectiveListener]:
     """Return the listeners whose training this thread runs."""
     here = threading.get_ident()
     told = [known for known, trains, _ in _listeners if trains == here]

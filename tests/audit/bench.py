@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from paceline.audit.examine import Audit
-from paceline.audit.inquiry import Run
+from paceline.audit.inquiry import AuditRun
 from paceline.audit.inside.begin import recorded
 from paceline.audit.tape import load_all
 
@@ -48,7 +48,7 @@ class Together:
             dist.all_gather_object(said, error)
             error = max(said)
         dist.destroy_process_group()
-        return Run(load_all(folder), str(folder), error)
+        return AuditRun(load_all(folder), str(folder), error)
 
 
 def verdicts_of(rank, world_size, folder, cases):

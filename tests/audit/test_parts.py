@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from paceline.audit import audit
 from paceline.audit.arrange import arranged, as_they_were, groups, in_one_process, mixed, moved
 from paceline.audit.compare import difference
-from paceline.audit.comparisons import Balanced, Plan
+from paceline.audit.comparisons import AuditPlan, BalancedRun
 from paceline.audit.inside.sample_order import UnwritableError, digest, read, written
 from paceline.audit.inside.step_recorder import LARGEST, folded
 from paceline.audit.launch import environment, of_one
-from paceline.audit.tape import Sample, Step, Tape, load_all
+from paceline.audit.tape import Sample, Tape, TapedStep, load_all
 
 VALUES = st.one_of(
     st.integers(), st.floats(allow_nan=False), st.text(), st.booleans(), st.none(), st.binary(),
@@ -68,7 +68,7 @@ def tapes_of(sizes, ahead=0):
     found = []
     for rank in range(len(rows[0])):
         batches = [[Sample(hash((rank, n, k)), {"x": k}) for k in range(row[rank])] for n, row in enumerate(rows)]
-        steps = [Step({"s": min(end + ahead, len(rows))}, {}, {}) for end in ends]
+        steps = [TapedStep({"s": min(end + ahead, len(rows))}, {}, {}) for end in ends]
         found.append(Tape(rank, len(rows[0]), {"s": batches}, {}, steps))
     return found
 
@@ -122,10 +122,10 @@ def test_a_difference_says_where_it_begins(seed, amount):
     chance = np.random.default_rng(seed)
     start = {name: chance.normal(size=5) for name in ("a", "b")}
     gradients = [{name: chance.normal(size=5) for name in start} for _ in range(3)]
-    one = Tape(0, 1, {}, start, [Step({}, each, start) for each in gradients])
+    one = Tape(0, 1, {}, start, [TapedStep({}, each, start) for each in gradients])
     changed = [dict(each) for each in gradients]
     changed[1]["b"] = changed[1]["b"] + amount * np.abs(changed[1]["b"]).max()
-    found = difference([one], [Tape(0, 1, {}, start, [Step({}, each, start) for each in changed])])
+    found = difference([one], [Tape(0, 1, {}, start, [TapedStep({}, each, start) for each in changed])])
     assert found.begins(amount / 2) == (1, "b")
     assert found.largest == pytest.approx(amount)
 
@@ -139,7 +139,7 @@ def test_a_difference_in_a_large_tensor_shows_in_what_is_kept_of_it():
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
-    step = Step({"s": 1}, {"w": np.ones(2)}, {"w": np.zeros(2)}, {"draws": True})
+    step = TapedStep({"s": 1}, {"w": np.ones(2)}, {"w": np.zeros(2)}, {"draws": True})
     tape = Tape(1, 2, {"s": [[Sample(7, {"x": 3})]]}, {"w": np.full(2, 5.0)}, [step], {"dtypes": ["float64"]})
     tape.save(tmp_path)
     (found,) = load_all(tmp_path)
@@ -151,8 +151,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
 
 
 def test_a_plan_is_read_as_it_was_written():
-    plan = Plan(steps=2, arranged={"s": [[[[0, 1, 2]]]]}, balanced=Balanced(uneven=True, numbers=[[1, 2]]))
-    assert Plan.from_json(plan.to_json()) == plan
+    plan = AuditPlan(steps=2, arranged={"s": [[[[0, 1, 2]]]]}, balanced=BalancedRun(uneven=True, numbers=[[1, 2]]))
+    assert AuditPlan.from_json(plan.to_json()) == plan
 
 
 def test_a_command_that_does_not_say_its_processes_cannot_be_run_as_one():

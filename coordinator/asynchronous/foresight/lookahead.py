@@ -9,8 +9,8 @@ import numpy as np
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.asynchronous.foresight.speeds import Speeds
 from paceline.coordinator.asynchronous.foresight.staleness import expected_staleness
-from paceline.coordinator.asynchronous.rules.batch_rules import Sight, Sizing
-from paceline.coordinator.asynchronous.workers import Fleet
+from paceline.coordinator.asynchronous.rules.batch_rules import Outlook, Sizing
+from paceline.coordinator.asynchronous.workers import Workers
 from paceline.predictors import Predictor
 
 
@@ -38,7 +38,7 @@ class Lookahead:
         Staleness forecast for it, ``[W]``; NaN without a predictor.
     """
 
-    def __init__(self, fleet: Fleet, sizing: Sizing, batch: int, predictor: Predictor | None, least: int = 1) -> None:
+    def __init__(self, fleet: Workers, sizing: Sizing, batch: int, predictor: Predictor | None, least: int = 1) -> None:
         self.fleet = fleet
         self.sizing = sizing
         self.batch = batch
@@ -79,7 +79,7 @@ class Lookahead:
             return
         speed_W, overhead_W = self._speeds.speed(), self._speeds.overhead
         seen_W = np.array([member.staleness for member in self.fleet])
-        sight = Sight(self.batch, self.sizes, seen_W, speed_W, self._speeds.known, overhead_W)
+        sight = Outlook(self.batch, self.sizes, seen_W, speed_W, self._speeds.known, overhead_W)
         self.sizes = np.maximum(self.sizing.sizes(sight), self.least)
         forecast_W = expected_staleness(overhead_W + self.sizes / speed_W)
         self.staleness = np.full(len(seen_W), math.nan) if self._speeds.predictor is None else forecast_W

@@ -1,6 +1,6 @@
 """The rules that a scheme is made of: each is a few lines, frozen, and says where it comes from."""
 
-from paceline.coordinator.asynchronous.rules.batch_rules import Balanced, ByForecast, ByVersions, Full, Sizing
+from paceline.coordinator.asynchronous.rules.batch_rules import BalancedBatches, ByForecast, ByVersions, Full, Sizing
 from paceline.coordinator.asynchronous.rules.compensation import Adaptive, Compensation, Constant
 from paceline.coordinator.asynchronous.rules.damping import (
     Beyond,
@@ -8,16 +8,16 @@ from paceline.coordinator.asynchronous.rules.damping import (
     Exponential,
     Inverse,
     InverseNext,
-    Pass,
     Polynomial,
     Share,
+    Undamped,
 )
 from paceline.coordinator.asynchronous.rules.gates import Bounded, Fresh, Gate, Open, Ranged
 from paceline.coordinator.asynchronous.rules.gathering import Each, Gathering, Mean, Paced
 
 __all__ = [
     "Adaptive",
-    "Balanced",
+    "BalancedBatches",
     "Beyond",
     "Bounded",
     "ByForecast",
@@ -36,9 +36,9 @@ __all__ = [
     "Mean",
     "Open",
     "Paced",
-    "Pass",
     "Polynomial",
     "Ranged",
     "Share",
     "Sizing",
+    "Undamped",
 ]

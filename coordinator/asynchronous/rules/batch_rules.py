@@ -16,7 +16,7 @@ ROUNDS, CLOSE = 100, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class Outlook:
     """What sizes are chosen from.
 
     Parameters
@@ -46,7 +46,7 @@ class Sight:
 class Sizing(Protocol):
     """Chooses the sizes of the steps to come, after every round: as many pushes as there are workers."""
 
-    def sizes(self, sight: Sight) -> Sizes:
+    def sizes(self, sight: Outlook) -> Sizes:
         """Return the samples of each worker's next step, ``[W]``, at least 1."""
         ...
 
@@ -55,7 +55,7 @@ class Sizing(Protocol):
 class Full:
     """Everybody takes a full batch."""
 
-    def sizes(self, sight: Sight) -> Sizes:
+    def sizes(self, sight: Outlook) -> Sizes:
         """Return full batches, ``[W]``."""
         return np.full(len(sight.sizes), sight.batch, dtype=np.int64)
 
@@ -81,7 +81,7 @@ class ByForecast:
     Examples
     --------
     >>> nothing, full, speed = np.zeros(3), np.array([32, 32, 32]), np.array([80.0, 40.0, 10.0])
-    >>> sight = Sight(32, full, staleness=nothing, speed=speed, known=speed > 0, overhead=nothing)
+    >>> sight = Outlook(32, full, staleness=nothing, speed=speed, known=speed > 0, overhead=nothing)
     >>> ByForecast(slack=1.0).sizes(sight)
     array([32, 16,  4])
     >>> ByForecast(slack=1.5).sizes(sight)
@@ -97,7 +97,7 @@ class ByForecast:
         if not 0 < self.first <= 1:
             raise ValueError(f"first must lie in (0, 1], got {self.first}")
 
-    def sizes(self, sight: Sight) -> Sizes:
+    def sizes(self, sight: Outlook) -> Sizes:
         """Return full batches for most, and less for stragglers, ``[W]``."""
         full_W = sight.overhead + sight.batch / sight.speed
         seconds_W, others = full_W, len(full_W) - 1
@@ -118,7 +118,7 @@ class ByVersions:
     """Stragglers take less by the staleness that they have shown: the same aim, without a forecast.
 
     >>> staleness, speed = np.array([0.5, 2.0]), np.ones(2)
-    >>> sight = Sight(32, np.array([32, 32]), staleness, speed, known=speed > 0, overhead=np.zeros(2))
+    >>> sight = Outlook(32, np.array([32, 32]), staleness, speed, known=speed > 0, overhead=np.zeros(2))
     >>> ByVersions().sizes(sight)
     array([32, 16])
     """
@@ -129,7 +129,7 @@ class ByVersions:
     def __post_init__(self) -> None:
         _require(self.slack, self.least)
 
-    def sizes(self, sight: Sight) -> Sizes:
+    def sizes(self, sight: Outlook) -> Sizes:
         """Return the sizes in use, scaled by the staleness allowed over that shown, ``[W]``."""
         allowed = self.slack * (len(sight.sizes) - 1)
         if not allowed:  # nobody else pushes: nothing is stale
@@ -143,16 +143,16 @@ class ByVersions:
 
 
 @dataclass(frozen=True)
-class Balanced:
+class BalancedBatches:
     """Batches that end together and add up to W full ones: LB-BSP (Chen et al., SoCC 2020), under a barrier.
 
     >>> speed = np.array([20.0, 10.0])
-    >>> sight = Sight(30, np.array([30, 30]), np.zeros(2), speed, known=speed > 0, overhead=np.zeros(2))
-    >>> Balanced().sizes(sight)
+    >>> sight = Outlook(30, np.array([30, 30]), np.zeros(2), speed, known=speed > 0, overhead=np.zeros(2))
+    >>> BalancedBatches().sizes(sight)
     array([40, 20])
     """
 
-    def sizes(self, sight: Sight) -> Sizes:
+    def sizes(self, sight: Outlook) -> Sizes:
         """Return the split of the global batch, ``[W]``."""
         workers = len(sight.sizes)
         return split(Curves.from_speed(sight.speed), sight.batch * workers, lower=1, comm=sight.overhead).sizes

@@ -16,10 +16,10 @@ class Damping(Protocol):
 
 
 @dataclass(frozen=True)
-class Pass:
+class Undamped:
     """Every gradient counts in full, as in asynchronous SGD without a bound (ASP; Recht et al., NIPS 2011).
 
-    >>> Pass().factor(staleness=9, workers=4)
+    >>> Undamped().factor(staleness=9, workers=4)
     1.0
     """
 

@@ -6,17 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.coordinator.asynchronous.workers import Fleet, Member
+from paceline.coordinator.asynchronous.workers import Member, Workers
 
 
 class Gate(Protocol):
     """Says whether a worker may start; asked again after every push as long as it says no."""
 
-    def pushed(self, member: Member, fleet: Fleet) -> None:
+    def pushed(self, member: Member, fleet: Workers) -> None:
         """Take note that a worker pushed."""
         ...
 
-    def may_start(self, member: Member, fleet: Fleet) -> bool:
+    def may_start(self, member: Member, fleet: Workers) -> bool:
         """Say whether a worker may start now."""
         ...
 
@@ -25,10 +25,10 @@ class Gate(Protocol):
 class Open:
     """Nobody waits."""
 
-    def pushed(self, member: Member, fleet: Fleet) -> None:
+    def pushed(self, member: Member, fleet: Workers) -> None:
         """Do nothing."""
 
-    def may_start(self, member: Member, fleet: Fleet) -> bool:
+    def may_start(self, member: Member, fleet: Workers) -> bool:
         """Say yes."""
         return True
 
@@ -37,10 +37,10 @@ class Open:
 class Fresh:
     """Nobody starts twice from the same version: the barrier of BSP, and of K-sync."""
 
-    def pushed(self, member: Member, fleet: Fleet) -> None:
+    def pushed(self, member: Member, fleet: Workers) -> None:
         """Do nothing."""
 
-    def may_start(self, member: Member, fleet: Fleet) -> bool:
+    def may_start(self, member: Member, fleet: Workers) -> bool:
         """Say whether there is a version that it has not worked on."""
         return member.worked_on < fleet.version
 
@@ -49,7 +49,7 @@ class Fresh:
 class Bounded:
     """At clock c a worker may start while c <= min c + slack (SSP; Ho et al., NIPS 2013, section 2).
 
-    >>> fleet = Fleet(members={"fast": Member("fast", clock=3), "slow": Member("slow", clock=1)})
+    >>> fleet = Workers(members={"fast": Member("fast", clock=3), "slow": Member("slow", clock=1)})
     >>> [Bounded(slack).may_start(fleet.members["fast"], fleet) for slack in (1, 2)]
     [False, True]
     """
@@ -60,10 +60,10 @@ class Bounded:
         if self.slack < 0:
             raise ValueError(f"slack must be 0 steps or more, got {self.slack}")
 
-    def pushed(self, member: Member, fleet: Fleet) -> None:
+    def pushed(self, member: Member, fleet: Workers) -> None:
         """Do nothing."""
 
-    def may_start(self, member: Member, fleet: Fleet) -> bool:
+    def may_start(self, member: Member, fleet: Workers) -> bool:
         """Say whether it is at most ``slack`` steps ahead of the slowest."""
         return member.clock <= fleet.slowest.clock + self.slack
 
@@ -87,7 +87,7 @@ class Ranged:
 
     >>> fast, slow = Member("fast", clock=5, pushed=(4.0, 5.0)), Member("slow", clock=1, pushed=(0.0, 4.0))
     >>> rule = Ranged(low=3, high=9)
-    >>> rule.pushed(fast, Fleet(members={"fast": fast, "slow": slow}))
+    >>> rule.pushed(fast, Workers(members={"fast": fast, "slow": slow}))
     >>> fast.extra
     3
     """
@@ -99,7 +99,7 @@ class Ranged:
         if not 0 <= self.low <= self.high:
             raise ValueError(f"low and high must be 0 or more and in this order, got {self.low} and {self.high}")
 
-    def pushed(self, member: Member, fleet: Fleet) -> None:
+    def pushed(self, member: Member, fleet: Workers) -> None:
         """Count an extra step, or grant some to the fastest when it passes the lower bound."""
         slowest = fleet.slowest
         if member.extra:
@@ -108,7 +108,7 @@ class Ranged:
             # Granted once, when the bound is passed: whoever has used its steps up waits for the slowest.
             member.extra = self._extra(member, slowest)
 
-    def may_start(self, member: Member, fleet: Fleet) -> bool:
+    def may_start(self, member: Member, fleet: Workers) -> bool:
         """Say whether it is within the lower bound, or has steps left."""
         return member.extra > 0 or member.clock <= fleet.slowest.clock + self.low
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.coordinator.asynchronous.workers import Fleet
+from paceline.coordinator.asynchronous.workers import Workers
 
 
 class Gathering(Protocol):
@@ -16,7 +16,7 @@ class Gathering(Protocol):
         """Whether the update is their mean, weighted by samples, or else their sum."""
         ...
 
-    def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
+    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         """Say whether these pushes, at least one, are to be applied now."""
         ...
 
@@ -27,7 +27,7 @@ class Each:
 
     mean: bool = False
 
-    def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
+    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         """Say yes."""
         return True
 
@@ -45,7 +45,7 @@ class Mean:
     Examples
     --------
     >>> from paceline.coordinator.asynchronous.workers import Member
-    >>> fleet = Fleet(members={name: Member(name) for name in "abcd"})
+    >>> fleet = Workers(members={name: Member(name) for name in "abcd"})
     >>> [Mean(count).ready(3, fleet, bound=None) for count in (3, 0, -1, 9)]
     [True, False, True, False]
     """
@@ -53,7 +53,7 @@ class Mean:
     pushes: int
     mean: bool = True
 
-    def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
+    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         """Say whether there are enough."""
         wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
         return pushes >= max(min(wanted, len(fleet)), 1)
@@ -80,7 +80,7 @@ class Paced:
         if not self.patience > 0:
             raise ValueError(f"patience must be above 0, got {self.patience}")
 
-    def ready(self, pushes: int, fleet: Fleet, bound: int | None) -> bool:
+    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         """Say whether an update leaves everybody within the bound, or patience is at an end."""
         if bound is None or pushes >= self.patience * len(fleet):
             return True

@@ -13,7 +13,7 @@ from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frames, header_of
 from paceline.datasets.readers.files import numbered_lines
 from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
-from paceline.datasets.readers.tables import Table
+from paceline.datasets.readers.tables import TableFile
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -162,7 +162,7 @@ FORMATS = (
 )
 
 TABLES = (
-    Table(
+    TableFile(
         name="google_machine_events",
         files="machine_events*.json",
         read=read_events,

@@ -12,7 +12,7 @@ from paceline.datasets.readers.files import head as head_of
 from paceline.datasets.readers.files import json_of
 from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
-from paceline.datasets.readers.tables import Table, csv_table
+from paceline.datasets.readers.tables import TableFile, csv_table
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.trace import Trace
@@ -125,5 +125,5 @@ TABLES = (
         "machineId gpus gpu_memory",
         texts="machineId gpu_memory",
     ),
-    Table(name="philly_job_log", files="cluster_job_log*", read=read_job_log, columns=("jobid", "attempts")),
+    TableFile(name="philly_job_log", files="cluster_job_log*", read=read_job_log, columns=("jobid", "attempts")),
 )

@@ -17,7 +17,7 @@ from paceline.engines.torch.loading.order import Samples
 from paceline.engines.torch.loading.rows import cut, joined, runs
 
 
-class Ahead:
+class Prefetcher:
     """Lets other processes load the samples that this rank is expected to take, and makes batches of what has arrived.
 
     Samples are asked for in chunks that are batches if sizes stay as they are: then nothing is copied. If sizes change,

@@ -17,7 +17,7 @@ from paceline.engines.torch.loading.global_batch import GlobalBatch
 from paceline.engines.torch.loading.loop import Loop
 from paceline.engines.torch.loading.micro import micro_batches
 from paceline.engines.torch.loading.options import UNKNOWN, whole
-from paceline.engines.torch.loading.source import Source
+from paceline.engines.torch.loading.source import BatchSource
 from paceline.engines.torch.state import from_torch, to_torch
 from paceline.engines.torch.weighing.dealt import Dealt
 
@@ -33,7 +33,7 @@ class RankLoader:
     micro_batch: int | None = None
     counts_all = True
 
-    def __init__(self, assigner: Assigner, source: Source, rule: GlobalBatch, rank: int) -> None:
+    def __init__(self, assigner: Assigner, source: BatchSource, rule: GlobalBatch, rank: int) -> None:
         self.rank, self.world_size, self.global_batch = rank, rule.world_size, rule.samples
         self._assigner, self._source, self._rule = assigner, source, rule
         self._progress = Progress(assigner)

@@ -13,10 +13,10 @@ from torch.utils.data._utils.pin_memory import pin_memory as pinned
 from paceline.engines.torch.loading.assigner import EpochAssigner
 from paceline.engines.torch.loading.chunks import Chunks, Collate
 from paceline.engines.torch.loading.options import Loading
-from paceline.engines.torch.loading.prefetch import Ahead
+from paceline.engines.torch.loading.prefetch import Prefetcher
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """What loads the batches of one rank."""
 
     def restart(self) -> None:
@@ -28,14 +28,14 @@ class Source(Protocol):
         ...
 
 
-def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> Source:
+def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> BatchSource:
     """Return what loads in this way what a rank is assigned."""
     pin = loading.pin_memory and torch.cuda.is_available()
     if loading.pin_memory and not pin:
         warnings.warn("pin_memory: there is no CUDA device here, so batches are not pinned", stacklevel=3)
-    batches: Source = OnDemand(dataset, collate)
+    batches: BatchSource = OnDemand(dataset, collate)
     if loading.num_workers:
-        batches = Ahead(dataset, assigner, collate, replace(loading, pin_memory=pin))
+        batches = Prefetcher(dataset, assigner, collate, replace(loading, pin_memory=pin))
     return Pinned(batches) if pin else batches
 
 
@@ -53,7 +53,7 @@ class OnDemand:
 class Pinned:
     """Pins the batches of another source, but for those that lie in pinned memory already."""
 
-    def __init__(self, batches: Source) -> None:
+    def __init__(self, batches: BatchSource) -> None:
         self.batches, self.restart = batches, batches.restart
 
     def take(self, samples: Any) -> Any:

@@ -27,7 +27,7 @@ TWO_BATCHES = (
 )
 
 
-class Ledger:
+class WaitingGradients:
     """Keeps the account of one model's gradients.
 
     Parameters

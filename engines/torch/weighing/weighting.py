@@ -22,7 +22,7 @@ from paceline.engines.torch.weighing.hooks import CommHook, Only, ddp_of, drop_h
 from paceline.engines.torch.weighing.listener import Listener
 from paceline.engines.torch.weighing.refusal import Refusal
 from paceline.engines.torch.weighing.sight import Sight
-from paceline.engines.torch.weighing.waiting_gradients import Ledger
+from paceline.engines.torch.weighing.waiting_gradients import WaitingGradients
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.collective_time import unheard
 from paceline.recording.torch.forward_work import tell
@@ -74,7 +74,7 @@ class Weighting:
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
         self._ddp = ddp_of(model)
-        self._ledger = Ledger(model, listener)
+        self._ledger = WaitingGradients(model, listener)
         # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
         # is looked at from outside, because hooks inside would break its graph.
         self._inside: torch.nn.Module = self._ddp.module if self._ddp is model and self._ddp is not None else model

@@ -11,7 +11,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.coordinator.asynchronous import SGD, Deck, Outcome, Pulled, Scheme, Server, Vector
 from paceline.eval.replay.asynchronous.events import Events
-from paceline.eval.replay.asynchronous.replay_tasks import Task
+from paceline.eval.replay.asynchronous.replay_tasks import ReplayTask
 from paceline.eval.replay.asynchronous.times import Times
 from paceline.predictors import EWMA, Predictor
 
@@ -83,7 +83,7 @@ class Race:
         return float(self.accuracy[-max(len(self.accuracy) // 10, 1) :].mean())
 
 
-def race(task: Task, times: Times, scheme: Scheme, course: Course, predictor: Predictor | None = None) -> Race:
+def race(task: ReplayTask, times: Times, scheme: Scheme, course: Course, predictor: Predictor | None = None) -> Race:
     """Train for real, in the order and at the times that the fleet's speeds dictate.
 
     A step is a pull, half of its time on the wire, computing, the other half, and the push. A worker whose step was
@@ -111,7 +111,7 @@ def race(task: Task, times: Times, scheme: Scheme, course: Course, predictor: Pr
     >>> bool(ran.final > 0.85), ran.waiting.tolist()
     (True, [0.0, 0.0, 0.0, 0.0])
     """
-    return _Run(task, times, scheme, course, predictor or EWMA(0.3)).run()
+    return _RunningRace(task, times, scheme, course, predictor or EWMA(0.3)).run()
 
 
 @dataclass
@@ -131,8 +131,8 @@ class _DivergedError(Exception):
     """A gradient is no longer finite."""
 
 
-class _Run:
-    def __init__(self, task: Task, times: Times, scheme: Scheme, course: Course, predictor: Predictor) -> None:
+class _RunningRace:
+    def __init__(self, task: ReplayTask, times: Times, scheme: Scheme, course: Course, predictor: Predictor) -> None:
         self.task, self.times, self.course = task, times, course
         self.workers = {f"worker{row}": _Worker(row) for row in range(times.workers)}
         self.server = Server(

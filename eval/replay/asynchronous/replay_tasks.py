@@ -19,7 +19,7 @@ HELD_OUT = 4
 """One sample in this many is kept for the accuracy."""
 
 
-class Task(Protocol):
+class ReplayTask(Protocol):
     """A model, its training samples, and samples that are held out."""
 
     @property
@@ -132,7 +132,7 @@ class Letters:
         return self._model.accuracy(parameters, self._test)
 
 
-TASKS: dict[str, Callable[[], Task]] = {
+TASKS: dict[str, Callable[[], ReplayTask]] = {
     "digits-logistic": Perceptron,
     "digits-mlp": lambda: Perceptron(hidden=32),
     "letters-transformer": Letters,
@@ -141,7 +141,7 @@ TASKS: dict[str, Callable[[], Task]] = {
 
 
 @cache
-def task(name: str) -> Task:
+def task(name: str) -> ReplayTask:
     """Return what goes by this name, a key of ``TASKS``; it is built once.
 
     Raises

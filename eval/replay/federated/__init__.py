@@ -2,31 +2,31 @@
 
 from paceline.eval.replay.federated.client_data import Shards, digits, mixture, spread
 from paceline.eval.replay.federated.fedbuff import iter_buffered
-from paceline.eval.replay.federated.federated_replay import Moment, Setting, iter_rounds
+from paceline.eval.replay.federated.federated_replay import RoundMoment, RoundSetting, iter_rounds
 from paceline.eval.replay.federated.federated_schemes import (
     AdaptiveRate,
     AdaptiveSteps,
-    Assignment,
-    Balanced,
+    BalancedClients,
+    ClientAssignment,
+    ClientScheme,
     DeadlineDrop,
-    Scheme,
     Standard,
 )
-from paceline.eval.replay.federated.learning import Network
+from paceline.eval.replay.federated.learning import SmallNetwork
 from paceline.eval.replay.federated.population import Population, fedscale, phones, slowdown_of
 
 __all__ = [
     "AdaptiveRate",
     "AdaptiveSteps",
-    "Assignment",
-    "Balanced",
+    "BalancedClients",
+    "ClientAssignment",
+    "ClientScheme",
     "DeadlineDrop",
-    "Moment",
-    "Network",
     "Population",
-    "Scheme",
-    "Setting",
+    "RoundMoment",
+    "RoundSetting",
     "Shards",
+    "SmallNetwork",
     "Standard",
     "digits",
     "fedscale",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from paceline.eval.replay.federated.client_data import Shards
-from paceline.eval.replay.federated.federated_replay import Moment, Setting, local_change
-from paceline.eval.replay.federated.learning import Network
+from paceline.eval.replay.federated.federated_replay import RoundMoment, RoundSetting, local_change
+from paceline.eval.replay.federated.learning import SmallNetwork
 from paceline.eval.replay.federated.population import Population
 
 BUFFER = 10
@@ -21,17 +21,17 @@ BUFFER = 10
 
 
 @dataclass(order=True)
-class Job:
+class ClientJob:
     """A client that trains from one version of the model on; they are ordered by when they end."""
 
     end: float
     serial: int
     row: int = field(compare=False)
     version: int = field(compare=False)
-    start: Network = field(compare=False)
+    start: SmallNetwork = field(compare=False)
 
 
-def iter_buffered(population: Population, shards: Shards, setting: Setting) -> Iterator[Moment]:
+def iter_buffered(population: Population, shards: Shards, setting: RoundSetting) -> Iterator[RoundMoment]:
     """Yield what the run came to after as many updates as a round of the others has.
 
     As many clients train at any time as the others choose for a round; one that ends is replaced by another drawn at
@@ -40,11 +40,11 @@ def iter_buffered(population: Population, shards: Shards, setting: Setting) -> I
     count = setting.chosen(len(population))
     size = min(BUFFER, count)
     generator = np.random.default_rng([setting.seed, 0])
-    network = Network.drawn(shards.inputs.shape[1], shards.classes, setting.seed)
+    network = SmallNetwork.drawn(shards.inputs.shape[1], shards.classes, setting.seed)
     idle = set(range(len(population)))
     serial, version, done = 0, 0, 0
-    jobs: list[Job] = []
-    buffer: list[tuple[Network, float]] = []
+    jobs: list[ClientJob] = []
+    buffer: list[tuple[SmallNetwork, float]] = []
     mean_amount = float(shards.amounts.mean())
     clock = 0.0
 
@@ -53,7 +53,7 @@ def iter_buffered(population: Population, shards: Shards, setting: Setting) -> I
         row = int(generator.choice(sorted(idle)))
         idle.discard(row)
         end = clock + _seconds(population, shards, setting, row, serial // count, generator)
-        heapq.heappush(jobs, Job(end, serial, row, version, network))
+        heapq.heappush(jobs, ClientJob(end, serial, row, version, network))
         serial += 1
 
     for _ in range(count):
@@ -79,11 +79,11 @@ def iter_buffered(population: Population, shards: Shards, setting: Setting) -> I
         idle.add(job.row)
         start()
         if done % count == 0:
-            yield Moment(clock, network.accuracy(shards.test_inputs, shards.test_labels), float("nan"), 0.0)
+            yield RoundMoment(clock, network.accuracy(shards.test_inputs, shards.test_labels), float("nan"), 0.0)
 
 
 def _seconds(
-    population: Population, shards: Shards, setting: Setting, row: int, k: int, generator: np.random.Generator
+    population: Population, shards: Shards, setting: RoundSetting, row: int, k: int, generator: np.random.Generator
 ) -> float:
     """Return how long one client takes to fetch, train and send."""
     rows, steps = np.array([row]), np.array([setting.local_steps])

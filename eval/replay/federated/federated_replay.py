@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.coordinator.federated import FederatedBalancer
 from paceline.eval.replay.federated.client_data import Shards
-from paceline.eval.replay.federated.federated_schemes import Scheme, report_round
-from paceline.eval.replay.federated.learning import Network
+from paceline.eval.replay.federated.federated_schemes import ClientScheme, report_round
+from paceline.eval.replay.federated.learning import SmallNetwork
 from paceline.eval.replay.federated.population import Population
 from paceline.predictors import Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RoundSetting:
     """What is the same for all schemes of a comparison.
 
     Parameters
@@ -59,7 +59,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Moment:
+class RoundMoment:
     """What a run had come to after a round.
 
     Parameters
@@ -80,7 +80,7 @@ class Moment:
     waiting: float
 
 
-def balancer_of(population: Population, shards: Shards, setting: Setting) -> FederatedBalancer:
+def balancer_of(population: Population, shards: Shards, setting: RoundSetting) -> FederatedBalancer:
     """Return a balancer that knows each client's device type and amount of data, and nothing of its speed."""
     balancer = FederatedBalancer(
         batch=setting.batch,
@@ -93,14 +93,16 @@ def balancer_of(population: Population, shards: Shards, setting: Setting) -> Fed
     return balancer
 
 
-def iter_rounds(population: Population, shards: Shards, scheme: Scheme, setting: Setting) -> Iterator[Moment]:
+def iter_rounds(
+    population: Population, shards: Shards, scheme: ClientScheme, setting: RoundSetting
+) -> Iterator[RoundMoment]:
     """Yield what each round came to: its clients train on their own data, and take the time that they would.
 
     Updates are averaged by amounts of data. The clients of a round, their links and the batches they draw are the same
     for every scheme, as far as it asks for the same.
     """
     balancer = balancer_of(population, shards, setting)
-    network = Network.drawn(shards.inputs.shape[1], shards.classes, setting.seed)
+    network = SmallNetwork.drawn(shards.inputs.shape[1], shards.classes, setting.seed)
     replied = np.zeros(len(population), dtype=np.int64)
     clock = 0.0
     for k in range(setting.rounds):
@@ -119,19 +121,19 @@ def iter_rounds(population: Population, shards: Shards, scheme: Scheme, setting:
         clock += min(float(end[given.asked].max()), given.deadline)
         known = given.asked & (replied[rows] >= setting.met_before)
         replied[rows[given.asked]] += 1
-        yield Moment(clock, _accuracy(network, shards, setting), *_waits(end[known]))
+        yield RoundMoment(clock, _accuracy(network, shards, setting), *_waits(end[known]))
 
 
 def _averaged(
-    network: Network,
+    network: SmallNetwork,
     shards: Shards,
-    setting: Setting,
+    setting: RoundSetting,
     rows: NDArray[np.intp],
     sizes: NDArray[np.int64],
     steps: NDArray[np.int64],
     rates: Array,
     k: int,
-) -> Network:
+) -> SmallNetwork:
     """Return the mean of what these clients trained, by their amounts of data."""
     if not len(rows) or not setting.rate:
         return network
@@ -152,8 +154,8 @@ def _averaged(
 
 
 def local_change(
-    network: Network, shards: Shards, row: int, *, batch: int, steps: int, rate: float, seed: tuple[int, int]
-) -> Network:
+    network: SmallNetwork, shards: Shards, row: int, *, batch: int, steps: int, rate: float, seed: tuple[int, int]
+) -> SmallNetwork:
     """Return what one client's local steps change; its draws follow from the run's seed, the round and the client."""
     own = shards.shard[row]
     generator = np.random.default_rng([*seed, row])
@@ -163,7 +165,7 @@ def local_change(
     return trained.minus(network)
 
 
-def _accuracy(network: Network, shards: Shards, setting: Setting) -> float:
+def _accuracy(network: SmallNetwork, shards: Shards, setting: RoundSetting) -> float:
     return network.accuracy(shards.test_inputs, shards.test_labels) if setting.rate else float("nan")
 
 

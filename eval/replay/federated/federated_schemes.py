@@ -21,7 +21,7 @@ MOST_STEPS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Assignment:
+class ClientAssignment:
     """What each chosen client is asked to do.
 
     Parameters
@@ -46,10 +46,10 @@ class Assignment:
         return asked
 
 
-class Scheme(Protocol):
+class ClientScheme(Protocol):
     """Chooses what the clients of a round do, from what the balancer forecasts of them."""
 
-    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
         """Return what these clients are asked to do."""
         ...
 
@@ -57,33 +57,33 @@ class Scheme(Protocol):
 class Standard:
     """Federated averaging: the same batch and as many steps for all (B. McMahan et al., AISTATS 2017)."""
 
-    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
         """Return equal batches."""
         return _equal(balancer, balancer.plan(chosen))
 
 
-class Balanced:
+class BalancedClients:
     """Batches by speed, equal steps and learning rate: LB-BSP's federated setting."""
 
-    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
         """Return the balancer's plan."""
         plan = balancer.plan(chosen)
-        return Assignment(plan.sizes, np.full(len(chosen), plan.local_steps), np.ones(len(chosen)))
+        return ClientAssignment(plan.sizes, np.full(len(chosen), plan.local_steps), np.ones(len(chosen)))
 
 
 class AdaptiveRate:
     """Batches by speed, and each client's learning rate in proportion to its batch."""
 
-    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
         """Return the balancer's plan with rates that follow the batches."""
         plan = balancer.plan(chosen)
-        return Assignment(plan.sizes, np.full(len(chosen), plan.local_steps), plan.sizes / balancer.batch)
+        return ClientAssignment(plan.sizes, np.full(len(chosen), plan.local_steps), plan.sizes / balancer.batch)
 
 
 class AdaptiveSteps:
     """Equal batches, and as many local steps as end together."""
 
-    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
         """Return steps that sum to what equal steps would."""
         plan = balancer.plan(chosen)
         equal = _equal(balancer, plan)
@@ -91,7 +91,7 @@ class AdaptiveSteps:
         curves = Curves(zero, np.maximum(equal.sizes, 1) / plan.speed, zero, np.full(count, np.inf))
         most = MOST_STEPS * balancer.local_steps
         steps = split(curves, balancer.local_steps * count, lower=1, upper=most, comm=plan.comm_seconds).sizes
-        return Assignment(equal.sizes, steps, equal.rates)
+        return ClientAssignment(equal.sizes, steps, equal.rates)
 
 
 class DeadlineDrop:
@@ -111,7 +111,7 @@ class DeadlineDrop:
             raise ValueError(f"share must lie in (0, 1], got {share}")
         self.share = share
 
-    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> Assignment:
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
         """Return equal work for those that are expected in time."""
         plan = balancer.plan(chosen)
         equal = _equal(balancer, plan)
@@ -119,19 +119,19 @@ class DeadlineDrop:
         deadline = float(np.quantile(seconds, self.share, method="higher"))
         if np.isinf(plan.spread).all():
             return equal  # nobody is known, so nobody is late
-        return Assignment(np.where(seconds <= deadline, equal.sizes, 0), equal.steps, equal.rates, 1.1 * deadline)
+        return ClientAssignment(np.where(seconds <= deadline, equal.sizes, 0), equal.steps, equal.rates, 1.1 * deadline)
 
 
-def _equal(balancer: FederatedBalancer, plan: RoundPlan) -> Assignment:
+def _equal(balancer: FederatedBalancer, plan: RoundPlan) -> ClientAssignment:
     """Return the mean batch for all, or all their data where that is less."""
     sizes = np.minimum(balancer.batch, np.maximum(plan.upper, 0)).astype(np.int64)
-    return Assignment(sizes, np.full(len(sizes), plan.local_steps), np.ones(len(sizes)))
+    return ClientAssignment(sizes, np.full(len(sizes), plan.local_steps), np.ones(len(sizes)))
 
 
 def report_round(
     balancer: FederatedBalancer,
     chosen: Sequence[str],
-    given: Assignment,
+    given: ClientAssignment,
     seconds: Array,
     comm: Array,
     in_time: Mask,

@@ -18,7 +18,7 @@ HIDDEN = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class SmallNetwork:
     """One hidden layer of rectified units and a softmax.
 
     Parameters

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from paceline.lab.experiment import AsyncOutcome, Outcome, Setting
+    from paceline.lab.experiment import AsyncOutcome, ExperimentOutcome, Setting
 
 from paceline.cli.show import SafeConsole
 
@@ -61,7 +61,7 @@ def live(
     turn, from the same start, in an order that turns round; the table holds medians over their turns.
     """
     from paceline.coordinator.asynchronous import SCHEMES
-    from paceline.lab.experiment import AsyncOutcome, AsyncSetting, Outcome, Setting, can_set_quotas
+    from paceline.lab.experiment import AsyncOutcome, AsyncSetting, ExperimentOutcome, Setting, can_set_quotas
     from paceline.lab.experiment.figure import loss_figure
 
     kinds = contention or ["quota" if can_set_quotas() else "hogs"]
@@ -91,13 +91,13 @@ def live(
             out.print_json(data={"setting": asdict(setting), "rows": [asdict(row) for row in outcome.rows]})
         else:
             out.print(async_table(outcome) if isinstance(outcome, AsyncOutcome) else outcome_table(outcome))
-        if figure and isinstance(outcome, Outcome):
+        if figure and isinstance(outcome, ExperimentOutcome):
             path = figure if len(settings) == 1 else figure / f"{setting.contention}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             err.print(f"drawn: {loss_figure(outcome, path)}")
 
 
-def outcome_table(outcome: Outcome) -> Table:
+def outcome_table(outcome: ExperimentOutcome) -> Table:
     """Return the outcome of an experiment as a table."""
     from paceline.lab.experiment import DISTURBANCES
 
@@ -141,7 +141,7 @@ def async_table(outcome: AsyncOutcome) -> Table:
     return shown
 
 
-def _watched(setting: Setting) -> Outcome | AsyncOutcome:
+def _watched(setting: Setting) -> ExperimentOutcome | AsyncOutcome:
     from paceline.lab.experiment import AsyncSetting, asynchronous_experiment, experiment
 
     with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from paceline.datasets import Trace
     from paceline.eval import Replay, Replays
-    from paceline.eval.replay.synchronous_schemes import Scheme
+    from paceline.eval.replay.synchronous_schemes import SizeScheme
     from paceline.predictors import FleetPredictor
     from paceline.training import Moment
 
@@ -156,7 +156,7 @@ def replay(
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
 
 
-def _replayed(schemes: dict[str, Scheme], traces: list[Trace], batch: int | None, warmup: int) -> Replays:
+def _replayed(schemes: dict[str, SizeScheme], traces: list[Trace], batch: int | None, warmup: int) -> Replays:
     """Replay trace by trace, as :func:`paceline.eval.replay_all` does, and show how far it is."""
     from paceline.eval import Replays, replay
     from paceline.eval.recorded_jobs import by_name
