@@ -32,6 +32,16 @@ EXCEPTIONS = {("paceline.predictors.checks", "datasets")}
 INHERITING = {"self", "cls", "served"}
 """Names of an object of the class that a file defines: ``served`` is a copy of itself that a predictor fits by."""
 
+NAMED_TWICE = {
+    "sitecustomize.py": "Python imports it by this name at its start, from a folder of its own",
+    "BalancedLoader": "under Accelerate a script takes it from another room and changes no other line",
+}
+"""Files and classes whose name stands twice, each with its reason."""
+
+LARGEST_SHARE, FEW_LINES = 0.2, 1000
+"""Largest part of the library's lines in one room, since more is more than one room; of a library of more lines than
+these."""
+
 MOST_FILES = 16
 """Most modules in a folder: more are hard to survey."""
 
@@ -149,6 +159,27 @@ class House:
                     unsafe = called in SAFE_WITH and SAFE_WITH[called] not in safe
                     if unsafe or node.func.attr in OBJECTS_SENT:
                         yield f"{module.name}:{node.lineno} calls {called}"
+
+    def named_twice(self):
+        """Yield every file name and class name that stands twice: one name leads to one place."""
+        places = {}
+        for module in self.modules.values():
+            if module.path.name not in ("__init__.py", "__main__.py", *NAMED_TWICE):
+                places.setdefault(module.path.name, []).append(module.name)
+            for node in module.tree.body:
+                if isinstance(node, ast.ClassDef) and node.name not in NAMED_TWICE:
+                    places.setdefault(node.name, []).append(module.name)
+        yield from (f"{name}: {' and '.join(found)}" for name, found in places.items() if len(found) > 1)
+
+    def heavy(self):
+        """Yield every room that holds too large a part of the lines."""
+        lines = {}
+        for module in self.modules.values():
+            lines[module.room] = lines.get(module.room, 0) + module.path.read_text().count("\n")
+        total = sum(lines.values())
+        for room, count in lines.items():
+            if total > FEW_LINES and count > LARGEST_SHARE * total:
+                yield f"{room} holds {count} of {total} lines"
 
     def crowded(self):
         """Yield every folder with more modules than one takes in at a glance."""

@@ -20,6 +20,8 @@ RULES = {
     "cycles": "no files import each other in a circle, lazily or not",
     "private_attributes": "no file reaches into another file's private attributes",
     "unpickles": "nothing is unpickled, whoever wrote it",
+    "named_twice": "no file name and no class name stands twice",
+    "heavy": "no room holds more than a fifth of the lines",
     "crowded": f"no folder holds more than {MOST_FILES} modules",
 }
 
@@ -54,6 +56,12 @@ PLANTED = {
             "solver/one.py": "import paceline.solver.two",
             "solver/two.py": "def late():\n    from paceline.solver import one",
         },
+    ),
+    "a file name again": ("named_twice", {"solver/one.py": "", "eval/one.py": ""}),
+    "a class name again": ("named_twice", {"solver/one.py": "class Fleet: ...", "eval/two.py": "class Fleet: ..."}),
+    "a room of half the lines": (
+        "heavy",
+        {f"{room}/of_{room}.py": "\n" * (900 if room == "eval" else 100) for room in ROOMS},
     ),
     "a private attribute": (
         "private_attributes",
