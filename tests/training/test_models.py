@@ -133,7 +133,7 @@ def test_a_spike_of_any_size_is_undone():
 
 
 def test_a_network_of_an_earlier_version_is_fitted_further():
-    stored = Path(__file__).parent / "stored_models" / "narx-1.safetensors"
+    stored = Path(__file__).parents[1] / "stored_models" / "narx-1.safetensors"
     before = load_model(stored)
     trace = checks.example_trace()
     after = fit(before, [replace(trace, driver_names=("cpu_share", "distractor"))], start=stored)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from ranks import outcomes_of, run_ranks
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SAMPLES = 48
 
 

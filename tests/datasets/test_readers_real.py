@@ -8,7 +8,7 @@ import pytest
 
 from paceline.datasets import read_traces
 
-REAL = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+REAL = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SAMPLES = ("hivemind_multicloud", "pai_minibatch", "azure_vm_noise", "bytedance_llm")
 
 pytestmark = pytest.mark.skipif(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import distributed
 
-sys.path.insert(0, str(Path(__file__).parent / "standin"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "standin"))
 
 from standin import stand_in
 

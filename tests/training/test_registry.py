@@ -23,7 +23,7 @@ from paceline.training.model_registry import Registry
 from paceline.training.sources import Fact
 
 ENVIRON = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-STORED = Path(__file__).parent / "stored_models"
+STORED = Path(__file__).parents[1] / "stored_models"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from flower_processes import SOURCES, federation, submitted
 
 from paceline.runs import read_run
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 EXAMPLES = HERE.parent / "examples"
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.datasets.profiles import COLUMNS, CURVE, load_profile, read_profiles, save_profile
 
-REAL = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "batch_profiles"
+REAL = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "batch_profiles"
 needs_real = pytest.mark.skipif(
     not REAL.is_dir(),
     reason=f"the recorded batch profiles are not in {REAL}: point PACELINE_DATA to the folder that holds them",
@@ -168,7 +168,7 @@ def test_the_page_on_profiling_runs_as_it_stands(tmp_path, monkeypatch, capsys):
             for x in (4, 8, 16, 32, 64, 128)
         ]
         save_profile(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / f"{device}.csv")
-    page = (Path(__file__).parent.parent / "docs" / "profiling.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "profiling.md").read_text()
     namespace = {}
     for code in re.findall(r"```python\n(.*?)```", page, re.S):
         exec(code, namespace)

@@ -32,7 +32,7 @@ from paceline.eval.replay.federated import (
 from paceline.eval.replay.federated.client_data import LEAST_SAMPLES
 
 FLASH = (
-    Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "batch_profiles" / "flash"
+    Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "batch_profiles" / "flash"
 )
 SCHEMES = [Standard(), BalancedClients(), AdaptiveSteps(), AdaptiveRate(), DeadlineDrop()]
 

@@ -25,7 +25,7 @@ from paceline.lab.experiment.contestant import Contestant
 from paceline.predictors import RLS, LastValue
 from paceline.torch import BalancedLoader, attach
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 sys.path[:0] = [str(HERE / "standin"), str(HERE / "loops")]
 
 from standin import stand_in  # noqa: E402

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parent.parent
+CHECKOUT = Path(__file__).parents[2]
 BENCHMARKS = CHECKOUT / "benchmarks"
 pytestmark = pytest.mark.checkout
 
