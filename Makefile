@@ -24,7 +24,7 @@ test: .venv/installed  ## Everything that must pass: two files at a time, then t
 # Flower pins versions that others here cannot share, so it has an environment of its own.
 test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.
 	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/coordinator/test_federated.py tests/engines/test_flower.py \
-	    tests/engines/test_flower_live.py src/paceline/coordinator/federated
+	    tests/engines/test_flower_live.py src/paceline/coordinator/federated src/paceline/engines/flower
 
 # moto pins versions that others here cannot share too: only its server runs there, the tests run in .venv.
 test-s3: .venv/installed .venv-s3/installed  ## Reading traces over S3's protocol, from a local server in an environment of its own.

@@ -71,10 +71,10 @@ class Report:
                 f"got the shapes {samples.shape} and {seconds.shape}"
             )
         least, largest = np.minimum.reduce, np.maximum.reduce
-        # Three questions to all workers at once: the usual report.
-        if least(seconds, initial=np.inf) >= SHORTEST and largest(samples, initial=0.0) < LARGEST:  # NaN is neither
-            with np.errstate(invalid="ignore"):  # minus infinity over infinity
-                speed = samples / seconds
+        # Questions to all workers at once, and no floating point warnings to silence: the usual report. NaN is neither.
+        some, few = least(seconds, initial=np.inf) >= SHORTEST, largest(samples, initial=0.0) < LARGEST
+        if some and few and largest(seconds, initial=0.0) < np.inf:
+            speed = samples / seconds
             if least(speed, initial=np.inf) >= SLOWEST and largest(speed, initial=0.0) <= FASTEST:
                 return speed, self.out_of_memory is None
         return _usable(samples, seconds), False

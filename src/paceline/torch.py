@@ -1,5 +1,6 @@
 """Balanced training on PyTorch, as users import it: ``from paceline.torch import BalancedLoader, attach``."""
 
+from paceline.audit import audit
 from paceline.engines.torch import (
     Balance,
     BalancedLoader,
@@ -24,6 +25,7 @@ __all__ = [
     "StreamLoader",
     "Terms",
     "attach",
+    "audit",
     "gather_rows",
     "weigh_terms",
 ]

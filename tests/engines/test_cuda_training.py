@@ -103,7 +103,7 @@ def test_a_loss_needs_nothing_that_stays_behind_in_main_memory(network, monkeypa
         computed.append(loss.device.type)
         return kept
 
-    monkeypatch.setattr(descent._Run, "to_the_end", on_meta)
+    monkeypatch.setattr(descent._Descent, "to_the_end", on_meta)
     fit(network(training=SHORT), [synthetic_fleet("mixed", 8, 120)])
     assert set(computed) == {"meta"}
 

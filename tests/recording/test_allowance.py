@@ -232,7 +232,7 @@ def test_waiting_in_a_collective_is_no_work_under_a_quota_either():
 
 def own_seconds_with_a_quota_on_the_second_rank(rank):
     torch.manual_seed(0)
-    attaching = importlib.import_module("paceline.torch.attach")
+    attaching = importlib.import_module("paceline.engines.torch.attach")
     if rank == 1:
         attaching.Allowance = Tiny
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
