@@ -168,7 +168,8 @@ class Steps:
         if before_W is None or not self._clock.delay:
             return rows["samples"]
         # A device's norms are those of the step before, and its report may be of several steps.
-        return before_W[self._planning.order].astype(np.float64)
+        samples_W: Array = before_W[self._planning.order].astype(np.float64)
+        return samples_W
 
     def tell(self, rows: RankReports) -> None:
         """Tell the observers of the iteration that is over."""

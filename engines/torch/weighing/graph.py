@@ -34,6 +34,10 @@ class Owner(Protocol):
         """Whether one of these tensors is a parameter of the model."""
         ...
 
+    def refuse(self, error: RuntimeError) -> None:
+        """Refuse the gradients of the next backward pass."""
+        ...
+
     def backward_begins(self, passes: list[Pass]) -> None:
         """Note that gradients of these passes are about to be computed."""
         ...

@@ -44,8 +44,9 @@ class Transformer:
         return float((predicted == text[:, 1:]).float().mean())
 
     def _scores(self, parameters: Vector, text: torch.Tensor) -> torch.Tensor:
-        vector_to_parameters(torch.as_tensor(parameters, dtype=torch.float32), self._model.parameters())
-        return self._model(text[:, :-1])
+        vector_to_parameters(torch.tensor(parameters, dtype=torch.float32), self._model.parameters())
+        scores: torch.Tensor = self._model(text[:, :-1])
+        return scores
 
     def _network(self) -> nn.Module:
         return _Network(self.letters, self.length - 1)
