@@ -71,9 +71,9 @@ class Report:
                 f"got the shapes {samples.shape} and {seconds.shape}"
             )
         least, largest = np.minimum.reduce, np.maximum.reduce
-        # Questions to all workers at once, and no floating point warnings to silence: the usual report. NaN is neither.
-        some, few = least(seconds, initial=np.inf) >= SHORTEST, largest(samples, initial=0.0) < LARGEST
-        if some and few and largest(seconds, initial=0.0) < np.inf:
+        # Questions to all workers at once, and no floating point warnings to silence: the usual report.
+        bounded = largest(samples, initial=0.0) < LARGEST and largest(seconds, initial=0.0) < np.inf  # NaN is not
+        if bounded and least(seconds, initial=np.inf) >= SHORTEST:
             speed = samples / seconds
             if least(speed, initial=np.inf) >= SLOWEST and largest(speed, initial=0.0) <= FASTEST:
                 return speed, self.out_of_memory is None

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Sizes
 from paceline.coordinator.balanced import reasons as why
-from paceline.coordinator.balanced.curve_drift import FittedRange
 from paceline.coordinator.balanced.decision import Forgone, Situation, decide, gain_of
+from paceline.coordinator.balanced.fitted_range import FittedRange
 from paceline.coordinator.balanced.hedging import Hedging
 from paceline.coordinator.balanced.limits import Bounds, Limits, require_drivers, require_fleet
 from paceline.coordinator.balanced.plan import Plan

@@ -28,6 +28,12 @@ def warmed(kind, rng):
     return model
 
 
+@pytest.mark.parametrize("samples", [-np.inf, np.inf, np.nan, 32.0])
+@pytest.mark.parametrize("seconds", [-np.inf, np.inf, np.nan, 0.0])
+def test_a_report_of_no_finite_time_or_number_is_no_report_and_leaves_the_others(samples, seconds):
+    np.testing.assert_array_equal(Report([32.0, samples], [0.25, seconds]).speed, [128.0, np.nan])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "garbage", [(32, 1e-9), (32, 1e-5), (1e300, 0.32), (32, 1e300), (1e-300, 0.32), (1e300, 1e300), (32, 5e-324)]

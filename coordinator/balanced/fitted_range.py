@@ -1,4 +1,4 @@
-"""Whether speeds and drivers have left what the served model was fitted on. Axes: W workers, D drivers."""
+"""The range that a served model was fitted on, and whether its inputs have left it. Axes: W workers, D drivers."""
 
 from __future__ import annotations
 
