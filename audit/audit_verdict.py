@@ -122,12 +122,12 @@ class Cause(Enum):
     )
     NO_SAMPLES = (
         "no samples of a DataLoader, a BalancedLoader or torch.randint could be exchanged",
-        "audit the loss in a notebook: paceline.audit.audit(step, batches)",
+        "audit the loss in a notebook: paceline.torch.audit(step, batches)",
         "no-samples",
     )
     NO_STEPS = (
         "no step of a torch optimiser was seen",
-        "audit the loss in a notebook: paceline.audit.audit(step, batches)",
+        "audit the loss in a notebook: paceline.torch.audit(step, batches)",
         "no-samples",
     )
     FAILED = ("the script ended before its first steps", "run it without the audit first", "failed")

@@ -1,8 +1,8 @@
 """Auto: good from the first report on, on fleets it never saw, and light to load."""
 
+import gc
 import os
 import subprocess
-import gc
 import sys
 
 import numpy as np
