@@ -73,7 +73,7 @@ class Balance:
         self._passes.report, self._passes.backward_ends = self._steps.send, self._steps.backward_ends
         # Ended with it: a job that drops its model and loader drops the balance too.
         passes, ranks = weakref.ref(self._passes), dist.get_process_group_ranks(exchange.group)
-        equal_shapes = EqualShapes(loader, lambda: bool((one := passes()) and one.waits), ranks)
+        equal_shapes = EqualShapes(loader, lambda: bool((one := passes()) and one.to_come.waits), ranks)
         stop_listening = listen(self._passes, equal_shapes)
         self._end = weakref.finalize(self, _call_all, stop_listening, self._steps.optimisers.watch(), exchange.close)
         self._end.atexit = False  # when the interpreter ends, torch has taken its groups down

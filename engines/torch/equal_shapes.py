@@ -34,8 +34,8 @@ class EqualShapes:
         or none does. Between loops none looks: a balance that nobody holds ends on each rank when the garbage collector
         finds it. One that still has batches to train on is held by its model.
     waits
-        Whether batches of a loop that has ended are still to be trained on, as in one that fetches ahead. Each rank
-        goes by what it has seen computed: where rows beside a batch mislead one, it looks alone, and the ranks hang.
+        Whether batches of a loop that has ended are still to be trained on, as in one that fetches ahead; the same on
+        every rank.
     ranks
         The ranks that train on it; a group with others in it is not looked at, as those would not take part.
     """

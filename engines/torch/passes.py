@@ -14,6 +14,7 @@ from paceline._arrays import Sizes
 from paceline.engines.torch.checked import COLLECTIVE_IN_BACKWARD, SUMMED_TOO_EARLY
 from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.reporting.reports import LEAST
+from paceline.engines.torch.sums_to_come import SumsToCome
 from paceline.engines.torch.weighing.batch import Turn
 from paceline.engines.torch.weighing.dealt import Dealt
 from paceline.engines.torch.weighing.doubts import beside, doubts
@@ -66,6 +67,8 @@ class Passes:
         How often gradients were summed since the loader was last asked for a batch, and how often they usually are.
     mixes
         Whether ranks train on other data too, or may do so.
+    to_come
+        Whether the loop, after its end, has gradients still to be summed.
     """
 
     def __init__(self, loader: Loader, clock: Clock, loss: Loss, count: Items | None) -> None:
@@ -91,8 +94,8 @@ class Passes:
         self._least = LEAST * loader.global_batch
         self._micro_batches = 0
         self._fresh = False
-        # Batches of the loop under way, those that a model was given, and those of which gradients were summed.
-        self._taken = self._computed = self._summed = 0
+        self._taken = self._computed = 0  # batches of the loop under way, and those that a model was given
+        self.to_come = SumsToCome(loader.accumulate)
 
     @property
     def sums_shares(self) -> bool:
@@ -121,13 +124,16 @@ class Passes:
             dealt = replace(dealt, weight=1.0 if self.loss == "sum" else terms, part=terms, whole=1.0)
         self.handed.add(sizes_W, dealt, batch)
         self._taken += 1
+        if self._loader.step_ends:
+            self.to_come.hand_out()
         if self._taken == FAR_AHEAD:
             self._say_what_is_skipped()
 
     def start_loop(self) -> None:
         """Forget batches of a loop that is over."""
         self._say_what_is_skipped()
-        self._taken = self._computed = self._summed = self._micro_batches = 0
+        self._taken = self._computed = self._micro_batches = 0
+        self.to_come.start()
         self.handed.clear()
 
     def say_what_is_fetched(self) -> None:
@@ -215,18 +221,13 @@ class Passes:
         self.spent += time.thread_time() - began
         return waiting
 
-    @property
-    def waits(self) -> bool:
-        """Whether batches of a loop that trains are still to be trained on."""
-        return self._computed > 0 and self._taken > self._summed
-
     def sent(self) -> None:
         """Note that gradients were handed to the network, and count the step if it had a new batch.
 
         Reports are sent once in an iteration. When that is must not depend on what this rank has seen: the others would
         wait for ever for a report that they alone send. Gradients are summed by all ranks alike, so sums are counted.
         """
-        self._summed = self._computed
+        self.to_come.sent()
         if self._fresh:
             self._fresh = self.kind.looks = False
             self._micro_batches = 0

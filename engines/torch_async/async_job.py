@@ -281,7 +281,12 @@ class AsyncJob:
 
     def _pull(self) -> None:
         asked = time.monotonic()
-        self._work = self._link.pull()
+        try:
+            self._work = self._link.pull()
+        except LostServerError:
+            # Rank 0 runs this loop too: what it ended for may be true here, and says more than a closed connection.
+            require_unchanged(self._optimizer, self._settings)
+            raise
         self._began = time.monotonic()
         self._pull_seconds = max(self._began - asked - self._work.waited, 0.0)
         self._refused = self._refused + 1 if self._link.outcome is Outcome.REFUSED else 0
