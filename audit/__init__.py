@@ -1,4 +1,4 @@
-"""A verdict on any training script: whether a sample weighs the same on whichever rank it lands.
+"""A verdict on any training script: whether a sample counts the same on whichever rank it lands.
 
 ``paceline audit -- torchrun ...`` runs a script by its own command; :func:`audit` looks at a loss in a notebook. Both
 ask the same questions: :mod:`paceline.audit.examine` says which, and :mod:`paceline.audit.probe` how causes are told

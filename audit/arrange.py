@@ -47,18 +47,18 @@ def grouped(tape: Tape) -> list[list[TapedStep]]:
     return found
 
 
-Deal = Callable[[str, range, list[list[int]]], list[list[list[Ref]]]]
+Placement = Callable[[str, range, list[list[int]]], list[list[list[Ref]]]]
 """How a step's samples are given out: of a stream, its batches, and their sizes on every rank."""
 
 
-def arranged(tapes: Sequence[Tape], deal: Deal) -> Arranged:
-    """Return every step's samples as ``deal`` gives them out."""
+def arranged(tapes: Sequence[Tape], place: Placement) -> Arranged:
+    """Return every step's samples as ``place`` assigns them."""
     found: Arranged = {}
     for stream in shared(tapes):
         batches: list[list[list[Ref]]] = []
         for group in groups(tapes[0], stream):
             if all(group.stop <= len(tape.streams[stream]) for tape in tapes):
-                batches += deal(stream, group, sizes_of(tapes, stream, group))
+                batches += place(stream, group, sizes_of(tapes, stream, group))
         found[stream] = batches
     return found
 
@@ -89,7 +89,7 @@ def pool(group: range, sizes: list[list[int]]) -> list[Ref]:
     ]
 
 
-def dealt(samples: Sequence[Ref], sizes: list[list[int]]) -> list[list[list[Ref]]]:
+def assigned(samples: Sequence[Ref], sizes: list[list[int]]) -> list[list[list[Ref]]]:
     """Give samples out in their order, in batches of these sizes."""
     rest = iter(samples)
     return [[[next(rest) for _ in range(size)] for size in row] for row in sizes]
@@ -97,23 +97,23 @@ def dealt(samples: Sequence[Ref], sizes: list[list[int]]) -> list[list[list[Ref]
 
 def as_they_were(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
     """Give every rank its own samples."""
-    return dealt(pool(group, sizes), sizes)
+    return assigned(pool(group, sizes), sizes)
 
 
-def mixed(tapes: Sequence[Tape], seed: int) -> Deal:
-    """Return a deal that mixes a step's samples over all ranks and micro-batches, in batches of the same sizes.
+def mixed(tapes: Sequence[Tape], seed: int) -> Placement:
+    """Return a placement that mixes a step's samples over all ranks and micro-batches, in batches of the same sizes.
 
     In every other step it gives the smallest samples to the first batches and the largest to the last, so that a
     batch's number of tokens differs as much as it can; in the others chance decides. An epoch's last batch may be
-    smaller than the others of its step, and so weigh more: samples are exchanged among batches of one size only.
+    smaller than the others of its step, and so count more: samples are exchanged among batches of one size only.
     """
 
-    def deal(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
+    def place(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
         found: dict[int, list[list[Ref]]] = {}
         for total in {sum(row) for row in sizes}:
             alike = [(number, row) for number, row in zip(group, sizes, strict=True) if sum(row) == total]
             samples = [ref for number, row in alike for ref in pool(range(number, number + 1), [row])]
-            rows = dealt(ordered(samples, stream, group), [row for _, row in alike])
+            rows = assigned(ordered(samples, stream, group), [row for _, row in alike])
             found |= {number: row for (number, _), row in zip(alike, rows, strict=True)}
         return [found[number] for number in group]
 
@@ -124,19 +124,19 @@ def mixed(tapes: Sequence[Tape], seed: int) -> Deal:
             order.sort(key=lambda number: sum(known[number].values()))
         return [samples[number] for number in order]
 
-    return deal
+    return place
 
 
-def in_one_process(micro_batches: int | None) -> Deal:
-    """Return a deal that gives one process all: batches of all ranks joined, or so many micro-batches a step."""
+def in_one_process(micro_batches: int | None) -> Placement:
+    """Return a placement that gives one process all: batches of all ranks joined, or so many micro-batches a step."""
 
-    def deal(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
+    def place(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
         samples = pool(group, sizes)
         if micro_batches is None:
             return [[joined] for joined in ([one for one in samples if one[1] == number] for number in group)]
         return [[[samples[place] for place in part]] for part in np.array_split(range(len(samples)), micro_batches)]
 
-    return deal
+    return place
 
 
 def moved(given: Arranged) -> bool:

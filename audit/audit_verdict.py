@@ -45,12 +45,12 @@ class Cause(Enum):
         "not-averaged",
     )
     RANKS = (
-        "a sample weighs differently on another rank",
+        "a sample counts differently on another rank",
         "look for what depends on the rank: a weight, a learning rate, a part of the loss on one rank alone",
         "ranks",
     )
     MICRO_BATCHES = (
-        "a sample weighs differently in another micro-batch",
+        "a sample counts differently in another micro-batch",
         "look for gradients that are set to zero, or stepped on, between micro-batches",
         "micro-batches",
     )
@@ -70,7 +70,7 @@ class Cause(Enum):
         "sums",
     )
     NOT_WEIGHTED = (
-        "ranks weigh the same although their batches differ in size",
+        "ranks count the same although their batches differ in size",
         "attach() the model that is trained, and leave the weighting to it",
         "sums",
     )

@@ -37,10 +37,10 @@ def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = Fal
         return inquiry.not_exact(Cause.TERMS, found, probe.named(shown, 10 * fine))
     if abs(shown.micro_weight - 1) > fine:
         return inquiry.not_exact(
-            Cause.MICRO_BATCHES, found, f"the first weighs {shown.micro_weight:.3g} times its share"
+            Cause.MICRO_BATCHES, found, f"the first counts {shown.micro_weight:.3g} times its share"
         )
     if abs(shown.rank_weight - 1) > fine:
-        return inquiry.not_exact(Cause.RANKS, found, f"the first weighs {shown.rank_weight:.3g} times its share")
+        return inquiry.not_exact(Cause.RANKS, found, f"the first counts {shown.rank_weight:.3g} times its share")
     if np.isnan(shown.expected):  # batches of one sample, which cannot be put together of two
         return inquiry.not_exact(Cause.UNKNOWN, found)
     return inquiry.not_exact(
@@ -131,7 +131,7 @@ def _probed(
 
 
 def _power(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:
-    """Return the power of a rank's size that its weight follows: 1 if every sample weighs the same."""
+    """Return the power of a rank's size that its weight follows: 1 if every sample counts the same."""
     one, other = (kind["candidates"][place][0] for place in (0, -1))
     numbers = [[one] * kind["step"], [other] * kind["step"], [one] * kind["step"], [one] * kind["step"]]
     rows = _rows(inquiry, BalancedRun(uneven=True, numbers=numbers))

@@ -53,7 +53,7 @@ class Audit(Inquiry):
             return self.unknown(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
         if not self.balanced and not self.notebook:
             self.notes.append(
-                "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample weighs the "
+                "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample counts the "
                 "same on whichever rank and in whichever micro-batch it lands."
             )
         if len(self.base.tapes[0].steps) < self.steps:

@@ -4,7 +4,7 @@ Let G(x) be the gradient of a step whose batches hold nothing but copies of the 
 whose batches hold x and y in equal parts. Where rows do not see each other, G(x, y) is a sum of multiples of G(x) and
 G(y); what is left over (the residual) shows batch normalisation, negatives within the batch, mixup. The factors show
 the rest: a mean over samples has 1/2 and 1/2, a mean over tokens the shares of x and y in the tokens. Where one rank
-gets x and all others y, the factor of G(x) is how much that rank weighs, and so for micro-batches.
+gets x and all others y, the factor of G(x) is how much that rank counts, and so for micro-batches.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Probe:
     expected
         The share of x in the samples.
     rank_weight, micro_weight
-        How much the first rank and the first micro-batch weigh, times their number: 1 if they weigh as all others.
+        How much the first rank and the first micro-batch count, times their number: 1 if they count as all others.
     counts
         The sizes of x, y and z.
     """
@@ -178,5 +178,5 @@ def named(probe: Probe, tolerance: float) -> str:
                 if rest > 0 and abs(ratio - (size - less) / rest) < tolerance * max(ratio, 1):
                     what = "number" if " that " in part else "size"
                     return f"it follows the {what} of {part}" + (", less one" if less else "")
-        return f"samples weigh {ratio:.3g} : 1"
+        return f"samples count {ratio:.3g} : 1"
     return ""

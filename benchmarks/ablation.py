@@ -1,7 +1,7 @@
 """What each part of Auto is worth: its forecasts with it and without it, and the time that it takes.
 
 Run as ``python benchmarks/ablation.py``; it writes ablation.md beside this file. Only the sets on which ideas were
-chosen are used, see accuracy_sets.py, and Auto is given the names of their drivers. Axis: W workers.
+chosen are used, see accuracy_sets.py, and Auto is given the names of their covariates. Axis: W workers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from accuracy_scores import LAST, cold, score, served
-from accuracy_sets import DEVELOPMENT, OTHER_SEED, Set, chosen_on, common_drivers, sets
+from accuracy_sets import DEVELOPMENT, OTHER_SEED, Set, chosen_on, common_covariates, sets
 from machine import machine
 
 from paceline._arrays import Array, Mask
@@ -39,7 +39,7 @@ def cut(data: Set) -> Set:
     return replace(data.first(MOST), traces=[t.select(slice(0, ITERATIONS)) for t in data.first(MOST).traces])
 
 
-Drivers = Sequence[str]
+Covariates = Sequence[str]
 
 
 class Part(Auto):
@@ -47,7 +47,7 @@ class Part(Auto):
 
     def __init__(self, experts: Sequence[Predictor], mixture: type[Mixture] = HeadStart) -> None:
         Calibrated.__init__(self, mixture(experts))
-        self.drivers = ()
+        self.covariates = ()
 
 
 class InCommon(Pooled):
@@ -55,8 +55,8 @@ class InCommon(Pooled):
 
     columns = 2
 
-    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
-        return super()._next_log(drivers_WD, horizon)[:, 1:]
+    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
+        return super()._next_log(covariates_WD, horizon)[:, 1:]
 
     def _alone(self, learnt: dict[str, Array], driven_WF: Array) -> None:
         return None
@@ -82,11 +82,11 @@ def averages() -> Averages:
     return Averages(SMOOTHINGS, FADING)
 
 
-def network(drivers: Drivers) -> Pooled:
-    return Pooled(GatedNARX(pretrained=True), drivers)
+def network(covariates: Covariates) -> Pooled:
+    return Pooled(GatedNARX(pretrained=True), covariates)
 
 
-VARIANTS: dict[str, Callable[[Drivers], Predictor]] = {
+VARIANTS: dict[str, Callable[[Covariates], Predictor]] = {
     "Auto": Auto,
     "without averages, but the last value": lambda names: Part([LastValue(), Seasonal(), network(names)]),
     "without the seasonal expert": lambda names: Part([averages(), network(names)]),
@@ -101,26 +101,26 @@ VARIANTS: dict[str, Callable[[Drivers], Predictor]] = {
 }
 
 
-def microseconds(make: Callable[[Drivers], Predictor], sampled: bool) -> float:
+def microseconds(make: Callable[[Covariates], Predictor], sampled: bool) -> float:
     """Return the median CPU time of one call to predict and one to observe."""
     rng = np.random.default_rng(0)
     model = make(())
     model.reset([str(w) for w in range(WORKERS)])
     taken = []
     for speed_W in np.exp(rng.normal(0.0, 0.1, (SETTLED + CALLS, WORKERS))):
-        drivers_WD = rng.normal(0.0, 1.0, (WORKERS, len(model.driver_names))) if sampled else None
+        covariates_WD = rng.normal(0.0, 1.0, (WORKERS, len(model.covariate_names))) if sampled else None
         began = time.process_time_ns()
-        model.predict(drivers_WD)
-        model.observe(Report(np.ones(WORKERS), 1.0 / speed_W, drivers=drivers_WD))
+        model.predict(covariates_WD)
+        model.observe(Report(np.ones(WORKERS), 1.0 / speed_W, covariates=covariates_WD))
         taken.append(time.process_time_ns() - began)
     return float(np.median(taken[SETTLED:])) / 1e3
 
 
 def row(name: str, chosen: list[Set]) -> Iterator[str]:
     for data in chosen:
-        drivers = common_drivers(data.traces)
-        late = score(served(VARIANTS[name](drivers), data), data)
-        early = cold(served(VARIANTS[name](drivers), data, LAST + 1), data)
+        covariates = common_covariates(data.traces)
+        late = score(served(VARIANTS[name](covariates), data), data)
+        early = cold(served(VARIANTS[name](covariates), data, LAST + 1), data)
         print(f"{name}, {data.name}: {late.mean:.4f}", flush=True)
         yield f"{late.mean:.3f} ({late.worst:.2f}) / {early.mean:.3f}"
 
@@ -128,7 +128,7 @@ def row(name: str, chosen: list[Set]) -> Iterator[str]:
 def main() -> None:
     chosen = [data for data in sets(quick=True) if data.role == DEVELOPMENT and data.name in SETS]
     chosen = [cut(data) for data in [*chosen, chosen_on()]]
-    lines = [f"| part | {' | '.join(data.name for data in chosen)} | us a call | with drivers |"]
+    lines = [f"| part | {' | '.join(data.name for data in chosen)} | us a call | with covariates |"]
     lines.append("| --- |" + " --- |" * (len(chosen) + 2))
     # In turns, so that other work on the machine does not fall on one variant alone.
     rounds = [
@@ -149,7 +149,7 @@ Machine: {machine()}; one thread.
 RMSE over that of the last value in the second half, with the worst series in brackets, then in the steps 5 to 50 of the
 job; lower is better. These are sets on which ideas were chosen, at most {MOST} workers and {ITERATIONS} iterations of
 each trace; queues are of the second generator, seed {OTHER_SEED}. The time is CPU time of one call to predict and one
-to observe, {WORKERS} workers, without drivers and with the {len(Auto().driver_names)} that the network reads.
+to observe, {WORKERS} workers, without covariates and with the {len(Auto().covariate_names)} that the network reads.
 
 {table}
 """,

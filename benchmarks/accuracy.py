@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from accuracy_page import AUTO, Found, Spent, page
 from accuracy_peers import COLD, PEERS, from_the_start
 from accuracy_scores import LAST, Array, Scores, Served, cold, in_hindsight, score, served
-from accuracy_sets import SYNTHETIC, Set, common_drivers, half, oracle, sets
+from accuracy_sets import SYNTHETIC, Set, common_covariates, half, oracle, sets
 
 from paceline.predictors import EWMA, KINDS, RLS, Auto, HuberEWMA, LastValue, Predictor
 
@@ -85,8 +85,8 @@ def ours() -> dict[str, Callable[[], Predictor]]:
 
 
 def auto(data: Set) -> Auto:
-    """Return Auto, not fitted, but given the names of the set's drivers: peers and fitted predictors see those too."""
-    return Auto(common_drivers(data.traces))
+    """Return Auto, not fitted, but given the names of the set's covariates: peers and fitted predictors see those too."""
+    return Auto(common_covariates(data.traces))
 
 
 def fitted(name: str, data: Set) -> Predictor:

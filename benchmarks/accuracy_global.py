@@ -1,6 +1,6 @@
 """Peers with one model over all series of a set: LightGBM on differences, and neuralforecast's MLP.
 
-Axes: T iterations, W workers, D drivers, F inputs, N examples.
+Axes: T iterations, W workers, D covariates, F inputs, N examples.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import logging
 from typing import Any
 
 import numpy as np
-from accuracy_prepared import drivers_of, log_speed, speeds, squared, tuning
-from accuracy_sets import Set, common_drivers, half
+from accuracy_prepared import covariates_of, log_speed, speeds, squared, tuning
+from accuracy_sets import Set, common_covariates, half
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace
 
 Array = NDArray[np.float64]
 
-LAGS, DRIVER_LAGS, WIDTHS = 8, 4, (4, 16)
-"""Past changes, past boundaries of drivers, and widths of the moving means of changes that LightGBM sees."""
+LAGS, COVARIATE_LAGS, WIDTHS = 8, 4, (4, 16)
+"""Past changes, past boundaries of covariates, and widths of the moving means of changes that LightGBM sees."""
 
 MOST_EXAMPLES = 60_000
 """Examples to choose the configuration on: more are thinned evenly. The final fit takes all."""
@@ -29,30 +29,33 @@ LEAST_SCALE = 1e-3
 
 
 def lightgbm(data: Set) -> list[Array]:
-    """One model over all series on scaled differences of log speed and drivers, as mlforecast's users are advised."""
+    """One model over all series on scaled differences of log speed and covariates, as mlforecast's users are advised."""
     from lightgbm import LGBMRegressor
 
-    names = common_drivers(data.traces)
-    tables = {drivers: [_table(trace, names if drivers else []) for trace in data.traces] for drivers in (False, True)}
+    names = common_covariates(data.traces)
+    tables = {
+        covariates: [_table(trace, names if covariates else []) for trace in data.traces]
+        for covariates in (False, True)
+    }
     starts = [half(trace) for trace in data.traces]
 
-    def fitted(drivers: bool, ends: list[int], most: int | None, **options: Any) -> Any:
-        inputs, change = _examples(tables[drivers], [0] * len(ends), ends)
+    def fitted(covariates: bool, ends: list[int], most: int | None, **options: Any) -> Any:
+        inputs, change = _examples(tables[covariates], [0] * len(ends), ends)
         every = 1 if most is None else -(-len(change) // most)
         model = LGBMRegressor(n_estimators=300, learning_rate=0.05, num_threads=1, verbose=-1, seed=0, **options)
         return model.fit(inputs[::every], change[::every])
 
     def loss(choice: tuple[bool, dict[str, Any]]) -> float:
-        drivers, options = choice
+        covariates, options = choice
         firsts = [tuning(start) for start in starts]
-        inputs, change = _examples(tables[drivers], firsts, starts)
-        return squared(fitted(drivers, firsts, MOST_EXAMPLES, **options).predict(inputs), change)
+        inputs, change = _examples(tables[covariates], firsts, starts)
+        return squared(fitted(covariates, firsts, MOST_EXAMPLES, **options).predict(inputs), change)
 
     grid = [{"objective": objective, "num_leaves": leaves} for objective in ("l2", "huber") for leaves in (8, 31)]
-    drivers, options = min(itertools.product((False, True) if names else (False,), grid), key=loss)
-    model = fitted(drivers, starts, None, **options)
+    covariates, options = min(itertools.product((False, True) if names else (False,), grid), key=loss)
+    model = fitted(covariates, starts, None, **options)
     found = []
-    for (inputs, _, scale_W), trace, start in zip(tables[drivers], data.traces, starts, strict=True):
+    for (inputs, _, scale_W), trace, start in zip(tables[covariates], data.traces, starts, strict=True):
         later = inputs[start:]
         change_TW = model.predict(later.reshape(-1, later.shape[-1])).reshape(later.shape[:2])
         found.append(speeds(log_speed(trace)[start - 1 : -1] + scale_W * change_TW, trace))
@@ -65,10 +68,10 @@ def _table(trace: Trace, names: list[str]) -> tuple[Array, Array, Array]:
     change_TW = np.diff(log_TW, axis=0, prepend=np.nan)
     scale_W = np.maximum(np.nan_to_num(np.nanstd(change_TW[: tuning(start)], axis=0)), LEAST_SCALE)
     change_TW = change_TW / scale_W
-    columns = [trace.driver_names.index(name) for name in names]
-    drivers_TWD = drivers_of(trace)[:, :, columns]
+    columns = [trace.covariate_names.index(name) for name in names]
+    covariates_TWD = covariates_of(trace)[:, :, columns]
     past = [_later(change_TW, lag)[:, :, None] for lag in range(1, LAGS + 1)]
-    driven = [_later(drivers_TWD, lag) for lag in range(DRIVER_LAGS + 1)] if names else []
+    driven = [_later(covariates_TWD, lag) for lag in range(COVARIATE_LAGS + 1)] if names else []
     means = [_later(_rolling(change_TW, width), 1)[:, :, None] for width in WIDTHS]
     known_TW = np.where(np.isfinite(trace.speed), change_TW, np.nan)
     return np.concatenate([*past, *means, *driven], axis=2), known_TW, scale_W
@@ -93,14 +96,14 @@ def _rolling(values_TW: Array, width: int) -> Array:
 
 
 def neural_mlp(data: Set) -> list[Array]:
-    """Neuralforecast's MLP on past log speeds and drivers, a fit for all series of one length; never fitted again."""
+    """Neuralforecast's MLP on past log speeds and covariates, a fit for all series of one length; never fitted again."""
     import pandas as pd
 
     lengths = sorted({len(trace) for trace in data.traces})
     found: dict[int, Array] = {}
     for length in lengths:
         places = [i for i, trace in enumerate(data.traces) if len(trace) == length]
-        names = common_drivers([data.traces[i] for i in places])
+        names = common_covariates([data.traces[i] for i in places])
         table = pd.concat([_long(data.traces[i], names) for i in places], ignore_index=True)
         if length // 2 <= MLP_LAGS + 1:  # too short for a single window
             found |= {
@@ -149,11 +152,11 @@ def _long(trace: Trace, names: list[str]) -> Any:
     """Return the table that neuralforecast takes."""
     import pandas as pd
 
-    log_TW, drivers_TWD = log_speed(trace), drivers_of(trace)
+    log_TW, covariates_TWD = log_speed(trace), covariates_of(trace)
     parts = []
     for w, worker in enumerate(trace.workers):
         table = pd.DataFrame({"unique_id": worker, "ds": np.arange(len(trace)), "y": log_TW[:, w]})
         for name in names:
-            table[name] = drivers_TWD[:, w, trace.driver_names.index(name)]
+            table[name] = covariates_TWD[:, w, trace.covariate_names.index(name)]
         parts.append(table)
     return pd.concat(parts, ignore_index=True)

@@ -181,9 +181,9 @@ Machine: {machine("torch", "scikit-learn", *installed())}; one thread.
 
 RMSE and MAE are errors of the speed relative to those of the last value, geometric means over series: below 1 is
 better, and an infinite ratio makes the mean infinite. Every predictor is fitted on the first half of all series of a
-set and scored on the second; "as shipped" is not fitted at all, but given the names of the set's drivers; SimpleRNN,
+set and scored on the second; "as shipped" is not fitted at all, but given the names of the set's covariates; SimpleRNN,
 LSTM and GRU, where shown, are fitted on 20 workers of a synthetic fleet. *Peers* are in italics. They forecast log
-speeds, see the drivers that ours see, clipped alike, and choose their configuration on the last fifth of the first
+speeds, see the covariates that ours see, clipped alike, and choose their configuration on the last fifth of the first
 half; a forecast beyond 3 in log speed outside what the worker has shown is cut there. Those that are slow to fit take
 some of the series, and Auto is compared with them on the same ones. "Worst series" is the highest RMSE ratio of one
 series. "90 % holds" is how often the central 90 % interval held the speed, mean over workers, and for how many workers
@@ -195,6 +195,6 @@ than can be known.
 
 What changed in this version was chosen on the development sets, with small fleets of the first generator of another
 seed, and on no held-out set; azure_vm and recorded were in earlier tables. queues was held out before: it showed that
-Auto was not given the drivers' names, as peers were (now it is, on every set), and that RLS was ahead of it. A
+Auto was not given the covariates' names, as peers were (now it is, on every set), and that RLS was ahead of it. A
 correction for each worker alone was then chosen on queues of another seed, and heated was made after that choice.
 """

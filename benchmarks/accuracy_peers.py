@@ -1,8 +1,8 @@
 """One-step forecasts of other libraries, each as its users would make them and never with a later speed.
 
 Every function takes a set and returns the forecasts of the second half of each trace, ``[T, W]``; a peer that is not
-installed raises ImportError. All forecast log speeds, see the drivers that ours see, clipped as ours are, and choose
-between their configurations on the last fifth of the first half. Axes: T iterations, W workers, D drivers.
+installed raises ImportError. All forecast log speeds, see the covariates that ours see, clipped as ours are, and choose
+between their configurations on the last fifth of the first half. Axes: T iterations, W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from accuracy_global import lightgbm, neural_mlp
-from accuracy_prepared import drivers_of, log_speed, speeds, squared, tuning
+from accuracy_prepared import covariates_of, log_speed, speeds, squared, tuning
 from accuracy_sets import Set, half
 from numpy.typing import NDArray
 
@@ -23,13 +23,13 @@ from paceline.datasets import Trace
 Array = NDArray[np.float64]
 
 Forecaster = Callable[[Array, Array, int], Array]
-"""From a log speed ``[T]``, drivers ``[T, D]`` and the first iteration to forecast, forecasts from there on."""
+"""From a log speed ``[T]``, covariates ``[T, D]`` and the first iteration to forecast, forecasts from there on."""
 
 SHORTEST = 8
 """Peers get no model on fewer points than this: their forecast is then the last value."""
 
 LEAST_MOVE = 1e-9
-"""A driver that moves less than this in the part to fit is left out: a regression on it has no solution."""
+"""A covariate that moves less than this in the part to fit is left out: a regression on it has no solution."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Peer:
     slow: bool = False
 
 
-def auto_arima(drivers: bool) -> Forecaster:
+def auto_arima(covariates: bool) -> Forecaster:
     """Orders and coefficients fitted by statsforecast; then filtered forward with those."""
 
-    def forecast(log_T: Array, drivers_TD: Array, start: int) -> Array:
+    def forecast(log_T: Array, covariates_TD: Array, start: int) -> Array:
         from statsforecast.models import AutoARIMA
 
         model = AutoARIMA()
-        moving_D = drivers_TD[:start].std(axis=0) > LEAST_MOVE
-        x_TD = np.ascontiguousarray(drivers_TD[:, moving_D]) if drivers and moving_D.any() else None
+        moving_D = covariates_TD[:start].std(axis=0) > LEAST_MOVE
+        x_TD = np.ascontiguousarray(covariates_TD[:, moving_D]) if covariates and moving_D.any() else None
         ahead = None if x_TD is None else x_TD[:1]
         model.fit(log_T[:start], X=None if x_TD is None else x_TD[:start])
         return np.asarray(model.forward(log_T, h=1, X=x_TD, X_future=ahead, fitted=True)["fitted"][start:])
@@ -60,7 +60,7 @@ def auto_arima(drivers: bool) -> Forecaster:
 def auto_ets(damped: bool | None) -> Forecaster:
     """Form and smoothing fitted by statsforecast; then filtered forward with those."""
 
-    def forecast(log_T: Array, drivers_TD: Array, start: int) -> Array:
+    def forecast(log_T: Array, covariates_TD: Array, start: int) -> Array:
         from statsforecast.models import AutoETS
 
         model = AutoETS(damped=damped)
@@ -74,18 +74,18 @@ def auto_ets(damped: bool | None) -> Forecaster:
 def holt_winters(level: float, trend: float | None) -> Forecaster:
     """River's level and trend, learning on through both halves; no season."""
 
-    def forecast(log_T: Array, drivers_TD: Array, start: int) -> Array:
+    def forecast(log_T: Array, covariates_TD: Array, start: int) -> Array:
         from river.time_series import HoltWinters
 
-        return _online(HoltWinters(level, trend), log_T, drivers_TD[:, :0], start)
+        return _online(HoltWinters(level, trend), log_T, covariates_TD[:, :0], start)
 
     return forecast
 
 
-def snarimax(p: int, d: int, drivers: bool) -> Forecaster:
+def snarimax(p: int, d: int, covariates: bool) -> Forecaster:
     """River's SNARIMAX with a Bayesian linear regression, learning on through both halves."""
 
-    def forecast(log_T: Array, drivers_TD: Array, start: int) -> Array:
+    def forecast(log_T: Array, covariates_TD: Array, start: int) -> Array:
         from river.linear_model import BayesianLinearRegression
         from river.preprocessing import StandardScaler
         from river.time_series import SNARIMAX
@@ -93,7 +93,7 @@ def snarimax(p: int, d: int, drivers: bool) -> Forecaster:
         model = SNARIMAX(p=p, d=d, q=0, regressor=StandardScaler() | BayesianLinearRegression())
         # Its regression fails on a first point without any input, so it gets a constant.
         constant_T1 = np.ones((len(log_T), 1))
-        return _online(model, log_T, np.hstack([constant_T1, drivers_TD]) if drivers else constant_T1, start)
+        return _online(model, log_T, np.hstack([constant_T1, covariates_TD]) if covariates else constant_T1, start)
 
     return forecast
 
@@ -110,40 +110,40 @@ def each_series(candidates: Sequence[Forecaster]) -> Callable[[Set], list[Array]
 
 
 def _panel(trace: Trace, candidates: Sequence[Forecaster]) -> Array:
-    log_TW, drivers_TWD, start = log_speed(trace), drivers_of(trace), half(trace)
-    columns = [_chosen(log_TW[:, w], drivers_TWD[:, w], start, candidates) for w in range(log_TW.shape[1])]
+    log_TW, covariates_TWD, start = log_speed(trace), covariates_of(trace), half(trace)
+    columns = [_chosen(log_TW[:, w], covariates_TWD[:, w], start, candidates) for w in range(log_TW.shape[1])]
     return speeds(np.stack(columns, axis=1), trace)
 
 
-def _chosen(log_T: Array, drivers_TD: Array, start: int, candidates: Sequence[Forecaster]) -> Array:
+def _chosen(log_T: Array, covariates_TD: Array, start: int, candidates: Sequence[Forecaster]) -> Array:
     first = tuning(start)
     if first < SHORTEST:
         return log_T[start - 1 : -1]
 
     def loss(forecast: Forecaster) -> float:
-        return squared(_attempt(forecast, log_T[:start], drivers_TD[:start], first), log_T[first:start])
+        return squared(_attempt(forecast, log_T[:start], covariates_TD[:start], first), log_T[first:start])
 
-    if not drivers_TD.shape[1]:
+    if not covariates_TD.shape[1]:
         candidates = candidates[: len(candidates) // 2] if candidates in DRIVEN else candidates
     best = candidates[0] if len(candidates) == 1 else min(candidates, key=loss)
-    return _attempt(best, log_T, drivers_TD, start)
+    return _attempt(best, log_T, covariates_TD, start)
 
 
-def _attempt(forecast: Forecaster, log_T: Array, drivers_TD: Array, start: int) -> Array:
+def _attempt(forecast: Forecaster, log_T: Array, covariates_TD: Array, start: int) -> Array:
     """Return the forecasts, or not-a-number where the library gave up on this series."""
     try:
-        return forecast(log_T, drivers_TD, start)
+        return forecast(log_T, covariates_TD, start)
     except ImportError:
         raise
     except Exception:  # any of several libraries; the series then counts as the last value
         return np.full(len(log_T) - start, np.nan)
 
 
-def _online(model: object, log_T: Array, drivers_TD: Array, start: int) -> Array:
+def _online(model: object, log_T: Array, covariates_TD: Array, start: int) -> Array:
     """Learn one value after the other; before each, ask for the next."""
     found, centre = [], float(log_T[0])
     for k, value in enumerate(log_T - centre):
-        now = {str(d): v for d, v in enumerate(drivers_TD[k])}
+        now = {str(d): v for d, v in enumerate(covariates_TD[k])}
         if k >= start:
             try:
                 (ahead,) = model.forecast(horizon=1, **({"xs": [now]} if now else {}))  # type: ignore[attr-defined]
@@ -159,11 +159,11 @@ SNARIMAX = (snarimax(6, 1, False), snarimax(2, 1, False), snarimax(6, 1, True), 
 HOLT_WINTERS = [holt_winters(level, trend) for level in (0.1, 0.2, 0.3, 0.5, 0.8) for trend in (None, 0.1)]
 
 DRIVEN = (ARIMA, SNARIMAX)
-"""Candidates whose second half also takes drivers: without drivers it would repeat the first."""
+"""Candidates whose second half also takes covariates: without covariates it would repeat the first."""
 
 PEERS: dict[str, Peer] = {
     "statsforecast AutoARIMA": Peer(
-        each_series(ARIMA), "orders by its own criterion; with or without drivers, chosen per series", slow=True
+        each_series(ARIMA), "orders by its own criterion; with or without covariates, chosen per series", slow=True
     ),
     "statsforecast AutoETS": Peer(
         each_series([auto_ets(None), auto_ets(True)]), "form by its own criterion; damping chosen per series", slow=True
@@ -173,16 +173,18 @@ PEERS: dict[str, Peer] = {
     ),
     "river SNARIMAX": Peer(
         each_series(SNARIMAX),
-        "StandardScaler | BayesianLinearRegression, order (6, 1, 0) or (2, 1, 0), with or without drivers, per series",
+        "StandardScaler | BayesianLinearRegression, order (6, 1, 0) or (2, 1, 0), with or without covariates, per "
+        "series",
         slow=True,
     ),
     "LightGBM": Peer(
         lightgbm,
         "one model for all series, scaled series by series, of changes of log speed; objective (squares, Huber), "
-        "leaves (8, 31) and drivers (with, without) chosen per set; 300 trees, rate .05",
+        "leaves (8, 31) and covariates (with, without) chosen per set; 300 trees, rate .05",
     ),
     "neuralforecast MLP": Peer(
-        neural_mlp, "one model for all series of one length, 24 lags, 64 units, 500 steps; with the drivers of the set"
+        neural_mlp,
+        "one model for all series of one length, 24 lags, 64 units, 500 steps; with the covariates of the set",
     ),
 }
 """Every peer by the name to show."""
@@ -195,8 +197,8 @@ def from_the_start(name: str, data: Set, count: int) -> list[Array]:
     """Return a cold peer's forecasts of the first iterations of each trace, ``[T, W]``; the first one has none."""
     found = []
     for trace in data.traces:
-        log_TW, drivers_TWD = log_speed(trace)[:count], drivers_of(trace)[:count]
-        columns = [_attempt(COLD[name], log_TW[:, w], drivers_TWD[:, w], 1) for w in range(log_TW.shape[1])]
+        log_TW, covariates_TWD = log_speed(trace)[:count], covariates_of(trace)[:count]
+        columns = [_attempt(COLD[name], log_TW[:, w], covariates_TWD[:, w], 1) for w in range(log_TW.shape[1])]
         ahead_TW = np.stack(columns, axis=1)
         ahead_TW = np.where(np.isfinite(ahead_TW), ahead_TW, log_TW[:-1])
         found.append(np.vstack([log_TW[:1], np.clip(ahead_TW, -20.0, 40.0)]))

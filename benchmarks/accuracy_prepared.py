@@ -1,6 +1,6 @@
-"""Series as other libraries take them: logarithms, no gaps, drivers in deviations.
+"""Series as other libraries take them: logarithms, no gaps, covariates in deviations.
 
-Axes: T iterations, W workers, D drivers.
+Axes: T iterations, W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline.datasets import Trace
 Array = NDArray[np.float64]
 
 FARTHEST = 4.0
-"""Drivers count as at most this many deviations from their mean, as in our own predictors."""
+"""Covariates count as at most this many deviations from their mean, as in our own predictors."""
 
 FARTHEST_FORECAST = 3.0
 """A peer's forecast counts as at most this far, in log speed, outside what the worker has shown before."""
@@ -43,14 +43,14 @@ def log_speed(trace: Trace) -> Array:
     return np.log(filled(trace.speed))
 
 
-def drivers_of(trace: Trace) -> Array:
-    """Return the drivers, ``[T, W, D]``, in standard deviations of the first half, clipped; gaps at the mean."""
-    values_TWD = trace.drivers_named(trace.driver_names)
+def covariates_of(trace: Trace) -> Array:
+    """Return the covariates, ``[T, W, D]``, in standard deviations of the first half, clipped; gaps at the mean."""
+    values_TWD = trace.covariates_named(trace.covariate_names)
     if values_TWD is None:
         return np.zeros((*trace.speed.shape, 0))
     values_TWD = np.where(np.isfinite(values_TWD), values_TWD, np.nan)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a driver that was never sampled
+        warnings.simplefilter("ignore")  # a covariate that was never sampled
         past = values_TWD[: half(trace)]
         mean_WD, deviation_WD = np.nanmean(past, axis=0), np.nanstd(past, axis=0)
     standard_TWD = (values_TWD - mean_WD) / np.where(deviation_WD > 1e-9, deviation_WD, 1.0)

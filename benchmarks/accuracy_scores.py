@@ -105,11 +105,11 @@ def _forecasts(model: Predictor, trace: Trace, count: int | None) -> tuple[Array
 
 def _steps(model: Predictor, trace: Trace, count: int) -> Iterator[tuple[int, Forecast]]:
     model.reset(trace.workers)
-    drivers_TWD = trace.drivers_named(model.driver_names)
+    covariates_TWD = trace.covariates_named(model.covariate_names)
     for k in range(count):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        yield k, model.predict(drivers_WD)
-        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        yield k, model.predict(covariates_WD)
+        model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
 
 
 def score(found: Served, data: Set) -> Scores:

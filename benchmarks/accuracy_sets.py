@@ -79,9 +79,9 @@ class Set:
         return np.array([names.index(worker) for trace in part.traces for worker in trace.workers], np.intp)
 
 
-def common_drivers(traces: list[Trace]) -> list[str]:
-    """Return the names of the drivers that all traces have."""
-    return [name for name in traces[0].driver_names if all(name in trace.driver_names for trace in traces)]
+def common_covariates(traces: list[Trace]) -> list[str]:
+    """Return the names of the covariates that all traces have."""
+    return [name for name in traces[0].covariate_names if all(name in trace.covariate_names for trace in traces)]
 
 
 def half(trace: Trace) -> int:

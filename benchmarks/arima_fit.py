@@ -1,7 +1,7 @@
 """Measure how long ARIMA takes to fit and to serve, and how good the fits are, against statsmodels.
 
 Run as ``python benchmarks/arima_fit.py``; it writes arima_fit.md beside this file. statsforecast takes part when it
-is installed. Axes: T iterations, W workers, D drivers.
+is installed. Axes: T iterations, W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ CASES: tuple[tuple[Order, bool], ...] = (
 
 
 def series(order: Order, driven: bool, iterations: int, seed: int) -> tuple[Array, Array]:
-    """Return one log speed of this kind and its drivers: two if it is driven, and a constant if it needs one."""
+    """Return one log speed of this kind and its covariates: two if it is driven, and a constant if it needs one."""
     rng = np.random.default_rng(seed)
     ar = [0.5, 0.2][: order[0]]
     ma = [0.3 if order[1] == 0 else -0.6]
     error_T = lfilter([1.0, *ma], [1.0, *(-np.array(ar))], rng.normal(0.0, 0.05, iterations))
     for _ in range(order[1]):
         error_T = np.cumsum(error_T)
-    drivers_TD = rng.random((iterations, 2 if driven else 0))
-    value_T = 5.0 + error_T + drivers_TD @ np.array([-0.5, 0.1][: drivers_TD.shape[1]])
+    covariates_TD = rng.random((iterations, 2 if driven else 0))
+    value_T = 5.0 + error_T + covariates_TD @ np.array([-0.5, 0.1][: covariates_TD.shape[1]])
     constant_TD = np.ones((iterations, 0 if order[1] else 1))
-    return value_T, np.concatenate([drivers_TD, constant_TD], axis=1)
+    return value_T, np.concatenate([covariates_TD, constant_TD], axis=1)
 
 
 # -- the fits ----------------------------------------------------------------------------------------------------
 
 
-def css(value_T: Array, drivers_TD: Array, order: Order) -> Coefficients:
-    return fit_css(value_T[:, None], drivers_TD[:, None], order)[0]
+def css(value_T: Array, covariates_TD: Array, order: Order) -> Coefficients:
+    return fit_css(value_T[:, None], covariates_TD[:, None], order)[0]
 
 
-def statsforecast(value_T: Array, drivers_TD: Array, order: Order) -> None:
+def statsforecast(value_T: Array, covariates_TD: Array, order: Order) -> None:
     """Fit by statsforecast, for the time alone: it makes its own constant."""
     from statsforecast.models import ARIMA as TheirARIMA  # noqa: N811 - ours has the name
 
-    varying = drivers_TD[:, : drivers_TD.shape[1] - (order[1] == 0)]
+    varying = covariates_TD[:, : covariates_TD.shape[1] - (order[1] == 0)]
     model = TheirARIMA(order=order, include_constant=order[1] == 0)
     model.fit(value_T, X=varying if varying.shape[1] else None)
 
@@ -76,9 +76,9 @@ def fitters() -> dict[str, Fitter]:
     return ours_and_theirs | ({"statsforecast": statsforecast} if find_spec("statsforecast") else {})
 
 
-def one_ahead_error(fit: Coefficients, value_T: Array, drivers_TD: Array, order: Order) -> float:
+def one_ahead_error(fit: Coefficients, value_T: Array, covariates_TD: Array, order: Order) -> float:
     """Return the root mean squared error one ahead over the second half, by statsmodels' own filter."""
-    exog = drivers_TD if drivers_TD.shape[1] else None
+    exog = covariates_TD if covariates_TD.shape[1] else None
     model = statsmodels_arima.ARIMA(value_T, exog=exog, order=order, trend="n")
     forecast_T = model.filter([*fit.vector, 1.0]).fittedvalues
     half = len(value_T) // 2
@@ -90,14 +90,14 @@ def compared(order: Order, driven: bool, iterations: int) -> tuple[dict[str, lis
     seconds: dict[str, list[float]] = {name: [] for name in fitters()}
     ratios = []
     for seed in range(SERIES):
-        value_T, drivers_TD = series(order, driven, 2 * iterations, seed)
+        value_T, covariates_TD = series(order, driven, 2 * iterations, seed)
         fits = {}
         for name, fitter in fitters().items():
             start = time.perf_counter()
-            fits[name] = fitter(value_T[:iterations], drivers_TD[:iterations], order)
+            fits[name] = fitter(value_T[:iterations], covariates_TD[:iterations], order)
             seconds[name].append(time.perf_counter() - start)
         ours, theirs = (
-            one_ahead_error(fit, value_T, drivers_TD, order)
+            one_ahead_error(fit, value_T, covariates_TD, order)
             for fit in (fits["ours, css"], fits["statsmodels"])
             if fit is not None
         )
@@ -181,7 +181,7 @@ def _version(name: str) -> str:
 
 def fit_table() -> Iterator[str]:
     names = list(fitters())
-    yield "| order | drivers | points | " + " | ".join(names) + " | error ratio, mean / worst |"
+    yield "| order | covariates | points | " + " | ".join(names) + " | error ratio, mean / worst |"
     yield "| --- |" + " --- |" * (len(names) + 3)
     for order, driven in CASES:
         for iterations in (500, 1000):

@@ -109,7 +109,7 @@ class Row:
     final
         Mean accuracy at the end.
     staleness, wasted, waiting
-        The largest staleness applied, share of samples in vain, and share of its time that a worker waited.
+        The largest staleness applied, share of wasted samples, and share of its time that a worker waited.
     calibration
         Staleness forecast, what it was, and how often it was within the limit; empty where nothing was forecast.
     curve
@@ -231,7 +231,7 @@ def table(cell: Cell, found: list[Row]) -> str:
     lines = [
         f"### {cell.name}\n",
         "| scheme | rate | seconds to the target: median (all seeds) | final accuracy | largest staleness | waiting | "
-        "in vain | staleness forecast / actual (within the limit) |",
+        "wasted | staleness forecast / actual (within the limit) |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in sorted(found, key=lambda row: (row.median, -row.final)):
@@ -272,7 +272,7 @@ def misses(cell: Cell, found: list[Row]) -> Iterator[str]:
     if saps.waiting > 0:
         yield f"{cell.name}: a worker waited {saps.waiting:.1%} of its time."
     if saps.wasted >= 0.05:
-        yield f"{cell.name}: {saps.wasted:.1%} of the samples were computed in vain."
+        yield f"{cell.name}: {saps.wasted:.1%} of the samples were wasted."
 
 
 def overview(results: list[tuple[Cell, list[Row]]]) -> str:
@@ -370,7 +370,7 @@ Machine: {machine}; one thread; other work ran on it. Simulated seconds do not d
 ## Where SaPS misses its targets
 
 It is to reach the target accuracy before BSP, ASP, SSP, DSSP and DC-ASGD-a, no later with forecasts than without, to
-end within half a point of BSP, to keep its bound, to let nobody wait, and to compute less than 5 % in vain:
+end within half a point of BSP, to keep its bound, to let nobody wait, and to waste less than 5 % of the samples:
 {missed_count} of {targets} are missed.
 
 {missed}
@@ -404,9 +404,9 @@ scored: all rates on one seed, the best three on two more; the rate is taken tha
 slowest of the three. The transformer, which takes longest, gets one such seed and the largest five rates; on 32 workers
 the rates 0.1, 0.2 and 0.4, and three seeds are scored instead of five. Where a scheme never reaches the target there, a
 rate at the edge of stability was taken, and more tuning would help it. All
-schemes get plain SGD, the same samples dealt from one deck, and the same number of applied samples. The target is
+schemes get plain SGD, the same samples drawn by one sampler, and the same number of applied samples. The target is
 reached when the mean of three evaluations is. "Final" is the mean of the last tenth of the evaluations. "Waiting" is
-the largest share of its time that any worker waited; "in vain" counts a step given up with all its samples. All of
+the largest share of its time that any worker waited; "wasted" counts a step given up with all its samples. All of
 these are the worst of the seeds scored, but for the accuracy, which is their mean. Forecasts are those of an EWMA of
 the speeds.
 

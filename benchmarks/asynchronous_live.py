@@ -41,7 +41,7 @@ def live_rank(rank: int, store: str, answer: multiprocessing.Queue) -> None:
 
 
 def trained(rank: int, name: str) -> tuple[float, float, int, float]:
-    """Train once, and return seconds, accuracy, largest staleness and what was computed in vain, known on rank 0."""
+    """Train once, and return seconds, accuracy, largest staleness and what was wasted, known on rank 0."""
     digits = task("digits-logistic")
     model = torch.nn.Linear(digits.inputs.shape[1], 10, bias=False)  # the last input is 1
     dataset = torch.utils.data.TensorDataset(torch.tensor(digits.inputs), torch.tensor(digits.labels))
@@ -111,7 +111,7 @@ Three processes under gloo train logistic regression on scikit-learn's digits fo
 Each sleeps 1, 2 or 4 ms over a sample, so that speeds are those that the replay is told; messages, and whatever else
 runs on the machine, come on top of it live and are left out in the replay.
 
-| scheme | seconds, replay | live | ratio | accuracy, replay | live | largest staleness, replay | live | in vain |
+| scheme | seconds, replay | live | ratio | accuracy, replay | live | largest staleness, replay | live | wasted |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {rows}
 

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from machine import machine
 
-from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
 from paceline.engines.parameter_server.service import Service
 from paceline.engines.torch_async.flat import FRONT
 from paceline.engines.torch_async.links import SERVER, GlooLink, serve
@@ -47,7 +47,7 @@ def service_of(numbers: int, name: str) -> Service:
         parameters,
         SGD(RATE),
         scheme(name, len(FLEET)),
-        Deck(10**6),
+        EpochSampler(10**6),
         batch=32,
         workers=FLEET,
         predictor=EWMA(),
@@ -139,7 +139,7 @@ def gloo_rank(rank: int, numbers: int, name: str, store: str, answer: multiproce
     def our_worker() -> None:
         for _ in range(steps):
             work = link.pull()
-            link.push(work.stamp, gradient, len(work.hand), 0.01, 0.0)
+            link.push(work.stamp, gradient, len(work.drawn), 0.01, 0.0)
         link.leave()  # takes the answer to the last push
 
     loops = (bare_server, our_server) if rank == SERVER else (bare_worker, our_worker)
@@ -215,7 +215,7 @@ def on_ray(numbers: int, name: str) -> Taken:
 
     def ours() -> None:
         work = ray.get(server.pull.remote("rank1", 0))
-        note = Work(work.stamp, work.parameters[:0], work.hand, 0.0)
+        note = Work(work.stamp, work.parameters[:0], work.drawn, 0.0)
         ray.get(server.push.remote("rank1", note, gradient, 0.01, 0.0))
 
     taken = by_turns((bare, ours), STEPS[numbers])

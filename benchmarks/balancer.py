@@ -174,7 +174,7 @@ def report() -> Iterator[str]:
     yield "## Steady and good\n"
     yield f"Replay at {SAMPLES_PER_WORKER} samples per worker, the first 50 iterations not scored. A change is an"
     yield "iteration in which any size differs from the one before; in a replay it costs nothing, in a real job it may."
-    yield "Regret: by how much the mean iteration exceeds the clairvoyant's, who knows the noise of each iteration."
+    yield "Regret: by how much the mean iteration exceeds the oracle's, who knows the noise of each iteration."
     yield "The two rules are left out one by one: hedging, which follows forecasts as far as that has lately paid, and"
     yield "the cost of a change, which keeps sizes until more than that has been forgone."
     for name, score in sources():

@@ -43,13 +43,13 @@ CHOSEN = "Auto, hedged"
 def forecasts(model: Predictor, trace: Trace) -> tuple[Array, Array]:
     """Return what is forecast one step ahead, and its spread, ``[T, W]`` each."""
     model.reset(trace.workers)
-    drivers_TWD = trace.drivers_named(model.driver_names)
+    covariates_TWD = trace.covariates_named(model.covariate_names)
     speed_TW, spread_TW = np.empty(trace.seconds.shape), np.empty(trace.seconds.shape)
     for k in range(len(trace)):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        forecast = model.predict(drivers_WD)
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        forecast = model.predict(covariates_WD)
         speed_TW[k], spread_TW[k] = forecast.speed, forecast.spread
-        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+        model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return speed_TW, spread_TW
 
 

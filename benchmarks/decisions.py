@@ -17,7 +17,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from accuracy_sets import common_drivers
+from accuracy_sets import common_covariates
 from decisions_sets import DEVELOPMENT, MOST_ITERATIONS, MOST_JOBS, MOST_WORKERS, Set, all_sets, jobs
 from machine import machine
 
@@ -34,13 +34,13 @@ LEVEL, BEHIND = 0.003, 0.02
 PREDICTORS: dict[str, Callable[[Set], Predictor]] = {
     "last value": lambda data: LastValue(),
     "EWMA": lambda data: EWMA(),
-    "Auto": lambda data: Auto(common_drivers(data.traces)),
+    "Auto": lambda data: Auto(common_covariates(data.traces)),
 }
 EQUAL, BARE, BALANCED = "equal", "bare", "balancer"
 COLUMNS = [EQUAL, *(f"{name}, {how}" for name in PREDICTORS for how in (BARE, BALANCED))]
 
 BEFORE = """\
-The rule before kept sizes within a dead-band of 4 %, doubted gains that had not come true, and believed forecasts as
+The rule before kept sizes within a dead-band of 4 %, doubted gains that had not come true, and accepted forecasts as
 they were. The same command, run on that version, found the balancer more than 2 % behind the bare split in 4 cases (at
 most 3.0 %, EWMA on mixed) and behind equal batches in 5 (at most 45 %, the last value on controlnet), and
 `Auto` level with every other column on 5 of 22 sets. Worse than then, through the balancer: the last value on
@@ -89,17 +89,17 @@ def replay(scheme: SizeScheme, job: Trace) -> tuple[float, float]:
     All wait for the last worker that reported. The oracle divides what those got in proportion to their speeds.
     """
     scheme.reset(job.workers, SAMPLES * len(job.workers))
-    drivers_TWD = job.drivers_named(scheme.driver_names)
+    covariates_TWD = job.covariates_named(scheme.covariate_names)
     taken, best, used = [], [], []
     for k, speed_W in enumerate(job.speed):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        sizes = scheme.sizes(k, drivers_WD)
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        sizes = scheme.sizes(k, covariates_WD)
         seen_W = np.isfinite(speed_W)
         if k >= FIRST and seen_W.sum() > 1:
             taken.append((sizes[seen_W] / speed_W[seen_W]).max())
             best.append(sizes[seen_W].sum() / speed_W[seen_W].sum())
             used.append(sizes)
-        scheme.observe(sizes, sizes / speed_W, drivers_WD)
+        scheme.observe(sizes, sizes / speed_W, covariates_WD)
     changed = (np.diff(used, axis=0) != 0).any(axis=1)
     return float(np.sum(taken) / np.sum(best) - 1.0), 100.0 * float(changed.mean())
 

@@ -74,10 +74,12 @@ def with_load(seed: int, workers: int = 40, iterations: int = 400) -> Trace:
 
 
 def _made(name: str, seed: int, speed_TW: Array, load_TW: Array | None = None) -> Trace:
-    drivers = {} if load_TW is None else {"drivers": load_TW[..., None], "driver_names": ["load"]}
+    covariates = {} if load_TW is None else {"covariates": load_TW[..., None], "covariate_names": ["load"]}
     workers = [f"{name} {seed}/{w}" for w in range(speed_TW.shape[1])]
     seconds_TW = 64.0 / speed_TW
-    return Trace(np.full_like(seconds_TW, 64.0), seconds_TW, workers=workers, meta={"job": f"{name}-{seed}"}, **drivers)  # type: ignore[arg-type]
+    return Trace(
+        np.full_like(seconds_TW, 64.0), seconds_TW, workers=workers, meta={"job": f"{name}-{seed}"}, **covariates
+    )  # type: ignore[arg-type]
 
 
 def _unlike(folder: Path) -> Iterator[Set]:

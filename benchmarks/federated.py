@@ -214,7 +214,7 @@ def with_smallest(seed: int) -> dict[int, list[tuple[float, float]]]:
 # -- evenness of rounds ------------------------------------------------------------------------------------------
 
 
-class Clairvoyant:
+class Oracle:
     """Balanced by one who knows every speed and link of the round to come: only the bounds hold it back."""
 
     def __init__(self, population: Population, setting: RoundSetting) -> None:
@@ -253,8 +253,8 @@ def spreads(clients: int, kind: str, participation: float, seed: int) -> dict[st
     for label, made in (("in proportion", in_proportion), ("phones", phones_of)):
         population = made(clients, seed).moved_by(traces(kind), seed)
         free = replace(setting, least=1)
-        balanced, clairvoyant = SCHEMES["balanced"], Clairvoyant(population, setting)
-        tried = ((SCHEMES["standard"], setting), (balanced, setting), (balanced, free), (clairvoyant, free))
+        balanced, oracle = SCHEMES["balanced"], Oracle(population, setting)
+        tried = ((SCHEMES["standard"], setting), (balanced, setting), (balanced, free), (oracle, free))
         for scheme, of_scheme in tried:
             run = iter_rounds(population, shards, scheme, of_scheme)
             found.setdefault(label, []).append([moment.spread for moment in run if np.isfinite(moment.spread)])
@@ -307,7 +307,7 @@ def rarely_seen(label: str, kind: str, clients: int, asked: int, rounds: int) ->
         population = {"in proportion": in_proportion, "phones": phones_of}[label](clients, seed)
         population, shards = population.moved_by(traces(kind), seed), timed_shards(clients)
         setting = replace(SETTING, participation=asked / clients, rounds=rounds, rate=0.0, seed=seed, met_before=0)
-        runs = {"standard": (SCHEMES["standard"], setting), "oracle": (Clairvoyant(population, setting), setting)}
+        runs = {"standard": (SCHEMES["standard"], setting), "oracle": (Oracle(population, setting), setting)}
         for name, (made, risk) in PREDICTORS.items():
             runs[name] = (SCHEMES["balanced"], replace(setting, predictor=made(), risk=risk))
         for name, (scheme, of_scheme) in runs.items():

@@ -197,7 +197,7 @@ def _async_run(path: Path) -> None:
     sink = JsonLines(path)
     for index in range(2):
         counts = {"version": 3 + index, "applied": 24, "dropped": 1, "abandoned": 0, "refused": 2, "largest": 2}
-        rows = {"sizes": sizes, "pushes": sizes, "done": sizes, "in_vain": sizes}
+        rows = {"sizes": sizes, "pushes": sizes, "done": sizes, "wasted": sizes}
         rows |= {"staleness": shares, "expected": shares, "waited": shares}
         fleet = {"scheme": "SaPS", "bound": 2, "batch": 8, "workers": ("a", "b"), "stragglers": ("b",)}
         seen = {"forecast": 0.5, "actual": 0.75, "covered": 1.0, "acted": True, "why": "b is a straggler"}

@@ -25,7 +25,7 @@ PARTS = {
     "loop_verdicts": 150,
     "event_clocks": 60,
     "step_curves": 90,
-    "own_time": 60,
+    "added_time": 60,
     "size_changes": 75,
     "shared_card": 100,
     "device_fits": 60,

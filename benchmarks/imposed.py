@@ -22,7 +22,7 @@ from machine import machine
 from paceline._arrays import Array
 from paceline._curves import Curves
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.engines.torch.usual import default_quantum
+from paceline.engines.torch.usual import default_batch_multiple
 from paceline.predictors import Report, named
 from paceline.solver import split
 
@@ -116,7 +116,7 @@ def oracle_sizes(speed_TW: Array) -> Array:
 def core_sizes(scheme: str, speed_TW: Array) -> Array:
     """Return what the same balancer decides if it is told every iteration's exact times at once, ``[T, W]``."""
     ranks = speed_TW.shape[1]
-    policy = Policy(quantum=default_quantum(SHARE * ranks, ranks))
+    policy = Policy(batch_multiple=default_batch_multiple(SHARE * ranks, ranks))
     balancer = LoadBalancer(named(scheme), workers=range(ranks), global_batch=SHARE * ranks, policy=policy)
     sizes_TW = []
     for speed_W in speed_TW:

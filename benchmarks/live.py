@@ -40,7 +40,7 @@ def section(outcome: ExperimentOutcome) -> str:
         cells = [
             f"`{row.scheme}`",
             f"{row.speed_up:.3f} ± {row.half_width:.3f}",
-            f"{row.clairvoyant:.2f}",
+            f"{row.oracle:.2f}",
             f"{row.reached:.0%}",
             f"{row.waiting:.1%}",
             f"{row.changes:.0f}",
@@ -68,7 +68,7 @@ def section(outcome: ExperimentOutcome) -> str:
 
 
 HEADINGS = (
-    "balanced by | speed-up over equal batches | clairvoyant | reached | waiting | changes in 100 | own time | loss gap"
+    "balanced by | speed-up over equal batches | oracle | reached | waiting | changes in 100 | added time | loss gap"
 )
 
 
@@ -97,7 +97,7 @@ def main() -> None:
 
 NOTES = """## What stands in the way
 
-- `none`: own time is 365 us where 300 are wanted; it is .8 % of this step and .7 % of one of 50 ms. 2 changes in 100
+- `none`: added time is 365 us where 300 are wanted; it is .8 % of this step and .7 % of one of 50 ms. 2 changes in 100
   iterations where one is wanted: the two cores are not equally fast, and forecasts follow that. Looking alone
   (`control`) takes 341 us: Python whose code and data the model has just displaced from the caches.
 - `digits-contrastive`: here `auto` is behind `ewma` by a little more than the half-width. With twice the rounds, turns
@@ -106,9 +106,9 @@ NOTES = """## What stands in the way
 - `bursty`: `auto` is ahead of `ewma` by less than the half-width; the run before had 1.104 ± .093. Calm half of the
   time, a quarter of the speed in the other half: sizes that followed at once would gain 0.8125 / 0.625 = 1.3x. Three or
   four iterations, of up to four times the usual length, go by until sizes fit a burst; bursts of 2 s hold some
-  twenty-five. The clairvoyant's column counts iterations, not seconds: in a replay of the balanced iterations equal
+  twenty-five. The oracle's column counts iterations, not seconds: in a replay of the balanced iterations equal
   batches would have spent far longer in the bursts than they do in turns of equal length.
-- `bursty` and `bursty-hogs`: 93 % of the clairvoyant are missed for the same reason; `ewma`, which smooths, reaches 79
+- `bursty` and `bursty-hogs`: 93 % of the oracle are missed for the same reason; `ewma`, which smooths, reaches 79
   and 82 %. While the competing processes run, the other rank slows down too, and what it takes over gains less.
 - The quotas here have a period of 5 ms. With the kernel's usual 100 ms single steps mislead more, and reports of what
   lasts gain more.
@@ -127,10 +127,10 @@ every other round in the opposite order.
 
 - *speed-up*: iterations per second in a turn over those in the two turns of equal batches beside it; geometric mean
   over rounds, with the half-width of the 95 % confidence interval.
-- *clairvoyant*: the speed-up that the exact solver reaches over equal batches in a replay of the same iterations if it
-  knows the speeds to come, under a quota those that last; *reached*: the clairvoyant's time over the scheme's.
+- *oracle*: the speed-up that the exact solver reaches over equal batches in a replay of the same iterations if it
+  knows the speeds to come, under a quota those that last; *reached*: the oracle's time over the scheme's.
 - *waiting*: share of the ranks' time, up to the end of the slowest, that was spent waiting for it.
-- *own time*: median over iterations of the time that balancing takes on the critical path.
+- *added time*: median over iterations of the time that balancing takes on the critical path.
 - *loss gap*: largest difference of the loss from that of equal batches after as many samples, relative to the first
   loss.
 - `control` forecasts and reports, but keeps equal batches: what looking costs.

@@ -39,11 +39,11 @@ SAYS = {
 
 KINDS = {
     "samples": "mean over samples",
-    "items": "mean over tokens, counted by the loader",
+    "loss_terms": "mean over tokens, counted by the loader",
     "counted": "mean over tokens, counted by a function",
     "sum": 'sum over tokens, `loss="sum"`',
     "loss": 'mean over samples, `loss="scaled"`',
-    "loss of items": 'mean over tokens, `loss="scaled"`',
+    "scaled loss of terms": 'mean over tokens, `loss="scaled"`',
     "plain sum": 'sum over samples, `loss="sum"`',
     "own loader": "mean over tokens of a loader of one's own",
     "sums of an own loader": "sum over tokens of a loader of one's own",

@@ -29,11 +29,11 @@ TURNS = 2
 READERS = {
     "paceline, all traces": """
 from paceline.datasets import iter_traces
-cells = sum(trace.drivers.size for trace in iter_traces({path!r}, "alibaba_machine_usage"))
+cells = sum(trace.covariates.size for trace in iter_traces({path!r}, "alibaba_machine_usage"))
 """,
     "paceline, means of 5 minutes": """
 from paceline.datasets import iter_traces
-cells = sum(trace.drivers.size for trace in iter_traces({path!r}, "alibaba_machine_usage", period=300))
+cells = sum(trace.covariates.size for trace in iter_traces({path!r}, "alibaba_machine_usage", period=300))
 """,
     "pandas.read_csv": """
 import pandas as pd

@@ -1,7 +1,7 @@
-"""What recording costs an iteration, what each driver costs, and what is lost when the process is killed.
+"""What recording costs an iteration, what each covariate costs, and what is lost when the process is killed.
 
 Run as ``python benchmarks/recorder.py``; it writes recorder.md beside this file. ``--quick`` tries it in seconds and
-writes nothing. As root on Linux the drivers are measured in a control group with a CPU quota, as recorded jobs are.
+writes nothing. As root on Linux the covariates are measured in a control group with a CPU quota, as recorded jobs are.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from paceline.lab import places
 from paceline.recording import Recorder, merge, watch
-from paceline.recording.drivers import Driver, all_drivers
-from paceline.recording.drivers.psutil import psutil_drivers
+from paceline.recording.covariates import Covariate, all_covariates
+from paceline.recording.covariates.psutil import psutil_covariates
 from paceline.recording.torch.stopwatch import Stopwatch
 
 QUICK = "--quick" in sys.argv
@@ -133,20 +133,20 @@ def peer_rows(folder: Path) -> Iterator[Row]:
     board.close()
 
 
-# -- drivers -----------------------------------------------------------------------------------------------------
+# -- covariates -----------------------------------------------------------------------------------------------------
 
 
-def driver_rows() -> Iterator[Row]:
-    """Yield what each driver costs, and all of those that a recorded command has together."""
-    drivers = all_drivers()
-    for driver in [*drivers, *psutil_drivers()]:
-        yield f"`{driver.name}`", *microseconds(driver.sample, ITERATIONS // 4)
-    yield f"all {len(drivers)} of `all_drivers()`", *microseconds(lambda: sample(drivers), ITERATIONS // 4)
+def covariate_rows() -> Iterator[Row]:
+    """Yield what each covariate costs, and all of those that a recorded command has together."""
+    covariates = all_covariates()
+    for covariate in [*covariates, *psutil_covariates()]:
+        yield f"`{covariate.name}`", *microseconds(covariate.sample, ITERATIONS // 4)
+    yield f"all {len(covariates)} of `all_covariates()`", *microseconds(lambda: sample(covariates), ITERATIONS // 4)
 
 
-def sample(drivers: list[Driver]) -> list[float]:
+def sample(covariates: list[Covariate]) -> list[float]:
     """Sample as the recorder does."""
-    return [driver.sample() for driver in drivers]
+    return [covariate.sample() for covariate in covariates]
 
 
 @contextmanager
@@ -212,7 +212,7 @@ def page() -> str:
         rows = list(iteration_rows(folder))
         lost = lost_iterations(folder, KILLS)
     with under_a_quota() as where:
-        drivers = list(driver_rows())
+        covariates = list(covariate_rows())
     peers = [name for name, median, _ in rows[4:] if median < rows[0][1]]
     return f"""# What recording costs
 
@@ -220,7 +220,7 @@ Command: `python benchmarks/recorder.py`
 
 Machine: {machine("torch", "tensorboard", "psutil")}; one thread. Files are written to the disk of the working folder.
 
-## An iteration, without its drivers
+## An iteration, without its covariates
 
 The aim is under 50 us. An iteration that does nothing, {ITERATIONS} times; what a loop of PyTorch's takes longer when
 watched is the median and the largest of {BLOCKS} blocks of {ITERATIONS // 20} steps, each against one without.
@@ -229,11 +229,11 @@ watched is the median and the largest of {BLOCKS} blocks of {ITERATIONS // 20} s
 
 {won(peers)}
 
-## Drivers
+## Covariates
 
-The aim is under 200 us together. Sampled {where}. psutil's two are not among `all_drivers()`.
+The aim is under 200 us together. Sampled {where}. psutil's two are not among `all_covariates()`.
 
-{table("driver", drivers)}
+{table("covariate", covariates)}
 
 ## Killed
 

@@ -1,7 +1,7 @@
 """Measure the time to serve one iteration of a fleet, and the size of the state per worker.
 
 Run as ``python benchmarks/speed.py``; it writes speed.md beside this file. ``--quick`` tries small fleets only. Peers
-take part where they are installed. Axes: T iterations, W workers, D drivers.
+take part where they are installed. Axes: T iterations, W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from paceline.predictors.named import named
 
 Array = NDArray[np.float64]
 
-DRIVERS = ("cpu_share", "memory_pressure")
+COVARIATES = ("cpu_share", "memory_pressure")
 OURS = ("last-value", "ewma", "RLS", "gated NARX", "Auto")
 SIZES = (1, 8, 32, 100, 1000, 10_000, 100_000)
 SETTLED = 40
@@ -50,34 +50,40 @@ COLD_SIZES = (2, 8, 32, 1000)
 
 
 def fleet(workers: int, iterations: int) -> tuple[Array, Array]:
-    """Return synthetic speeds ``[T, W]``, and two drivers ``[T, W, D]``."""
+    """Return synthetic speeds ``[T, W]``, and two covariates ``[T, W, D]``."""
     rng = np.random.default_rng(workers)
-    return 100.0 * np.exp(rng.normal(0.0, 0.1, (iterations, workers))), rng.random((iterations, workers, len(DRIVERS)))
+    return 100.0 * np.exp(rng.normal(0.0, 0.1, (iterations, workers))), rng.random(
+        (iterations, workers, len(COVARIATES))
+    )
 
 
 def predictor(name: str) -> FleetPredictor:
     """Return one of ours by the name to show."""
-    made = {"RLS": RLS(drivers=DRIVERS), "gated NARX": GatedNARX(pretrained=True), "Auto": Auto(drivers=DRIVERS)}
+    made = {
+        "RLS": RLS(covariates=COVARIATES),
+        "gated NARX": GatedNARX(pretrained=True),
+        "Auto": Auto(covariates=COVARIATES),
+    }
     return made[name] if name in made else named(name)
 
 
 def served(model: FleetPredictor, workers: int) -> Step:
     """Return one iteration of ours: names of the workers once, then arrays in and a forecast out."""
     model.reset([str(w) for w in range(workers)])
-    places = [model.driver_names.index(name) for name in DRIVERS if name in model.driver_names]
+    places = [model.covariate_names.index(name) for name in COVARIATES if name in model.covariate_names]
     samples_W = np.full(workers, 64.0)
-    known_WD = np.full((workers, len(model.driver_names)), np.nan)
+    known_WD = np.full((workers, len(model.covariate_names)), np.nan)
 
-    def step(speed_W: Array, drivers_WD: Array) -> Forecast:
+    def step(speed_W: Array, covariates_WD: Array) -> Forecast:
         nonlocal known_WD
-        model.observe(Report(samples_W, samples_W / speed_W, drivers=known_WD))
+        model.observe(Report(samples_W, samples_W / speed_W, covariates=known_WD))
         known_WD = known_WD.copy()
-        known_WD[:, places] = drivers_WD[:, : len(places)]
+        known_WD[:, places] = covariates_WD[:, : len(places)]
         return model.predict(known_WD)
 
-    speed_TW, drivers_TWD = fleet(workers, min(SETTLED, max(12, 200_000 // workers)))
-    for speed_W, drivers_WD in zip(speed_TW, drivers_TWD, strict=True):
-        step(speed_W, drivers_WD)
+    speed_TW, covariates_TWD = fleet(workers, min(SETTLED, max(12, 200_000 // workers)))
+    for speed_W, covariates_WD in zip(speed_TW, covariates_TWD, strict=True):
+        step(speed_W, covariates_WD)
     return step
 
 
@@ -100,16 +106,16 @@ def displace() -> None:
 
 def microseconds(steps: dict[str, Step], workers: int, cold: bool = False) -> dict[str, float]:
     """Return the median time of one iteration of each, taken in turns; cold with a matrix product before each."""
-    speed_TW, drivers_TWD = fleet(workers, CALLS)
+    speed_TW, covariates_TWD = fleet(workers, CALLS)
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(TURNS):
         for name, step in steps.items():
             begun = time.perf_counter()
-            for speed_W, drivers_WD in zip(speed_TW, drivers_TWD, strict=True):
+            for speed_W, covariates_WD in zip(speed_TW, covariates_TWD, strict=True):
                 if cold:
                     displace()
                 start = time.perf_counter()
-                step(speed_W, drivers_WD)
+                step(speed_W, covariates_WD)
                 taken[name].append(1e6 * (time.perf_counter() - start))
                 if time.perf_counter() - begun > TURN_SECONDS:
                     break
@@ -173,9 +179,9 @@ def report(quick: bool) -> Iterator[str]:
     yield "# The time to serve a fleet, and the state per worker\n"
     yield "Command: `python benchmarks/speed.py`\n"
     yield f"Machine: {machine(*installed())}; one thread.\n"
-    yield "One iteration learns the newest speeds and forecasts the next, with the drivers cpu_share and"
-    yield "memory_pressure (driving factors) where supported; inputs and outputs are arrays. Medians, all in turns."
-    yield "A library is left out for fleets on which it takes too long. river HoltWinters takes no drivers and mixes"
+    yield "One iteration learns the newest speeds and forecasts the next, with the covariates cpu_share and"
+    yield "memory_pressure (covariates) where supported; inputs and outputs are arrays. Medians, all in turns."
+    yield "A library is left out for fleets on which it takes too long. river HoltWinters takes no covariates and mixes"
     yield "nothing: compare it with `ewma`.\n"
     yield from tables(SIZES[:4] if quick else SIZES)
     yield "\n## Bytes of state per worker\n\n| | bytes |\n| --- | --- |"

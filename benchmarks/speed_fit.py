@@ -21,8 +21,8 @@ def ours(workers: int, iterations: int) -> float:
     trace = Trace(
         samples=np.full_like(seconds_TW, 64.0),
         seconds=seconds_TW,
-        drivers=rng.random((iterations, workers, 2)),
-        driver_names=["cpu_share", "memory_pressure"],
+        covariates=rng.random((iterations, workers, 2)),
+        covariate_names=["cpu_share", "memory_pressure"],
     )
     _fit(trace, 1)  # torch takes its time once
     taken = [_seconds(lambda epochs=epochs: _fit(trace, epochs)) for epochs in (1, 11)]

@@ -67,7 +67,7 @@ def compared(folder: str, jobs: int) -> Found:
         # Every process imports what it needs before the clock starts.
         joblib.Parallel()(joblib.delayed(leaderboard)({"ewma": EWMA()}, traces[:1]) for _ in range(jobs))
         clock = Clock()
-        leaderboard({"ewma": EWMA(), "narx": NARX(), "rls": RLS(drivers=())}, traces)
+        leaderboard({"ewma": EWMA(), "narx": NARX(), "rls": RLS(covariates=())}, traces)
         return {"board": clock()}
 
 

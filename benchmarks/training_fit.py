@@ -41,7 +41,7 @@ def fitted(folder: str, epochs: int, lags: int = 12, batch_size: int | None = No
         began.setdefault(moment.stage, clock())
         found["windows"] = moment.total
 
-    predictor = NARX(lags=lags, drivers=(), training=Training(epochs=epochs, batch_size=batch_size))
+    predictor = NARX(lags=lags, covariates=(), training=Training(epochs=epochs, batch_size=batch_size))
     clock = Clock()
     narx = fit(predictor, f"{folder}/first", progress=tell)
     found["fit"] = clock()

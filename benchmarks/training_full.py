@@ -58,7 +58,7 @@ def end_to_end(path: str) -> Found:
     def tell(moment: Moment) -> None:
         began.setdefault(moment.stage, clock())
 
-    narx = fit(NARX(drivers=(), training=Training(epochs=1)), source, progress=tell)
+    narx = fit(NARX(covariates=(), training=Training(epochs=1)), source, progress=tell)
     found["fit"], found["windowed"] = clock(), began["training"]
     clock = Clock()
     rmse, last = [], []

@@ -39,7 +39,7 @@ def page_memory(sizes: Sizes, found: Found) -> tuple[list[str], list[str]]:
     lines = [
         "## Memory",
         "",
-        "One pass of a NARX with 4 lags over Parquet files of 200 workers x 2,000 iterations with twelve drivers.",
+        "One pass of a NARX with 4 lags over Parquet files of 200 workers x 2,000 iterations with twelve covariates.",
         f"Beyond {DISTINCT / 1e9:.0f} GB, the files are links to the first: read and windowed again like any others.",
         "",
         "| trace | time | processor | of it reading and windowing | peak memory |",

@@ -33,7 +33,7 @@ def make_fleet(folder: str, workers: int, steps: int, files: int) -> Found:
     for part in range(files):
         made = synthetic_fleet("mixed", workers // files, steps, part)
         names = [f"m_{part}_{w}" for w in range(len(made.workers))]
-        made = replace(made, workers=names, meta={"job": f"part {part}"}, drivers=None, driver_names=())
+        made = replace(made, workers=names, meta={"job": f"part {part}"}, covariates=None, covariate_names=())
         for name, share in (("whole", 1.0), ("first", FIRST)):
             Path(folder, name).mkdir(exist_ok=True, parents=True)
             # By pandas, not Trace.save, which packs as small as it can: that took longer than all that is measured.
@@ -43,7 +43,7 @@ def make_fleet(folder: str, workers: int, steps: int, files: int) -> Found:
 
 
 def make_large(folder: str, megabytes: int) -> Found:
-    """Write files of 200 workers x 2,000 iterations with twelve drivers until they hold this much."""
+    """Write files of 200 workers x 2,000 iterations with twelve covariates until they hold this much."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -63,8 +63,8 @@ def make_large(folder: str, megabytes: int) -> Found:
             seconds = 0.5 * (1.0 + load) * np.exp(rng.normal(0.0, 0.05, load.shape))
             columns = {"iteration": np.repeat(np.arange(steps), workers), "worker": worker}
             columns |= {"samples": np.full(workers * steps, 64.0), "seconds": seconds.ravel()}
-            # Drivers that the predictor does not read fill the files, as in recorded usage.
-            columns |= {f"driver{d}": rng.uniform(0.0, 1.0, workers * steps) for d in range(12)}
+            # Covariates that the predictor does not read fill the files, as in recorded usage.
+            columns |= {f"covariate{d}": rng.uniform(0.0, 1.0, workers * steps) for d in range(12)}
             packed = ["worker", "samples", "iteration"]
             pq.write_table(pa.table(columns), path, compression="none", use_dictionary=packed)
         size += Path(path).stat().st_size

@@ -29,7 +29,7 @@ TARGETS: dict[object, float] = {
     ("quota", "batch_rebalance"): 1.3,
     ("quota", "speed"): 1.3,
     ("none", "batch_rebalance"): 1.0,
-    "clairvoyant": 0.95,
+    "oracle": 0.95,
 }
 """By how much *both* is wanted to be faster than another scheme, under one disturbance or under all."""
 
@@ -61,7 +61,7 @@ bursts come at the same times for all schemes of a round. Figures are tokens per
 - *batch_rebalance*: transformers' own sampler. It knows costs, but no speeds.
 - *speed*: this library without costs. *cost*: with learned costs, but equal shares.
 - *both*: this library with learned costs and forecast speeds.
-- *clairvoyant*: the same solver, told the profiled costs and, before every step, the speeds."""
+- *oracle*: the same solver, told the profiled costs and, before every step, the speeds."""
 
 
 def section(name: str) -> Iterator[str]:
@@ -75,7 +75,7 @@ def section(name: str) -> Iterator[str]:
     for scheme in SCHEMES:
         mean_log, half = spread(np.log(rates[scheme] / rates["random"]))
         yield f"| {scheme} | {np.exp(mean_log):.2f} ± {np.exp(mean_log) * half:.2f} |"
-    for other in ("batch_rebalance", "speed", "clairvoyant"):
+    for other in ("batch_rebalance", "speed", "oracle"):
         mean_log, half = spread(np.log(rates["both"] / rates[other]))
         wanted = TARGETS.get((name, other), TARGETS.get(other, 0.0))
         missed = f" **Missed**: the target is {wanted:g}." if np.exp(mean_log) < wanted else ""
@@ -83,7 +83,7 @@ def section(name: str) -> Iterator[str]:
     errors = [turn["cost_error"] for turn in results[0] if turn["scheme"] == "both" and turn["cost_error"] is not None]
     if errors:
         missed = " **Missed**: the target is 5 %." if errors[-1] > 0.05 else ""
-        yield f"\nLearned cost against the profiled one, at the end: {errors[-1]:.1%} off, weighed by cost.{missed}"
+        yield f"\nLearned cost against the profiled one, at the end: {errors[-1]:.1%} off, weighted by cost.{missed}"
 
 
 def spread(logs: np.ndarray) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Where dividing by cost and speed loses against a clairvoyant, without any clock: simulated own times.
+"""Where dividing by cost and speed loses against an oracle, without any clock: simulated busy times.
 
 python benchmarks/work_noise.py           # some two minutes; writes work_noise.md
 python benchmarks/work_noise.py --quick   # prints only
@@ -83,7 +83,7 @@ def row(seconds: float, features_F: tuple[float, ...]) -> list[float]:
 
 
 def simulated(told: Told, kind: str, noise: float, seed: int) -> tuple[float, float]:
-    """Return how much longer steps took than a clairvoyant's, and how far the learned costs are off after 100 more."""
+    """Return how much longer steps took than an oracle's, and how far the learned costs are off after 100 more."""
     chance = np.random.default_rng(seed)
     length_N = lengths(chance)
     columns = np.stack([length_N, length_N**2, np.ones_like(length_N)], axis=1)
@@ -123,9 +123,9 @@ def report() -> Iterator[str]:
     yield "# Cost and speed in noise, simulated\n"
     yield "Command: `python benchmarks/work_noise.py`; no clock, so every machine finds the same.\n"
     yield "Two ranks, padded batches of 64 samples of log-normal lengths; planning, learning and dividing are the"
-    yield f"library's own, and own times are true costs over speeds, times log-normal noise. {SEEDS} jobs of"
+    yield f"library's own, and busy times are true costs over speeds, times log-normal noise. {SEEDS} jobs of"
     yield f"{WARM_UP} steps that do not count and {STEPS} that do; means with the largest in brackets.\n"
-    yield "| speeds | noise | scheme | longer than a clairvoyant | learned cost off |"
+    yield "| speeds | noise | scheme | longer than an oracle | learned cost off |"
     yield "| --- | --- | --- | --- | --- |"
     for kind in SPEEDS:
         for noise in (0.02, 0.1):
@@ -148,7 +148,7 @@ NOTES = """
   times as much; so the next one came only after some twenty steps. With plans that take 30 ms the simulation loses as
   much.
 - When costs change, past speeds are in other units. They are told to the predictor anew, and a plan is made at once.
-- With 10 % of noise in own times two ranks do not know costs to 5 % after 100 steps in every job; with 2 % they do.
+- With 10 % of noise in busy times two ranks do not know costs to 5 % after 100 steps in every job; with 2 % they do.
 - Bursts: what is lost comes from steps sized for what was before, as with known costs."""
 
 if __name__ == "__main__":

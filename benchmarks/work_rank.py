@@ -17,7 +17,7 @@ import numpy as np
 GLOBAL_BATCH = 64
 LONGEST = 384
 WORDS = 512
-SCHEMES = ("random", "batch_rebalance", "speed", "cost", "both", "clairvoyant")
+SCHEMES = ("random", "batch_rebalance", "speed", "cost", "both", "oracle")
 CONTENTIONS = ("none", "quota", "bursty")
 """Disturbances of ``paceline.lab``, which benchmarks/live.py has too."""
 
@@ -39,7 +39,7 @@ class Told:
 
 
 class Seen:
-    """A switch that remembers whether it is on, for the clairvoyant."""
+    """A switch that remembers whether it is on, for the oracle."""
 
     def __init__(self, switch: Any) -> None:
         self.switch, self.on = switch, False
@@ -127,9 +127,9 @@ class Contestant:
             return DataLoader(self.data, batch_sampler=sampler, collate_fn=collate), None
         costs: Costs | None = None
         if scheme in ("cost", "both"):
-            costs = Costs(lengths=self.lengths, items=self.lengths, padded=True)
-        if scheme == "clairvoyant":
-            costs = Costs(cost=profiled, items=self.lengths, padded=True)
+            costs = Costs(lengths=self.lengths, loss_terms=self.lengths, padded=True)
+        if scheme == "oracle":
+            costs = Costs(cost=profiled, loss_terms=self.lengths, padded=True)
         loader = BalancedLoader(self.data, GLOBAL_BATCH, collate_fn=collate, costs=costs)
         balance = None
         if scheme in ("speed", "both", "cost"):
@@ -140,8 +140,8 @@ class Contestant:
         return loader, balance
 
     def step(self) -> None:
-        """Train for one step; the clairvoyant is told how fast the second rank is."""
-        if self.scheme == "clairvoyant":
+        """Train for one step; the oracle is told how fast the second rank is."""
+        if self.scheme == "oracle":
             slow = self.speed()
             share = round(GLOBAL_BATCH * slow / (1 + slow))
             self.loader.shares = np.array([GLOBAL_BATCH - share, share])
@@ -160,7 +160,7 @@ class Contestant:
                 yield
 
     def cost_error(self, profiled: np.ndarray) -> float | None:
-        """Return how far learned costs are from the profiled ones, in the mean, weighed by cost."""
+        """Return how far learned costs are from the profiled ones, in the mean, weighted by cost."""
         if self.scheme != "both":
             return None
         from paceline.coordinator.balanced.work import sum_of_products

@@ -60,13 +60,13 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
 
 @contextmanager
 def _checked(path: Path) -> Iterator[ParquetFile]:
-    """Open a file whose promises hold; whatever pyarrow finds wrong with it while it is read is a ValueError."""
+    """Open a file whose metadata holds; whatever pyarrow finds wrong with it while it is read is a ValueError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
-            _check_promises(path, file)
+            _check_metadata(path, file)
             texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
         # A text in a dictionary is kept once, and not again for every row.
         with pq.ParquetFile(path, read_dictionary=texts) as file:
@@ -91,7 +91,7 @@ def _most_bytes(path: Path) -> int:
     return max(FREE_BYTES, MOST_TIMES * path.stat().st_size)
 
 
-def _check_promises(path: Path, file: ParquetFile) -> None:
+def _check_metadata(path: Path, file: ParquetFile) -> None:
     """Refuse a file that says itself that it is too large."""
     about, most = file.metadata, _most_bytes(path)
     if about.num_columns > MOST_COLUMNS:

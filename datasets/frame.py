@@ -49,8 +49,8 @@ def frame_of(trace: Trace) -> pd.DataFrame:
         "worker": np.tile(np.array(trace.workers), iterations),
     }
     columns |= {name: panel.ravel() for name in MEASURED if (panel := getattr(trace, name)) is not None}
-    if trace.drivers is not None:
-        columns |= {name: trace.drivers[:, :, d].ravel() for d, name in enumerate(trace.driver_names)}
+    if trace.covariates is not None:
+        columns |= {name: trace.covariates[:, :, d].ravel() for d, name in enumerate(trace.covariate_names)}
     return pd.DataFrame(columns)
 
 
@@ -117,12 +117,12 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
         panel, absent = _whole_panels(frame, np.argsort(place_C[name_N[: len(workers)]])), ""
     else:
         panel, absent = _panels_with_gaps(frame, iteration_N, place_C[name_N], len(workers))
-    driver_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]
+    covariate_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]
     return {
         "meta": {"absent": absent} if absent else {},
         **{name: panel(name) for name in MEASURED if name in frame.columns},
-        "drivers": np.stack([panel(name) for name in driver_names], axis=-1) if driver_names else None,
-        "driver_names": driver_names,
+        "covariates": np.stack([panel(name) for name in covariate_names], axis=-1) if covariate_names else None,
+        "covariate_names": covariate_names,
         "workers": [str(name) for name in workers],
     }
 

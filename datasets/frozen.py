@@ -1,6 +1,6 @@
-"""Drivers that stand still for long, all at once: what recorded them has stopped.
+"""Covariates that stand still for long, all at once: what recorded them has stopped.
 
-Axes: T iterations, W workers, D drivers, R runs of rows with equal drivers.
+Axes: T iterations, W workers, D covariates, R runs of rows with equal covariates.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MOST_NAMED = 5
 
 
 def frozen(trace: Trace) -> dict[str, int]:
-    """Return for how many iterations all drivers of a worker stand still; workers without such stretches are left out.
+    """Return for how many iterations all covariates of a worker stand still; workers without such stretches are left out.
 
-    A single driver that rests, such as used memory, is nothing unusual while others move. A worker whose drivers never
-    change has no frozen stretch.
+    A single covariate that rests, such as used memory, is nothing unusual while others move. A worker whose covariates
+    never change has no frozen stretch.
 
     Examples
     --------
@@ -32,12 +32,12 @@ def frozen(trace: Trace) -> dict[str, int]:
 
     >>> load_T = np.append(np.sin(np.arange(50)), np.full(30, np.sin(49)))
     >>> ones = np.ones((80, 1))
-    >>> frozen(Trace(ones, ones, workers=["a"], drivers=load_T[:, None, None], driver_names=["load"]))
+    >>> frozen(Trace(ones, ones, workers=["a"], covariates=load_T[:, None, None], covariate_names=["load"]))
     {'a': 31}
     """
-    if trace.drivers is None or len(trace) <= LEAST_FROZEN:
+    if trace.covariates is None or len(trace) <= LEAST_FROZEN:
         return {}
-    rows_W = _frozen_rows(trace.drivers)
+    rows_W = _frozen_rows(trace.covariates)
     return {name: int(rows) for name, rows in zip(trace.workers, rows_W, strict=True) if rows}
 
 
@@ -45,17 +45,17 @@ def sentence(rows: dict[str, int]) -> str:
     """Return the counts of :func:`frozen` in words.
 
     >>> sentence({"a": 31, "b": 20})
-    'all drivers stand still for 31 iterations of a, 20 iterations of b'
+    'all covariates stand still for 31 iterations of a, 20 iterations of b'
     """
     named = [f"{count} iterations of {name}" for name, count in rows.items()]
     more = [f"and others of {len(named) - MOST_NAMED} more workers"] if len(named) > MOST_NAMED else []
-    return "all drivers stand still for " + ", ".join([*named[:MOST_NAMED], *more])
+    return "all covariates stand still for " + ", ".join([*named[:MOST_NAMED], *more])
 
 
-def _frozen_rows(drivers_TWD: Array) -> Sizes:
-    iterations, workers, _ = drivers_TWD.shape
-    known_TWD = np.isfinite(drivers_TWD)
-    equal_TWD = (drivers_TWD[1:] == drivers_TWD[:-1]) | ~(known_TWD[1:] | known_TWD[:-1])
+def _frozen_rows(covariates_TWD: Array) -> Sizes:
+    iterations, workers, _ = covariates_TWD.shape
+    known_TWD = np.isfinite(covariates_TWD)
+    equal_TWD = (covariates_TWD[1:] == covariates_TWD[:-1]) | ~(known_TWD[1:] | known_TWD[:-1])
     new_TW = np.ones((iterations, workers), dtype=bool)
     new_TW[1:] = ~equal_TWD.all(axis=2)
     start_R = np.flatnonzero(new_TW.T)  # the workers' rows end to end

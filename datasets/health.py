@@ -1,4 +1,4 @@
-"""Is a trace fit to learn from? Gaps, repeats, outliers, clocks, drivers, and whether there is anything to predict.
+"""Is a trace fit to learn from? Gaps, repeats, outliers, clocks, covariates, and whether there is anything to predict.
 
 Axes: T iterations, W workers, H lags.
 """
@@ -38,14 +38,14 @@ CLOCK_GAP = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Statistics of one series of every worker, the speed or one driver; medians over the workers.
+    """Statistics of one series of every worker, the speed or one covariate; medians over the workers.
 
     Shares lie in [0, 1]; NaN where too little is known.
 
     Parameters
     ----------
     name
-        ``"speed"``, or the driver's name.
+        ``"speed"``, or the covariate's name.
     missing, longest_gap
         Share of missing values of all workers; the longest run of iterations in which one worker is missing.
     constant
@@ -57,7 +57,7 @@ class Series:
     predictable
         Share of workers whose series is not white noise (Ljung-Box test of ten lags).
     with_speed
-        For a driver: correlation with the log speed of the iteration that begins then.
+        For a covariate: correlation with the log speed of the iteration that begins then.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Health:
     job, iterations, workers
         The trace.
     series
-        The speed, if any was measured, and every driver.
+        The speed, if any was measured, and every covariate.
     clock_backwards, clock_gaps
         How often a worker's ``start`` goes backwards, and how often it jumps; ``None`` where the trace has no clock.
     concerns
@@ -121,31 +121,31 @@ def health(trace: Trace) -> Health:
 
     Examples
     --------
-    A speed that is white noise, and a driver that never moves:
+    A speed that is white noise, and a covariate that never moves:
 
     >>> rng = np.random.default_rng(0)
     >>> noise = Trace(
     ...     samples=np.ones((500, 2)),
     ...     seconds=rng.uniform(0.9, 1.1, (500, 2)),
-    ...     drivers=np.full((500, 2, 1), 4.0),
-    ...     driver_names=["cores"],
+    ...     covariates=np.full((500, 2, 1), 4.0),
+    ...     covariate_names=["cores"],
     ... )
     >>> print(health(noise))
     trace: 500 iterations of 2 workers; dropped in reading: nothing
     no clock
     - nothing to predict in speed beyond each worker's usual value: it looks like white noise in all workers
-    - driver cores is constant in all workers
+    - covariate cores is constant in all workers
     """
     speed_TW = trace.speed
     measured = bool(np.isfinite(speed_TW).any())
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a worker without values has no mean
         series = [_series("speed", speed_TW)] if measured else []
-        for d, name in enumerate(trace.driver_names):
-            assert trace.drivers is not None
-            driver_TW = trace.drivers[:, :, d]
-            with_speed = _correlation(driver_TW, np.log(speed_TW)) if measured else float("nan")
-            series.append(_series(name, driver_TW, with_speed))
+        for d, name in enumerate(trace.covariate_names):
+            assert trace.covariates is not None
+            covariate_TW = trace.covariates[:, :, d]
+            with_speed = _correlation(covariate_TW, np.log(speed_TW)) if measured else float("nan")
+            series.append(_series(name, covariate_TW, with_speed))
         backwards, gaps = (None, None) if trace.start is None else _clock(trace.start)
     found = Health(
         job=trace.name,
@@ -218,10 +218,10 @@ def _autocorrelation(values_TW: Array, lag: int) -> Array:
     return np.where(seen_W, np.nansum(products_TW, axis=0) / np.nansum(centred_TW**2, axis=0), np.nan)
 
 
-def _correlation(driver_TW: Array, log_speed_TW: Array) -> float:
-    """Return the median over workers of the correlation of a driver with log speed."""
-    both_TW = np.isfinite(driver_TW) & np.isfinite(log_speed_TW)
-    x_TW, y_TW = np.where(both_TW, driver_TW, np.nan), np.where(both_TW, log_speed_TW, np.nan)
+def _correlation(covariate_TW: Array, log_speed_TW: Array) -> float:
+    """Return the median over workers of the correlation of a covariate with log speed."""
+    both_TW = np.isfinite(covariate_TW) & np.isfinite(log_speed_TW)
+    x_TW, y_TW = np.where(both_TW, covariate_TW, np.nan), np.where(both_TW, log_speed_TW, np.nan)
     x_TW, y_TW = x_TW - np.nanmean(x_TW, axis=0), y_TW - np.nanmean(y_TW, axis=0)
     scale_W = np.sqrt(np.nansum(x_TW**2, axis=0) * np.nansum(y_TW**2, axis=0))
     return _median(np.nansum(x_TW * y_TW, axis=0) / scale_W, both_TW.sum(axis=0) >= FEWEST)
@@ -292,11 +292,11 @@ def _concerns(found: Health, trace: Trace) -> Iterator[str]:
     if still := frozen(trace):
         yield f"{sentence(still)}, and change otherwise: what measured them may have stopped"
     for one in found.series:
-        yield from _about_series(one, "speed" if one.name == "speed" else f"driver {one.name}", found.workers)
+        yield from _about_series(one, "speed" if one.name == "speed" else f"covariate {one.name}", found.workers)
 
 
 def _why_no_speed(trace: Trace) -> str:
-    if trace.driver_names and np.isnan(trace.samples).all() and np.isnan(trace.seconds).all():
+    if trace.covariate_names and np.isnan(trace.samples).all() and np.isnan(trace.seconds).all():
         return "the trace only has usage"
     for name, panel_TW in (("samples", trace.samples), ("seconds", trace.seconds)):
         if not (panel_TW > 0).any():

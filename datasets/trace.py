@@ -1,6 +1,6 @@
 """The library's one table: the measurements of every worker of one job in every iteration.
 
-Axes: T iterations, W workers, D drivers.
+Axes: T iterations, W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Trace:
     work
         What each worker's samples cost, ``[T, W]``, in any unit that is the same for all workers: with it
         :func:`paceline.datasets.waiting_time.waiting_of` tells uneven samples from uneven workers.
-    drivers
-        Driving factors of the speed (CPU share, memory, ...), sampled at the boundary *before* each iteration, ``[T, W,
+    covariates
+        Covariates of the speed (CPU share, memory, ...), sampled at the boundary *before* each iteration, ``[T, W,
         D]``.
-    driver_names
-        The D names of the drivers, in the order of their axis.
+    covariate_names
+        The D names of the covariates, in the order of their axis.
     workers
         The W names of the workers; by default ``"0"``, ``"1"``, ...
     meta
@@ -73,8 +73,8 @@ class Trace:
     wait_seconds: Array | None = None
     start: Array | None = None
     work: Array | None = None
-    drivers: Array | None = None
-    driver_names: Sequence[str] = ()
+    covariates: Array | None = None
+    covariate_names: Sequence[str] = ()
     workers: Sequence[str] = ()
     meta: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,8 +87,8 @@ class Trace:
         wait_seconds: ArrayLike | None = None,
         start: ArrayLike | None = None,
         work: ArrayLike | None = None,
-        drivers: ArrayLike | None = None,
-        driver_names: Sequence[str] = (),
+        covariates: ArrayLike | None = None,
+        covariate_names: Sequence[str] = (),
         workers: Sequence[str] = (),
         meta: Mapping[str, str] | None = None,
     ) -> None:
@@ -102,8 +102,8 @@ class Trace:
             "wait_seconds": None if wait_seconds is None else _same_shape("wait_seconds", wait_seconds, shape),
             "start": None if start is None else _same_shape("start", start, shape),
             "work": None if work is None else _same_shape("work", work, shape),
-            "drivers": _driver_panel(drivers, shape, tuple(driver_names)),
-            "driver_names": _distinct("driver_names", tuple(map(str, driver_names))),
+            "covariates": _covariate_panel(covariates, shape, tuple(covariate_names)),
+            "covariate_names": _distinct("covariate_names", tuple(map(str, covariate_names))),
             "workers": _distinct("workers", workers, expected=shape[1]),
             "meta": MappingProxyType({str(k): str(v) for k, v in (meta or {}).items()}),
         }
@@ -114,8 +114,8 @@ class Trace:
         return int(self.seconds.shape[0])
 
     def __repr__(self) -> str:
-        drivers = ", ".join(self.driver_names) or "no drivers"
-        return f"<Trace {self.name!r}: {len(self)} iterations x {len(self.workers)} workers; {drivers}>"
+        covariates = ", ".join(self.covariate_names) or "no covariates"
+        return f"<Trace {self.name!r}: {len(self)} iterations x {len(self.workers)} workers; {covariates}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -148,12 +148,12 @@ class Trace:
         columns = [place[name] for name in names]
         panels: dict[str, Any] = {
             name: None if (panel := getattr(self, name)) is None else panel[iterations][:, columns]
-            for name in (*MEASURED, "drivers")
+            for name in (*MEASURED, "covariates")
         }
         return replace(self, workers=names, **panels)
 
-    def drivers_named(self, names: Sequence[str]) -> Array | None:
-        """Return the drivers with these names, ``[T, W, len(names)]``: NaN where the trace lacks one.
+    def covariates_named(self, names: Sequence[str]) -> Array | None:
+        """Return the covariates with these names, ``[T, W, len(names)]``: NaN where the trace lacks one.
 
         It is ``None`` if ``names`` is empty.
         """
@@ -161,12 +161,12 @@ class Trace:
             return None
         panel = np.full((*self.seconds.shape, len(names)), np.nan)
         for d, name in enumerate(names):
-            if self.drivers is not None and name in self.driver_names:
-                panel[:, :, d] = self.drivers[:, :, list(self.driver_names).index(name)]
+            if self.covariates is not None and name in self.covariate_names:
+                panel[:, :, d] = self.covariates[:, :, list(self.covariate_names).index(name)]
         return panel
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a tidy frame: ``iteration``, ``worker``, the measured columns, then one column per driver.
+        """Return a tidy frame: ``iteration``, ``worker``, the measured columns, then one column per covariate.
 
         Examples
         --------
@@ -193,7 +193,7 @@ class Trace:
         ----------
         frame
             Columns ``worker``, ``iteration``, ``samples``, ``seconds``, any of ``comm_seconds``, ``wait_seconds``,
-            ``start``, ``work``; every other column is a driver. Pairs of worker and iteration that are absent become
+            ``start``, ``work``; every other column is a covariate. Pairs of worker and iteration that are absent become
             NaN, also where an iteration is absent for all workers; ``meta["absent"]`` counts those. Datetimes become
             seconds since 1970 (without a zone they count as UTC), and timedeltas seconds.
         columns
@@ -240,9 +240,9 @@ class Trace:
         >>> trace = Trace(samples=[[8, 8]], seconds=[[1, 2]], meta={"job": "tiny"})
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     print(Trace.load(trace.save(f"{folder}/tiny.parquet")))
-        <Trace 'tiny': 1 iterations x 2 workers; no drivers>
+        <Trace 'tiny': 1 iterations x 2 workers; no covariates>
         """
-        about = {"workers": list(self.workers), "drivers": list(self.driver_names), "meta": dict(self.meta)}
+        about = {"workers": list(self.workers), "covariates": list(self.covariate_names), "meta": dict(self.meta)}
         return parquet.write(self.to_frame(), about, path)
 
     @classmethod
@@ -296,15 +296,17 @@ def _not_negative(name: str, panel: Array) -> Array:
     return panel
 
 
-def _driver_panel(values: ArrayLike | None, shape: tuple[int, ...], names: tuple[str, ...]) -> Array | None:
+def _covariate_panel(values: ArrayLike | None, shape: tuple[int, ...], names: tuple[str, ...]) -> Array | None:
     if values is None or not names:
         if values is not None or names:
-            raise ValueError("drivers and driver_names go together: give both or neither")
+            raise ValueError("covariates and covariate_names go together: give both or neither")
         return None
     panel = values if _is_frozen(values) else np.array(values, dtype=np.float64)
     expected = (*shape, len(names))
     if panel.shape != expected:
-        raise ValueError(f"drivers must have the shape [iterations, workers, drivers] {expected}, got {panel.shape}")
+        raise ValueError(
+            f"covariates must have the shape [iterations, workers, covariates] {expected}, got {panel.shape}"
+        )
     infinite = np.isinf(panel)
     return _frozen(np.where(infinite, np.nan, panel) if infinite.any() else panel)
 

@@ -14,7 +14,7 @@ from paceline.datasets.trace import Trace
 
 def speed_from_usage(
     trace: Trace,
-    driver: str,
+    covariate: str,
     *,
     capacity: float = 100.0,
     needed: float = 50.0,
@@ -31,10 +31,10 @@ def speed_from_usage(
     ----------
     trace
         A trace without speeds.
-    driver
-        The driver that measures what others use, such as ``cpu_util_percent``.
+    covariate
+        The covariate that measures what others use, such as ``cpu_util_percent``.
     capacity, needed, least
-        Capacity of the machine, in the driver's unit; ``0 < least <= needed <= capacity``.
+        Capacity of the machine, in the covariate's unit; ``0 < least <= needed <= capacity``.
     full_speed
         Speed of a worker that gets everything it needs, in samples/s.
     batch
@@ -43,12 +43,12 @@ def speed_from_usage(
     Raises
     ------
     ValueError
-        If the trace has measured speeds or lacks the driver, or a number is out of its range.
+        If the trace has measured speeds or lacks the covariate, or a number is out of its range.
 
     Examples
     --------
     >>> none = [[float("nan")]] * 3
-    >>> usage = Trace(none, none, drivers=[[[20.0]], [[80.0]], [[100.0]]], driver_names=["cpu"])
+    >>> usage = Trace(none, none, covariates=[[[20.0]], [[80.0]], [[100.0]]], covariate_names=["cpu"])
     >>> derived = speed_from_usage(usage, "cpu", needed=50, least=5, full_speed=100)
     >>> derived.speed.ravel()
     array([100.,  40.,  10.])
@@ -57,15 +57,15 @@ def speed_from_usage(
     """
     if np.isfinite(trace.speed).any():
         raise ValueError(f"trace {trace.name!r} has measured speeds, which are not replaced")
-    if driver not in trace.driver_names or trace.drivers is None:
-        raise ValueError(f"trace {trace.name!r} has no driver {driver!r}; it has {list(trace.driver_names)}")
+    if covariate not in trace.covariate_names or trace.covariates is None:
+        raise ValueError(f"trace {trace.name!r} has no covariate {covariate!r}; it has {list(trace.covariate_names)}")
     if not 0 < least <= needed <= capacity < np.inf:
         raise ValueError(f"0 < least <= needed <= capacity must hold, got {least}, {needed} and {capacity}")
     if not (0 < full_speed < np.inf and 0 < batch < np.inf):
         raise ValueError(f"full_speed and batch must be positive, got {full_speed} and {batch}")
-    usage_TW = trace.drivers[:, :, list(trace.driver_names).index(driver)]
+    usage_TW = trace.covariates[:, :, list(trace.covariate_names).index(covariate)]
     speed_TW = full_speed * np.minimum(1.0, np.maximum(capacity - usage_TW, least) / needed)
-    model = f"speed = {full_speed:g} samples/s x min(1, max({capacity:g} - {driver}, {least:g}) / {needed:g})"
+    model = f"speed = {full_speed:g} samples/s x min(1, max({capacity:g} - {covariate}, {least:g}) / {needed:g})"
     return replace(
         trace,
         samples=np.where(np.isnan(speed_TW), np.nan, batch),

@@ -1,4 +1,4 @@
-"""Measure how well a predictor forecasts one recorded job, one step ahead. Axes: T iterations, W workers, D drivers."""
+"""Measure how well a predictor forecasts one recorded job, one step ahead. Axes: T iterations, W workers, D covariates."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Backtest:
 def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> Iterator[BacktestStep]:
     """Feed a recorded job to a predictor, one boundary at a time.
 
-    At each boundary the predictor sees the drivers (driving factors) sampled there and all earlier iterations only. It
+    At each boundary the predictor sees the covariates (covariates) sampled there and all earlier iterations only. It
     is reset to the trace's workers first, and never fitted.
 
     Parameters
@@ -114,13 +114,13 @@ def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> It
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
     predictor.reset(trace.workers)
-    drivers_TWD = trace.drivers_named(predictor.driver_names)
+    covariates_TWD = trace.covariates_named(predictor.covariate_names)
     speed_TW = trace.speed
     for boundary in range(len(trace) - horizon + 1):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[boundary]
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[boundary]
         k = boundary + horizon - 1
-        yield BacktestStep(k, predictor.predict(drivers_WD, horizon=horizon), speed_TW[k])
-        predictor.observe(_report(trace, boundary, drivers_WD))
+        yield BacktestStep(k, predictor.predict(covariates_WD, horizon=horizon), speed_TW[k])
+        predictor.observe(_report(trace, boundary, covariates_WD))
 
 
 def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtest:
@@ -169,9 +169,9 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     )
 
 
-def _report(trace: Trace, k: int, drivers_WD: Array | None) -> Report:
+def _report(trace: Trace, k: int, covariates_WD: Array | None) -> Report:
     comm_seconds = None if trace.comm_seconds is None else trace.comm_seconds[k]
-    return Report(trace.samples[k], trace.seconds[k], comm_seconds=comm_seconds, drivers=drivers_WD)
+    return Report(trace.samples[k], trace.seconds[k], comm_seconds=comm_seconds, covariates=covariates_WD)
 
 
 def _mean(values_TW: Array) -> Array:

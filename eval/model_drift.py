@@ -1,6 +1,6 @@
 """Whether speeds have left what a model was fitted on, and whether a refit would help: measured on a newer trace.
 
-Axes: T iterations, W workers, D drivers.
+Axes: T iterations, W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Drift:
     unknown_changes
         Share of the speeds' changes that are farther than 5 deviations from what the model was fitted on; NaN if it
         does not know that: it learns nothing from traces, or its file was written before models kept it.
-    unknown_drivers
-        The same of drivers' samples; NaN also if it reads none.
+    unknown_covariates
+        The same of covariates' samples; NaN also if it reads none.
     sentence
         What this means.
     """
@@ -53,7 +53,7 @@ class Drift:
     late: float
     refitted: float
     unknown_changes: float
-    unknown_drivers: float
+    unknown_covariates: float
     sentence: str
 
 
@@ -79,7 +79,7 @@ def check_drift(model: FleetPredictor, trace: Trace) -> Drift:
     refitted = float("nan")
     if model.learns_from_traces:
         refitted = _error(fit(model, [trace.select(slice(middle))], start=model), trace, middle, len(trace))
-    left = _unknown_changes(model, trace), _unknown_drivers(model, trace)
+    left = _unknown_changes(model, trace), _unknown_covariates(model, trace)
     return Drift(trace.name, early, late, refitted, *left, _sentence(late, refitted, *left))
 
 
@@ -101,19 +101,19 @@ def _unknown_changes(model: FleetPredictor, trace: Trace) -> float:
     return float(model.reference_.unknown_changes(change_TW)[known].mean()) if known.any() else float("nan")
 
 
-def _unknown_drivers(model: FleetPredictor, trace: Trace) -> float:
-    if model.reference_ is None or not model.driver_names:
+def _unknown_covariates(model: FleetPredictor, trace: Trace) -> float:
+    if model.reference_ is None or not model.covariate_names:
         return float("nan")
-    drivers_TWD = trace.drivers_named(model.driver_names)
-    assert drivers_TWD is not None, "the model reads drivers"
-    known = np.isfinite(drivers_TWD)
-    return float(model.reference_.unknown_drivers(drivers_TWD)[known].mean()) if known.any() else float("nan")
+    covariates_TWD = trace.covariates_named(model.covariate_names)
+    assert covariates_TWD is not None, "the model reads covariates"
+    known = np.isfinite(covariates_TWD)
+    return float(model.reference_.unknown_covariates(covariates_TWD)[known].mean()) if known.any() else float("nan")
 
 
-def _sentence(late: float, refitted: float, changed: float, drivers: float) -> str:
+def _sentence(late: float, refitted: float, changed: float, covariates: float) -> str:
     standing = "is worse than" if late > 1.0 else "still beats"
     said = f"the model {standing} the last value"
-    for what, unknown in (("changes of speed", changed), ("drivers' samples", drivers)):
+    for what, unknown in (("changes of speed", changed), ("covariates' samples", covariates)):
         if unknown > MANY:
             said += f", and {unknown:.0%} of the {what} are far from those it was fitted on"
     if np.isnan(refitted):

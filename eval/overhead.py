@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array
 
 FEWEST_GROUPS = 8
-"""Larger fleets are repeatedly dealt into groups until there are this many."""
+"""Larger fleets are repeatedly divided into groups until there are this many."""
 
 
 def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16, seed: int = 0) -> float:
@@ -27,7 +27,7 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
     group
         Workers that wait for each other, at least 2; all of them if there are fewer.
     seed
-        Seed of the order in which workers are dealt into groups.
+        Seed of the order in which workers are divided into groups.
 
     Returns
     -------
@@ -56,21 +56,21 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
         )
     if group < 2:
         raise ValueError(f"group must be at least 2 workers, got {group}")
-    members_GM = _dealt(forecast_TW.shape[1], group, np.random.default_rng(seed))
+    members_GM = _rank_batch(forecast_TW.shape[1], group, np.random.default_rng(seed))
     found = [_overheads(forecast_TW[:, members], actual_TW[:, members]) for members in members_GM]
     overhead = np.concatenate(found)
     known = np.isfinite(overhead)
     return float(overhead[known].mean()) if known.any() else float("nan")
 
 
-def _dealt(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the members of each group; workers that do not fill a group are left out of that deal."""
+def _rank_batch(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the members of each group; workers that do not fill a group are left out of that grouping."""
     size = min(group, workers)
     if size == workers:
         return np.arange(workers)[None, :]
     count = workers // size
-    deals = -(-FEWEST_GROUPS // count)
-    return np.concatenate([rng.permutation(workers)[: count * size].reshape(count, size) for _ in range(deals)])
+    rounds = -(-FEWEST_GROUPS // count)
+    return np.concatenate([rng.permutation(workers)[: count * size].reshape(count, size) for _ in range(rounds)])
 
 
 def _overheads(forecast_TM: Array, actual_TM: Array) -> Array:
@@ -79,5 +79,5 @@ def _overheads(forecast_TM: Array, actual_TM: Array) -> Array:
     enough_T = seen_TM.any(axis=1)
     forecast_TM, actual_TM, seen_TM = forecast_TM[enough_T], actual_TM[enough_T], seen_TM[enough_T]
     slowest_T = np.where(seen_TM, forecast_TM / actual_TM, 0.0).max(axis=1, initial=0.0)
-    total_T, promised_T = (np.where(seen_TM, speed_TM, 0.0).sum(axis=1) for speed_TM in (actual_TM, forecast_TM))
-    return np.asarray(slowest_T * total_T / promised_T - 1.0)
+    total_T, forecast_T = (np.where(seen_TM, speed_TM, 0.0).sum(axis=1) for speed_TM in (actual_TM, forecast_TM))
+    return np.asarray(slowest_T * total_T / forecast_T - 1.0)

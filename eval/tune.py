@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WHOLE: Mapping[str, tuple[int, int]] = {
     "lags": (2, 24),
-    "driver_lags": (1, 12),
+    "covariate_lags": (1, 12),
     "hidden": (4, 64),
     "leaves": (4, 32),
     "trees": (20, 400),
@@ -92,7 +92,7 @@ def tune(
     Parameters
     ----------
     name
-        A kind, with the arguments that are not to be tried: ``"narx:drivers=()"``.
+        A kind, with the arguments that are not to be tried: ``"narx:covariates=()"``.
     traces
         As for :func:`paceline.training.fit`.
     trials

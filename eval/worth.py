@@ -17,7 +17,7 @@ from paceline._arrays import Array, Sizes
 from paceline._printable import printable
 from paceline.datasets import Trace
 from paceline.datasets.health import SIGNIFICANT, ljung_box
-from paceline.eval.replay.synchronous import CLAIRVOYANT, EQUAL, Replay, replay
+from paceline.eval.replay.synchronous import EQUAL, ORACLE, Replay, replay
 from paceline.eval.replay.synchronous_schemes import Balanced, SizeScheme
 from paceline.predictors import EWMA, Curves
 from paceline.solver import split
@@ -56,7 +56,7 @@ class Worth:
         Equal batches' time over that of one split for the whole job, by each worker's median speed.
     speedup_online
         The same for a new split before each iteration, by a plain average of past speeds.
-    speedup_clairvoyant
+    speedup_oracle
         The same for splits by the speeds of the iteration to come: no sizing is faster.
     sentences
         What this means, one sentence each; or why there is no answer.
@@ -68,13 +68,13 @@ class Worth:
     waiting_equal: float = float("nan")
     speedup_fixed: float = float("nan")
     speedup_online: float = float("nan")
-    speedup_clairvoyant: float = float("nan")
+    speedup_oracle: float = float("nan")
     sentences: tuple[str, ...] = ()
 
     @property
     def forecasts_add(self) -> float:
         """Upper bound of the factor by which forecasts could make the job faster than the fixed split."""
-        return self.speedup_clairvoyant / self.speedup_fixed
+        return self.speedup_oracle / self.speedup_fixed
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; ``None`` for unknown numbers."""
@@ -133,7 +133,7 @@ class FixedSplit:
         Speed of each worker, ``[W]``, in samples/s.
     """
 
-    driver_names: tuple[str, ...] = ()
+    covariate_names: tuple[str, ...] = ()
 
     def __init__(self, speed: Array) -> None:
         self.speed = speed
@@ -142,11 +142,11 @@ class FixedSplit:
         """Start a job with these workers and this global batch; nothing is carried over."""
         self._sizes = split(Curves.from_speed(self.speed), global_batch, lower=1).sizes
 
-    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+    def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Return the same sizes every time."""
         return self._sizes
 
-    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+    def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn nothing."""
 
 
@@ -192,7 +192,7 @@ def _summed_up(replayed: Replay, job: Trace, batch: int) -> Worth:
         waiting_equal=waiting,
         speedup_fixed=float(speedup[FIXED]),
         speedup_online=float(speedup[ONLINE]),
-        speedup_clairvoyant=float(speedup[CLAIRVOYANT]),
+        speedup_oracle=float(speedup[ORACLE]),
     )
     sentences = (_on_waiting(found, job.select(scored)), _on_fixed(found), _on_forecasts(found, job))
     return Worth(**{**asdict(found), "sentences": sentences})
@@ -206,7 +206,7 @@ def _on_waiting(found: Worth, job: Trace) -> str:
     shares_W = (job.samples / job.samples.sum(axis=1, keepdims=True)).mean(axis=0) * len(job.workers)
     sentence = f"Equal batches wait {100 * found.waiting_equal:.0f} % of the time"
     slowest = np.bincount(np.argmin(job.speed, axis=1), minlength=len(job.workers))
-    if slowest.max() > len(job) / 2 and found.speedup_clairvoyant >= LITTLE:
+    if slowest.max() > len(job) / 2 and found.speedup_oracle >= LITTLE:
         sentence += f", mostly for {_named(job.workers[int(slowest.argmax())])}"
     if np.abs(shares_W - 1.0).max() > UNEVEN:
         sentence += f"; with the recorded sizes workers wait {100 * found.waiting_recorded:.0f} %"
@@ -226,8 +226,8 @@ def _on_fixed(found: Worth) -> str:
 
 
 def _on_forecasts(found: Worth, job: Trace) -> str:
-    if found.speedup_clairvoyant < LITTLE:
-        return f"Even speeds known in advance would gain no more than {_times(found.speedup_clairvoyant)}."
+    if found.speedup_oracle < LITTLE:
+        return f"Even speeds known in advance would gain no more than {_times(found.speedup_oracle)}."
     add, reached = _times(found.forecasts_add), f"an average of past speeds ({ONLINE}) reaches"
     reached += f" {_times(found.speedup_online)} in all."
     if found.forecasts_add < LITTLE:

@@ -53,7 +53,7 @@ dataset = functions()
 
 model = DistributedDataParallel(Model())
 lengths = [len(text) - 1 for text in dataset]  # what a length costs is learned; each byte but the first is a loss term
-costs = Costs(lengths=lengths, items=lengths, padded=True)
+costs = Costs(lengths=lengths, loss_terms=lengths, padded=True)
 loader = BalancedLoader(dataset, global_batch=32, costs=costs, collate_fn=collate)
 attach(model, loader)
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

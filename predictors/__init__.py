@@ -1,4 +1,4 @@
-"""The promise of every predictor, and the predictors that keep it."""
+"""The contract of every predictor, and the predictors that keep it."""
 
 from paceline._curves import Curves
 from paceline.predictors.arima import ARIMA

@@ -1,6 +1,6 @@
-"""Adopted: lets a mixture or another wrapper hold any predictor that keeps only the public promise.
+"""Adopted: lets a mixture or another wrapper hold any predictor that keeps only the public contract.
 
-Axes: W workers, D drivers.
+Axes: W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def adopted(predictor: str | Predictor) -> FleetPredictor:
 
 
 class Adopted(FleetPredictor):
-    """A user's own predictor, called only through the public promise.
+    """A user's own predictor, called only through the public contract.
 
     Parameters
     ----------
     predictor
-        Any object that keeps the promise: see :class:`paceline.predictors.Predictor`.
+        Any object that keeps the contract: see :class:`paceline.predictors.Predictor`.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -55,9 +55,9 @@ class Adopted(FleetPredictor):
         self.predictor = predictor
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers that it reads."""
-        return tuple(self.predictor.driver_names)
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates that it reads."""
+        return tuple(self.predictor.covariate_names)
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the predictor to these traces."""
@@ -102,14 +102,14 @@ class Adopted(FleetPredictor):
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"seen": np.zeros(count)}
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        # The promise is a forecast for every worker, from a prior if necessary. Wrappers need NaN for unknown workers,
-        # so that a prior is never weighed against a measurement.
-        return np.where(self._rows["seen"] > 0, self._forecast(drivers_WD, horizon).speed, np.nan)
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        # The contract is a forecast for every worker, from a prior if necessary. Wrappers need NaN for unknown workers,
+        # so that a prior is never weighted against a measurement.
+        return np.where(self._rows["seen"] > 0, self._forecast(covariates_WD, horizon).speed, np.nan)
 
-    def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
-        return self.predictor.predict(drivers_WD if self.driver_names else None, horizon=horizon)
+    def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
+        return self.predictor.predict(covariates_WD if self.covariate_names else None, horizon=horizon)
 
-    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
-        self.predictor.observe(replace(report, drivers=drivers_WD if self.driver_names else None))
+    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+        self.predictor.observe(replace(report, covariates=covariates_WD if self.covariate_names else None))
         self._rows["seen"] = self._rows["seen"] + np.isfinite(speed_W)

@@ -14,7 +14,7 @@ from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.linear.pooled import Pooled
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.networks.gated import GatedNARX
-from paceline.predictors.ranges import driver_names
+from paceline.predictors.ranges import covariate_names
 
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
@@ -35,8 +35,8 @@ class Auto(Calibrated):
     """The library's default: averages, periods, and the shipped GatedNARX with corrections learnt while it serves.
 
     It serves any fleet from the first report on, without fitting: the network was fitted to other jobs. One linear
-    correction of it is learnt from all workers together, another is learnt for each worker: what its drivers do to it
-    alone. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. All
+    correction of it is learnt from all workers together, another is learnt for each worker: what its covariates do to
+    it alone. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. All
     this is learnt for each horizon that is asked for. A worker's first iterations are often slow for reasons that do
     not return, such as loading and compiling, or too fast, where a clock does not wait for the device: one that turns
     out more than 20 % faster, or to have half the speed forecast, within five reports starts afresh, up to five times.
@@ -45,8 +45,8 @@ class Auto(Calibrated):
 
     Parameters
     ----------
-    drivers
-        Names of the drivers (driving factors, such as the CPU share) that the corrections learn to use; they may mean
+    covariates
+        Names of the covariates (covariates, such as the CPU share) that the corrections learn to use; they may mean
         anything. Network and corrections also read those that the network was fitted with.
 
     Examples
@@ -70,9 +70,9 @@ class Auto(Calibrated):
     _plain: ClassVar[bool] = True
     _all_near: bool = False
 
-    def __init__(self, drivers: Sequence[str] = ()) -> None:
-        self.drivers = driver_names(drivers)
-        network = Pooled(GatedNARX(pretrained=True), self.drivers)
+    def __init__(self, covariates: Sequence[str] = ()) -> None:
+        self.covariates = covariate_names(covariates)
+        network = Pooled(GatedNARX(pretrained=True), self.covariates)
         super().__init__(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
 
     def _fresh(self, count: int) -> dict[str, Array]:

@@ -1,6 +1,6 @@
 """Calibrated: any predictor, with quantiles that are corrected by counting how often they hold.
 
-Axes: W workers, D drivers, L levels.
+Axes: W workers, D covariates, L levels.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class Calibrated(NestedPredictor):
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
-    def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
-        speed_W, curves = self._inner_forecast(drivers_WD, horizon)
+    def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
+        speed_W, curves = self._inner_forecast(covariates_WD, horizon)
         error_WL = np.minimum(self._quantiles(horizon), 50.0)
         quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), SLOWEST), FASTEST)
         # The deviation of a normal error with this 90 % interval.
@@ -137,30 +137,30 @@ class Calibrated(NestedPredictor):
             return wider_WL
         return np.where((ahead.rows["compared"] < FRESH)[:, None], wider_WL, ahead.rows["quantiles"])
 
-    def _inner_forecast(self, drivers_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
+    def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
         inner = self._inner[0]
         if self._speed_alone:
-            return with_prior(inner._next_speed(drivers_WD, horizon)), None
-        forecast = inner._forecast(drivers_WD, horizon)
+            return with_prior(inner._next_speed(covariates_WD, horizon)), None
+        forecast = inner._forecast(covariates_WD, horizon)
         return forecast.speed, forecast.batch_time
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        return self._inner[0]._next_speed(drivers_WD, horizon)
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return self._inner[0]._next_speed(covariates_WD, horizon)
 
-    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
-        return self._inner[0]._next_log(drivers_WD, horizon)
+    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
+        return self._inner[0]._next_log(covariates_WD, horizon)
 
-    def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
-        return self._inner[0]._speed_of(samples_W, drivers_WD)
+    def _speed_of(self, samples_W: Array, covariates_WD: Array) -> Array:
+        return self._inner[0]._speed_of(samples_W, covariates_WD)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         for ahead in self._still_asked():
-            expected_W = self._inner[0]._next_log(drivers_WD, ahead.horizon)
+            expected_W = self._inner[0]._next_log(covariates_WD, ahead.horizon)
             record_WP = np.concatenate([expected_W[:, None], ahead.rows["quantiles"]], axis=1)
             self._learn_ahead(ahead, np.log(speed_W), ahead.passed(record_WP))
-        self._inner[0]._learn_report(report, speed_W, drivers_WD)
+        self._inner[0]._learn_report(report, speed_W, covariates_WD)
 
     def _learn_ahead(self, ahead: Ahead, log_speed_W: Array, passed_WP: Array) -> None:
         """Move quantiles by whether those held that were stated so long ago: errors that overlap move together."""

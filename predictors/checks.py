@@ -1,11 +1,11 @@
-"""The promises of every predictor, as small named checks that anyone can run on their own predictor.
+"""The contract of every predictor, as small named checks that anyone can run on their own predictor.
 
     from paceline.predictors import checks
 
     checks.run(checks.fitted(MyPredictor()))
 
-A predictor for which a promise makes no sense declares so: ``opts_out = {"learns_a_constant": "the reason"}``.
-Axes: T iterations, W workers, D drivers.
+A predictor for which a check makes no sense declares so: ``opts_out = {"learns_a_constant": "the reason"}``.
+Axes: T iterations, W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SAMPLES = 64.0
 SILENCE = 300
 
 
-class PromiseBroken(AssertionError):  # noqa: N818 - it names what happened, as the checks' readers see it
-    """A predictor breaks a promise that all predictors must keep."""
+class ContractBrokenError(AssertionError):
+    """A predictor breaks the contract of all predictors."""
 
 
 class Fitted:
@@ -66,8 +66,8 @@ def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
 
     Raises
     ------
-    PromiseBroken
-        At the first promise that the predictor breaks; the message says which.
+    ContractBrokenError
+        At the first check that the predictor fails; the message says which.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
 
 
 def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-untyped-def]  # datasets is imported late
-    """Return a small synthetic trace: three workers and two drivers; one driver explains the changes of speed."""
+    """Return a small synthetic trace: three workers and two covariates; one covariate explains the changes of speed."""
     from paceline.datasets import Trace
 
     rng = np.random.default_rng(seed)
@@ -94,14 +94,14 @@ def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-unty
     return Trace(
         samples=np.full(busy_TW.shape, SAMPLES),
         seconds=SAMPLES / speed_TW,
-        drivers=np.stack([busy_TW, rng.random(busy_TW.shape)], axis=-1),
-        driver_names=["cpu_busy", "distractor"],
+        covariates=np.stack([busy_TW, rng.random(busy_TW.shape)], axis=-1),
+        covariate_names=["cpu_busy", "distractor"],
         workers=FLEET,
         meta={"job": "example", "source": "paceline.predictors.checks"},
     )
 
 
-# -- the promises ------------------------------------------------------------------------------------------------
+# -- the contract ------------------------------------------------------------------------------------------------
 
 
 def predict_is_pure(make: Factory) -> None:
@@ -286,11 +286,11 @@ def a_silent_worker_leaves_others_alone(make: Factory) -> None:
 
 
 def a_missing_report_changes_nothing(make: Factory) -> None:
-    """A missing report leaves that worker's state as it is, to the last bit, however often; drivers are not known."""
+    """A missing report leaves that worker's state as it is, to the last bit, however often; covariates are not known."""
     predictor = _warm(make)
     before = predictor.state_dict()
     for report in _reports(SILENCE, seed=4):
-        predictor.observe(replace(_without(report, 0), drivers=None))
+        predictor.observe(replace(_without(report, 0), covariates=None))
     for name, rows in predictor.state_dict().items():
         if name.startswith("rows/"):
             kept = np.array_equal(rows[0], before[name][0], equal_nan=True)
@@ -329,13 +329,13 @@ def further_horizons_are_usable(make: Factory) -> None:
     )
 
 
-def missing_drivers_are_survived(make: Factory) -> None:
-    """Drivers may be absent, or NaN for one worker or all: forecasts stay usable."""
+def missing_covariates_are_survived(make: Factory) -> None:
+    """Covariates may be absent, or NaN for one worker or all: forecasts stay usable."""
     predictor = _warm(make)
-    width = len(predictor.driver_names)
-    for drivers in (None, np.full((3, width), np.nan), np.where(np.eye(3, width) > 0, np.nan, 1e6)):
-        _require_usable(predictor.predict(drivers))
-        predictor.observe(_report([0.5, 0.25, 1.0], drivers))
+    width = len(predictor.covariate_names)
+    for covariates in (None, np.full((3, width), np.nan), np.where(np.eye(3, width) > 0, np.nan, 1e6)):
+        _require_usable(predictor.predict(covariates))
+        predictor.observe(_report([0.5, 0.25, 1.0], covariates))
     _require_usable(_continue(predictor))
 
 
@@ -343,12 +343,12 @@ def inputs_are_left_alone(make: Factory) -> None:
     """Neither observe nor predict writes to its input arrays or keeps a reference to them."""
     watched, clean = _warm(make), _warm(make)
     seconds = np.array([0.5, 0.25, 1.0])
-    drivers = np.ones((3, len(watched.driver_names)))
-    watched.observe(_report(seconds, drivers))
-    watched.predict(drivers)
-    _require(bool((seconds == [0.5, 0.25, 1.0]).all() and (drivers == 1.0).all()), "an input array was changed")
-    clean.observe(_report(seconds.copy(), drivers.copy()))
-    seconds[:], drivers[:] = 99.0, 99.0
+    covariates = np.ones((3, len(watched.covariate_names)))
+    watched.observe(_report(seconds, covariates))
+    watched.predict(covariates)
+    _require(bool((seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all()), "an input array was changed")
+    clean.observe(_report(seconds.copy(), covariates.copy()))
+    seconds[:], covariates[:] = 99.0, 99.0
     kept = "an input array was kept by reference, so a later change by its owner changed the forecast"
     _require(_same(watched.predict(), clean.predict()), kept)
     _require(_same(_continue(watched), _continue(clean)), kept)
@@ -367,7 +367,7 @@ def a_report_of_another_fleet_is_refused(make: Factory) -> None:
     except ValueError:
         _require(_same(_continue(predictor), _continue(untouched)), "a refused report changed the state")
     else:
-        raise PromiseBroken("a report of 5 workers was accepted by a fleet of 3")
+        raise ContractBrokenError("a report of 5 workers was accepted by a fleet of 3")
 
 
 def quantiles_are_ordered(make: Factory) -> None:
@@ -378,7 +378,7 @@ def quantiles_are_ordered(make: Factory) -> None:
     _require(bool((np.diff(quantiles, axis=0) >= 0).all()), "a higher quantile is a lower speed")
 
 
-_PROMISES = (
+_CHECKS = (
     predict_is_pure,
     defined_before_the_first_report,
     survives_gaps,
@@ -399,14 +399,14 @@ _PROMISES = (
     reset_forgets,
     memory_is_bounded,
     further_horizons_are_usable,
-    missing_drivers_are_survived,
+    missing_covariates_are_survived,
     inputs_are_left_alone,
     forecasts_are_deterministic,
     a_report_of_another_fleet_is_refused,
     quantiles_are_ordered,
 )
 
-CHECKS: Mapping[str, Callable[[Factory], None]] = {check.__name__: check for check in _PROMISES}
+CHECKS: Mapping[str, Callable[[Factory], None]] = {check.__name__: check for check in _CHECKS}
 """Every check by its name."""
 
 
@@ -415,7 +415,7 @@ CHECKS: Mapping[str, Callable[[Factory], None]] = {check.__name__: check for che
 
 def _require(holds: bool, sentence: str) -> None:
     if not holds:
-        raise PromiseBroken(sentence)
+        raise ContractBrokenError(sentence)
 
 
 def _require_usable(forecast: Forecast) -> None:
@@ -424,8 +424,8 @@ def _require_usable(forecast: Forecast) -> None:
     _require(not np.isnan(spread).any() and bool((spread >= 0).all()), f"spreads must not be NaN or < 0: {spread}")
 
 
-def _report(seconds: Sequence[float] | Array, drivers: Array | None = None) -> Report:
-    return Report(samples=np.full(len(seconds), SAMPLES), seconds=np.asarray(seconds), drivers=drivers)
+def _report(seconds: Sequence[float] | Array, covariates: Array | None = None) -> Report:
+    return Report(samples=np.full(len(seconds), SAMPLES), seconds=np.asarray(seconds), covariates=covariates)
 
 
 def _reports(count: int, seed: int = 1) -> Iterator[Report]:

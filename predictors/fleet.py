@@ -1,7 +1,7 @@
 """What all predictors of a fleet share: the list of workers, their state as arrays, and guards around a forecast.
 
 A predictor that inherits from `FleetPredictor` writes three small methods: the state of new workers, what to learn from
-one iteration, and the next speed. This class keeps the rest of the promise. Axes: W workers, D drivers.
+one iteration, and the next speed. This class keeps the rest of the contract. Axes: W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REFERENCE = "learnt/reference"
 """Where a state holds what the predictor was fitted on."""
 
 DOUBTED = float(np.log(100.0))
-"""A log speed that is so far above the forecast is believed only if the next report says the same."""
+"""A log speed that is so far above the forecast is accepted only if the next report says the same."""
 
 
 class FleetPredictor:
@@ -60,7 +60,7 @@ class FleetPredictor:
     def __init__(self) -> None:
         self._rows: dict[str, Array] = {}
         self._fleet: dict[str, Array] = {}
-        self._drivers: tuple[bytes, Array] = (b"", np.empty((0, 0)))
+        self._covariates: tuple[bytes, Array] = (b"", np.empty((0, 0)))
         self._calm = False
 
     def __repr__(self) -> str:
@@ -80,38 +80,38 @@ class FleetPredictor:
         """Return the state that all workers of a fleet share, before the first report; most predictors have none."""
         return {}
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        """Learn one iteration; speeds and drivers are NaN where there was no report."""
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
+        """Learn one iteration; speeds and covariates are NaN where there was no report."""
         raise TypeError(f"{type(self).__name__} must define _learn")
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the speed expected ``horizon`` iterations ahead, NaN where nothing is known yet."""
         raise TypeError(f"{type(self).__name__} must define _next_speed")
 
-    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the log of the next speed, or of each of its columns; those that work in log speed override it."""
-        return np.asarray(np.log(self._next_speed(drivers_WD, horizon)))
+        return np.asarray(np.log(self._next_speed(covariates_WD, horizon)))
 
     # -- what predictors of batch time curves override -----------------------------------------------------------
 
-    def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
+    def _speed_of(self, samples_W: Array, covariates_WD: Array) -> Array:
         """Return the speed expected next at these batch sizes; only with curves does it depend on them."""
-        return self._next_speed(drivers_WD, 1)
+        return self._next_speed(covariates_WD, 1)
 
-    def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
+    def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         """Return the forecast; a predictor of curves adds them."""
-        speed_W = self._next_speed(drivers_WD, horizon)
+        speed_W = self._next_speed(covariates_WD, horizon)
         return Forecast(speed=with_prior(speed_W), spread=self._spread(speed_W, horizon))
 
-    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         """Learn one iteration from the whole report; most predictors only need the speeds."""
-        self._learn(speed_W, drivers_WD)
+        self._learn(speed_W, covariates_WD)
 
-    # -- the promise ---------------------------------------------------------------------------------------------
+    # -- the contract ---------------------------------------------------------------------------------------------
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads: none, unless a predictor says otherwise."""
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates it reads: none, unless a predictor says otherwise."""
         return ()
 
     @property
@@ -166,14 +166,14 @@ class FleetPredictor:
                 f"the report must have one entry for each of the {len(self.workers)} workers, got {len(report.speed)}; "
                 "call reset, join or leave when the fleet changes"
             )
-        drivers_WD = self._driver_rows(report.drivers)
+        covariates_WD = self._covariate_rows(report.covariates)
         learn = self._judged if self._plain and self._calm and report.complete else self._judged_in_silence
-        learn(report, drivers_WD)
+        learn(report, covariates_WD)
 
-    def _judged(self, report: Report, drivers_WD: Array) -> None:
+    def _judged(self, report: Report, covariates_WD: Array) -> None:
         """Compare a report with its forecast, then learn from it: the forecast was made without it."""
         speed_W = _completed(report)
-        error_W = np.log(speed_W / self._speed_of(np.asarray(report.samples, dtype=np.float64), drivers_WD))
+        error_W = np.log(speed_W / self._speed_of(np.asarray(report.samples, dtype=np.float64), covariates_WD))
         # One question to all workers at once: usual reports pass no further guard.
         if not (self._calm and np.maximum.reduce(error_W) <= DOUBTED):  # NaN is not
             self._calm = False
@@ -182,21 +182,21 @@ class FleetPredictor:
                 report = _without(report, doubted_W)
                 speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
         self._compare(error_W)
-        self._learn_report(report, speed_W, drivers_WD)
+        self._learn_report(report, speed_W, covariates_WD)
 
     # Reports may hold any number; what comes of it is clipped or counts as missing.
     _judged_in_silence = np.errstate(all="ignore")(_judged)
 
-    def predict(self, drivers: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
+    def predict(self, covariates: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer."""
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
         self._require_fleet()
-        drivers_WD = self._driver_rows(drivers)
+        covariates_WD = self._covariate_rows(covariates)
         if self._plain and self._calm:
-            return self._forecast(drivers_WD, horizon)
+            return self._forecast(covariates_WD, horizon)
         with np.errstate(all="ignore"):
-            return self._forecast(drivers_WD, horizon)
+            return self._forecast(covariates_WD, horizon)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, as arrays."""
@@ -208,7 +208,7 @@ class FleetPredictor:
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
-        # Fitted parameters first: the width of the rows that reset makes may depend on them, such as on the drivers.
+        # Fitted parameters first: the width of the rows that reset makes may depend on them, such as on the covariates.
         learnt = {name[7:]: value for name, value in state.items() if name.startswith("learnt/") and name != REFERENCE}
         self._load_learnt(learnt)
         self._load_reference(state)
@@ -228,12 +228,12 @@ class FleetPredictor:
         return saved.astype(fresh.dtype, order="F", copy=True)
 
     def _load_reference(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume what it was fitted on; called once the drivers that it reads are known."""
+        """Resume what it was fitted on; called once the covariates that it reads are known."""
         reference = Reference.of_array(state[REFERENCE]) if REFERENCE in state else None
-        if reference is not None and len(reference.drivers) != len(self.driver_names):
+        if reference is not None and len(reference.covariates) != len(self.covariate_names):
             raise ValueError(
-                f"the reference must hold a row for each of the drivers {list(self.driver_names)}, "
-                f"got {len(reference.drivers)}"
+                f"the reference must hold a row for each of the covariates {list(self.covariate_names)}, "
+                f"got {len(reference.covariates)}"
             )
         self.reference_ = reference
 
@@ -268,10 +268,10 @@ class FleetPredictor:
         self._calm = False
 
     def _doubted(self, error_W: Array, speed_W: Array) -> Mask:
-        """Return whose speeds are not believed yet: those far above the forecast for the first time.
+        """Return whose speeds are not accepted yet: those far above the forecast for the first time.
 
         A clock that jumps reports a step of no time, and one such speed would rule an average for a hundred iterations.
-        A second report in a row that is as fast is believed. Slow speeds are believed at once: stalls are real.
+        A second report in a row that is as fast is accepted. Slow speeds are accepted at once: stalls are real.
         """
         far_W = error_W > DOUBTED  # False where there is no report, or no forecast yet (NaN)
         before_W = self._rows["doubted"]
@@ -313,26 +313,26 @@ class FleetPredictor:
         if not self.workers:
             raise ValueError("there is no fleet yet: call reset(workers) with the workers' names first")
 
-    def _driver_rows(self, drivers: ArrayLike | None) -> Array:
-        """Return the drivers, NaN where unknown; the same object for the same question, so that caches know it."""
-        names = self.driver_names
+    def _covariate_rows(self, covariates: ArrayLike | None) -> Array:
+        """Return the covariates, NaN where unknown; the same object for the same question, so that caches know it."""
+        names = self.covariate_names
         expected = (len(self.workers), len(names))
-        if drivers is None or not names:
+        if covariates is None or not names:
             rows, key = None, b""
         else:
-            rows = np.asarray(drivers, dtype=np.float64, order="F")
+            rows = np.asarray(covariates, dtype=np.float64, order="F")
             if rows.shape != expected:
                 raise ValueError(
-                    f"drivers must have the shape [workers, drivers] {expected}, in the order "
+                    f"covariates must have the shape [workers, covariates] {expected}, in the order "
                     f"{list(names)}, got {rows.shape}"
                 )
             key = rows.tobytes()
-        if self._drivers[0] != key or self._drivers[1].shape != expected:
+        if self._covariates[0] != key or self._covariates[1].shape != expected:
             known = np.full(expected, np.nan, order="F")
             if rows is not None:
                 np.copyto(known, rows, where=np.isfinite(rows))
-            self._drivers = (key, known)
-        return self._drivers[1]
+            self._covariates = (key, known)
+        return self._covariates[1]
 
 
 def _side_by_side(rows: dict[str, Array]) -> dict[str, Array]:

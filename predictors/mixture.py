@@ -1,6 +1,6 @@
 """Mixture: several predictors at once; on each worker the best of them gain the trust.
 
-Axes: W workers, D drivers, E experts.
+Axes: W workers, D covariates, E experts.
 """
 
 from __future__ import annotations
@@ -123,35 +123,35 @@ class Mixture(NestedPredictor):
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        return np.exp(self._next_log(drivers_WD, horizon))
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return np.exp(self._next_log(covariates_WD, horizon))
 
-    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
-        return self._answered(drivers_WD, horizon, self._at(horizon)).mean_W
+    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
+        return self._answered(covariates_WD, horizon, self._at(horizon)).mean_W
 
-    def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
+    def _speed_of(self, samples_W: Array, covariates_WD: Array) -> Array:
         """Return the mixed forecast, and keep the experts' own: the next report shows how far each was off."""
         if self._asked_once:
-            return np.exp(self._answered(drivers_WD, 1, None).mean_W)
-        expected_WE = self._expected(drivers_WD, lambda inner, mine: np.log(inner._speed_of(samples_W, mine)))
+            return np.exp(self._answered(covariates_WD, 1, None).mean_W)
+        expected_WE = self._expected(covariates_WD, lambda inner, mine: np.log(inner._speed_of(samples_W, mine)))
         answer = self._answers[1] = _Answer(None, None, expected_WE, _mean(self.weights, expected_WE))
         return np.exp(answer.mean_W)
 
-    def _answered(self, drivers_WD: Array, horizon: int, ahead: Ahead | None) -> _Answer:
-        """Return the answer for these drivers and this horizon, cached until the next report."""
+    def _answered(self, covariates_WD: Array, horizon: int, ahead: Ahead | None) -> _Answer:
+        """Return the answer for these covariates and this horizon, cached until the next report."""
         rows = self._rows if ahead is None else ahead.rows
         answer, regret_WE = self._answers.get(horizon), rows["regret"]
-        if answer is None or answer.regret_WE is not regret_WE or answer.asked is not drivers_WD:
-            expected_WE = self._expected(drivers_WD, lambda inner, mine: inner._next_log(mine, horizon))
-            answer = _Answer(regret_WE, drivers_WD, expected_WE, _mean(weights_of(rows), expected_WE))
+        if answer is None or answer.regret_WE is not regret_WE or answer.asked is not covariates_WD:
+            expected_WE = self._expected(covariates_WD, lambda inner, mine: inner._next_log(mine, horizon))
+            answer = _Answer(regret_WE, covariates_WD, expected_WE, _mean(weights_of(rows), expected_WE))
             self._answers[horizon] = answer
         return answer
 
-    def _expected(self, drivers_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
+    def _expected(self, covariates_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
         """Return the log speed that each expert expects."""
-        expected_EW = np.empty((self._columns, len(drivers_WD)))
+        expected_EW = np.empty((self._columns, len(covariates_WD)))
         first = 0
-        for inner, mine_WD in self._with_drivers(drivers_WD):
+        for inner, mine_WD in self._with_covariates(covariates_WD):
             end = first + inner.columns
             expected_EW[first:end] = ask(inner, mine_WD).T
             first = end
@@ -159,22 +159,22 @@ class Mixture(NestedPredictor):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, answers = np.log(speed_W), self._answers
         for ahead in self._still_asked():
-            answer = self._answered(drivers_WD, ahead.horizon, ahead)
+            answer = self._answered(covariates_WD, ahead.horizon, ahead)
             passed_WP = ahead.passed(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
             _learn_weights(ahead.rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1])
         if 1 in answers:
             _learn_weights(self._rows, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
         answers.clear()
-        for inner, mine_WD in self._with_drivers(drivers_WD):
+        for inner, mine_WD in self._with_covariates(covariates_WD):
             inner._learn_report(report, speed_W, mine_WD)
 
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """What the experts and the mixture expected, and for which question: after which report, with which drivers."""
+    """What the experts and the mixture expected, and for which question: after which report, with which covariates."""
 
     regret_WE: Array | None
     asked: Array | None

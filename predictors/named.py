@@ -63,7 +63,7 @@ def named(text: str) -> FleetPredictor:
     LastValue()
     >>> named("ewma:smoothing=0.5")
     EWMA(smoothing=0.5)
-    >>> named("narx:lags=4,drivers=()").lags
+    >>> named("narx:lags=4,covariates=()").lags
     4
     """
     name, _, arguments = text.partition(":")

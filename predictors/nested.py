@@ -1,6 +1,6 @@
 """Base class of predictors made of other predictors: the inner ones join, leave, save and resume with the outer one.
 
-Axes: W workers, D drivers.
+Axes: W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ class NestedPredictor(FleetPredictor):
         self._ahead: dict[int, Ahead] = {}
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers that any of the inner predictors reads."""
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates that any of the inner predictors reads."""
         return self._reading()[0]
 
     def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp] | None]]:
-        """Return all drivers, and the places of those that each inner predictor reads, ``None`` if that is all of them.
+        """Return all covariates, and the places of those that each inner predictor reads, ``None`` if that is all of them.
 
         Cached until the next fit: every forecast asks.
         """
         if self._read is None:
-            names = tuple(dict.fromkeys(self._all_drivers()))
-            self._read = (names, [_places(inner.driver_names, names) for inner in self._inner])
+            names = tuple(dict.fromkeys(self._all_covariates()))
+            self._read = (names, [_places(inner.covariate_names, names) for inner in self._inner])
         return self._read
 
-    def _all_drivers(self) -> Sequence[str]:
-        """Return the names of the drivers that it reads; they may repeat."""
-        return [name for inner in self._inner for name in inner.driver_names]
+    def _all_covariates(self) -> Sequence[str]:
+        """Return the names of the covariates that it reads; they may repeat."""
+        return [name for inner in self._inner for name in inner.covariate_names]
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the inner predictors to these traces."""
@@ -168,24 +168,24 @@ class NestedPredictor(FleetPredictor):
             mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [part]}
             predictor.load_state_dict(workers | {n.replace(f"/{part}/", "/", 1): value for n, value in mine.items()})
         self._read = self._split = None
-        self._load_reference(state)  # the inner ones know only now which drivers they read
+        self._load_reference(state)  # the inner ones know only now which covariates they read
 
-    def _with_drivers(self, drivers_WD: Array) -> Sequence[tuple[FleetPredictor, Array]]:
-        """Return each inner predictor with the drivers that it reads, in its order.
+    def _with_covariates(self, covariates_WD: Array) -> Sequence[tuple[FleetPredictor, Array]]:
+        """Return each inner predictor with the covariates that it reads, in its order.
 
-        Cached until other drivers come: the same object for the same drivers, so that inner caches know it, too.
+        Cached until other covariates come: the same object for the same covariates, so that inner caches know it, too.
         """
-        if self._split is None or self._split[0] is not drivers_WD:
+        if self._split is None or self._split[0] is not covariates_WD:
             pairs = zip(self._inner, self._reading()[1], strict=True)
-            self._split = (drivers_WD, [(inner, _taken(drivers_WD, places)) for inner, places in pairs])
+            self._split = (covariates_WD, [(inner, _taken(covariates_WD, places)) for inner, places in pairs])
         return self._split[1]
 
 
-def _taken(drivers_WD: Array, places: NDArray[np.intp] | None) -> Array:
+def _taken(covariates_WD: Array, places: NDArray[np.intp] | None) -> Array:
     if places is None:
-        return drivers_WD
-    # Take from the transpose, where a driver's column is contiguous.
-    return drivers_WD.T.take(places, axis=0).T if len(places) else drivers_WD[:, :0]
+        return covariates_WD
+    # Take from the transpose, where a covariate's column is contiguous.
+    return covariates_WD.T.take(places, axis=0).T if len(places) else covariates_WD[:, :0]
 
 
 def _places(mine: tuple[str, ...], names: tuple[str, ...]) -> NDArray[np.intp] | None:

@@ -1,4 +1,4 @@
-"""The one promise that every predictor keeps. Axes: W workers, D drivers."""
+"""The one contract that every predictor keeps. Axes: W workers, D covariates."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Predictor(Protocol):
 
     The life of a predictor: ``fit`` on recorded traces (optional), ``reset`` with the fleet's names, then for each
     iteration ``predict`` before it and ``observe`` after it. :mod:`paceline.predictors.checks` states the other
-    promises, as checks that anyone can run on their own predictor.
+    contract, as checks that anyone can run on their own predictor.
 
-    The *drivers* are driving factors of a worker's speed, such as its CPU share or free memory; no hardware driver is
+    The *covariates* are covariates of a worker's speed, such as its CPU share or free memory; no hardware covariate is
     meant.
     """
 
@@ -30,8 +30,8 @@ class Predictor(Protocol):
     """The fleet, in the order of every array; empty before ``reset``."""
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads, in the order of their axis; empty if it reads none."""
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates it reads, in the order of their axis; empty if it reads none."""
         ...
 
     def fit(self, traces: Iterable[Trace]) -> Self:
@@ -58,10 +58,10 @@ class Predictor(Protocol):
         """Learn from the measurements of the iteration just finished."""
         ...
 
-    def predict(self, drivers: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
+    def predict(self, covariates: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer.
 
-        ``drivers``, ``[W, D]``, are those sampled now, at the boundary before the next iteration.
+        ``covariates``, ``[W, D]``, are those sampled now, at the boundary before the next iteration.
         """
         ...
 
@@ -80,7 +80,7 @@ def require_predictor(predictor: object) -> None:
     Raises
     ------
     TypeError
-        If it does not keep the promise; the sentence says what to pass instead.
+        If it does not keep the contract; the sentence says what to pass instead.
 
     Examples
     --------
@@ -100,22 +100,22 @@ def require_predictor(predictor: object) -> None:
 
 @runtime_checkable
 class Probes(Protocol):
-    """Optional part of the promise: the predictor tries sizes of its own, to learn curves.
+    """Optional part of the contract: the predictor tries sizes of its own, to learn curves.
 
     Batches of one size do not determine a curve.
     """
 
-    def probe(self, sizes: Sizes, low: Array, high: Array, *, quantum: int, iteration: int) -> Sizes:
+    def probe(self, sizes: Sizes, low: Array, high: Array, *, batch_multiple: int, iteration: int) -> Sizes:
         """Return sizes to try for one iteration in place of these, ``[W]``; these, if there is nothing to try.
 
-        Their sum is the same, they lie between ``low`` and ``high``, and each differs by a multiple of the quantum.
-        Pure: every rank must get the same sizes.
+        Their sum is the same, they lie between ``low`` and ``high``, and each differs by a multiple of
+        ``batch_multiple``. Pure: every rank must get the same sizes.
         """
         ...
 
 
 @runtime_checkable
 class OptsOut(Protocol):
-    """Optional part of the promise: the checks that the predictor does not pass, and why."""
+    """Optional part of the contract: the checks that the predictor does not pass, and why."""
 
     opts_out: Mapping[str, str]

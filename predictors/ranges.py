@@ -1,4 +1,4 @@
-"""What the arguments of a predictor may be: ranges of whole numbers, which decide its memory, and names of drivers."""
+"""What the arguments of a predictor may be: ranges of whole numbers, which decide its memory, and names of covariates."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def whole(name: str, value: object, least: int, most: int = MOST) -> int:
     return int(value)
 
 
-def driver_names(drivers: Sequence[str]) -> tuple[str, ...]:
-    """Return names of drivers; refuse one bare text, which would be taken for a name in each letter.
+def covariate_names(covariates: Sequence[str]) -> tuple[str, ...]:
+    """Return names of covariates; refuse one bare text, which would be taken for a name in each letter.
 
     Raises
     ------
@@ -41,14 +41,14 @@ def driver_names(drivers: Sequence[str]) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> driver_names(["cpu_share"])
+    >>> covariate_names(["cpu_share"])
     ('cpu_share',)
-    >>> driver_names("cpu_share")
+    >>> covariate_names("cpu_share")
     Traceback (most recent call last):
-    ValueError: drivers must be a list of names such as ['cpu_share'], got 'cpu_share'
+    ValueError: covariates must be a list of names such as ['cpu_share'], got 'cpu_share'
     """
-    names = tuple(drivers)
-    if isinstance(drivers, str) or not all(isinstance(name, str) for name in names):
-        example = [drivers] if isinstance(drivers, str) else ["cpu_share"]
-        raise ValueError(f"drivers must be a list of names such as {example}, got {drivers!r}")
+    names = tuple(covariates)
+    if isinstance(covariates, str) or not all(isinstance(name, str) for name in names):
+        example = [covariates] if isinstance(covariates, str) else ["cpu_share"]
+        raise ValueError(f"covariates must be a list of names such as {example}, got {covariates!r}")
     return names

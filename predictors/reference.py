@@ -1,6 +1,6 @@
-"""What a predictor was fitted on, kept with it: how much speeds changed, and where each driver that it reads lay.
+"""What a predictor was fitted on, kept with it: how much speeds changed, and where each covariate that it reads lay.
 
-Axes: T iterations, W workers, D drivers, R rows: the changes of speed, and each driver.
+Axes: T iterations, W workers, D covariates, R rows: the changes of speed, and each covariate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ fewer than ``MANY``, so more of the same never counts as drift.
 """
 
 MANY = 0.05
-"""Share of unknown values from which on speeds or drivers have left what was fitted."""
+"""Share of unknown values from which on speeds or covariates have left what was fitted."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Reference:
     change
         Of the changes of log speed from one iteration to the next. Speeds themselves differ between machines and jobs,
         and most predictors are indifferent to their level.
-    drivers
-        Of each driver that the predictor reads, in its order.
+    covariates
+        Of each covariate that the predictor reads, in its order.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Reference:
     """
 
     change: Spread
-    drivers: tuple[Spread, ...]
+    covariates: tuple[Spread, ...]
 
     @classmethod
     def of_array(cls, rows: Array) -> Self:
@@ -94,26 +94,28 @@ class Reference:
         stored = np.asarray(rows, dtype=np.float64)
         if stored.ndim != 2 or stored.shape[1:] != (3,) or not len(stored) or not np.isfinite(stored).all():
             raise ValueError(f"a reference must hold finite rows of count, mean and squares, got {stored.shape}")
-        change, *drivers = (Spread(int(count), float(mean), float(squares)) for count, mean, squares in stored)
-        return cls(change, tuple(drivers))
+        change, *covariates = (Spread(int(count), float(mean), float(squares)) for count, mean, squares in stored)
+        return cls(change, tuple(covariates))
 
     def array(self) -> Array:
         """Return it as an array ``[R, 3]`` of count, mean and sum of squared deviations."""
-        return np.array([(one.count, one.mean, one.squares) for one in (self.change, *self.drivers)], dtype=np.float64)
+        return np.array(
+            [(one.count, one.mean, one.squares) for one in (self.change, *self.covariates)], dtype=np.float64
+        )
 
     def __add__(self, other: Reference) -> Reference:
         """Return the reference of a predictor that was fitted to both."""
-        drivers = tuple(mine + theirs for mine, theirs in zip(self.drivers, other.drivers, strict=True))
-        return Reference(self.change + other.change, drivers)
+        covariates = tuple(mine + theirs for mine, theirs in zip(self.covariates, other.covariates, strict=True))
+        return Reference(self.change + other.change, covariates)
 
     def unknown_changes(self, change: Array) -> Mask:
         """Return which changes of log speed are far from the fitted ones; False where one is NaN."""
         return np.asarray(np.abs(change - self.change.mean) > FAR * self.change.deviation)
 
-    def unknown_drivers(self, drivers: Array) -> Mask:
-        """Return which drivers, ``[..., D]``, lie far from the fitted ones; False where one is NaN."""
-        mean_D, deviation_D = (np.array([getattr(one, of) for one in self.drivers]) for of in ("mean", "deviation"))
-        return np.asarray(np.abs(drivers - mean_D) > FAR * deviation_D)
+    def unknown_covariates(self, covariates: Array) -> Mask:
+        """Return which covariates, ``[..., D]``, lie far from the fitted ones; False where one is NaN."""
+        mean_D, deviation_D = (np.array([getattr(one, of) for one in self.covariates]) for of in ("mean", "deviation"))
+        return np.asarray(np.abs(covariates - mean_D) > FAR * deviation_D)
 
 
 def changes(speed_TW: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What the workers measured in the iteration just finished. Axes: W workers, D drivers."""
+"""What the workers measured in the iteration just finished. Axes: W workers, D covariates."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Report:
         Each worker's own compute time, waiting left out, ``[W]``, in seconds.
     comm_seconds
         Time each worker spent communicating, ``[W]``, in seconds.
-    drivers
-        The driving factors sampled at the boundary before this iteration, ``[W, D]``.
+    covariates
+        The covariates sampled at the boundary before this iteration, ``[W, D]``.
     out_of_memory
         Which workers ran out of memory, ``[W]`` of bool.
 
@@ -48,7 +48,7 @@ class Report:
     samples: ArrayLike
     seconds: ArrayLike
     comm_seconds: ArrayLike | None = None
-    drivers: ArrayLike | None = None
+    covariates: ArrayLike | None = None
     out_of_memory: ArrayLike | None = None
 
     @property

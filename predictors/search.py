@@ -1,6 +1,6 @@
 """The model-free search of LB-BSP: some samples go from the straggler to the leader, and times are measured again.
 
-Axes: W workers, D drivers.
+Axes: W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LeaderSearch(FleetPredictor):
     def _fresh_fleet(self) -> dict[str, Array]:
         return {"search": np.array([self.step, self.window, 0.0])}
 
-    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         rows, seen_W = self._rows, np.isfinite(speed_W)
         size_W = np.where(seen_W, np.asarray(report.samples, dtype=np.float64), rows["size"])
         step, window, seen = self._fleet["search"]
@@ -120,7 +120,7 @@ class LeaderSearch(FleetPredictor):
         self._rows["gave"][giver] = self._rows["took"][taker] = 1.0
         return step, window
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         wanted_W, last_W = self._rows["wanted"], self._rows["last"]
         known_W = np.isfinite(wanted_W) & np.isfinite(last_W)
         if not known_W.any():

@@ -1,11 +1,11 @@
-"""Instruments: a recorder of a worker's iterations, stopwatches for training loops, and samplers of driving factors.
+"""Instruments: a recorder of a worker's iterations, stopwatches for training loops, and samplers of covariates.
 
-``drivers/`` samples the factors that drive a worker's speed, ``torch/`` times the steps of a PyTorch loop, and one file
-each adapts Lightning and Hugging Face. An adapter imports its library only when it is used.
+``covariates/`` samples the factors that drive a worker's speed, ``torch/`` times the steps of a PyTorch loop, and one
+file each adapts Lightning and Hugging Face. An adapter imports its library only when it is used.
 """
 
 from paceline.recording.control_group import ControlGroup
-from paceline.recording.drivers import Driver, all_drivers, default_drivers
+from paceline.recording.covariates import Covariate, all_covariates, default_covariates
 from paceline.recording.huggingface_callback import trainer_callback
 from paceline.recording.lightning_callback import lightning_callback
 from paceline.recording.merging import merge, phase_table
@@ -14,11 +14,11 @@ from paceline.recording.torch import Watch, watch
 
 __all__ = [
     "ControlGroup",
-    "Driver",
+    "Covariate",
     "Recorder",
     "Watch",
-    "all_drivers",
-    "default_drivers",
+    "all_covariates",
+    "default_covariates",
     "lightning_callback",
     "merge",
     "phase_table",

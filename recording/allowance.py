@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.recording.control_group import Whereabouts, used_seconds
-from paceline.recording.drivers.quota import CPUQuota, ThrottledTime
+from paceline.recording.covariates.quota import CPUQuota, ThrottledTime
 from paceline.recording.kernel_files import File
 
 OWN_SHARE = 0.8

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.recording.drivers import all_drivers
+from paceline.recording.covariates import all_covariates
 from paceline.recording.place import Place
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.clocks import offset_from_rank_zero
@@ -58,7 +58,7 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
     name = f"rank{rank}.jsonl" if restart == "0" else f"rank{rank}.{restart}.jsonl"
     try:
         _enter_place()  # only now, because libraries load slowly under a quota
-        recorder = Recorder(folder / name, rank, all_drivers(), meta={"host": socket.gethostname()}).__enter__()
+        recorder = Recorder(folder / name, rank, all_covariates(), meta={"host": socket.gethostname()}).__enter__()
         recorder.clock = offset_from_rank_zero()
         watching = watch(model, None, recorder)
     except Exception as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from paceline.recording.kernel_files import File, field, number
 
 LOOKED_UP_EVERY = 0.1
-"""Seconds between two lookups of the process's group: a lookup takes 4 us, about as long as two drivers."""
+"""Seconds between two lookups of the process's group: a lookup takes 4 us, about as long as two covariates."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ControlGroup:
 class Whereabouts:
     """The control group that this process is in now, looked up repeatedly because the process may be moved.
 
-    Launchers and people move processes after their start: a driver that kept the first group would measure other
+    Launchers and people move processes after their start: a covariate that kept the first group would measure other
     processes for the rest of the run.
     """
 

@@ -110,7 +110,7 @@ def _named(paths: Sequence[str | Path]) -> str:
 
 
 def _merged(files: Sequence[Record]) -> Trace:
-    columns, driver_names = files[0][0]["columns"], files[0][0]["drivers"]
+    columns, covariate_names = files[0][0]["columns"], files[0][0]["covariates"]
     iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
     panel = np.full((len(iterations), len(files), len(columns)), np.nan)
     for w, (_, rows) in enumerate(files):
@@ -122,8 +122,8 @@ def _merged(files: Sequence[Record]) -> Trace:
         del measured[WORK]  # nobody knew it
     return Trace(
         **measured,
-        drivers=panel[:, :, -len(driver_names) :] if driver_names else None,
-        driver_names=driver_names,
+        covariates=panel[:, :, -len(covariate_names) :] if covariate_names else None,
+        covariate_names=covariate_names,
         workers=[header["worker"] for header, _ in files],
         meta=_facts(files) | _clocks(files) | _lost(files),
     )
@@ -176,15 +176,15 @@ def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.float64]]:
 
 
 def _explains(header: Any) -> bool:
-    # Whether the header has everything that merging needs: the measured columns first, the drivers last.
+    # Whether the header has everything that merging needs: the measured columns first, the covariates last.
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
         return False
-    names, drivers = header.get("columns"), header.get("drivers")
-    if not (_are_names(names) and _are_names(drivers)):
+    names, covariates = header.get("columns"), header.get("covariates")
+    if not (_are_names(names) and _are_names(covariates)):
         return False
     return (
         names[: len(COLUMNS) + 1] == ["iteration", *COLUMNS]
-        and names[len(names) - len(drivers) :] == drivers
+        and names[len(names) - len(covariates) :] == covariates
         and isinstance(header.get("worker"), str)
         and isinstance(header.get("meta"), dict)
         and _are_names(phases := header.get("phases", []))

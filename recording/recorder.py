@@ -21,7 +21,7 @@ from typing import Self
 
 from paceline._lines import Lines
 from paceline.datasets.columns import MEASURED, UNITS
-from paceline.recording.drivers import Driver
+from paceline.recording.covariates import Covariate
 
 SCHEMA_VERSION = 1
 
@@ -37,8 +37,8 @@ class Recorder:
         The file to append to, one for each worker; it must not exist yet.
     worker
         The worker's name, such as its rank.
-    drivers
-        The driving factors to sample at the boundary before each iteration. Those that measure a change since the last
+    covariates
+        The covariates to sample at the boundary before each iteration. Those that measure a change since the last
         boundary are NaN before the first iteration, unless they were sampled earlier.
     meta
         Facts about the job.
@@ -76,7 +76,7 @@ class Recorder:
     ...             with step.communicating():
     ...                 pass  # an all-reduce
     >>> merge([f"{folder.name}/rank0.jsonl"])
-    <Trace 'trace': 3 iterations x 1 workers; no drivers>
+    <Trace 'trace': 3 iterations x 1 workers; no covariates>
     >>> folder.cleanup()
     """
 
@@ -84,13 +84,13 @@ class Recorder:
         self,
         path: str | Path,
         worker: str,
-        drivers: Sequence[Driver] = (),
+        covariates: Sequence[Covariate] = (),
         meta: Mapping[str, str] | None = None,
         first_iteration: int = 0,
     ) -> None:
         self.path = Path(path)
         self.worker = worker
-        self.drivers = tuple(drivers)
+        self.covariates = tuple(covariates)
         self.meta = dict(meta or {})
         self.next_iteration = first_iteration
         self.phases: tuple[str, ...] = ()
@@ -140,11 +140,11 @@ class Recorder:
         self.write(step, samples, work)
 
     def begin(self) -> Step:
-        """Sample the drivers and return the iteration that begins now, for loops that no ``with`` block can enclose.
+        """Sample the covariates and return the iteration that begins now, for loops that no ``with`` block can enclose.
 
         Set the times of the step yourself; :meth:`write` records it, now or some iterations later.
         """
-        return Step(tuple(driver.sample() for driver in self.drivers), start=time.time())
+        return Step(tuple(covariate.sample() for covariate in self.covariates), start=time.time())
 
     def write(self, step: Step, samples: float, work: float = math.nan) -> None:
         """Record an iteration of this many samples, and this work, whose times are known."""
@@ -152,7 +152,7 @@ class Recorder:
             raise RuntimeError(f"{self.path} is not open: use the recorder inside `with Recorder(...) as recorder:`")
         measured = (samples, step.seconds, step.comm_seconds, step.wait_seconds, step.start, work)
         phases = (step.phases.get(name, math.nan) for name in self.phases)
-        numbers = ", ".join(map(_number, (*measured, *phases, *step.drivers)))
+        numbers = ", ".join(map(_number, (*measured, *phases, *step.covariates)))
         # A row means nothing without the header, so it is lost with it.
         written = self._explain(self._lines) and self._lines.append(f"[{self.next_iteration}, {numbers}]")
         self.lost += not written
@@ -167,10 +167,12 @@ class Recorder:
         return {
             "schema_version": SCHEMA_VERSION,
             "worker": self.worker,
-            "columns": ["iteration", *MEASURED, *self.phases, *(driver.name for driver in self.drivers)],
-            "units": UNITS | dict.fromkeys(self.phases, "s") | {driver.name: driver.unit for driver in self.drivers},
+            "columns": ["iteration", *MEASURED, *self.phases, *(covariate.name for covariate in self.covariates)],
+            "units": UNITS
+            | dict.fromkeys(self.phases, "s")
+            | {covariate.name: covariate.unit for covariate in self.covariates},
             "phases": self.phases,
-            "drivers": [driver.name for driver in self.drivers],
+            "covariates": [covariate.name for covariate in self.covariates],
             "wait_in_comm": self.wait_in_comm,
             "clock": self.clock,
             "meta": self.meta,
@@ -178,10 +180,10 @@ class Recorder:
 
 
 class Step:
-    """The iteration under way: the drivers sampled before it, its times, and the times that its seconds leave out."""
+    """The iteration under way: the covariates sampled before it, its times, and the times that its seconds leave out."""
 
-    def __init__(self, drivers: tuple[float, ...], start: float) -> None:
-        self.drivers = drivers
+    def __init__(self, covariates: tuple[float, ...], start: float) -> None:
+        self.covariates = covariates
         self.start = start
         self.seconds = math.nan
         self.wait_seconds = 0.0

@@ -1,4 +1,4 @@
-"""A recorded asynchronous run: staleness, stragglers, and what was in vain. Axes: R rounds, W workers."""
+"""A recorded asynchronous run: staleness, stragglers, and what was wasted. Axes: R rounds, W workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AsyncRun:
     workers
         All workers that ever took part, in the order in which they appeared.
     of_workers
-        Arrays ``[R, W]``: sizes, pushes, staleness, expected, done, in_vain, waited, as in
+        Arrays ``[R, W]``: sizes, pushes, staleness, expected, done, wasted, waited, as in
         :class:`paceline.runs.round.Round`.
     of_fleet
         Arrays ``[R]`` of the numbers of the whole fleet.

@@ -61,7 +61,7 @@ class Logging(Sink):
         if record.acted or record.index >= self._next:
             self._next = (record.index // self.every + 1) * self.every
             logger.info(
-                "round %d: version %d, %s applied, %s in vain, stragglers %s; sizes %s. %s",
+                "round %d: version %d, %s applied, %s wasted, stragglers %s; sizes %s. %s",
                 record.index,
                 record.version,
                 count(record.applied, "sample"),

@@ -11,7 +11,7 @@ from paceline.runs.round import Round
 SCHEMA = 1
 """The version of the format; a reader refuses later versions."""
 
-OF_WORKERS = ("sizes", "pushes", "staleness", "expected", "done", "in_vain", "waited")
+OF_WORKERS = ("sizes", "pushes", "staleness", "expected", "done", "wasted", "waited")
 OF_FLEET = (
     "index",
     "time",
@@ -41,7 +41,7 @@ def header_of_rounds(record: Round) -> dict[str, Any]:
             "time": "seconds since the epoch",
             "waited": "seconds",
             "staleness, expected, forecast, actual, largest, bound": "versions",
-            "sizes, done, in_vain, applied, dropped, abandoned, refused, batch": "samples",
+            "sizes, done, wasted, applied, dropped, abandoned, refused, batch": "samples",
             "wasted_share, covered": "share",
         },
     }

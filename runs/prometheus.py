@@ -159,7 +159,8 @@ FLEET = {
     "forecast_error": "Relative error of the forecast, the mean over the workers.",
     "wall_seconds": "Time from one iteration's start to the next one's.",
     "overhead_seconds": "Time that balancing took on the critical path.",
-    "drift": "Share of the latest speeds or drivers unlike what the model was fitted on; NaN if it does not know that.",
+    "drift": "Share of the latest speeds or covariates unlike what the model was fitted on; NaN if it does not know "
+    "that.",
 }
 WORKER = {
     "samples": "Samples processed in the last iteration.",
@@ -173,7 +174,7 @@ COUNTED = {
     "samples": "Samples processed.",
     "changes": "Times the sizes were changed.",
     "disagreements": "Times the workers had different plans.",
-    "drifts": "Times that speeds or drivers left what the model was fitted on.",
+    "drifts": "Times that speeds or covariates left what the model was fitted on.",
 }
 SYNCHRONOUS = Family("paceline", FLEET, WORKER, COUNTED)
 
@@ -182,9 +183,9 @@ ASYNCHRONOUS = Family(
     fleet={
         "version": "Updates applied.",
         "applied_samples": "Samples applied.",
-        "dropped_samples": "Samples of pushes beyond the bound, dealt again.",
-        "abandoned_samples": "Samples of steps that were given up, dealt again.",
-        "refused_samples": "Samples of pushes with something wrong, dealt again.",
+        "dropped_samples": "Samples of pushes beyond the bound, drawn again.",
+        "abandoned_samples": "Samples of steps that were given up, drawn again.",
+        "refused_samples": "Samples of pushes with something wrong, drawn again.",
         "wasted_share": "Share of the samples computed that was for nothing.",
         "stragglers": "Workers that are stragglers.",
         "largest_staleness": "Largest staleness applied, in versions.",
@@ -197,7 +198,7 @@ ASYNCHRONOUS = Family(
         "staleness": "Mean staleness of the last round's pushes, in versions.",
         "expected_staleness": "Staleness forecast for the next push, in versions.",
         "applied_samples": "Samples applied.",
-        "samples_in_vain": "Samples computed for nothing.",
+        "samples_wasted": "Samples computed for nothing.",
         "waited_seconds": "Time it waited for others.",
     },
     counted={"rounds": "Rounds recorded.", "changes": "Rounds in which something happened."},

@@ -31,12 +31,12 @@ class Round:
         Mean staleness of these pushes, ``[W]``, in versions; NaN where there was none that counted.
     expected
         Staleness forecast for the next push, ``[W]``; NaN without a forecast.
-    done, in_vain
+    done, wasted
         Samples of each worker that were applied, and computed for nothing, so far, ``[W]``.
     waited
         Seconds that each has waited for others so far, ``[W]``.
     dropped, abandoned, refused
-        Samples of all workers that came to such an end so far; all of them went back to be dealt again.
+        Samples of all workers that came to such an end so far; all of them went back to be drawn again.
     wasted_share
         Share of the samples computed since the server started that was for nothing; ``applied`` may be more than that,
         of a run that was resumed.
@@ -66,7 +66,7 @@ class Round:
     staleness: Array
     expected: Array
     done: Sizes
-    in_vain: Sizes
+    wasted: Sizes
     waited: Array
     dropped: int
     abandoned: int

@@ -60,7 +60,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
         of them with equal batches; ``gain``, the share of the time saved over that; ``waiting_share``;
         ``waiting_from_workers`` and ``waiting_from_work``, its parts as ``paceline.datasets.waiting_time`` does;
         ``forecast_error``, the mean relative error over the workers; ``wall_seconds``; ``overhead_seconds``;
-        ``drift``, the share of the latest speeds or drivers that is unlike what the predictor was fitted on.
+        ``drift``, the share of the latest speeds or covariates that is unlike what the predictor was fitted on.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def of_workers_in_round(record: Round) -> dict[str, list[float]]:
         "staleness": record.staleness,
         "expected_staleness": record.expected,
         "applied_samples": record.done,
-        "samples_in_vain": record.in_vain,
+        "samples_wasted": record.wasted,
         "waited_seconds": record.waited,
     }
     return {name: np.asarray(row, dtype=float).tolist() for name, row in rows.items()}

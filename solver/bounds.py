@@ -1,4 +1,4 @@
-"""Check the arguments of `split`, and convert its bounds to quanta. Axis: W workers."""
+"""Check the arguments of `split`, and convert its bounds to multiples. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LARGEST_BATCH = 2**53
 
 def checked_load(
     curves: BatchTimeCurves,
-    quanta: int,
-    quantum: int,
+    multiples: int,
+    batch_multiple: int,
     lower: ArrayLike,
     upper: ArrayLike | None,
     comm: ArrayLike,
     overlap: float = 1.0,
 ) -> Load:
-    """Return the curves with bounds in quanta, rounded inward; raise an error that names a wrong argument."""
+    """Return the curves with bounds in multiples, rounded inward; raise an error that names a wrong argument."""
     count = len(curves.slope) if np.ndim(curves.slope) else 0
     if not count:
         raise ValueError("curves must hold at least one worker, got none: check curves.slope")
@@ -32,31 +32,33 @@ def checked_load(
     intercept = finite("curves.intercept", curves.intercept, count, least=-np.inf)
     limit = not_nan("curves.limit", curves.limit, count)
     most = limit if upper is None else np.minimum(limit, not_nan("upper", upper, count))
-    low = np.ceil(finite("lower", lower, count) / quantum)
-    high = np.floor(most / quantum)
-    _require_feasible(low, high, quanta, quantum)
-    if quanta * count > LARGEST_BATCH:
+    low = np.ceil(finite("lower", lower, count) / batch_multiple)
+    high = np.floor(most / batch_multiple)
+    _require_feasible(low, high, multiples, batch_multiple)
+    if multiples * count > LARGEST_BATCH:
         raise ValueError(
-            f"global_batch must be at most 2**53 quanta divided by the {count} workers, so that sums stay exact, got "
-            f"{quanta} quanta"
+            f"global_batch must be at most 2**53 multiples divided by the {count} workers, so that sums stay exact, "
+            f"got "
+            f"{multiples} multiples"
         )
     if overlap not in OVERLAPS:
         raise ValueError(f"overlap must be one of {OVERLAPS}, so that times stay exact, got {overlap}")
     seconds = floor, slope, intercept, finite("comm", comm, count)
-    return Load(*seconds, low, np.minimum(high, quanta), quantum, overlap)
+    return Load(*seconds, low, np.minimum(high, multiples), batch_multiple, overlap)
 
 
-def checked_quanta(global_batch: int, quantum: int) -> tuple[int, int]:
-    """Return the global batch in quanta, and the quantum; the error for an odd batch names the nearest valid ones."""
+def checked_multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
+    """Return the global batch in multiples, and the batch multiple; the error for an odd batch names the nearest valid ones."""
     size = _whole("global_batch", global_batch)
-    step = _whole("quantum", quantum)
+    step = _whole("batch_multiple", batch_multiple)
     if size > LARGEST_BATCH:
         raise ValueError(f"global_batch must be at most 2**53 samples, got {size}")
     if size % step:
         below = size - size % step
         choice = f"{below} or {below + step}" if below else f"{step}"
         raise ValueError(
-            f"global_batch must be a multiple of the quantum {step}, got {size}: {choice} would do, or quantum=1"
+            f"global_batch must be a multiple of batch_multiple {step}, got {size}: {choice} would do, or "
+            f"batch_multiple=1"
         )
     return size // step, step
 
@@ -106,9 +108,13 @@ def _whole(name: str, value: int) -> int:
     return number
 
 
-def _require_feasible(low: Array, high: Array, quanta: int, quantum: int) -> None:
-    rounded = "" if quantum == 1 else f", rounded inward to multiples of {quantum},"
-    total, least, most = quanta * quantum, np.add.reduce(low) * quantum, np.add.reduce(high) * quantum
+def _require_feasible(low: Array, high: Array, multiples: int, batch_multiple: int) -> None:
+    rounded = "" if batch_multiple == 1 else f", rounded inward to multiples of {batch_multiple},"
+    total, least, most = (
+        multiples * batch_multiple,
+        np.add.reduce(low) * batch_multiple,
+        np.add.reduce(high) * batch_multiple,
+    )
     if least > total:
         raise ValueError(
             f"the lower bounds{rounded} sum to {least:.0f}, more than the global_batch {total}: lower them"
@@ -121,6 +127,6 @@ def _require_feasible(low: Array, high: Array, quanta: int, quantum: int) -> Non
     if (low > high).any():
         i = int(np.argmax(low > high))
         raise ValueError(
-            f"worker {i} must take at least {low[i] * quantum:.0f} samples (lower) and at most "
-            f"{high[i] * quantum:.0f} (upper and memory limit){rounded.rstrip(',')}: no batch size does both"
+            f"worker {i} must take at least {low[i] * batch_multiple:.0f} samples (lower) and at most "
+            f"{high[i] * batch_multiple:.0f} (upper and memory limit){rounded.rstrip(',')}: no batch size does both"
         )

@@ -37,7 +37,7 @@ class DecidedCurves(Protocol):
         """
         ...
 
-    def split(self, global_batch: int, quantum: int, low: Array, high: Array) -> Split:
+    def split(self, global_batch: int, batch_multiple: int, low: Array, high: Array) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``: exactly that of :func:`split`."""
         ...
 
@@ -92,10 +92,10 @@ class FewCurves:
         # A worker whose intercept alone takes longer would idle, which the formula ignores.
         return together if self.intercept is None or together >= max(self.intercept) else 0.0
 
-    def split(self, global_batch: int, quantum: int, low: Array, high: Array) -> Split:
+    def split(self, global_batch: int, batch_multiple: int, low: Array, high: Array) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``: exactly that of :func:`split`."""
-        found = self._straight(global_batch, quantum, low.tolist(), high.tolist())
-        return found or split(self._arrays(), global_batch, lower=low, upper=high, quantum=quantum)
+        found = self._straight(global_batch, batch_multiple, low.tolist(), high.tolist())
+        return found or split(self._arrays(), global_batch, lower=low, upper=high, batch_multiple=batch_multiple)
 
     def stretched(self, factor: Array) -> FewCurves:
         """Return curves that take this many times as long, ``[W]``."""
@@ -112,11 +112,11 @@ class FewCurves:
         lines = zip(self.slope, self.intercept, self.floor, sizes, strict=True)
         return [max(f, a + s * x) if x > 0 else 0.0 for s, a, f, x in lines]
 
-    def _straight(self, global_batch: int, quantum: int, low: list[float], high: list[float]) -> Split | None:
-        """Return the exact split where rounding the fluid one down and adding the missing quanta finds it.
+    def _straight(self, global_batch: int, batch_multiple: int, low: list[float], high: list[float]) -> Split | None:
+        """Return the exact split where rounding the fluid one down and adding the missing multiples finds it.
 
-        Sizes of which each ends before any worker could end one more quantum are the only best ones, whatever the
-        curves. So one comparison proves them; where it fails, as where times tie or bounds hold a worker back, the
+        Sizes of which each ends before any worker could end one more batch multiple are the only best ones, whatever
+        the curves. So one comparison proves them; where it fails, as where times tie or bounds hold a worker back, the
         exact search has to decide.
         """
         together = self.soonest(global_batch)
@@ -125,17 +125,17 @@ class FewCurves:
         sizes: list[float] = []
         intercepts = self.intercept or [0.0] * len(self.slope)
         for slope, intercept, least, most in zip(self.slope, intercepts, low, high, strict=True):
-            fluid = (together - intercept) / slope // quantum * quantum
+            fluid = (together - intercept) / slope // batch_multiple * batch_multiple
             sizes.append(min(max(fluid, least), most))
-        missing = (global_batch - sum(sizes)) / quantum
+        missing = (global_batch - sum(sizes)) / batch_multiple
         if not 0 <= missing <= len(sizes):
             return None
-        more = [x + quantum for x in sizes]
+        more = [x + batch_multiple for x in sizes]
         later = list(zip(self._busy(more), range(len(sizes)), strict=True))
         heapify(later)
         for _ in range(int(missing)):
             i = later[0][1]
-            sizes[i], more[i] = more[i], more[i] + quantum
+            sizes[i], more[i] = more[i], more[i] + batch_multiple
             if sizes[i] > high[i]:
                 return None
             heapreplace(later, (self._one(i, more[i]), i))
@@ -172,9 +172,9 @@ class ManyCurves:
             together = float((global_batch + (self._curves.intercept * rate).sum()) / rate.sum())
         return together if together >= self._curves.intercept.max() else 0.0  # level lines give NaN here
 
-    def split(self, global_batch: int, quantum: int, low: Array, high: Array) -> Split:
+    def split(self, global_batch: int, batch_multiple: int, low: Array, high: Array) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``: exactly that of :func:`split`."""
-        return split(self._curves, global_batch, lower=low, upper=high, quantum=quantum)
+        return split(self._curves, global_batch, lower=low, upper=high, batch_multiple=batch_multiple)
 
     def stretched(self, factor: Array) -> ManyCurves:
         """Return curves that take this many times as long, ``[W]``."""

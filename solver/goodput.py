@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline.solver.bounds import checked_quanta
+from paceline.solver.bounds import checked_multiples
 from paceline.solver.load import BatchTimeCurves
 from paceline.solver.split import Split, split
 
@@ -48,7 +48,7 @@ def best_batch(
     smallest: int,
     largest: int,
     reference: int | None = None,
-    quantum: int = 1,
+    batch_multiple: int = 1,
     lower: ArrayLike = 0,
     upper: ArrayLike | None = None,
     comm: ArrayLike = 0.0,
@@ -67,10 +67,10 @@ def best_batch(
     noise_scale
         The gradient noise scale, in samples. 0 favours the smallest batch; if it is very large, only throughput counts.
     smallest, largest
-        The global batches to choose from: multiples of the quantum between these, both included.
+        The global batches to choose from: multiples of ``batch_multiple`` between these, both included.
     reference
         The batch at which a sample's progress counts as 1; by default the smallest. It does not change the choice.
-    quantum, lower, upper, comm, overlap
+    batch_multiple, lower, upper, comm, overlap
         As for :func:`paceline.solver.split`.
 
     Raises
@@ -96,15 +96,17 @@ def best_batch(
     Branch and bound: ``X / (N + X)`` rises with X and the makespan never falls, so no batch from a to b is better than
     b would be in the makespan of a. Intervals are halved, the most promising first, until none can hold a better batch.
     Of equally good batches the smallest is taken. A few dozen splits are usual. Where goodput is nearly level (no fixed
-    costs, a huge noise scale) most batches are tried: set a larger quantum then.
+    costs, a huge noise scale) most batches are tried: set a larger batch multiple then.
     """
-    first, last, step = _checked(smallest, largest, quantum, noise_scale)
+    first, last, step = _checked(smallest, largest, batch_multiple, noise_scale)
     first = max(first, _least(curves, lower, step))
     found: dict[int, Split] = {}
 
     def at(batch: int) -> Split:
         if batch not in found:
-            found[batch] = split(curves, batch, lower=lower, upper=upper, quantum=step, comm=comm, overlap=overlap)
+            found[batch] = split(
+                curves, batch, lower=lower, upper=upper, batch_multiple=step, comm=comm, overlap=overlap
+            )
         return found[batch]
 
     last = _most(curves, upper, step, last)
@@ -138,18 +140,18 @@ def _goodput(plan: Split, batch: int, noise_scale: float, reference: float) -> G
     return Goodput(batch, plan, efficiency, efficiency * throughput)
 
 
-def _checked(smallest: int, largest: int, quantum: int, noise_scale: float) -> tuple[int, int, int]:
+def _checked(smallest: int, largest: int, batch_multiple: int, noise_scale: float) -> tuple[int, int, int]:
     """Return the first and the last batch to try, and the step between batches."""
     if not 0 <= noise_scale < np.inf:
         raise ValueError(f"noise_scale must be finite and not negative, in samples, got {noise_scale}")
     for name, value in (("smallest", smallest), ("largest", largest)):
         if not value >= 1:
             raise ValueError(f"{name} must be at least 1 sample, got {value}")
-    _, step = checked_quanta(quantum, quantum)
+    _, step = checked_multiples(batch_multiple, batch_multiple)
     first, last = -(-smallest // step) * step, largest // step * step
     if last < first:
         raise ValueError(
-            f"there must be a multiple of the quantum {step} from smallest {smallest} to largest {largest}"
+            f"there must be a multiple of batch_multiple {step} from smallest {smallest} to largest {largest}"
         )
     return first, last, step
 

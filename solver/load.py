@@ -1,4 +1,4 @@
-"""The work that a fleet may be given, in quanta, and how much of it is done by a deadline. Axis: W workers.
+"""The work that a fleet may be given, in multiples, and how much of it is done by a deadline. Axis: W workers.
 
 Times are computed in one place, `Load.seconds`, and every decision compares exactly those numbers: the shortest
 makespan is the shortest in float64, not up to a tolerance.
@@ -57,9 +57,9 @@ def overlapped(compute: Array, comm: Array, overlap: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Curves of a fleet in which each worker gets ``lower`` to ``upper`` quanta of ``quantum`` samples, ``[W]``.
+    """Curves of a fleet in which each worker gets ``lower`` to ``upper`` multiples of ``batch_multiple`` samples, ``[W]``.
 
-    Counts of quanta are whole numbers stored as float64, which is exact below 2**53.
+    Counts of multiples are whole numbers stored as float64, which is exact below 2**53.
     """
 
     floor: Array
@@ -68,41 +68,41 @@ class Load:
     comm: Array
     lower: Array
     upper: Array
-    quantum: int = 1
+    batch_multiple: int = 1
     overlap: float = 1.0
 
-    def seconds(self, quanta: Array) -> Array:
-        """Return the seconds that workers take for these quanta, at least one each, with communication, ``[W]``."""
-        compute = batch_seconds(self, quanta * self.quantum)
+    def seconds(self, multiples: Array) -> Array:
+        """Return the seconds that workers take for these multiples, at least one each, with communication, ``[W]``."""
+        compute = batch_seconds(self, multiples * self.batch_multiple)
         return compute + self.comm if self.overlap == 1 else overlapped(compute, self.comm, self.overlap)
 
     def only(self, rows: NDArray[np.intp]) -> Load:
         """Return the load of only these workers."""
         bounds = self.lower[rows], self.upper[rows]
         curves = self.floor[rows], self.slope[rows], self.intercept[rows], self.comm[rows]
-        return Load(*curves, *bounds, self.quantum, self.overlap)
+        return Load(*curves, *bounds, self.batch_multiple, self.overlap)
 
     @cached_property
     def rate(self) -> Array:
-        """Quanta per second on the line, ``[W]``; 0 where the line is level, as more time changes nothing there."""
-        rate = 1.0 / (self.slope * self.quantum)
+        """Multiples per second on the line, ``[W]``; 0 where the line is level, as more time changes nothing there."""
+        rate = 1.0 / (self.slope * self.batch_multiple)
         return np.where(rate < np.inf, rate, 0.0)
 
     @cached_property
     def first(self) -> Array:
-        """The time of the first quantum above the lower bound, ``[W]``, in seconds."""
+        """The time of the first batch multiple above the lower bound, ``[W]``, in seconds."""
         return self.seconds(self.lower + 1)
 
     @cached_property
     def begins_flat(self) -> NDArray[np.bool_]:
-        """Which workers end several quanta together with the first above the lower bound, ``[W]``."""
-        line = self.intercept + self.slope * ((self.lower + 2) * self.quantum)
+        """Which workers end several multiples together with the first above the lower bound, ``[W]``."""
+        line = self.intercept + self.slope * ((self.lower + 2) * self.batch_multiple)
         flat: NDArray[np.bool_] = (line <= self.floor) | (self.rate == 0)
         return flat
 
     @cached_property
     def flat(self) -> Array | None:
-        """Estimated quanta that end with the first, ``[W]``, 0 where the curve rises at once; None if all rise."""
+        """Estimated multiples that end with the first, ``[W]``, 0 where the curve rises at once; None if all rise."""
         if not np.logical_or.reduce(self.begins_flat):
             return None
         until = np.where(self.rate > 0, (self.floor - self.intercept) * self.rate, np.inf)
@@ -117,8 +117,8 @@ class Load:
         after = np.where(self.rate > 0, offset - doubt - 1, -np.inf)
         return self.rate * (1 - ROUNDING), offset + doubt, self.rate * (1 + ROUNDING), after
 
-    def quanta_within(self, deadline: Array | float) -> Array:
-        """Return the most quanta each worker ends by the deadline, between its bounds, ``[W]``.
+    def multiples_within(self, deadline: Array | float) -> Array:
+        """Return the most multiples each worker ends by the deadline, between its bounds, ``[W]``.
 
         The line is inverted with a margin for rounding; where several counts remain, the computed times decide.
         """

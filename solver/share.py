@@ -1,9 +1,10 @@
 """Which of the fastest splits to take: the earliest deadline, and the even use of all workers. Axis: W workers.
 
-The deadline is an exact selection, no tolerance. The end times of each worker's quanta never decrease, so they form W
-sorted rows. With R quanta above the lower bounds, the deadline is the R-th smallest number of all rows together.
-Selection from sorted rows finds it: count the quanta that end by a pivot, keep the side that holds the R-th, and rank
-the few that are left. Newton steps choose the pivots, because curves are nearly straight: three to six turns are usual.
+The deadline is an exact selection, no tolerance. The end times of each worker's multiples never decrease, so they form
+W sorted rows. With R multiples above the lower bounds, the deadline is the R-th smallest number of all rows together.
+Selection from sorted rows finds it: count the multiples that end by a pivot, keep the side that holds the R-th, and
+rank the few that are left. Newton steps choose the pivots, because curves are nearly straight: three to six turns are
+usual.
 """
 
 from __future__ import annotations
@@ -29,41 +30,42 @@ Newton steps stall where curves are flat or bounds cut them off.
 """
 
 
-def share(load: Load, quanta: int) -> Array:
-    """Return the quanta of each worker, ``[W]``: they sum to ``quanta`` and end as early as possible.
+def share(load: Load, multiples: int) -> Array:
+    """Return the multiples of each worker, ``[W]``: they sum to ``multiples`` and end as early as possible.
 
-    The fleet can often end more than ``quanta`` by the earliest deadline, because times tie or curves are flat. If
-    that is enough, one quantum is taken back from each of those that would end last. If not, every worker gets the
-    same share of what it could do of the batch by the deadline.
+    The fleet can often end more than ``multiples`` by the earliest deadline, because times tie or curves are flat. If
+    that is enough, one batch multiple is taken back from each of those that would end last. If not, every worker gets
+    the same share of what it could do of the batch by the deadline.
     """
-    if np.add.reduce(load.lower) == quanta:
+    if np.add.reduce(load.lower) == multiples:
         return load.lower
-    deadline, most = earliest(load, quanta)
-    excess = int(np.add.reduce(most)) - quanta
+    deadline, most = earliest(load, multiples)
+    excess = int(np.add.reduce(most)) - multiples
     if not excess:
         return most
     last_W = most > load.lower
     if excess >= np.count_nonzero(last_W):
-        most, last_W = _evenly_used(load, most, deadline, quanta)
-        excess = int(np.add.reduce(most)) - quanta
+        most, last_W = _evenly_used(load, most, deadline, multiples)
+        excess = int(np.add.reduce(most)) - multiples
     return _less_one(load, most, last_W, excess) if excess else most
 
 
-def _evenly_used(load: Load, most: Array, deadline: float, quanta: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Return the quanta at the lowest use that is enough, and which workers reach that use with their last quantum.
+def _evenly_used(load: Load, most: Array, deadline: float, multiples: int) -> tuple[Array, NDArray[np.bool_]]:
+    """Return the multiples at the lowest use that is enough, and which workers reach that use with their last batch multiple.
 
-    A worker's use is its quanta divided by what its curve alone, without the upper bound, would allow by the deadline.
+    A worker's use is its multiples divided by what its curve alone, without the upper bound, would allow by the
+    deadline.
     """
-    able = replace(load, upper=np.full(len(most), float(quanta))).quanta_within(deadline)
+    able = replace(load, upper=np.full(len(most), float(multiples))).multiples_within(deadline)
     zero = np.zeros(len(most))
     # The same selection solves both problems: "use" takes the place of time, and each worker's curve is a line.
     use = Load(zero, 1.0 / np.maximum(able, 1), zero, zero, load.lower, most)
-    level, even = earliest(use, quanta)
+    level, even = earliest(use, multiples)
     return even, (even > load.lower) & (use.seconds(even) == level)
 
 
 def _less_one(load: Load, most: Array, last_W: NDArray[np.bool_], excess: int) -> Array:
-    """Take one quantum from the ``excess`` workers that end last among these; ties go to the slower curve."""
+    """Take one batch multiple from the ``excess`` workers that end last among these; ties go to the slower curve."""
     rows = np.flatnonzero(last_W)
     seconds = load.only(rows).seconds(most[rows])
     bound = np.partition(seconds, len(rows) - excess)[len(rows) - excess]
@@ -80,17 +82,17 @@ def _less_one(load: Load, most: Array, last_W: NDArray[np.bool_], excess: int) -
 # -- the earliest deadline ------------------------------------------------------------------------------------------
 
 
-def earliest(load: Load, quanta: int) -> tuple[float, Array]:
-    """Return the smallest float64 by which the fleet ends ``quanta``, and the most each worker ends by it, ``[W]``.
+def earliest(load: Load, multiples: int) -> tuple[float, Array]:
+    """Return the smallest float64 by which the fleet ends ``multiples``, and the most each worker ends by it, ``[W]``.
 
-    ``quanta`` must be above the sum of the lower bounds and at most the sum of the upper bounds. The quanta that a
-    lower bound forces on a worker do not count, however late they end: only the remaining work leaves a choice.
+    ``multiples`` must be above the sum of the lower bounds and at most the sum of the upper bounds. The multiples that
+    a lower bound forces on a worker do not count, however late they end: only the remaining work leaves a choice.
     """
     done, late = load.lower, load.upper
     # Bisecting the bit patterns halves the number of float64 that are left, so the search ends at one exact number.
     # A bisection of the seconds themselves would need a tolerance.
     early, end = -1, _to_bits(float(np.maximum.reduce(load.seconds(late))))
-    pivot = _first_pivot(load, quanta)
+    pivot = _first_pivot(load, multiples)
     within, missing, turn = done, 0.0, 0
     while end - early > 1 and _left(load, done, late) > len(done) + RANKABLE:
         if turn:
@@ -98,8 +100,8 @@ def earliest(load: Load, quanta: int) -> tuple[float, Array]:
         enclosed = early >= 0 and late is not load.upper
         halve = turn >= NEWTON_TURNS and (enclosed or turn % 2 == 0)
         pivot = _from_bits((early + end) // 2) if halve else _inside(load, early, end, pivot)
-        within = load.quanta_within(pivot)
-        missing = float(quanta - np.add.reduce(within))
+        within = load.multiples_within(pivot)
+        missing = float(multiples - np.add.reduce(within))
         if missing > 0:
             early, done = _to_bits(pivot), within
         else:
@@ -107,22 +109,22 @@ def earliest(load: Load, quanta: int) -> tuple[float, Array]:
             # At most `-missing` of each worker's last times are later than the deadline, and one more may equal it.
             done = np.maximum(done, late - (1 - missing))
         turn += 1
-    return (_from_bits(end), late) if end - early == 1 else _ranked(load, done, late, quanta)
+    return (_from_bits(end), late) if end - early == 1 else _ranked(load, done, late, multiples)
 
 
-def _first_pivot(load: Load, quanta: int) -> float:
-    """Estimate the deadline: take all curves for lines without bounds, and half a quantum per worker for rounding.
+def _first_pivot(load: Load, multiples: int) -> float:
+    """Estimate the deadline: take all curves for lines without bounds, and half a batch multiple per worker for rounding.
 
     The estimate is a little late on purpose: if the pivot is late, the few times before it are ranked at once.
     """
     started = np.dot(load.intercept + load.comm, load.rate)
     count = len(load.rate)
-    return float((quanta + count / 2 + count**0.5 + 1 + started) / np.add.reduce(load.rate))
+    return float((multiples + count / 2 + count**0.5 + 1 + started) / np.add.reduce(load.rate))
 
 
 def _newton_step(load: Load, within: Array, missing: float, turn: int) -> float:
     """Return how far to move the deadline: beyond the count it should reach, farther each turn, to enclose it."""
-    # Only workers between their bounds gain quanta when the deadline moves.
+    # Only workers between their bounds gain multiples when the deadline moves.
     moving = (within > load.lower) & (within < load.upper)
     count = float(np.count_nonzero(moving))
     beyond = min(count, 16.0**turn * count**0.5) + 1
@@ -132,7 +134,7 @@ def _newton_step(load: Load, within: Array, missing: float, turn: int) -> float:
 def _inside(load: Load, early: int, end: int, pivot: float) -> float:
     """Return the pivot if it lies between these ranks; otherwise the median start of a flat part, or the middle rank.
 
-    Newton steps fail where curves are flat, because many quanta end at one time there.
+    Newton steps fail where curves are flat, because many multiples end at one time there.
     """
     if pivot > 0 and early < _to_bits(pivot) < end:
         return pivot
@@ -153,30 +155,30 @@ def _left(load: Load, done: Array, late: Array) -> float:
     return left - float(np.add.reduce(np.maximum(hidden, 0)))
 
 
-def _ranked(load: Load, done: Array, late: Array, quanta: int) -> tuple[float, Array]:
-    """Return the deadline and the quanta ended by it, by ranking all times above ``done`` up to ``late``."""
+def _ranked(load: Load, done: Array, late: Array, multiples: int) -> tuple[float, Array]:
+    """Return the deadline and the multiples ended by it, by ranking all times above ``done`` up to ``late``."""
     some = (late > done).nonzero()[0]
     first = _first_steps(load, done, some)
     count = (late[some] - first + 1).astype(np.intp)
     rows = some.repeat(count)
-    # The first of each worker's times stands for all quanta that end with it, so the weights leave no gap.
+    # The first of each worker's times stands for all multiples that end with it, so the weights leave no gap.
     before = np.add.accumulate(count) - count
     place = np.arange(len(rows)) - before.repeat(count)
     seconds = load.only(rows).seconds(first.repeat(count) + place)
     weight = np.ones(len(rows))
     weight[before] = first - done[some]
-    deadline = _weighted_rank(seconds, weight, int(quanta - np.add.reduce(done)))
+    deadline = _weighted_rank(seconds, weight, int(multiples - np.add.reduce(done)))
     within = seconds <= deadline
     return deadline, done + np.bincount(rows[within], weight[within], len(done))
 
 
 def _first_steps(load: Load, done: Array, rows: NDArray[np.intp]) -> Array:
-    """Return the first quantum above ``done`` of these workers; where a curve begins flat, the last one as early."""
+    """Return the first batch multiple above ``done`` of these workers; where a curve begins flat, the last one as early."""
     first = done[rows] + 1
     if load.flat is not None:
         flat = np.flatnonzero(load.begins_flat[rows] & (done[rows] == load.lower[rows]))
         part = load.only(rows[flat])
-        first[flat] = part.quanta_within(part.first)
+        first[flat] = part.multiples_within(part.first)
     return first
 
 

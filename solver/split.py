@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
 from paceline._curves import Curves
-from paceline.solver.bounds import checked_load, checked_quanta, not_nan
+from paceline.solver.bounds import checked_load, checked_multiples, not_nan
 from paceline.solver.load import BatchTimeCurves, Load
 from paceline.solver.risk import cautious
 from paceline.solver.share import share
@@ -19,7 +19,7 @@ from paceline.solver.share import share
 class Status(Enum):
     """What decides how long the iteration takes, in one sentence that says what to do."""
 
-    BALANCED = "Balanced: the workers end together, up to one quantum."
+    BALANCED = "Balanced: the workers end together, up to one batch multiple."
     HELD_BY_UPPER = (
         "Held by an upper bound: a worker at its upper bound or memory limit ends early, and others do its share. "
         "Raise that bound to end sooner."
@@ -29,11 +29,11 @@ class Status(Enum):
         "Reduce that bound, or leave that worker out, to end sooner."
     )
     IDLE = (
-        "Some workers get no samples: a quantum given to one of them would not make the fleet end sooner. "
-        "Set lower to keep every worker busy, or take a smaller quantum or a larger global batch."
+        "Some workers get no samples: a batch multiple given to one of them would not make the fleet end sooner. "
+        "Set lower to keep every worker busy, or take a smaller batch multiple or a larger global batch."
     )
     FLAT = (
-        "Held by the floor: the last worker takes the same time for one more quantum. "
+        "Held by the floor: the last worker takes the same time for one more batch multiple. "
         "A larger global batch, or fewer workers, would cost no time."
     )
     GIVEN = "Given: these sizes were not chosen from these curves, so another split may end sooner."
@@ -74,7 +74,7 @@ def split(
     *,
     lower: ArrayLike = 0,
     upper: ArrayLike | None = None,
-    quantum: int = 1,
+    batch_multiple: int = 1,
     spread: ArrayLike | None = None,
     risk: float = 0.0,
     comm: ArrayLike = 0.0,
@@ -83,11 +83,11 @@ def split(
     """Split a global batch so that the last worker ends as early as possible: the exact optimum, in whole samples.
 
     Minimises ``max_i t_i(x_i) + comm_i`` where ``sum_i x_i`` is the global batch, ``lower_i <= x_i <= upper_i``
-    and ``x_i`` is a multiple of the quantum. No split ends earlier, not even by one float64.
+    and ``x_i`` is a multiple of ``batch_multiple``. No split ends earlier, not even by one float64.
 
     Several splits may end equally early, because times tie or curves are flat. Then workers with equal curves get the
-    same, up to one quantum; a faster worker never gets less than a slower one with the same bounds; and if there is
-    plenty of room, every worker gets the same share of what it could do of the batch in that time. A worker that its
+    same, up to one batch multiple; a faster worker never gets less than a slower one with the same bounds; and if there
+    is plenty of room, every worker gets the same share of what it could do of the batch in that time. A worker that its
     own lower bound makes late does not delay the others: they still end as early as possible.
 
     Parameters
@@ -95,11 +95,11 @@ def split(
     curves
         Batch time curves of the fleet, such as ``forecast.curves``; their limit is a bound like ``upper``.
     global_batch
-        Samples of all workers together, a multiple of the quantum.
+        Samples of all workers together, a multiple of ``batch_multiple``.
     lower, upper
-        Fewest and most samples of each worker, one number or ``[W]``; rounded inward to multiples of the quantum.
-        Without a lower bound a slow worker may get no samples. ``None`` means no upper bound.
-    quantum
+        Fewest and most samples of each worker, one number or ``[W]``; rounded inward to multiples of
+        ``batch_multiple``. Without a lower bound a slow worker may get no samples. ``None`` means no upper bound.
+    batch_multiple
         Every size is a multiple of this many samples.
     spread
         Relative standard deviation of each worker's forecast, ``[W]``, infinite where unknown; required if risk is set.
@@ -118,7 +118,7 @@ def split(
     ValueError
         If an argument is out of range, or no split satisfies the bounds.
     TypeError
-        If the global batch or the quantum is not a whole number.
+        If the global batch or the batch multiple is not a whole number.
 
     Examples
     --------
@@ -129,19 +129,19 @@ def split(
     >>> plan.sizes, plan.makespan
     (array([ 85, 171, 256]), 0.855)
     >>> print(plan.status.value)
-    Balanced: the workers end together, up to one quantum.
+    Balanced: the workers end together, up to one batch multiple.
 
     The third worker has memory for only 128 samples:
 
-    >>> split(Curves.from_speed(np.array([100.0, 200.0, 300.0])), 512, upper=[512, 512, 128], quantum=8).sizes
+    >>> split(Curves.from_speed(np.array([100.0, 200.0, 300.0])), 512, upper=[512, 512, 128], batch_multiple=8).sizes
     array([128, 256, 128])
     """
-    quanta, step = checked_quanta(global_batch, quantum)
+    multiples, step = checked_multiples(global_batch, batch_multiple)
     # A flat curve has an infinite rate. Where that leads to 0 * inf, the computed times decide, so no warning is due.
     with np.errstate(all="ignore"):
-        plain = checked_load(curves, quanta, step, lower, upper, comm, overlap)
+        plain = checked_load(curves, multiples, step, lower, upper, comm, overlap)
         load = _stretched(plain, spread, risk)
-        taken = share(load, quanta)
+        taken = share(load, multiples)
         seconds = _seconds(plain, taken)
         status = _status(load, taken, seconds if load is plain else _seconds(load, taken))
     return Split(

@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, Subset, default_collate
 from trainers import (
     EPOCHS,
     GLOBAL_BATCH,
-    ITEMS,
     LENGTHS,
     NORM,
     RATE,
     SEED,
+    TERMS,
     MeanNet,
     OwnTokensNet,
     Samples,
@@ -289,13 +289,15 @@ def refusals():
 
 def main(folder):
     """Run every case on this rank."""
-    dealing = DataLoaderConfiguration(dispatch_batches=True, even_batches=False)
+    assigning = DataLoaderConfiguration(dispatch_batches=True, even_batches=False)
     return {
         "plain": trained(folder=folder),
-        "accumulated": trained(accumulate=3, dataloader_config=dealing),
+        "accumulated": trained(accumulate=3, dataloader_config=assigning),
         "loss": trained(SynchronisedNet, accumulate=3, options={"loss": "scaled"}),
         "costs": trained(costs=Costs(lengths=LENGTHS, cap=60.0)),
-        "costs and items": trained(OwnTokensNet, accumulate=3, costs=Costs(cost=LENGTHS, items=ITEMS), by_tokens=True),
+        "costs and terms": trained(
+            OwnTokensNet, accumulate=3, costs=Costs(cost=LENGTHS, loss_terms=TERMS), by_tokens=True
+        ),
         "micro-batches": in_micro_batches(),
         "two models": two_models(),
         "rates": rates_of_random_scripts(),

@@ -105,7 +105,7 @@ def sharded():
     model = fabric.setup_module(network)
     optimizer = fabric.setup_optimizers(torch.optim.SGD(model.parameters(), RATE))
     loader = loader_of()
-    unweighed = trainers.refusal(lambda: attach(model, loader, **restless()))
+    unweighted = trainers.refusal(lambda: attach(model, loader, **restless()))
     balance = attach(model, loader, **restless(loss="scaled"))
     for _ in range(EPOCHS):
         for batch in loader:
@@ -120,7 +120,7 @@ def sharded():
         for batch in loader:
             fabric.backward(model(**batch)["loss"])
 
-    refused = {"gradients": unweighed, "no scale": trainers.refusal(unscaled)}
+    refused = {"gradients": unweighted, "no scale": trainers.refusal(unscaled)}
     balance.close()
     return {"distance": float((full - found).abs().max()), "uneven": trainers.uneven(seen_R), "refused": refused}
 

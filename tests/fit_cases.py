@@ -13,16 +13,16 @@ QUICK = Training(epochs=3, batch_size=64)
 
 
 def wavy(seed, workers=("a", "b", "c"), iterations=80, job=None):
-    """Return a job whose speeds wander around levels of their own, with one driver that tells of the next."""
+    """Return a job whose speeds wander around levels of their own, with one covariate that tells of the next."""
     rng = np.random.default_rng(seed)
     shape = (iterations, len(workers))
-    driver_TW = rng.uniform(0.5, 1.0, shape)
-    speed_TW = rng.uniform(20, 90, shape[1]) * driver_TW * np.exp(rng.normal(0, 0.05, shape))
+    covariate_TW = rng.uniform(0.5, 1.0, shape)
+    speed_TW = rng.uniform(20, 90, shape[1]) * covariate_TW * np.exp(rng.normal(0, 0.05, shape))
     return Trace(
         samples=np.full(shape, 32.0),
         seconds=32.0 / speed_TW,
-        drivers=driver_TW[:, :, None],
-        driver_names=["cpu_busy"],
+        covariates=covariate_TW[:, :, None],
+        covariate_names=["cpu_busy"],
         workers=workers,
         meta={"job": job or f"job{seed}"},
     )
@@ -39,8 +39,8 @@ def folder_of(path, count, **arguments):
 def networks():
     """Return one small network of each kind of training."""
     return [
-        NARX(lags=3, driver_lags=1, hidden=4, training=QUICK),
-        GatedNARX(hidden=4, driver_lags=1, training=QUICK),
+        NARX(lags=3, covariate_lags=1, hidden=4, training=QUICK),
+        GatedNARX(hidden=4, covariate_lags=1, training=QUICK),
         LSTM(hidden=3, training=QUICK),
     ]
 

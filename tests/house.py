@@ -27,7 +27,7 @@ MAY_IMPORT = {
 MAY_IMPORT["lab"] = {FOUNDATION, *MAY_IMPORT} - {"lab", FACE}
 
 EXCEPTIONS = {("paceline.predictors.checks", "datasets")}
-"""The checks of the promise need a trace to fit to, made when a check runs."""
+"""The checks of the contract need a trace to fit to, made when a check runs."""
 
 INHERITING = {"self", "cls", "served"}
 """Names of an object of the class that a file defines: ``served`` is a copy of itself that a predictor fits by."""
@@ -47,7 +47,7 @@ MOST_FILES = 16
 
 PICKLING = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
 PICKLES_ITS_OWN = "paceline.predictors.checks"
-"""The promise checks pickle a predictor and read it back."""
+"""The contract checks pickle a predictor and read it back."""
 
 SAFE_WITH = {"np.load": "allow_pickle=False", "torch.load": "weights_only=True"}
 OBJECTS_SENT = {"all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"}

@@ -12,11 +12,11 @@ import trainers
 from torch.utils.data import Dataset, IterableDataset, SequentialSampler
 from trainers import (
     GLOBAL_BATCH,
-    ITEMS,
     LENGTHS,
     NORM,
     RATE,
     SEED,
+    TERMS,
     MeanNet,
     OwnTokensNet,
     Samples,
@@ -154,7 +154,7 @@ def ordered(folder):
 
 
 class Scaled(Balanced):
-    """Weighs the loss itself."""
+    """Weights the loss itself."""
 
     def compute_loss(self, model, inputs, *arguments, **options):
         return self.balance.scale(super().compute_loss(model, inputs, *arguments, **options))
@@ -164,7 +164,7 @@ def length_of(sample):
     return LENGTHS[int(sample["number"])]
 
 
-def items_of(sample):
+def terms_of(sample):
     return int((sample["labels"] != -100).sum())
 
 
@@ -312,8 +312,8 @@ def refusals(folder):
         "a collective": refused(folder, SynchronisedNet),
         "no scale": refused(folder, balancing={"loss": "scaled"}),
         "a packed batch": refused(folder, collate=packed),
-        "items with accumulation": refused(folder, costs=Costs(items=ITEMS), gradient_accumulation_steps=3),
-        "items twice": refused(folder, TokenNet, costs=Costs(items=ITEMS)),
+        "terms with accumulation": refused(folder, costs=Costs(loss_terms=TERMS), gradient_accumulation_steps=3),
+        "terms twice": refused(folder, TokenNet, costs=Costs(loss_terms=TERMS)),
         "a budget": refused(folder, costs=Costs(lengths=LENGTHS, global_tokens=50)),
         "a checkpoint": missing(folder.parent / "resumed", MeanNet),
     }
@@ -376,7 +376,9 @@ def main(folder):
         ),
         "costs": case("costs", MeanNet, costs=Costs(lengths=LENGTHS, cap=60.0)),
         "costs, tokens": case("costs-tokens", TokenNet, by_tokens, costs=Costs(cost=length_of, padded=True)),
-        "costs and items": case("items", OwnTokensNet, by_tokens, costs=Costs(lengths=LENGTHS, items=items_of)),
+        "costs and terms": case(
+            "loss_terms", OwnTokensNet, by_tokens, costs=Costs(lengths=LENGTHS, loss_terms=terms_of)
+        ),
         "compiled": case("compiled", MeanNet, torch_compile_backend="eager", max_steps=4),
         "scaled": case("scaled", SynchronisedNet, kind=Scaled, balancing={"loss": "scaled"}),
         "resumed": resumed(folder / "resumed", MeanNet),

@@ -299,9 +299,9 @@ def main(folder):
         "by gradients": trained(folder, options={"loss": "mean"})[0],
         "tokens": trained(folder, Tokens(), alone={"by_tokens": True}, options={"loss": "sum"})[0],
         "costs": trained(folder, Module(costs=Costs(lengths=trainers.LENGTHS, cap=60.0)))[0],
-        "costs and items": trained(
+        "costs and terms": trained(
             folder,
-            OwnTokens(costs=Costs(cost=trainers.LENGTHS, items=trainers.ITEMS)),
+            OwnTokens(costs=Costs(cost=trainers.LENGTHS, loss_terms=trainers.TERMS)),
             alone={**thirds, "by_tokens": True},
             accumulate_grad_batches=3,
         )[0],

@@ -1,4 +1,4 @@
-"""Files of `/proc` and of control groups, made in a folder, for the tests of drivers and quotas."""
+"""Files of `/proc` and of control groups, made in a folder, for the tests of covariates and quotas."""
 
 import time
 
@@ -35,10 +35,10 @@ def made(folder, files):
     return folder
 
 
-def twice(driver, change):
-    """The driver's growth per second between two boundaries that lie a moment apart, times the moment."""
-    driver.sample()
+def twice(covariate, change):
+    """The covariate's growth per second between two boundaries that lie a moment apart, times the moment."""
+    covariate.sample()
     begin = time.perf_counter()
     change()
     time.sleep(0.02)
-    return driver.sample() * (time.perf_counter() - begin)
+    return covariate.sample() * (time.perf_counter() - begin)

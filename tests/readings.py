@@ -29,6 +29,6 @@ def only(path, *arguments, **options):
     return trace
 
 
-def driver(trace, name):
-    """A driver by its name, ``[T, W]``."""
-    return trace.drivers_named([name])[:, :, 0]
+def covariate(trace, name):
+    """A covariate by its name, ``[T, W]``."""
+    return trace.covariates_named([name])[:, :, 0]

@@ -15,7 +15,7 @@ from paceline.datasets import read_traces, readers, recorded
 from paceline.eval import leaderboard
 from paceline.predictors import EWMA, LastValue, Report, checks, named, register
 from paceline.predictors.named import kinds
-from paceline.recording import Recorder, default_drivers, merge
+from paceline.recording import Recorder, default_covariates, merge
 from paceline.runs import sinks
 from paceline.runs.iteration import Iteration
 
@@ -47,7 +47,7 @@ def code_of(thing):
     return textwrap.dedent(code)
 
 
-def test_a_predictor_keeps_the_promises_is_named_and_takes_its_place_in_the_table(made):
+def test_a_predictor_keeps_the_contract_is_named_and_takes_its_place_in_the_table(made):
     geometric = made("A predictor").Geometric
     assert len(checks.run(checks.fitted(geometric()))) == len(checks.CHECKS)
     (example,) = doctest.DocTestFinder().find(geometric, "Geometric", globs={"Geometric": geometric})
@@ -74,15 +74,15 @@ def test_a_reader_is_recognised_and_counts_what_it_leaves_out(made, tmp_path, mo
     assert trace.meta["rows_dropped"] == "1"
 
 
-def test_a_driver_is_recorded_beside_the_others(made, tmp_path):
-    driver = made("A driver").OpenFiles()
-    with Recorder(tmp_path / "rank0.jsonl", "0", [*default_drivers(), driver]) as recorder:
+def test_a_covariate_is_recorded_beside_the_others(made, tmp_path):
+    covariate = made("A covariate").OpenFiles()
+    with Recorder(tmp_path / "rank0.jsonl", "0", [*default_covariates(), covariate]) as recorder:
         for _ in range(3):
             with recorder.iteration(samples=8):
                 pass
     trace = merge([tmp_path / "rank0.jsonl"])
-    assert trace.driver_names[-1] == "open_files"
-    assert (trace.drivers[:, 0, -1] > 0).all()
+    assert trace.covariate_names[-1] == "open_files"
+    assert (trace.covariates[:, 0, -1] > 0).all()
 
 
 def iteration_of(balancer, sizes, seconds):

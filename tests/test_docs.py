@@ -1,4 +1,4 @@
-"""What the documents promise is there: links, lists and counts agree with the code."""
+"""What the documents say is there: links, lists and counts agree with the code."""
 
 import re
 import tomllib
@@ -82,7 +82,7 @@ def test_the_readmes_numbers_are_those_of_the_benchmark():
         measured, around = re.search(r"`auto` \| ([\d.]+) ± ([\d.]+)", section).groups()
         assert (float(speed_up), float(half_width)) == (round(float(measured), 2), round(float(around), 2)), name
     reached = sorted(int(cell) for cell in re.findall(r"\n\| `auto` \|[^|]*\|[^|]*\| (\d+)% \|", page))
-    assert f"reaches {reached[0]} to {reached[-1]} % of a clairvoyant" in readme
+    assert f"reaches {reached[0]} to {reached[-1]} % of an oracle" in readme
 
 
 def test_every_benchmarks_page_names_the_command_that_makes_it():

@@ -46,7 +46,9 @@ CALLS = {
             "health_figure(recorded.load_split('fit')[0], 'x.png')",
         )
     ],
-    "psutil": [("drivers", "from paceline.recording.drivers.psutil import psutil_drivers; psutil_drivers()")],
+    "psutil": [
+        ("covariates", "from paceline.recording.covariates.psutil import psutil_covariates; psutil_covariates()")
+    ],
     "pooch": [("remote", "from paceline.datasets import fetch; fetch('pai_minibatch')")],
     "tensorboard": [("metrics", "from paceline.runs import TensorBoard; TensorBoard('runs')")],
     "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],

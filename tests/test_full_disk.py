@@ -21,7 +21,7 @@ import pytest
 from recorded_runs import iterations
 
 from paceline._lines import Lines
-from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
 from paceline.engines.parameter_server.service import Service
 from paceline.recording import Recorder, merge
 from paceline.runs import JsonLines, read_run
@@ -123,7 +123,7 @@ def test_no_iteration_is_written_without_the_header_of_its_fleet(tmp_path, room)
 
 def test_a_checkpoint_that_does_not_fit_is_written_by_a_later_push_and_the_training_goes_on(tmp_path, room, caplog):
     path = tmp_path / "run.safetensors"
-    server = Server(np.zeros(2), SGD(0.1), scheme("asp", 1), Deck(8, epochs=1), batch=4, workers="a")
+    server = Server(np.zeros(2), SGD(0.1), scheme("asp", 1), EpochSampler(8, epochs=1), batch=4, workers="a")
     service = Service(server, checkpoint=path, every=4)
     for size in (64, None):
         room(size)

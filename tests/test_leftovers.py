@@ -10,8 +10,8 @@ import pytest
 from fit_cases import QUICK, wavy
 
 from paceline._whole import remove_leftovers, written_whole
+from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.optimiser import SGD
-from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
 from paceline.engines.parameter_server.service import Service
@@ -81,7 +81,7 @@ def test_a_fit_removes_what_a_killed_one_left_of_its_checkpoint(tmp_path, writer
 
 def test_a_server_removes_what_a_killed_one_left_of_its_checkpoint(tmp_path, writer):
     killed(writer(tmp_path / "server.safetensors"))
-    server = Server(np.zeros(2), SGD(0.1), scheme("asp", 2), Deck(8, epochs=1), batch=4, workers="ab")
+    server = Server(np.zeros(2), SGD(0.1), scheme("asp", 2), EpochSampler(8, epochs=1), batch=4, workers="ab")
     Service(server, checkpoint=tmp_path / "server.safetensors").resume()
     assert not list(tmp_path.iterdir())
 

@@ -29,7 +29,7 @@ BATCHES = 8
 class Restless:
     """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
 
-    driver_names = ()
+    covariate_names = ()
     workers = ()
     seen = 0
 
@@ -48,7 +48,7 @@ class Restless:
     def load_state_dict(self, state):
         self.seen, self.workers = int(state["seen"]), tuple(map(str, state["workers"]))
 
-    def predict(self, drivers=None, *, horizon=1):
+    def predict(self, covariates=None, *, horizon=1):
         speed = np.random.default_rng(self.seen).uniform(1, 9, len(self.workers))
         return Forecast(speed, np.full(len(self.workers), 0.1))
 
@@ -101,7 +101,7 @@ class MeanNet(torch.nn.Module):
         return {"loss": self.losses(x, labels, number).sum() / len(x)}
 
 
-LENGTHS, ITEMS = [1 + number % 7 for number in range(SAMPLES)], [5 - number % 4 for number in range(SAMPLES)]
+LENGTHS, TERMS = [1 + number % 7 for number in range(SAMPLES)], [5 - number % 4 for number in range(SAMPLES)]
 """A cost, and the labels that count, of each sample."""
 
 

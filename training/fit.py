@@ -195,9 +195,9 @@ def _refer(fitted: Predictor, survey: Survey) -> None:
     """Keep what it was fitted on, with what yesterday's model was fitted on before."""
     if not isinstance(fitted, FleetPredictor) or not fitted.learns_from_traces:
         return
-    before, now = fitted.reference_, survey.reference(fitted.driver_names)
-    # A model that takes up further drivers has seen all that it reads only today.
-    kept = before if before is not None and len(before.drivers) == len(now.drivers) else None
+    before, now = fitted.reference_, survey.reference(fitted.covariate_names)
+    # A model that takes up further covariates has seen all that it reads only today.
+    kept = before if before is not None and len(before.covariates) == len(now.covariates) else None
     fitted.reference_ = now if kept is None else kept + now
 
 

@@ -124,12 +124,12 @@ def _try(predictor: FleetPredictor) -> None:
     trial = copy.deepcopy(predictor)
     for workers in (3, 4):
         trial.reset([f"worker {w}" for w in range(workers)])
-        drivers_WD = np.full((workers, len(trial.driver_names)), 0.5)
+        covariates_WD = np.full((workers, len(trial.covariate_names)), 0.5)
         with np.errstate(all="ignore"):
             for horizon, silent in ((1, 0), (2, 1)):
                 seconds_W = np.where(np.arange(workers) == silent, np.nan, 1.5)
-                trial.observe(Report(samples=np.full(workers, 8.0), seconds=seconds_W, drivers=drivers_WD))
-                forecast = trial.predict(drivers_WD, horizon=horizon)
+                trial.observe(Report(samples=np.full(workers, 8.0), seconds=seconds_W, covariates=covariates_WD))
+                forecast = trial.predict(covariates_WD, horizon=horizon)
                 if forecast.speed.shape != (workers,) or forecast.spread.shape != (workers,):
                     raise ValueError(f"{workers} workers are forecast in the shape {forecast.speed.shape}")
 

@@ -73,7 +73,7 @@ def _restored(about: dict[str, Any]) -> Survey:
         lengths=tuple(about["lengths"]),
         speeds=about["speeds"],
         workers=tuple(about["workers"]),
-        drivers={name: Spread(**spread) for name, spread in about["drivers"].items()},
+        covariates={name: Spread(**spread) for name, spread in about["covariates"].items()},
         change=Spread(**about["change"]),
         shared=tuple(about["shared"]),
     )

@@ -24,8 +24,8 @@ FIRST_SEED, FLEETS, WORKERS, ITERATIONS = 1000, 8, 25, 2000
 NEW_WORKERS, FIRST_ITERATIONS = 400, 60
 """Short fleets, so that the first iterations of a worker are learnt too."""
 
-DRIVERS = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
-"""The drivers (driving factors) that the shipped network knows, by their names in :mod:`paceline.datasets`."""
+COVARIATES = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
+"""The covariates (covariates) that the shipped network knows, by their names in :mod:`paceline.datasets`."""
 
 HIDDEN = 32
 """Units of its tanh layer."""
@@ -78,7 +78,7 @@ def main(folder: Path = FOLDER) -> None:
     folder.mkdir(exist_ok=True)
     about = f"recorded jobs to fit and synthetic fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
     chosen = traces()
-    mean = GatedNARX(hidden=HIDDEN, drivers=DRIVERS, training=TRAINING).fit(chosen)
+    mean = GatedNARX(hidden=HIDDEN, covariates=COVARIATES, training=TRAINING).fit(chosen)
     save_model(mean, folder / "gated-narx.safetensors", fitted_on=about)
 
 

@@ -265,14 +265,14 @@ def _stamp(load: Load) -> list[list[Any]] | None:
 
 
 def digest_of(trace: Trace) -> str:
-    """Return a digest of a trace's workers, drivers and numbers: the same in whatever format they are stored.
+    """Return a digest of a trace's workers, covariates and numbers: the same in whatever format they are stored.
 
     >>> one = Trace([[8, 8]], [[1, 2]])
     >>> digest_of(one) == digest_of(Trace([[8, 8]], [[1, 2]], meta={"job": "renamed"}))
     True
     """
-    digest = hashlib.sha256(json.dumps([trace.seconds.shape, trace.workers, trace.driver_names]).encode())
-    for panel in (trace.samples, trace.seconds, trace.comm_seconds, trace.drivers):
+    digest = hashlib.sha256(json.dumps([trace.seconds.shape, trace.workers, trace.covariate_names]).encode())
+    for panel in (trace.samples, trace.seconds, trace.comm_seconds, trace.covariates):
         for rows in () if panel is None else np.array_split(panel, max(panel.nbytes // BLOCK_BYTES, 1)):
             # + 0.0 makes one zero of two; a missing value has one pattern of bits here, and many elsewhere.
             values = rows + 0.0
@@ -295,7 +295,7 @@ def _has_speed(trace: Trace) -> bool:
 
 
 def _bytes_of(trace: Trace) -> int:
-    panels = (getattr(trace, name) for name in (*MEASURED, "drivers"))
+    panels = (getattr(trace, name) for name in (*MEASURED, "covariates"))
     return sum(panel.nbytes for panel in panels if panel is not None)
 
 
@@ -319,7 +319,7 @@ class _Kept:
         for trace in traces:
             if not isinstance(trace, Trace):
                 raise TypeError(f"an iterator of traces must yield Trace, got {type(trace).__name__}")
-            held += 5 * trace.seconds.nbytes + (0 if trace.drivers is None else trace.drivers.nbytes)
+            held += 5 * trace.seconds.nbytes + (0 if trace.covariates is None else trace.covariates.nbytes)
             place = Path(self._folder.name, f"{len(self._kept)}.npz")
             self._kept.append(trace if held <= KEPT else _stored(trace, place))
 
@@ -332,8 +332,8 @@ class _Kept:
 
 
 def _stored(trace: Trace, path: Path) -> Path:
-    panels = {name: panel for name in (*COLUMNS, "drivers") if (panel := getattr(trace, name)) is not None}
-    about = {"workers": trace.workers, "driver_names": trace.driver_names, "meta": dict(trace.meta)}
+    panels = {name: panel for name in (*COLUMNS, "covariates") if (panel := getattr(trace, name)) is not None}
+    about = {"workers": trace.workers, "covariate_names": trace.covariate_names, "meta": dict(trace.meta)}
     np.savez(path, about=np.array(json.dumps(about)), **panels)
     return path
 

@@ -33,7 +33,7 @@ APART = {"num_workers": 0, "prefetch_factor": None, "multiprocessing_context": N
 class Restless:
     """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
 
-    driver_names = ()
+    covariate_names = ()
 
     def __init__(self) -> None:
         self.seen = 0
@@ -55,7 +55,7 @@ class Restless:
         """Count a report."""
         self.seen += 1
 
-    def predict(self, drivers: Any = None, *, horizon: int = 1) -> Forecast:
+    def predict(self, covariates: Any = None, *, horizon: int = 1) -> Forecast:
         """Return speeds that differ by up to a factor of three."""
         count = len(self.workers)
         return Forecast(np.random.default_rng(self.seen).uniform(1, 3, count), np.full(count, 1e-3))
@@ -127,7 +127,7 @@ def watch_balanced(patches: Patches) -> None:
         def init(balancer: Any, predictor: Any, **options: Any) -> None:
             policy = options.get("policy") or Policy()
             if plan.uneven:
-                free = replace(policy, warmup=0, change_cost=0.0, risk=0.0, quantum=1)
+                free = replace(policy, warmup=0, change_cost=0.0, risk=0.0, batch_multiple=1)
                 before(balancer, Restless(), **{**options, "policy": free})
             else:
                 before(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})

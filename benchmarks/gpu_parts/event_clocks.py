@@ -67,12 +67,14 @@ class Load:
 class Loop:
     """A small training in a process group of one rank, whose steps keep the device busy for a given time."""
 
-    def __init__(self, place: Place, predictor: object, drivers: list[Load]) -> None:
+    def __init__(self, place: Place, predictor: object, covariates: list[Load]) -> None:
         self.place = place
         self.model = DistributedDataParallel(torch.nn.Linear(16, 4).to(place.device))
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.loader = BalancedLoader(torch.randn(64 * 16, 16), 64)
-        self.balance = attach(self.model, self.loader, predictor=predictor, policy=Policy(warmup=2), drivers=drivers)
+        self.balance = attach(
+            self.model, self.loader, predictor=predictor, policy=Policy(warmup=2), covariates=covariates
+        )
         self.seen: list[tuple[float, float]] = []
         self.balance.on_iteration.append(lambda one: self.seen.append((one.forecast_seconds[0], one.seconds[0])))
         self.batches = self._endless()
@@ -120,7 +122,7 @@ def ahead(place: Place, found: Found) -> None:
     """Forecast two iterations ahead from a covariate that says how long the device's work is."""
     rows = [["predictor", "horizon", "relative error of the forecast (RMS)", "iterations known"]]
     errors = {}
-    for name, predictor in {"RLS with the covariate": RLS(drivers=["load"]), "last value": LastValue()}.items():
+    for name, predictor in {"RLS with the covariate": RLS(covariates=["load"]), "last value": LastValue()}.items():
         load = Load()
         loop = Loop(place, predictor, [load])
         losses = deque([torch.zeros(())])

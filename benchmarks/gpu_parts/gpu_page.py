@@ -9,7 +9,7 @@ HEADINGS = {
     "loop_verdicts": "Loops, with the verdicts of docs/loops.md",
     "event_clocks": "Event clocks against a busy loop of known length",
     "step_curves": "Batch time curves up to the limit of memory",
-    "own_time": "Own time beside a step",
+    "added_time": "Added time beside a step",
     "size_changes": "The price of a new batch size",
     "shared_card": "Two ranks on one card, one of them disturbed",
     "device_fits": "Networks fitted on the device and on the CPU",

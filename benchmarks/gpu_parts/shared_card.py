@@ -36,7 +36,7 @@ def part(place: Place, found: Found) -> None:
             found.left_out.append(f"The table of {precision} precision: this machine is too busy for turns so short.")
             continue
         for row in seen.rows:
-            cells = [f"{row.speed_up:.2f} +- {row.half_width:.2f}", f"{row.clairvoyant:.2f}", f"{row.waiting:.0%}"]
+            cells = [f"{row.speed_up:.2f} +- {row.half_width:.2f}", f"{row.oracle:.2f}", f"{row.waiting:.0%}"]
             rows.append([precision, row.scheme, *cells, f"{row.changes:.1f}", f"{row.loss_gap:.3f}"])
             found.require(row.loss_gap < FAR, f"{row.scheme} ({precision}) learns another model: {row.loss_gap}")
     found.tables.append(rows)

@@ -4,10 +4,15 @@ The server is pure: no threads, files or clock. Schemes are the same server with
 :mod:`paceline.coordinator.asynchronous.schemes`.
 """
 
-from paceline.coordinator.asynchronous.foresight.staleness import Calibration, Sighting, expected_staleness, stragglers
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn, EpochSampler
+from paceline.coordinator.asynchronous.foresight.staleness import (
+    Calibration,
+    StalenessReport,
+    expected_staleness,
+    stragglers,
+)
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import SGD, Optimiser, Vector
-from paceline.coordinator.asynchronous.sampler import Deck, Hand
 from paceline.coordinator.asynchronous.schemes import SCHEMES, Scheme, saps, scheme
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
@@ -17,15 +22,15 @@ __all__ = [
     "SCHEMES",
     "SGD",
     "Calibration",
-    "Deck",
-    "Hand",
+    "Drawn",
+    "EpochSampler",
     "Ledger",
     "Optimiser",
     "Outcome",
     "Pulled",
     "Scheme",
     "Server",
-    "Sighting",
+    "StalenessReport",
     "Stamp",
     "Vector",
     "Verdict",

@@ -25,13 +25,15 @@ def flaw(gradient: Vector, parameters: Vector) -> str:
     return ""
 
 
-def miscounted(samples: int, dealt: int) -> str:
+def miscounted(samples: int, assigned: int) -> str:
     """Return what is wrong with the number of samples that a gradient is the mean of.
 
-    >>> miscounted(samples=9, dealt=8)
-    'it says to be the mean of 9 samples, and 8 were dealt'
+    >>> miscounted(samples=9, assigned=8)
+    'it says to be the mean of 9 samples, and 8 were assigned'
     """
-    return "" if 1 <= samples <= dealt else f"it says to be the mean of {samples} samples, and {dealt} were dealt"
+    return (
+        "" if 1 <= samples <= assigned else f"it says to be the mean of {samples} samples, and {assigned} were assigned"
+    )
 
 
 def is_finite(values: Vector) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.coordinator.asynchronous.sampler import Hand
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -12,7 +12,7 @@ class Push:
     """A push that was taken: whose, of which samples, how stale, and how much it counts for that."""
 
     worker: str
-    hand: Hand
+    drawn: Drawn
     staleness: int
     factor: float
 
@@ -37,8 +37,8 @@ class Gathered:
     >>> import numpy as np
     >>> gathered = Gathered(mean=True, by_samples=False, batch=30)
     >>> for samples, factor in ((30, 1.0), (10, 0.5)):
-    ...     hand = Hand(np.zeros(samples, np.int64), np.zeros(samples, np.int64))
-    ...     gathered.pushes.append(Push("a", hand, 0, factor))
+    ...     drawn = Drawn(np.zeros(samples, np.int64), np.zeros(samples, np.int64))
+    ...     gathered.pushes.append(Push("a", drawn, 0, factor))
     >>> [gathered.weight(push) for push in gathered.pushes], gathered.factor
     ([30.0, 5.0], 0.875)
     """
@@ -64,5 +64,5 @@ class Gathered:
 
     def _share(self, push: Push) -> float:
         if self.mean:
-            return float(len(push.hand))
-        return len(push.hand) / self.batch if self.by_samples else 1.0
+            return float(len(push.drawn))
+        return len(push.drawn) / self.batch if self.by_samples else 1.0

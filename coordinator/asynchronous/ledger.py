@@ -1,4 +1,4 @@
-"""The ledger: what became of every step, and how much computing was in vain, worker by worker."""
+"""The ledger: what became of every step, and how much computing was wasted, worker by worker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Outcome(Enum):
     REFUSED = "refused"
 
 
-IN_VAIN = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
-"""The outcomes whose computing was for nothing; their samples go back into the deck."""
+WASTED = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
+"""The outcomes whose computing was for nothing; their samples go back into the sampler."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Account:
         """Book a step that has come to its end."""
         self.steps[outcome] = self.steps.get(outcome, 0) + 1
         self.samples[outcome] = self.samples.get(outcome, 0) + samples
-        if outcome not in IN_VAIN:
+        if outcome not in WASTED:
             self.largest_staleness = max(self.largest_staleness, staleness)
 
     @property
@@ -44,9 +44,9 @@ class Account:
         return sum(self.samples.get(outcome, 0) for outcome in (Outcome.APPLIED, Outcome.DAMPED))
 
     @property
-    def in_vain(self) -> int:
+    def wasted(self) -> int:
         """Samples computed for nothing."""
-        return sum(self.samples.get(outcome, 0) for outcome in IN_VAIN)
+        return sum(self.samples.get(outcome, 0) for outcome in WASTED)
 
 
 class Ledger:
@@ -75,7 +75,7 @@ class Ledger:
     @property
     def wasted_share(self) -> float:
         """Share of the samples computed that was for nothing."""
-        wasted, applied = (sum(map(count, self._all)) for count in (_in_vain, _applied))
+        wasted, applied = (sum(map(count, self._all)) for count in (_wasted_samples, _applied))
         return wasted / (wasted + applied) if wasted else 0.0
 
     @property
@@ -88,8 +88,8 @@ class Ledger:
         return self.accounts.values()
 
 
-def _in_vain(account: Account) -> int:
-    return account.in_vain
+def _wasted_samples(account: Account) -> int:
+    return account.wasted
 
 
 def _applied(account: Account) -> int:

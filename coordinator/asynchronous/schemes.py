@@ -38,10 +38,10 @@ class Scheme:
     bound
         Versions; a push that is staler is dropped and its samples go back. ``None`` is no bound.
     refresh
-        Whether a step that has passed the bound is given up at once, so that its samples are dealt again and the worker
+        Whether a step that has passed the bound is given up at once, so that its samples are drawn again and the worker
         may pull as soon as it asks, instead of when it pushes.
     by_samples
-        Whether a push counts in proportion to its samples where pushes are summed. Means always weigh by samples.
+        Whether a push counts in proportion to its samples where pushes are summed. Means always weight by samples.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Sc
     limited without waiting for them. Their exact rules are not public to us; these are ours. Stragglers get smaller
     batches, so that their pushes are not stale. Versions are paced, so that nobody at work passes the bound. Only if
     the whole fleet pushes once more while a straggler stands at the bound, its step is given up, and its samples are
-    dealt to others.
+    assigned to others.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def k_sync(workers: int, pushes: int | None = None) -> Scheme:
 
 
 def backup(workers: int, pushes: int | None = None) -> Scheme:
-    """Return BSP with backup workers: the same, but who is late finishes in vain (Chen et al., 2016)."""
+    """Return BSP with backup workers: the same, but who is late finishes for nothing (Chen et al., 2016)."""
     return Scheme(name="backup workers", gathering=Mean(pushes or _most(workers)), gate=Fresh(), bound=0)
 
 

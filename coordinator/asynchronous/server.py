@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
+from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.finite import miscounted
 from paceline.coordinator.asynchronous.foresight.lookahead import Lookahead
-from paceline.coordinator.asynchronous.foresight.staleness import Calibration, Sighting, sightings
+from paceline.coordinator.asynchronous.foresight.staleness import Calibration, StalenessReport, staleness_reports
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
 from paceline.coordinator.asynchronous.rules.gates import Open
-from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.store import LocalStore, Store, part
 from paceline.coordinator.asynchronous.updates import Updates
@@ -42,8 +42,8 @@ class Server:
         What updates are applied with.
     scheme
         What is done with pulls and pushes.
-    deck
-        Deals the samples.
+    sampler
+        Assigns the samples.
     batch
         Samples of a full batch of one worker.
     workers
@@ -81,9 +81,9 @@ class Server:
     --------
     Two workers pull the first version; the second push is one version stale, and DynSGD counts it half:
 
-    >>> from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
+    >>> from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
     >>> server = Server(
-    ...     np.array([1.0]), SGD(0.1), scheme("dyn-sgd", 2), Deck(100), batch=10, workers=["a", "b"]
+    ...     np.array([1.0]), SGD(0.1), scheme("dyn-sgd", 2), EpochSampler(100), batch=10, workers=["a", "b"]
     ... )
     >>> a, b = server.pull("a"), server.pull("b")
     >>> server.push("a", a.stamp, np.array([1.0])).outcome
@@ -99,7 +99,7 @@ class Server:
         parameters: Vector,
         optimiser: Optimiser,
         scheme: Scheme,
-        deck: Deck,
+        sampler: EpochSampler,
         *,
         batch: int,
         workers: Sequence[str] = (),
@@ -108,14 +108,14 @@ class Server:
         store: Store | None = None,
         least: int = 1,
     ) -> None:
-        if not 1 <= least <= min(batch, deck.samples):
+        if not 1 <= least <= min(batch, sampler.samples):
             raise ValueError(
                 f"batch must be at least {max(least, 1)}, and so many samples must there be, as a step takes no fewer; "
-                f"got least={least}, batch={batch} and {deck.samples} samples"
+                f"got least={least}, batch={batch} and {sampler.samples} samples"
             )
         self.store: Store = store or LocalStore(parameters, optimiser, scheme.compensation, copy=copy)
         self.scheme = scheme
-        self.deck = deck
+        self.sampler = sampler
         self.batch = batch
         self.least = least
         self.fleet = Workers()
@@ -124,7 +124,7 @@ class Server:
         if predictor is not None:
             predictor.reset([])
         self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, least)
-        self._updates = Updates(scheme, self.fleet, deck, self.ledger, self.store, batch)
+        self._updates = Updates(scheme, self.fleet, sampler, self.ledger, self.store, batch)
         self._tickets = 0
         for worker in workers:
             self.join(worker)
@@ -162,15 +162,15 @@ class Server:
         """
         member = self._member(worker)
         self._updates.close(member, Outcome.ABANDONED)
-        if self.deck.empty or not self.scheme.gate.may_start(member, self.fleet):
+        if self.sampler.empty or not self.scheme.gate.may_start(member, self.fleet):
             return None
         stamp = Stamp(self.version, self._tickets)
         self._tickets += 1
         member.step = WorkerStep(
-            stamp, self.deck.deal(self._ahead.size(worker), self.least), self._ahead.expected(worker)
+            stamp, self.sampler.draw(self._ahead.size(worker), self.least), self._ahead.expected(worker)
         )
         member.worked_on = self.version
-        return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.hand)
+        return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.drawn)
 
     def push(
         self,
@@ -194,7 +194,7 @@ class Server:
         gradient
             The mean over the samples, ``[P]``; read before this returns and not kept.
         samples
-            How many of the samples dealt it is the mean of, the first ones; the others go back. All by default.
+            How many of the samples assigned it is the mean of, the first ones; the others go back. All by default.
         seconds
             The worker's own computing time; NaN if it is not known.
         comm_seconds
@@ -205,19 +205,19 @@ class Server:
         member = self.fleet.members.get(worker)
         if member is None or member.step is None or member.step.stamp != stamp:
             late = member.late(stamp) if member is not None else None
-            if late is not None and not miscounted(count := late.count(samples), len(late.hand)):
+            if late is not None and not miscounted(count := late.count(samples), len(late.drawn)):
                 # Its time is worth knowing all the same: nobody needs the forecast more than who is given up.
                 self.report(worker, count, seconds, comm_seconds)
             return self._updates.stray(worker, stamp, issued=self._tickets)
         count = member.step.count(samples)
-        if wrong := miscounted(count, len(member.step.hand)) or self.store.flaw(worker, stamp.ticket, gradient):
-            return self._updates.in_vain(member, Outcome.REFUSED, wrong)
+        if wrong := miscounted(count, len(member.step.drawn)) or self.store.flaw(worker, stamp.ticket, gradient):
+            return self._updates.waste(member, Outcome.REFUSED, wrong)
         staleness = self.fleet.lag(member)
         self._learn(member, staleness, now)
         self._ahead.report(worker, count, seconds, comm_seconds)
         if self.scheme.bound is not None and staleness > self.scheme.bound:
             reason = f"it is {staleness} versions stale, beyond the bound of {self.scheme.bound}"
-            return self._updates.in_vain(member, Outcome.DROPPED, reason, staleness)
+            return self._updates.waste(member, Outcome.DROPPED, reason, staleness)
         return self._updates.take(member, gradient, count, staleness)
 
     def abandon(self, worker: str) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ class Server:
         self._ahead.report(worker, samples, seconds, comm_seconds)
 
     def is_given_up(self, worker: str, stamp: Stamp) -> bool:
-        """Say whether a step was given up, so that going on with it is in vain: ask between micro-batches."""
+        """Say whether a step was given up, so that going on with it is a waste: ask between micro-batches."""
         member = self.fleet.members.get(worker)
         return member is None or member.step is None or member.step.stamp != stamp
 
@@ -259,7 +259,7 @@ class Server:
     @property
     def finished(self) -> bool:
         """Whether every sample of every epoch has been applied."""
-        return self.deck.finished
+        return self.sampler.finished
 
     @property
     def staleness(self) -> Array:
@@ -276,19 +276,19 @@ class Server:
         """Samples of each worker's next step, ``[W]``."""
         return self._ahead.sizes.copy()
 
-    def watch(self) -> list[Sighting]:
+    def watch(self) -> list[StalenessReport]:
         """Return who is a straggler, by the versions seen and by the forecast, and why, worker by worker."""
-        return sightings(self.workers, self.sizes, self.batch, self.staleness, self.expected_staleness)
+        return staleness_reports(self.workers, self.sizes, self.batch, self.staleness, self.expected_staleness)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return parameters, version, optimiser and deck, as arrays; steps under way count as given up.
+        """Return parameters, version, optimiser and sampler, as arrays; steps under way count as given up.
 
         Workers join again after a restart, and forecasts are learnt anew within a few rounds.
         """
-        deck = {f"deck/{name}": value for name, value in self.deck.state_dict(self._updates.held).items()}
-        return {**self.store.state_dict(), **deck, "place": np.array([self.version, self._tickets])}
+        sampler = {f"sampler/{name}": value for name, value in self.sampler.state_dict(self._updates.held).items()}
+        return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._tickets])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned; whoever is at a step has lost it.
@@ -296,16 +296,16 @@ class Server:
         Raises
         ------
         ValueError
-            If it is no such state, or that of other parameters, another optimiser or another deck. Nothing is changed
-            then.
+            If it is no such state, or that of other parameters, another optimiser or another sampler. Nothing is
+            changed then.
         """
-        deck = part(state, "deck")
-        wanted = {"parameters", "place", *(f"deck/{name}" for name in self.deck.state_dict())}
+        sampler = part(state, "sampler")
+        wanted = {"parameters", "place", *(f"sampler/{name}" for name in self.sampler.state_dict())}
         if missing := sorted(wanted - set(state)):
             raise ValueError(f"the state lacks {missing}: it is not that of an asynchronous server")
-        self.deck.require_fit(deck)  # before anything is changed
+        self.sampler.require_fit(sampler)  # before anything is changed
         self.store.load_state_dict(state)
-        self.deck.load_state_dict(deck)
+        self.sampler.load_state_dict(sampler)
         version, tickets = (int(value) for value in state["place"])
         self._updates.restart(version)
         # Beyond all tickets that were handed out after the state was taken: none of those is to fit a step to come.

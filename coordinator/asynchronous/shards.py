@@ -1,6 +1,6 @@
 """Parameters split over several servers: a lead decides, and each of the others holds one part. Axis: P parameters.
 
-The promise: the lead stamps and counts versions; every shard applies the same updates in the same order, and has
+The contract: the lead stamps and counts versions; every shard applies the same updates in the same order, and has
 applied them before the lead hands out the next stamp. A worker reads the parts after its stamp, so each part is at
 least as new, and what is applied to it is never staler than the lead says: the bound holds on every shard. Parts that
 are read while an update comes may differ in their versions.
@@ -128,10 +128,10 @@ class ShardedStore:
 
     Examples
     --------
-    >>> from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
+    >>> from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
     >>> shards = [Shard(part, SGD(0.5), None) for part in pieces(np.array([1.0, 2.0, 3.0]), 2)]
     >>> store = ShardedStore(in_process(shards), [2, 1])
-    >>> server = Server(np.empty(0), SGD(0.5), scheme("asp", 1), Deck(10), batch=5, workers=["a"], store=store)
+    >>> server = Server(np.empty(0), SGD(0.5), scheme("asp", 1), EpochSampler(10), batch=5, workers=["a"], store=store)
     >>> stamp = server.pull("a").stamp
     >>> parameters = np.concatenate([shard.read("a", stamp.ticket) for shard in shards])
     >>> for shard, gradient in zip(shards, pieces(np.ones(3), 2)):

@@ -241,7 +241,7 @@ class WeightedMean:
 def part(state: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
     """Return what stands under a name in a state.
 
-    >>> part({"deck/size": np.array([6]), "place": np.array([0])}, "deck")
+    >>> part({"sampler/size": np.array([6]), "place": np.array([0])}, "sampler")
     {'size': array([6])}
     """
     return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}

@@ -1,11 +1,11 @@
-"""How steps end: gathered, applied in an update, or in vain; and what is said of pushes that end none."""
+"""How steps end: gathered, applied in an update, or wasted; and what is said of pushes that end none."""
 
 from __future__ import annotations
 
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn, EpochSampler
 from paceline.coordinator.asynchronous.gathered import Gathered, Push
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
-from paceline.coordinator.asynchronous.sampler import Deck, Hand
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.store import Store
 from paceline.coordinator.asynchronous.verdict import Verdict
@@ -19,14 +19,16 @@ class Updates:
     ----------
     scheme
         The rules.
-    fleet, deck, ledger, store
+    fleet, sampler, ledger, store
         The server's own; nothing here remembers more than the pushes that wait for others.
     batch
         Samples of a full batch.
     """
 
-    def __init__(self, scheme: Scheme, fleet: Workers, deck: Deck, ledger: Ledger, store: Store, batch: int) -> None:
-        self.scheme, self.fleet, self.deck, self.ledger, self.store = scheme, fleet, deck, ledger, store
+    def __init__(
+        self, scheme: Scheme, fleet: Workers, sampler: EpochSampler, ledger: Ledger, store: Store, batch: int
+    ) -> None:
+        self.scheme, self.fleet, self.sampler, self.ledger, self.store = scheme, fleet, sampler, ledger, store
         self.gathered = Gathered(mean=scheme.gathering.mean, by_samples=scheme.by_samples, batch=batch)
 
     def take(self, member: Member, gradient: Vector, count: int, staleness: int) -> Verdict:
@@ -34,11 +36,11 @@ class Updates:
         step = member.step
         assert step is not None
         factor = self.scheme.damping.factor(staleness, len(self.fleet))
-        push = Push(member.name, step.hand.first(count), staleness, factor)
+        push = Push(member.name, step.drawn.first(count), staleness, factor)
         if wrong := self.store.take(member.name, step.stamp.ticket, gradient, self.gathered.weight(push)):
-            return self.in_vain(member, Outcome.REFUSED, wrong)
+            return self.waste(member, Outcome.REFUSED, wrong)
         member.step = None
-        self.deck.give_back(step.hand.rest(count))
+        self.sampler.give_back(step.drawn.after(count))
         self.gathered.pushes.append(push)
         given_up = self.settle()
         return Verdict(
@@ -51,7 +53,7 @@ class Updates:
             given_up=given_up,
         )
 
-    def in_vain(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1) -> Verdict:
+    def waste(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1) -> Verdict:
         """End a step whose push is of no use."""
         samples = self.close(member, outcome, staleness)
         given_up = self.settle()
@@ -88,10 +90,10 @@ class Updates:
         return Verdict(worker=worker, outcome=outcome, version=self.fleet.version, reason=reason)
 
     @property
-    def held(self) -> list[Hand]:
-        """What workers hold, and what is gathered: samples that are neither in the deck nor applied."""
-        at_work = [member.step.hand for member in self.fleet if member.step is not None]
-        return at_work + [push.hand for push in self.gathered.pushes]
+    def held(self) -> list[Drawn]:
+        """What workers hold, and what is gathered: samples that are neither in the sampler nor applied."""
+        at_work = [member.step.drawn for member in self.fleet if member.step is not None]
+        return at_work + [push.drawn for push in self.gathered.pushes]
 
     def restart(self, version: int) -> None:
         """Go on from another version: whoever is at a step has lost it, and so are pushes that wait for others."""
@@ -100,38 +102,38 @@ class Updates:
             member.step, member.abandoned, member.worked_on = None, None, -1
 
     def close(self, member: Member, outcome: Outcome, staleness: int = 0) -> int:
-        """End a step in vain, if there is one; return how many samples go back."""
+        """Waste a step, if there is one; return how many samples go back."""
         step = member.step
         if step is None:
             return 0
         self.store.forget(step.stamp.ticket)
-        self.deck.give_back(step.hand)
-        self.ledger.note(member.name, outcome, samples=len(step.hand), staleness=staleness)
+        self.sampler.give_back(step.drawn)
+        self.ledger.note(member.name, outcome, samples=len(step.drawn), staleness=staleness)
         # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
         member.step, member.worked_on = None, step.stamp.version - 1
         if outcome is Outcome.ABANDONED:
             member.abandoned = step
-        return len(step.hand)
+        return len(step.drawn)
 
     def settle(self) -> tuple[str, ...]:
         """Apply what is gathered, if it is to be; return the workers whose steps were given up after it."""
         if not len(self.gathered):
             return ()
         # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
-        last = self.deck.empty and all(member.step is None for member in self.fleet)
+        last = self.sampler.empty and all(member.step is None for member in self.fleet)
         if not last and not self.scheme.gathering.ready(len(self.gathered), self.fleet, self.scheme.bound):
             self.store.keep()
             return ()
-        self.store.step(self.gathered.factor, self.deck.applied)
+        self.store.step(self.gathered.factor, self.sampler.applied)
         self.fleet.version += 1
         for push in self.gathered.pushes:
-            self.deck.apply(push.hand)
-            self.ledger.note(push.worker, counted(push.factor), samples=len(push.hand), staleness=push.staleness)
+            self.sampler.apply(push.drawn)
+            self.ledger.note(push.worker, counted(push.factor), samples=len(push.drawn), staleness=push.staleness)
         self.gathered.pushes = []
         return self._refresh()
 
     def _refresh(self) -> tuple[str, ...]:
-        """Give up the steps that have passed the bound, if the scheme does not let them finish in vain."""
+        """Give up the steps that have passed the bound, if the scheme does not let them finish for nothing."""
         if not self.scheme.refresh or self.scheme.bound is None:
             return ()
         oldest = self.fleet.version - self.scheme.bound

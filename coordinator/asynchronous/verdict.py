@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline._wording import count
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
-from paceline.coordinator.asynchronous.sampler import Hand
 from paceline.coordinator.asynchronous.workers import Stamp
 
 
@@ -27,7 +27,7 @@ class Pulled:
 
     stamp: Stamp
     parameters: Vector
-    hand: Hand
+    drawn: Drawn
 
 
 @dataclass(frozen=True, kw_only=True)

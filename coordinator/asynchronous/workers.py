@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from paceline.coordinator.asynchronous.sampler import Hand
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn
 
 SMOOTHING = 0.2
 """Weight of the newest staleness in a worker's average: about the last ten pushes count."""
@@ -28,13 +28,13 @@ class WorkerStep:
     """One piece of work under way: what a worker pulled, and the samples that it holds."""
 
     stamp: Stamp
-    hand: Hand
+    drawn: Drawn
     expected: float = math.nan
     """Staleness forecast when it was pulled, NaN without a forecast."""
 
     def count(self, samples: int | None) -> int:
-        """Return of how many samples a push says to be the mean: of all that were dealt, if it says nothing."""
-        return len(self.hand) if samples is None else samples
+        """Return of how many samples a push says to be the mean: of all that were rank_batch, if it says nothing."""
+        return len(self.drawn) if samples is None else samples
 
 
 @dataclass(eq=False)

@@ -73,7 +73,7 @@ class Situation:
 
     def best(self) -> Split:
         """Return the split that ends soonest under the curves to compare sizes under."""
-        return self.spared.split(self.global_batch, self.policy.quantum, self.bounds.low, self.bounds.high)
+        return self.spared.split(self.global_batch, self.policy.batch_multiple, self.bounds.low, self.bounds.high)
 
     def expected(self, best: Split) -> Split:
         """Return the best split with the times that the forecast itself expects."""
@@ -97,13 +97,13 @@ def decide(now: Situation) -> tuple[Split, float, list[why.Reason]]:
         best = now.expected(now.best())
         broken = (why.broken_bounds, (now.workers, now.sizes, now.bounds.high))
         return best, gain_of(kept.makespan, best.makespan), [now.moved(best.sizes), broken]
-    chosen, gain, reasons = _weighed(now, kept)
+    chosen, gain, reasons = _weighted(now, kept)
     if now.bounds.any_limited:
         reasons.append((why.held_back, (now.workers, _held_back(now, chosen))))
     return chosen, gain, reasons
 
 
-def _weighed(now: Situation, kept: Split) -> tuple[Split, float, list[why.Reason]]:
+def _weighted(now: Situation, kept: Split) -> tuple[Split, float, list[why.Reason]]:
     """Compare the best split with the sizes in use."""
     plain, cost, forgone = now.spared is now.curves, now.policy.change_cost, now.forgone
     makespan = kept.makespan if plain else now.spared.evaluate(now.sizes).makespan
@@ -124,13 +124,13 @@ def _weighed(now: Situation, kept: Split) -> tuple[Split, float, list[why.Reason
     if forgone.known <= cost:
         return kept, 0.0, [(why.too_little, ("", gain, forgone.known, cost))]
     expected = (why.expected, (best.makespan, makespan, now.horizon, not plain))
-    rounding = (why.rounded, (now.policy.quantum, best.makespan, soonest))
+    rounding = (why.rounded, (now.policy.batch_multiple, best.makespan, soonest))
     return now.expected(best), gain, [now.moved(best.sizes), expected, rounding]
 
 
 def _held_back(now: Situation, chosen: Split) -> Mask:
     """Return which workers memory keeps from taking more while they wait for others, ``[W]``."""
-    full_W = now.bounds.limited & (chosen.sizes + now.policy.quantum > now.bounds.high)
+    full_W = now.bounds.limited & (chosen.sizes + now.policy.batch_multiple > now.bounds.high)
     early_W = chosen.seconds < (1 - SHOWS) * chosen.makespan
     held_W: Mask = full_W & early_W
     return held_W

@@ -1,4 +1,4 @@
-"""The range that a served model was fitted on, and whether its inputs have left it. Axes: W workers, D drivers."""
+"""The range that a served model was fitted on, and whether its inputs have left it. Axes: W workers, D covariates."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FittedRange:
 
     @property
     def share(self) -> float:
-        """The share of changes of speed, or of drivers if that is larger, that is unlike what was fitted."""
+        """The share of changes of speed, or of covariates if that is larger, that is unlike what was fitted."""
         return float(self._shares.max())
 
     def follow(self, report: Report) -> None:
@@ -62,9 +62,9 @@ class FittedRange:
         if before_W is not None:
             change_W = changes(np.stack([before_W, self._speed_W]))[0]
             self._move(0, known.unknown_changes(change_W), change_W)
-        if report.drivers is not None and known.drivers:
-            drivers_WD = np.asarray(report.drivers, dtype=np.float64)
-            self._move(1, known.unknown_drivers(drivers_WD), drivers_WD)
+        if report.covariates is not None and known.covariates:
+            covariates_WD = np.asarray(report.covariates, dtype=np.float64)
+            self._move(1, known.unknown_covariates(covariates_WD), covariates_WD)
         lasted, least = self.lasts, MANY * OVER if self.lasts else MANY
         self.lasts = bool(self._shares.max() > least)
         self._is_news |= self.lasts and not lasted
@@ -76,8 +76,8 @@ class FittedRange:
     def news(self) -> tuple[why.Reason, ...]:
         """Return a remark if drift has begun since the last call."""
         told, self._is_news = self._is_news, False
-        of_changes, of_drivers = map(float, self._shares)
-        return ((why.left_fitted, (of_changes, of_drivers, MANY)),) if told else ()
+        of_changes, of_covariates = map(float, self._shares)
+        return ((why.left_fitted, (of_changes, of_covariates, MANY)),) if told else ()
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return all that was followed."""

@@ -13,9 +13,9 @@ from paceline.predictors.forecast import Forecast
 from paceline.solver.risk import log_caution
 
 CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -0.25], [0.5, -0.5], [0.0, 0.0]])
-"""How much each choice believes of the differences between log speeds, and adds of :func:`paceline.solver.log_caution`.
+"""How much each choice trusts of the differences between log speeds, and adds of :func:`paceline.solver.log_caution`.
 
-It believes all, half or none of them, which is equal batches, and spares noisy workers not at all, by half or fully."""
+It trusts all, half or none of them, which is equal batches, and spares noisy workers not at all, by half or fully."""
 
 FADING = 0.98
 """Factor by which the cost of past iterations fades in each: about 50 count."""

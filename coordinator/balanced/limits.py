@@ -26,7 +26,7 @@ SHRINK = 0.8
 
 
 class Bounds(NamedTuple):
-    """Fewest and most samples of each worker, ``[W]``, multiples of the quantum."""
+    """Fewest and most samples of each worker, ``[W]``, multiples of ``batch_multiple``."""
 
     low: Array
     high: Array
@@ -36,9 +36,9 @@ class Bounds(NamedTuple):
     """Whom memory gives less than the policy's upper bound, ``[W]``."""
     any_limited: bool
 
-    def broken_by(self, sizes: Sizes, quantum: int) -> bool:
-        """Return whether a size lies outside, or is no multiple of the quantum."""
-        return bool(((sizes < self.low) | (sizes > self.high) | (sizes % quantum != 0)).any())
+    def broken_by(self, sizes: Sizes, batch_multiple: int) -> bool:
+        """Return whether a size lies outside, or is no multiple of ``batch_multiple``."""
+        return bool(((sizes < self.low) | (sizes > self.high) | (sizes % batch_multiple != 0)).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Limits:
     """Bounds of one fleet, in samples, ``[W]``; ``memory`` is infinite for a worker that never ran out of memory."""
 
     global_batch: int
-    quantum: int
+    batch_multiple: int
     lower: Array
     upper: Array
     memory: Array
@@ -63,8 +63,14 @@ class Limits:
         lower = _by_worker(policy.lower, workers, unnamed=1)
         upper = _by_worker(policy.upper, workers, unnamed=np.inf)
         # Solved only for its checks: they name the bound that makes every split impossible.
-        split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=lower, upper=upper, quantum=policy.quantum)
-        step = policy.quantum
+        split(
+            Curves.from_speed(np.ones(len(workers))),
+            global_batch,
+            lower=lower,
+            upper=upper,
+            batch_multiple=policy.batch_multiple,
+        )
+        step = policy.batch_multiple
         low, high = np.ceil(lower / step) * step, np.floor(np.minimum(upper, global_batch) / step) * step
         return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if memory is None else memory)
 
@@ -96,10 +102,12 @@ class Limits:
     def equal_within(self, bounds: Bounds) -> Sizes:
         """Return sizes as equal as the bounds allow, ``[W]``."""
         alike = Curves.from_speed(np.ones(len(bounds.low)))
-        return split(alike, self.global_batch, lower=bounds.low, upper=bounds.high, quantum=self.quantum).sizes
+        return split(
+            alike, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=self.batch_multiple
+        ).sizes
 
     def _bounds(self, limit: Array | float) -> Bounds:
-        fits = np.floor(np.minimum(self.memory, limit) / self.quantum) * self.quantum
+        fits = np.floor(np.minimum(self.memory, limit) / self.batch_multiple) * self.batch_multiple
         high = np.maximum(np.minimum(self.upper, fits), self.lower)
         enough = bool(high.sum() >= self.global_batch)
         high = high if enough else self.upper
@@ -107,15 +115,16 @@ class Limits:
         return Bounds(self.lower, high, enough, limited, bool(limited.any()))
 
 
-def require_drivers(name: str, drivers: ArrayLike | None, predictor: Predictor) -> None:
-    """Refuse drivers that are not one number for each worker and each driver that the predictor reads."""
-    if drivers is None or not predictor.driver_names:
+def require_covariates(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:
+    """Refuse covariates that are not one number for each worker and each covariate that the predictor reads."""
+    if covariates is None or not predictor.covariate_names:
         return
-    expected = (len(predictor.workers), len(predictor.driver_names))
-    if np.asarray(drivers, dtype=np.float64).shape != expected:
+    expected = (len(predictor.workers), len(predictor.covariate_names))
+    if np.asarray(covariates, dtype=np.float64).shape != expected:
         raise ValueError(
-            f"{name} must have the shape [workers, drivers] {expected}, in the order {list(predictor.driver_names)}, "
-            f"got {np.shape(drivers)}"
+            f"{name} must have the shape [workers, covariates] {expected}, in the order "
+            f"{list(predictor.covariate_names)}, "
+            f"got {np.shape(covariates)}"
         )
 
 

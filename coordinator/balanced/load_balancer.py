@@ -1,4 +1,4 @@
-"""The load balancer: reports in, plans out. No threads, files, clock or random state. Axes: W workers, D drivers.
+"""The load balancer: reports in, plans out. No threads, files, clock or random state. Axes: W workers, D covariates.
 
 Every rank that gets the same reports makes the same plan, bit for bit, so no coordinator process is needed.
 """
@@ -17,7 +17,7 @@ from paceline.coordinator.balanced import reasons as why
 from paceline.coordinator.balanced.decision import Forgone, Situation, decide, gain_of
 from paceline.coordinator.balanced.fitted_range import FittedRange
 from paceline.coordinator.balanced.hedging import Hedging
-from paceline.coordinator.balanced.limits import Bounds, Limits, require_drivers, require_fleet
+from paceline.coordinator.balanced.limits import Bounds, Limits, require_covariates, require_fleet
 from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.balanced.policy import Policy
 from paceline.predictors.forecast import Forecast
@@ -38,7 +38,7 @@ class LoadBalancer:
     workers
         Names or ranks of the workers, in the order of every array.
     global_batch
-        Samples of all workers together in one iteration; a multiple of the policy's quantum.
+        Samples of all workers together in one iteration; a multiple of the policy's batch multiple.
     policy
         When to change sizes, and by how much at once.
     horizon
@@ -112,28 +112,28 @@ class LoadBalancer:
         """The fleet, in the order of every array."""
         return self.predictor.workers
 
-    def step(self, report: Report, drivers_now: ArrayLike | None = None) -> Plan:
+    def step(self, report: Report, covariates_now: ArrayLike | None = None) -> Plan:
         """Learn from the iteration just finished, and plan a coming one.
 
         Parameters
         ----------
         report
             What the workers measured; NaN, or any invalid number, for a worker without a usable report.
-        drivers_now
-            The driving factors sampled now, at the boundary, ``[W, D]``, in the order of the predictor's
-            ``driver_names``.
+        covariates_now
+            The covariates sampled now, at the boundary, ``[W, D]``, in the order of the predictor's
+            ``covariate_names``.
 
         Raises
         ------
         ValueError
-            If the report or the drivers do not have the size of this fleet. Nothing is learnt then.
+            If the report or the covariates do not have the size of this fleet. Nothing is learnt then.
         """
         # Everything is checked before anything is learnt, so that a refused report changes nothing.
-        if drivers_now is not None:
-            require_drivers("drivers_now", drivers_now, self.predictor)
+        if covariates_now is not None:
+            require_covariates("covariates_now", covariates_now, self.predictor)
         self.observe(report)
         self._iterations += 1
-        forecast = self.predictor.predict(drivers_now, horizon=self.horizon)
+        forecast = self.predictor.predict(covariates_now, horizon=self.horizon)
         if self.policy.risk == "auto":
             self._hedging.follow(report.speed, forecast)
         if report.out_of_memory is not None:
@@ -150,8 +150,8 @@ class LoadBalancer:
             If the report does not have the size of this fleet. Nothing is learnt then.
         """
         require_fleet(report, len(self._sizes))
-        if report.drivers is not None:
-            require_drivers("the report's drivers", report.drivers, self.predictor)
+        if report.covariates is not None:
+            require_covariates("the report's covariates", report.covariates, self.predictor)
         speed_W = report.speed
         self.predictor.observe(report)
         if self._drift is not None:
@@ -285,7 +285,7 @@ class LoadBalancer:
             curves=curves,
             spared=self._spared(curves, forecast),
             bounds=bounds,
-            fits=bounds is self._fits_in or not bounds.broken_by(self._sizes, policy.quantum),
+            fits=bounds is self._fits_in or not bounds.broken_by(self._sizes, policy.batch_multiple),
             sizes=self._sizes,
             forgone=self._forgone,
             known_before=self._known_before,
@@ -306,10 +306,12 @@ class LoadBalancer:
         self, chosen: Split, before: Sizes, bounds: Bounds, reasons: list[why.Reason]
     ) -> tuple[Split, list[why.Reason]]:
         """Return the sizes that the predictor wants to try in place of the chosen ones."""
-        sizes, quantum = chosen.sizes, self.policy.quantum
+        sizes, batch_multiple = chosen.sizes, self.policy.batch_multiple
         # Nothing is tried right after a change: the change itself shows how time depends on the batch.
         if self._iterations >= self.policy.warmup and sizes is before and self._probes is not None:
-            tried = self._probes.probe(sizes, bounds.low, bounds.high, quantum=quantum, iteration=self._iterations)
+            tried = self._probes.probe(
+                sizes, bounds.low, bounds.high, batch_multiple=batch_multiple, iteration=self._iterations
+            )
             chosen = self._curves.evaluate(tried) if _differ(tried, sizes) else chosen
         was, now = why.moved_samples(before, self.plan.sizes), why.moved_samples(sizes, chosen.sizes)
         return chosen, [(why.with_probing, (tuple(reasons), was, now))] if was or now else reasons
@@ -342,7 +344,7 @@ class LoadBalancer:
         if self._iterations >= self.policy.warmup:
             bounds, curves = limits.bounds(forecast), decided(forecast.speed, forecast.batch_time)
             curves = self._spared(curves, forecast)
-            self._sizes = curves.split(self.global_batch, self.policy.quantum, bounds.low, bounds.high).sizes
+            self._sizes = curves.split(self.global_batch, self.policy.batch_multiple, bounds.low, bounds.high).sizes
         facts = (event, self.workers, self._sizes, why.known_speed(forecast))
         self.plan = self._given(self._sizes, forecast, (why.split_again, facts), acted=True)
         return self.plan

@@ -39,8 +39,8 @@ class Plan:
     iteration
         Number of iterations reported when the plan was made.
     drift
-        Share of the latest changes of speed, or of the latest drivers, that is far from what the predictor was fitted
-        on; NaN if it does not know that.
+        Share of the latest changes of speed, or of the latest covariates, that is far from what the predictor was
+        fitted on; NaN if it does not know that.
     drift_began
         Whether that share rose above 5 % since the plan before.
 
@@ -110,7 +110,7 @@ class Plan:
         facts = _digest(self.workers) + self.iteration.to_bytes(8, "little") + self.sizes.astype("<i8").tobytes()
         return int.from_bytes(hashlib.blake2b(facts, digest_size=8).digest(), "little") >> 12
 
-    # A mean over tokens weighs a sample by its tokens, so shares of samples would be wrong for unequal sentences.
+    # A mean over tokens weights a sample by its tokens, so shares of samples would be wrong for unequal sentences.
     def token_weights(self, tokens: ArrayLike) -> Array:
         """Return each worker's weight in the mean gradient of a loss that is a mean over tokens, ``[W]``.
 

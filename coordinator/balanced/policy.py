@@ -24,14 +24,14 @@ class Policy:
         Time that a change of sizes costs, in iterations; 0 follows every forecast. The default is for jobs that run
         batches of any size equally well. Where each new size is compiled, or kernels are chosen for it again, give
         those seconds over the seconds of an iteration, such as 10.
-    quantum
+    batch_multiple
         Every size is a multiple of this many samples.
     lower, upper
         Fewest and most samples: one number for all workers, or a mapping by name. A worker that is not named has a
         lower bound of 1 and no upper bound. Memory limits that a predictor learns come with its forecast.
     risk
         How much to spare workers with noisy forecasts, 0 to 2: see :func:`paceline.solver.caution`. With ``"auto"`` it
-        is chosen online, from what each choice would lately have cost, and so is whether to believe all of the
+        is chosen online, from what each choice would lately have cost, and so is whether to trust all of the
         forecast differences between workers, half of them, or none.
 
     Raises
@@ -41,7 +41,7 @@ class Policy:
 
     Examples
     --------
-    >>> Policy(quantum=8, upper={"gpu1": 128}).change_cost
+    >>> Policy(batch_multiple=8, upper={"gpu1": 128}).change_cost
     0.05
     >>> Policy(change_cost=-1.0)
     Traceback (most recent call last):
@@ -50,7 +50,7 @@ class Policy:
 
     warmup: int = 5
     change_cost: float = 0.05
-    quantum: int = 1
+    batch_multiple: int = 1
     lower: int | Mapping[str, int] = 1
     upper: int | Mapping[str, int] | None = None
     risk: float | Literal["auto"] = "auto"
@@ -58,7 +58,7 @@ class Policy:
     def __post_init__(self) -> None:
         _require("warmup", self.warmup, self.warmup >= 0, "be 0 or more")
         _require("change_cost", self.change_cost, 0 <= self.change_cost < math.inf, "be 0 iterations or more")
-        _require("quantum", self.quantum, self.quantum >= 1, "be at least 1 sample")
+        _require("batch_multiple", self.batch_multiple, self.batch_multiple >= 1, "be at least 1 sample")
         known = self.risk == "auto" if isinstance(self.risk, str) else 0 <= self.risk <= 2
         _require("risk", self.risk, known, "lie in [0, 2], or be 'auto'")
         for name in ("lower", "upper"):

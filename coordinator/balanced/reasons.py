@@ -79,16 +79,16 @@ def known_speed(forecast: Forecast) -> Array:
     return np.where(np.isfinite(forecast.spread), forecast.speed, np.nan)
 
 
-def rounded(quantum: int, made: float, soonest: float) -> str:
-    """Return what sizes in whole quanta cost, against single samples, where that is worth a word.
+def rounded(batch_multiple: int, made: float, soonest: float) -> str:
+    """Return what sizes in whole multiples cost, against single samples, where that is worth a word.
 
     >>> rounded(8, 1.0, 0.959), rounded(8, 1.0, 0.999), rounded(1, 1.0, 0.959)
     ('; in multiples of 8 samples, which costs at most 4.1 %', '', '')
     """
     lost = 1 - soonest / made if made > 0 else 0.0
-    if quantum == 1 or lost < WORTH_A_WORD:
+    if batch_multiple == 1 or lost < WORTH_A_WORD:
         return ""
-    return f"; in multiples of {quantum} samples, which costs at most {percent(lost)}"
+    return f"; in multiples of {batch_multiple} samples, which costs at most {percent(lost)}"
 
 
 def moved(
@@ -204,7 +204,7 @@ def broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
     """
     over = sizes > high
     if not over.any():
-        return ": the previous sizes violated a lower bound or the quantum"
+        return ": the previous sizes violated a lower bound or the batch multiple"
     if over.sum() == 1:
         i = int(np.argmax(over))
         return f": {workers[i]} has room for only {count(int(high[i]), 'sample')}"
@@ -242,8 +242,8 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
     return f"; {_those(workers, quiet)} {were} missing from {least}the last {lasted} reports, so {theirs}"
 
 
-def left_fitted(changes: float, drivers: float, least: float) -> str:
-    """Return which share of the latest speeds or drivers is unlike what the model was fitted on.
+def left_fitted(changes: float, covariates: float, least: float) -> str:
+    """Return which share of the latest speeds or covariates is unlike what the model was fitted on.
 
     >>> left_fitted(0.061, 0.0, least=0.05)
     '; speeds have left what the model was fitted on: of late 6.1 % of their changes are far from those it knows'
@@ -254,8 +254,8 @@ def left_fitted(changes: float, drivers: float, least: float) -> str:
             f"speeds have left what the model was fitted on: of late {percent(changes)} of their changes are far from "
             "those it knows"
         )
-    if drivers > least:
-        said.append(f"{percent(drivers)} of the latest drivers are far from those that the model was fitted on")
+    if covariates > least:
+        said.append(f"{percent(covariates)} of the latest covariates are far from those that the model was fitted on")
     return "".join(f"; {one}" for one in said)
 
 

@@ -1,4 +1,4 @@
-"""What samples cost, learned while training: from own times, whatever the speeds of the workers do meanwhile.
+"""What samples cost, learned while training: from busy times, whatever the speeds of the workers do meanwhile.
 
 Axes: K iterations, W workers, F features of a sample.
 """
@@ -56,7 +56,7 @@ class WorkStatus(Enum):
     """What is known of the cost of samples, in a sentence."""
 
     EARLY = "Too early: the first batches are divided by the given lengths alone."
-    LEARNED = "Learned: costs follow from the workers' own times."
+    LEARNED = "Learned: costs follow from the workers' busy times."
     ALIKE = (
         "Cannot tell: all batches have nearly the same mix of lengths, so that the costs of length, of its square and "
         "of a sample cannot be told apart. The given lengths are used as costs."
@@ -66,7 +66,7 @@ class WorkStatus(Enum):
 class WorkModel:
     """Learns the cost of samples that all workers share, apart from how fast each worker is.
 
-    A worker's own seconds are ``(features @ coefficients) / speed + fixed``. Speeds change at any time and are nobody's
+    A worker's busy time are ``(features @ coefficients) / speed + fixed``. Speeds change at any time and are nobody's
     business here: costs are told from how a worker's times differ between iterations that lie close together.
 
     Parameters
@@ -112,7 +112,7 @@ class WorkModel:
         self._next_fit, self._every = REFIT, REFIT
 
     def recent(self, count: int) -> Array:
-        """Return features and own seconds of the last iterations, ``[K, W, F + 1]``."""
+        """Return features and busy time of the last iterations, ``[K, W, F + 1]``."""
         return np.stack(list(self._past)[-count:]) if self._past else np.zeros((0, 0, len(self.coefficients) + 1))
 
     def work(self, features_WF: Array) -> Array:
@@ -128,7 +128,7 @@ class WorkModel:
         features_WF
             Features of each worker's batch, ``[W, F]``.
         seconds_W
-            Own seconds of each worker for it, ``[W]``; NaN, or any nonsense, where it is not known.
+            Busy time of each worker for it, ``[W]``; NaN, or any nonsense, where it is not known.
         """
         features, seconds = np.asarray(features_WF, dtype=np.float64), np.asarray(seconds_W, dtype=np.float64)
         if features.shape != (len(seconds), len(self.coefficients)):

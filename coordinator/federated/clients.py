@@ -37,7 +37,7 @@ COLUMNS: dict[str, tuple[type, float]] = {
     "replied": (np.int64, 0),
     "silent": (np.int64, 0),
     "left_out": (np.int64, 0),
-    "disbelieved": (np.int64, 0),
+    "rejected": (np.int64, 0),
     "samples": (np.float64, 0.0),
     "weight": (np.float64, 0.0),
     "computed": (np.int64, 0),
@@ -52,7 +52,7 @@ COLUMNS: dict[str, tuple[type, float]] = {
 
 ``data`` and ``memory`` as it says, and what ``fits`` as learnt when it ran out of memory, in samples; ``seen`` the
 round in which it joined or last replied; ``planned`` and ``replied`` rounds; ``silent``, ``left_out`` and
-``disbelieved`` rounds in a row; ``samples`` processed; ``weight`` summed over rounds; ``computed`` and
+``rejected`` rounds in a row; ``samples`` processed; ``weight`` summed over rounds; ``computed`` and
 ``communicated`` reports from which a predictor learnt; ``ceiling`` the largest speed that its silence allows, in
 samples/s; the rest is that of `Following`.
 """

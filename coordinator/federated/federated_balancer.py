@@ -24,7 +24,7 @@ from paceline.coordinator.federated.round_report import RoundReport
 from paceline.coordinator.federated.round_sizes import RoundBounds, Rules, sized
 from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.summary import summary_of
-from paceline.coordinator.federated.validation import believable_comm, believable_speeds
+from paceline.coordinator.federated.validation import plausible_comm, plausible_speeds
 from paceline.predictors import Curves, LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
 
@@ -69,7 +69,7 @@ class FederatedBalancer:
         what a client that lies about its speed can do at worst.
     predictor
         What forecasts speeds, and the speeds of links: any that keeps the contract. Of a client that is not asked in a
-        round it is told nothing. Unless given, `LocalLevel`, in which a report weighs more after a gap.
+        round it is told nothing. Unless given, `LocalLevel`, in which a report counts more after a gap.
     risk
         How much less a client gets whose speed is uncertain, because it never reported or is noisy, from 0 to 2: 1
         makes the expected time of a round least where computing is in proportion to samples and links take no time.
@@ -77,7 +77,7 @@ class FederatedBalancer:
         After so many rounds left out in a row because of the deadline a client is asked with the smallest batch,
         so that its data count and its speed is measured again.
     plausible
-        A report of a speed this many times above or below the mean of all clients is not believed; one below is, if the
+        A report of a speed this many times above or below the mean of all clients is not accepted; one below is, if the
         round trip by the server's clock was as long.
     most_clients
         How many clients are known at once; beyond it those not seen for longest are forgotten.
@@ -92,7 +92,7 @@ class FederatedBalancer:
     Notes
     -----
     Updates must be averaged by the clients' amounts of data, never by their batches: a step is a mean over its batch,
-    so an update has the same expectation whatever the batch, and to weigh by batch would count the data of fast
+    so an update has the same expectation whatever the batch, and to weight by batch would count the data of fast
     clients for more than there are.
 
     Examples
@@ -264,7 +264,7 @@ class FederatedBalancer:
             upper=upper_W,
             reasons=reason_W,
             silent=self._clients.taken("silent", rows).astype(np.int64),
-            disbelieved=self._clients.taken("disbelieved", rows).astype(np.int64),
+            rejected=self._clients.taken("rejected", rows).astype(np.int64),
             deadline=self.deadline,
             is_reduced=rules.batch < self.batch,
             round_index=self.rounds,
@@ -357,24 +357,24 @@ class FederatedBalancer:
     def _learn(self, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
         """Learn speeds and communication of those that replied, and how slow the silent ones must be."""
         rows = rows[place]
-        believed_W = believable_speeds(report, self._known.usual("speed"), self.plausible)
-        timed_W = believable_comm(report, believed_W, self._known.usual("comm"), self.plausible)
-        samples_W, seconds_W = report.processed[believed_W], report.compute_seconds[believed_W]
+        accepted_W = plausible_speeds(report, self._known.usual("speed"), self.plausible)
+        timed_W = plausible_comm(report, accepted_W, self._known.usual("comm"), self.plausible)
+        samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
         # A predictor of curves is to learn them over the samples of a step.
-        self._known.observe("speed", rows[believed_W], samples_W / self.local_steps, seconds_W / self.local_steps)
+        self._known.observe("speed", rows[accepted_W], samples_W / self.local_steps, seconds_W / self.local_steps)
         comm_W = np.maximum(report.communication[timed_W], BRIEFEST_COMM)
         self._known.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
-        size_W = plan.sizes[place[believed_W]].astype(np.float64)
+        size_W = plan.sizes[place[accepted_W]].astype(np.float64)
         news = self._known.following.learn(
-            rows[believed_W],
+            rows[accepted_W],
             samples_W,
             seconds_W,
             size_W,
             float(plan.sizes[plan.asked].mean()) if plan.asked.any() else float(self.batch),
         )
         self._say_who_follows(*news, rows, report)
-        doubtful_W = np.isfinite(report.speed) & ~believed_W
-        self._disbelieve(report, rows, doubtful_W, believed_W)
+        doubtful_W = np.isfinite(report.speed) & ~accepted_W
+        self._reject(report, rows, doubtful_W, accepted_W)
         ran_out_W = report.ran_out
         held_W = np.maximum(SHRINK * plan.sizes[place[ran_out_W]], 1.0)
         fits = self._clients.column("fits")
@@ -389,10 +389,10 @@ class FederatedBalancer:
             if names:
                 logger.warning(said, listed(names[:SHOWN], max(len(names) - SHOWN, 0)))
 
-    def _disbelieve(self, report: RoundReport, rows: Rows, doubtful_W: Mask, believed_W: Mask) -> None:
-        disbelieved = self._clients.column("disbelieved")
-        disbelieved[rows[doubtful_W]] += 1
-        disbelieved[rows[believed_W]] = 0
+    def _reject(self, report: RoundReport, rows: Rows, doubtful_W: Mask, accepted_W: Mask) -> None:
+        rejected = self._clients.column("rejected")
+        rejected[rows[doubtful_W]] += 1
+        rejected[rows[accepted_W]] = 0
         for i in np.flatnonzero(doubtful_W)[:SHOWN]:
             logger.warning(
                 "round %d: %s reported %.3g samples/s, which cannot be; it is forecast without",

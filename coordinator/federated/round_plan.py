@@ -43,7 +43,7 @@ class RoundPlan:
         The most samples a step that its data, its memory, ``largest`` and the deadline allow, ``[W]``.
     reasons
         What decided each size, ``[W]``, as `Reason`.
-    silent, disbelieved
+    silent, rejected
         For how many rounds in a row each did not reply, or reported a speed that cannot be, ``[W]``.
     is_reduced
         Whether all batches are less than the mean one, as nobody has replied so far.
@@ -65,7 +65,7 @@ class RoundPlan:
     upper: Array
     reasons: Sizes
     silent: Sizes
-    disbelieved: Sizes
+    rejected: Sizes
     deadline: float | None
     is_reduced: bool
     round_index: int
@@ -111,7 +111,7 @@ class RoundPlan:
             seconds=float(self.seconds[i]),
             deadline=self.deadline,
             silent=int(self.silent[i]),
-            disbelieved=int(self.disbelieved[i]),
+            rejected=int(self.rejected[i]),
             is_reduced=self.is_reduced,
             caution=float(self.caution[i]),
         )

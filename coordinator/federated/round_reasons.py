@@ -74,14 +74,14 @@ def reason_of(
     seconds: float,
     deadline: float | None,
     silent: int,
-    disbelieved: int,
+    rejected: int,
     is_reduced: bool = False,
     caution: float = 1.0,
 ) -> str:
     """Return the sentence about one client; sizes in samples, times in seconds, speed in samples/s.
 
     >>> print(reason_of("phone", Reason.DATA, size=8, mean=16.0, local_steps=10, speed=20.0, source=ForecastSource.OWN,
-    ...                 comm=1.0, seconds=5.0, deadline=None, silent=2, disbelieved=0))
+    ...                 comm=1.0, seconds=5.0, deadline=None, silent=2, rejected=0))
     phone gets 8 samples a step (50 % of the mean): 20 samples/s by its own reports and 1 s to communicate make 5 s for
     10 local steps; that is all its data. It has not replied for 2 rounds.
     """
@@ -120,6 +120,6 @@ def reason_of(
         )
     if silent:
         sentence += f" It has not replied for {count(silent, 'round')}."
-    if disbelieved:
-        sentence += f" It reported for {count(disbelieved, 'round')} a speed that cannot be, which is not used."
+    if rejected:
+        sentence += f" It reported for {count(rejected, 'round')} a speed that cannot be, which is not used."
     return sentence

@@ -26,7 +26,7 @@ class Shares:
     data
         Its share of the data of all clients listed, ``[W]``; an unknown amount counts as the mean of the known.
     weight
-        Its share of the aggregates so far, weighed by data as they should be, ``[W]``; 0 before any round.
+        Its share of the aggregates so far, weighted by data as they should be, ``[W]``; 0 before any round.
     samples
         Samples that it processed, ``[W]``.
     chosen, used

@@ -14,10 +14,10 @@ CLOCKS_SECONDS = 0.01
 """Two clocks may differ by this factor, and by this many seconds, and both be right."""
 
 
-def believable_speeds(report: RoundReport, usual: float, plausible: float) -> Mask:
+def plausible_speeds(report: RoundReport, usual: float, plausible: float) -> Mask:
     """Return whose speed can be, ``[W]``: near that of others, and in no more time than the server saw pass.
 
-    Where the server measured the round trip, any slowness within it is believed.
+    Where the server measured the round trip, any slowness within it is accepted.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def believable_speeds(report: RoundReport, usual: float, plausible: float) -> Ma
     Examples
     --------
     >>> report = RoundReport(clients="abc", samples=[100, 100, 1e9], seconds=[1.0, 2.0, 1.0])
-    >>> believable_speeds(report, usual=math.nan, plausible=100.0)
+    >>> plausible_speeds(report, usual=math.nan, plausible=100.0)
     array([ True,  True, False])
     """
     speed_W = report.speed
@@ -47,21 +47,21 @@ def believable_speeds(report: RoundReport, usual: float, plausible: float) -> Ma
     ratio_W = np.where(usable_W, speed_W, usual) / usual
     # A stalled client may be as slow as it likes, if the server saw that time pass.
     confirmed_W = np.isfinite(report.elapsed_seconds) | (ratio_W >= 1.0 / plausible)
-    believed_W: Mask = usable_W & (ratio_W <= plausible) & confirmed_W
-    return believed_W
+    accepted_W: Mask = usable_W & (ratio_W <= plausible) & confirmed_W
+    return accepted_W
 
 
-def believable_comm(report: RoundReport, believed_W: Mask, usual: float, plausible: float) -> Mask:
+def plausible_comm(report: RoundReport, accepted_W: Mask, usual: float, plausible: float) -> Mask:
     """Return whose time to communicate can be, ``[W]``: part of what the server saw pass, or not absurdly long.
 
-    ``believed_W`` says whose speed can be, ``[W]``, and ``usual`` is the mean time so far, NaN before any report. Where
+    ``accepted_W`` says whose speed can be, ``[W]``, and ``usual`` is the mean time so far, NaN before any report. Where
     the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
     """
-    comm_W, seconds_W = report.communication, report.compute_seconds[believed_W]
+    comm_W, seconds_W = report.communication, report.compute_seconds[accepted_W]
     usual = max(np.nan_to_num(usual), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
     seen_W = _seen(report)
     most_W = np.where(np.isnan(seen_W), plausible * usual, seen_W)
-    measured_W = np.isfinite(report.measured_comm) | believed_W
+    measured_W = np.isfinite(report.measured_comm) | accepted_W
     timed_W: Mask = measured_W & report.used & np.isfinite(comm_W) & (comm_W <= most_W)
     return timed_W
 

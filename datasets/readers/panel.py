@@ -1,8 +1,8 @@
 """Convert rows of (worker, time, values), in any order, to panels on a regular grid, in bounded memory.
 
-Rows are first dealt out to buckets by their worker, on disk where the file is large, so that a worker's rows end up
+Rows are first distributed to buckets by their worker, on disk where the file is large, so that a worker's rows end up
 together; then each bucket is made into traces of as many workers as fit. Axes: N rows, T iterations, W workers,
-D drivers, G groups (rows of one worker and one iteration).
+D covariates, G groups (rows of one worker and one iteration).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Layout:
 
     Parameters
     ----------
-    drivers
-        Names and units of the drivers (driving factors), in the order of the values.
+    covariates
+        Names and units of the covariates (covariates), in the order of the values.
     period
         Seconds between a worker's rows; rows within one period are averaged.
     since_1970
@@ -55,7 +55,7 @@ class Layout:
         Facts about the format: source, licence, ...
     """
 
-    drivers: Mapping[str, str]
+    covariates: Mapping[str, str]
     period: float
     since_1970: bool = False
     meta: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def usage_traces(
     period: float | None = None,
     workers: Sequence[str] | None = None,
 ) -> Iterator[Trace]:
-    """Yield traces that only have drivers: one for a small file, or one for each group of workers that fits.
+    """Yield traces that only have covariates: one for a small file, or one for each group of workers that fits.
 
     Rows without worker or time are dropped and counted, as are repeated rows of one worker and time; rows whose
     time goes backwards are sorted and counted.
@@ -101,14 +101,14 @@ def usage_traces(
         raise ValueError(f"period must be a positive number of seconds, got {period}")
     with ExitStack() as stack:
         path = paths[0]
-        buckets = Buckets(paths, len(layout.drivers), stack)
+        buckets = Buckets(paths, len(layout.covariates), stack)
         names = _deal(_timed(path, blocks, layout), buckets, tally, None if workers is None else frozenset(workers))
         if not names:
             raise ValueError(f"{path}: no row with a worker and a time is left; dropped: {tally.meta()['dropped']}")
         part = 0
         for bucket in range(buckets.count):
             rows = _in_order(buckets.rows(bucket), tally)
-            groups = list(_groups_that_fit(path, rows, step, len(layout.drivers)))
+            groups = list(_groups_that_fit(path, rows, step, len(layout.covariates)))
             for group in groups:
                 part += 1
                 alone = buckets.count == 1 and len(groups) == 1
@@ -119,12 +119,12 @@ def usage_traces(
 class Buckets:
     """Rows grouped by worker: in memory for a small file, in temporary files for a large one."""
 
-    def __init__(self, paths: Sequence[Path], drivers: int, stack: ExitStack) -> None:
+    def __init__(self, paths: Sequence[Path], covariates: int, stack: ExitStack) -> None:
         import pyarrow as pa
 
         size = sum(path.stat().st_size * (10 if path.suffix == ".gz" else 1) for path in paths)
         self.count = min(1 + size // BUCKET_BYTES, MOST_BUCKETS)
-        floats = [(f"v{d}", pa.float64()) for d in range(drivers)]
+        floats = [(f"v{d}", pa.float64()) for d in range(covariates)]
         self._schema = pa.schema([("worker", pa.int64()), ("time", pa.float64()), *floats])
         self._parts: list[Any] = []
         self._writers: list[Any] = []
@@ -217,12 +217,12 @@ def _in_order(rows: Coded, tally: Tally) -> Coded:
     return Coded(worker_N[first_N], time_N[first_N], rows.values[order_N[first_N]])
 
 
-def _groups_that_fit(path: Path, rows: Coded, step: float, drivers: int) -> Iterator[Coded]:
+def _groups_that_fit(path: Path, rows: Coded, step: float, covariates: int) -> Iterator[Coded]:
     """Cut rows in the order of their workers into groups whose panels are not too large."""
     if not len(rows.time):
         return
     length = _length(path, rows, step)
-    fitting = max(1, int(PANEL_VALUES // (length * (drivers + 2))))
+    fitting = max(1, int(PANEL_VALUES // (length * (covariates + 2))))
     starts = np.flatnonzero(np.concatenate([[True], np.diff(rows.worker) != 0]))[::fitting]
     for start, end in zip(starts, [*starts[1:], len(rows.time)], strict=True):
         yield Coded(rows.worker[start:end], rows.time[start:end], rows.values[start:end])
@@ -255,13 +255,13 @@ def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Lay
         samples=none_TW,
         seconds=none_TW,
         start=start_TW,
-        drivers=panel_TWD,
-        driver_names=list(layout.drivers),
+        covariates=panel_TWD,
+        covariate_names=list(layout.covariates),
         workers=[names[int(number)] for number in worker_W],
         meta={
             **layout.meta,
             "job": job,
-            "units": "; ".join(f"{name}: {unit}" for name, unit in layout.drivers.items()),
+            "units": "; ".join(f"{name}: {unit}" for name, unit in layout.covariates.items()),
             "period_seconds": f"{step:g}",
             "first_time": f"{origin:.17g} s since {'1970 (UTC)' if layout.since_1970 else 'the beginning of the set'}",
             **tally.meta(),

@@ -87,7 +87,7 @@ def read_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     -------
     list
         Traces whose ``meta`` holds the source, the units, and how many rows were dropped and why. Traces of
-        resource usage have drivers and NaN speeds. For files larger than memory use :func:`iter_traces`.
+        resource usage have covariates and NaN speeds. For files larger than memory use :func:`iter_traces`.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
 
 
 def _with_origin(trace: Trace, chosen: Format) -> Trace:
-    """Return the trace with what its reader was tried on, and its frozen drivers, in ``meta``."""
+    """Return the trace with what its reader was tried on, and its frozen covariates, in ``meta``."""
     meta = dict(trace.meta) if chosen.seen == OWN else {"reader_seen": chosen.seen, **trace.meta}
     if counts := frozen(trace):
         meta["frozen"] = sentence(counts)

@@ -40,8 +40,8 @@ def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:
             samples=none_T,
             seconds=none_T,
             start=start_T[kept_T, None],
-            drivers=table["value"].to_numpy()[kept_T, None, None],
-            driver_names=["value"],
+            covariates=table["value"].to_numpy()[kept_T, None, None],
+            covariate_names=["value"],
             meta={"job": path.name.split(".")[0], "format": "nab", "units": "value: as in the file", **tally.meta()},
         )
 

@@ -220,7 +220,7 @@ FORMATS = (
     Format(
         name="csv",
         about="a tidy table, one row per iteration and worker",
-        files="CSV with the columns worker, iteration, samples, seconds and any drivers",
+        files="CSV with the columns worker, iteration, samples, seconds and any covariates",
         gives="all that a trace holds",
         seen=OWN,
         read=read_csv,

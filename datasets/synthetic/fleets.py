@@ -14,7 +14,7 @@ from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
 KINDS = ("mixed", "noexog", "walk")
-"""Kinds of fleets: all effects at once; drivers that explain nothing; speeds that wander and never return."""
+"""Kinds of fleets: all effects at once; covariates that explain nothing; speeds that wander and never return."""
 
 SAMPLES = 64.0
 """Batch size of every worker in every iteration."""
@@ -33,7 +33,7 @@ SPIKE_CHANCE, SPIKE_DEPTH = 0.01, (0.5, 1.5)
 
 
 class _Fleet(NamedTuple):
-    """A simulated fleet: log speed without and with noise and spikes, and the two drivers, each ``[T, W]``."""
+    """A simulated fleet: log speed without and with noise and spikes, and the two covariates, each ``[T, W]``."""
 
     expected: Array
     measured: Array
@@ -51,8 +51,8 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
     Parameters
     ----------
     kind
-        ``"mixed"``: all effects. ``"noexog"``: the drivers are reported, and explain nothing. ``"walk"``: a random walk
-        instead of the autoregression.
+        ``"mixed"``: all effects. ``"noexog"``: the covariates are reported, and explain nothing. ``"walk"``: a random
+        walk instead of the autoregression.
     workers, iterations
         Size of the trace, at least 1 each.
     seed
@@ -75,8 +75,8 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
     return Trace(
         samples=np.full((iterations, workers), SAMPLES),
         seconds=SAMPLES / np.exp(fleet.measured),
-        drivers=np.stack([fleet.cpu, fleet.memory], axis=-1),
-        driver_names=("cpu_share", "memory_pressure"),
+        covariates=np.stack([fleet.cpu, fleet.memory], axis=-1),
+        covariate_names=("cpu_share", "memory_pressure"),
         meta={"job": f"synthetic-{kind}", "source": "synthetic", "seed": str(seed)},
     )
 

@@ -1,7 +1,7 @@
 """Synthetic fleets of another family than those of :mod:`.fleets`: delays add up, on shared hosts.
 
 They are for measuring: nothing that ships was fitted to them, and one idea alone was chosen on one, queues of another
-seed than those that are measured on. Axes: T iterations, W workers, H hosts, D drivers.
+seed than those that are measured on. Axes: T iterations, W workers, H hosts, D covariates.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
 KINDS = ("seasons", "queues", "misled", "heated")
-"""Kinds: periods and slow waves without drivers; queues on shared hosts; drivers that mislead, and heavy tails; clocks
+"""Kinds: periods and slow waves without covariates; queues on shared hosts; covariates that mislead, and heavy tails; clocks
 that fall with heat."""
 
 SAMPLES = 32.0
@@ -21,9 +21,9 @@ SAMPLES = 32.0
 PER_HOST = 4
 """Workers on one host: they wait in the same queue and share its slow waves."""
 
-DRIVER_NAMES = ("queue_length", "temperature")
+COVARIATE_NAMES = ("queue_length", "temperature")
 HEAT_NAMES = ("temperature", "fan_speed")
-"""Drivers of the first kinds that have any, and of heated hosts."""
+"""Covariates of the first kinds that have any, and of heated hosts."""
 
 NOISE_SHAPE = (20.0, 400.0)
 """Range of the gamma distribution's shape for the noise of computing: deviations of 22 to 5 %, skewed to slow."""
@@ -41,7 +41,7 @@ LOAD, JOB_COST = (0.3, 0.9), 0.15
 """Range of a host's load, in jobs per iteration, and the share of an iteration that each waiting job costs."""
 
 LATEST, LOST = 3, (0.0, 0.3)
-"""Most iterations by which a driver lags, and range of the share of its samples that are missing."""
+"""Most iterations by which a covariate lags, and range of the share of its samples that are missing."""
 
 COOL, HOT, TURNS = 45.0, 90.0, 0.02
 """Temperatures that an idle and a busy host approach, and the chance per iteration that it changes."""
@@ -65,11 +65,12 @@ def hosted_fleet(kind: str, workers: int = 100, iterations: int = 1000, seed: in
     Parameters
     ----------
     kind
-        ``"seasons"``: an event every few iterations and a slow wave of load, no drivers. ``"queues"``: jobs wait on the
-        host for many iterations; a driver reports the queue, up to three iterations late and with gaps. ``"misled"``: a
-        driver moves with the speed for a third of the trace and against it afterwards, another means nothing, and
-        stalls have heavy tails. ``"heated"``: hosts heat up while other work runs on them, and above a temperature that
-        differs between workers a clock falls; drivers report the temperature and a fan that follows it.
+        ``"seasons"``: an event every few iterations and a slow wave of load, no covariates. ``"queues"``: jobs wait on
+        the host for many iterations; a covariate reports the queue, up to three iterations late and with gaps.
+        ``"misled"``: a covariate moves with the speed for a third of the trace and against it afterwards, another means
+        nothing, and stalls have heavy tails. ``"heated"``: hosts heat up while other work runs on them, and above a
+        temperature that differs between workers a clock falls; covariates report the temperature and a fan that follows
+        it.
     workers, iterations
         Size of the trace, at least 1 each.
     seed
@@ -90,28 +91,31 @@ def hosted_fleet(kind: str, workers: int = 100, iterations: int = 1000, seed: in
     if workers < 1 or iterations < 1:
         raise ValueError(f"workers and iterations must be at least 1, got {workers} and {iterations}")
     rng, shape = np.random.default_rng([KINDS.index(kind), seed, 15]), (iterations, workers)
-    computing_TW, drivers_TWD, names = _computing(rng, shape), None, DRIVER_NAMES
+    computing_TW, covariates_TWD, names = _computing(rng, shape), None, COVARIATE_NAMES
     if kind == "seasons":
         seconds_TW = computing_TW * (1.0 + _wave(rng, shape)) + _events(rng, shape)
     elif kind == "queues":
         queue_TW = _queue(rng, shape)
         seconds_TW = computing_TW * (1.0 + JOB_COST * queue_TW)
-        drivers_TWD = _sampled(rng, queue_TW)
+        covariates_TWD = _sampled(rng, queue_TW)
     elif kind == "heated":
         degrees_TW = _temperature(rng, shape)
         seconds_TW = computing_TW * _clock_cost(rng, degrees_TW)
-        drivers_TWD, names = np.stack([degrees_TW + rng.normal(0.0, 1.0, shape), _fan(degrees_TW)], axis=-1), HEAT_NAMES
+        covariates_TWD, names = (
+            np.stack([degrees_TW + rng.normal(0.0, 1.0, shape), _fan(degrees_TW)], axis=-1),
+            HEAT_NAMES,
+        )
     else:
         wave_TW = _wave(rng, shape)
         seconds_TW = computing_TW * (1.0 + wave_TW) + _stalls(rng, shape)
         sign_T1 = np.where(np.arange(iterations) < iterations // 3, 1.0, -1.0)[:, None]
-        drivers_TWD = _sampled(rng, sign_T1 * wave_TW)
+        covariates_TWD = _sampled(rng, sign_T1 * wave_TW)
     seconds_TW = (seconds_TW + _warm_up(rng, shape)) * np.exp(rng.normal(0.0, 0.7, workers))
     return Trace(
         samples=np.full(shape, SAMPLES),
         seconds=seconds_TW,
-        drivers=drivers_TWD,
-        driver_names=() if drivers_TWD is None else names,
+        covariates=covariates_TWD,
+        covariate_names=() if covariates_TWD is None else names,
         meta={"job": f"hosted-{kind}", "source": "synthetic", "seed": str(seed)},
     )
 
@@ -199,7 +203,7 @@ def _sampled(rng: np.random.Generator, cause_TW: Array) -> Array:
         0.0, 0.1 * (cause_TW.std() + 1e-9), (cause_TW.shape)
     )
     wandering_TW = 60.0 + np.cumsum(rng.normal(0.0, 0.5, cause_TW.shape), axis=0)
-    drivers_TWD = np.stack([noisy_TW, wandering_TW], axis=-1)
+    covariates_TWD = np.stack([noisy_TW, wandering_TW], axis=-1)
     lost_TW = rng.random(cause_TW.shape) < rng.uniform(*LOST, workers)
-    drivers_TWD[lost_TW] = np.nan
-    return drivers_TWD
+    covariates_TWD[lost_TW] = np.nan
+    return covariates_TWD

@@ -60,7 +60,7 @@ def report_of(replies: Sequence[Reply], elapsed: Mapping[int, float] | None, wai
     )
 
 
-def weigh_by_data(messages: Sequence[Any], key: str) -> list[str]:
+def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
     """Put right the weights of replies that count samples processed instead of samples held; return whose they were.
 
     A client whose weight is the number of samples of its local steps would count the more, the larger its batch: the

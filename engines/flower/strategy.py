@@ -20,7 +20,7 @@ from paceline.coordinator.federated.round_plan import RoundPlan
 from paceline.coordinator.federated.round_report import RoundReport
 from paceline.engines.flower.grid import TimedGrid
 from paceline.engines.flower.record import BATCH, RECORD, STEPS, whole_in
-from paceline.engines.flower.replies import Reply, replies_to, report_of, weigh_by_data
+from paceline.engines.flower.replies import Reply, replies_to, report_of, weight_by_data
 from paceline.runs.federated_round import iteration_of
 from paceline.runs.iteration import Iteration
 
@@ -113,7 +113,7 @@ class BalancedStrategy:
             raise AttributeError(name)
         return getattr(self.strategy, name)
 
-    # -- Flower's promise ----------------------------------------------------------------------------------------
+    # -- Flower's contract ----------------------------------------------------------------------------------------
 
     def start(self, grid: Any, initial_arrays: Any, num_rounds: int = 3, timeout: float = 3600, **options: Any) -> Any:
         """Run the rounds, as the wrapped strategy would; see Flower's ``Strategy.start``."""
@@ -151,7 +151,7 @@ class BalancedStrategy:
         if self.balancer is not None and self.plan is not None:
             self._learn(self.balancer, self.plan, messages)
         key = getattr(self.strategy, "weighted_by_key", None)
-        if key is not None and (corrected := weigh_by_data(messages, key)):
+        if key is not None and (corrected := weight_by_data(messages, key)):
             self._say_once(
                 "weights",
                 f"{key!r} of client {listed(corrected[:SHOWN], max(len(corrected) - SHOWN, 0))} was the "

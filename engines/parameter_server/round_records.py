@@ -1,4 +1,4 @@
-"""Makes a record of every round for sinks: staleness forecast and seen, stragglers, what was in vain, and why.
+"""Makes a record of every round for sinks: staleness forecast and seen, stragglers, what was wasted, and why.
 
 Axis: W workers.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._wording import count, listed
-from paceline.coordinator.asynchronous.ledger import IN_VAIN, Account, Outcome
+from paceline.coordinator.asynchronous.ledger import WASTED, Account, Outcome
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.verdict import Verdict
 from paceline.engines.parameter_server.listeners import tell
@@ -36,13 +36,13 @@ class Standing:
         Samples of the next step, by worker.
     stragglers
         For each, why it is one.
-    in_vain
+    wasted
         Samples of all workers that came to such an end so far.
     """
 
     sizes: dict[str, int]
     stragglers: dict[str, str]
-    in_vain: dict[Outcome, int]
+    wasted: dict[Outcome, int]
 
     @classmethod
     def of(cls, server: Server) -> Standing:
@@ -51,7 +51,7 @@ class Standing:
         return cls(
             sizes={one.worker: one.size for one in seen},
             stragglers={one.worker: one.why for one in seen if one.is_straggler},
-            in_vain={outcome: sum(one.samples.get(outcome, 0) for one in accounts) for outcome in IN_VAIN},
+            wasted={outcome: sum(one.samples.get(outcome, 0) for one in accounts) for outcome in WASTED},
         )
 
 
@@ -69,15 +69,15 @@ class Rounds:
 
     Examples
     --------
-    >>> from paceline.coordinator.asynchronous import SGD, Deck, Server, scheme
-    >>> deck = Deck(8, epochs=1)
-    >>> server = Server(np.zeros(1), SGD(0.1), scheme("asp", 2), deck, batch=4, workers=["a", "b"])
+    >>> from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
+    >>> sampler = EpochSampler(8, epochs=1)
+    >>> server = Server(np.zeros(1), SGD(0.1), scheme("asp", 2), sampler, batch=4, workers=["a", "b"])
     >>> service, seen = Service(server), []
     >>> _ = Rounds(service, [seen.append])
     >>> works = {worker: service.pull(worker) for worker in "ab"}
     >>> _ = [service.push(worker, work.stamp, np.ones(1)) for worker, work in works.items()]
     >>> seen[0].staleness, seen[0].why
-    (array([0., 1.]), 'Nothing changed; of 2 steps none was in vain.')
+    (array([0., 1.]), 'Nothing changed; of 2 steps none was wasted.')
     """
 
     def __init__(
@@ -115,17 +115,17 @@ class Rounds:
             batch=server.batch,
             workers=workers,
             version=server.version,
-            applied=server.deck.applied,
+            applied=server.sampler.applied,
             sizes=server.sizes,
             pushes=np.array([sum(one.worker == worker for one in self._verdicts) for worker in workers]),
             staleness=np.array([self._staleness(worker) for worker in workers]),
             expected=server.expected_staleness,
             done=np.array([account.applied for account in accounts]),
-            in_vain=np.array([account.in_vain for account in accounts]),
+            wasted=np.array([account.wasted for account in accounts]),
             waited=np.array([self.service.waited.get(worker, 0.0) for worker in workers]),
-            dropped=self._before.in_vain[Outcome.DROPPED],
-            abandoned=self._before.in_vain[Outcome.ABANDONED],
-            refused=self._before.in_vain[Outcome.REFUSED],
+            dropped=self._before.wasted[Outcome.DROPPED],
+            abandoned=self._before.wasted[Outcome.ABANDONED],
+            refused=self._before.wasted[Outcome.REFUSED],
             wasted_share=ledger.wasted_share,
             forecast=seen.forecast if seen.pushes else float("nan"),
             actual=seen.actual if seen.pushes else float("nan"),
@@ -133,7 +133,7 @@ class Rounds:
             largest=ledger.largest_staleness,
             stragglers=tuple(self._before.stragglers),
             acted=bool(reason),
-            why=reason or f"Nothing changed; of {count(len(self._verdicts), 'step')} none was in vain.",
+            why=reason or f"Nothing changed; of {count(len(self._verdicts), 'step')} none was wasted.",
         )
 
     def _staleness(self, worker: str) -> float:
@@ -143,7 +143,7 @@ class Rounds:
 
 def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
     """Return what happened in a round and why; an empty text if nothing did."""
-    returned = now.in_vain[Outcome.ABANDONED] - before.in_vain[Outcome.ABANDONED]
+    returned = now.wasted[Outcome.ABANDONED] - before.wasted[Outcome.ABANDONED]
     given_up = [worker for one in verdicts for worker in one.given_up]
     freed = [worker for worker in before.stragglers if worker in now.sizes and worker not in now.stragglers]
     kept = [worker for worker in now.sizes if worker in before.sizes]
@@ -152,7 +152,7 @@ def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
         *_named("Joined", [worker for worker in now.sizes if worker not in before.sizes]),
         *_named("Left", [worker for worker in before.sizes if worker not in now.sizes]),
         *_few([reason for worker, reason in now.stragglers.items() if worker not in before.stragglers]),
-        *_few([one.why for one in verdicts if one.outcome in IN_VAIN]),
+        *_few([one.why for one in verdicts if one.outcome in WASTED]),
         *_named("Steps given up at the bound", given_up),
         *([f"{count(returned, 'sample')} of steps that were given up went back"] if returned else []),
         *_named("No straggler any more", freed),

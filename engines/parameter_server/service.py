@@ -16,10 +16,10 @@ from threading import Condition, Lock
 import numpy as np
 
 from paceline._whole import remove_leftovers, written_whole
-from paceline.coordinator.asynchronous.foresight.staleness import Sighting
-from paceline.coordinator.asynchronous.ledger import IN_VAIN, Outcome
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn
+from paceline.coordinator.asynchronous.foresight.staleness import StalenessReport
+from paceline.coordinator.asynchronous.ledger import WASTED, Outcome
 from paceline.coordinator.asynchronous.optimiser import Vector
-from paceline.coordinator.asynchronous.sampler import Hand
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.verdict import Verdict
 from paceline.coordinator.asynchronous.workers import Stamp
@@ -51,19 +51,19 @@ class Work:
 
     stamp: Stamp
     parameters: Vector
-    hand: Hand
+    drawn: Drawn
     waited: float
 
     @property
     def ended(self) -> bool:
         """Whether there is nothing left to do."""
-        return not len(self.hand)
+        return not len(self.drawn)
 
 
 def nothing_to_do(parameters: Vector, waited: float = 0.0) -> Work:
     """Return what a worker gets when the training has ended, with the final parameters, ``[P]``."""
     none = np.empty(0, np.int64)
-    return Work(NO_STAMP, parameters, Hand(none, none), waited)
+    return Work(NO_STAMP, parameters, Drawn(none, none), waited)
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class Service:
         self._changed = Condition()
         self._writing = Lock()
         self._failure: Exception | None = None
-        self._asked = self.server.deck.applied
+        self._asked = self.server.sampler.applied
         self._is_unwritten = False
         self._patience = self.patience
         self._events = 0
@@ -166,7 +166,7 @@ class Service:
                     worker, stamp, gradient, samples, seconds=seconds, comm_seconds=comm_seconds, now=time.monotonic()
                 )
             tell(self.on_verdict, verdict, "on_verdict")
-        if verdict.outcome in IN_VAIN:
+        if verdict.outcome in WASTED:
             level = logging.WARNING if verdict.outcome is Outcome.REFUSED else logging.INFO
             logger.log(level, "%s", verdict.why)
         if self._is_due():
@@ -191,7 +191,7 @@ class Service:
         with self._changed:
             return self.server.parameters
 
-    def watch(self) -> list[Sighting]:
+    def watch(self) -> list[StalenessReport]:
         """Return who is a straggler, and why, worker by worker."""
         with self._changed:
             return self.server.watch()
@@ -235,7 +235,7 @@ class Service:
                 self.server.load_state_dict(load_file(self.checkpoint))
             except (ValueError, SafetensorError) as error:
                 raise ValueError(f"{self.checkpoint} cannot be resumed: {error}") from error
-            self._asked = self.server.deck.applied
+            self._asked = self.server.sampler.applied
         return True
 
     def _pull(self, worker: str, into: Vector | None) -> Work:
@@ -249,7 +249,7 @@ class Service:
                     waited = time.monotonic() - began if asked else 0.0
                     self.waited[worker] = self.waited.get(worker, 0.0) + waited
                     self._events += 1
-                    return Work(pulled.stamp, _copied(pulled.parameters, into), pulled.hand, waited)
+                    return Work(pulled.stamp, _copied(pulled.parameters, into), pulled.drawn, waited)
                 if self.server.finished:
                     return nothing_to_do(_copied(self.server.parameters, into), time.monotonic() - began)
                 asked, events = True, self._events
@@ -259,7 +259,7 @@ class Service:
 
     def _is_due(self) -> bool:
         with self._changed:
-            applied = self.server.deck.applied
+            applied = self.server.sampler.applied
             if self.checkpoint is None or applied == self._asked:
                 return False
             due = self.server.finished or (bool(self.every) and applied - self._asked >= self.every)
@@ -298,7 +298,7 @@ class Service:
 
     def _give_up_last(self) -> None:
         """Give up the steps of those at work, if all that is left to do is in their hands."""
-        if not self.server.deck.empty:
+        if not self.server.sampler.empty:
             return
         for member in [one for one in self.server.fleet if one.step is not None]:
             logger.warning("%s was given up: the last samples have been with it for too long", member.name)

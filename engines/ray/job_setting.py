@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._arrays import Sizes
+from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.optimiser import Optimiser, Vector
-from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.store import Store
@@ -95,8 +95,8 @@ class RayPlan:
                 f"servers must be from 1 to the number of parameters, {len(self.parameters)}, got {self.servers}"
             )
         # Here, not in the actor: what is wrong there ends a process of which the user sees only that it died. With few
-        # samples instead of all, as a deck shuffles those that it has.
-        self._started(Deck(min(self.samples, max(self.least, 1)), epochs=self.epochs), copy=False)
+        # samples instead of all, as a sampler shuffles those that it has.
+        self._started(EpochSampler(min(self.samples, max(self.least, 1)), epochs=self.epochs), copy=False)
         self._sinks()
 
     def service(self, store: Store | None = None) -> Service:
@@ -107,19 +107,19 @@ class RayPlan:
         store
             What holds the parameters, if they are split.
         """
-        service = self._started(Deck(self.samples, seed=self.seed, epochs=self.epochs), store=store)
+        service = self._started(EpochSampler(self.samples, seed=self.seed, epochs=self.epochs), store=store)
         service.resume()
         if targets := self._sinks():
             Rounds(service, targets)
         return service
 
-    def _started(self, deck: Deck, *, store: Store | None = None, copy: bool = True) -> Service:
+    def _started(self, sampler: EpochSampler, *, store: Store | None = None, copy: bool = True) -> Service:
         rules, forecast = scheme(self.scheme, self.workers), named(self.predictor)
         server = Server(
             self.parameters,
             self.optimiser,
             rules,
-            deck,
+            sampler,
             batch=self.batch,
             predictor=forecast,
             copy=copy,

@@ -11,8 +11,8 @@ from paceline.engines.torch.loading.balanced_loader import BalancedLoader  # noq
 from paceline.engines.torch.loading.costs.costs import Costs  # noqa: E402
 from paceline.engines.torch.reporting.exchange import LostRankError  # noqa: E402
 from paceline.engines.torch.streaming.stream_loader import StreamLoader  # noqa: E402
-from paceline.engines.torch.weighing.listener import BalanceWarning  # noqa: E402
-from paceline.engines.torch.weighing.terms import Terms, weigh_terms  # noqa: E402
+from paceline.engines.torch.weighting.listener import BalanceWarning  # noqa: E402
+from paceline.engines.torch.weighting.terms import Terms, weight_terms  # noqa: E402
 from paceline.runs.iteration import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
 
 __all__ = [
@@ -26,5 +26,5 @@ __all__ = [
     "Terms",
     "attach",
     "gather_rows",
-    "weigh_terms",
+    "weight_terms",
 ]

@@ -18,15 +18,15 @@ from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.reporting.agreement import agree, facts_of
 from paceline.engines.torch.reporting.exchange import Exchange
 from paceline.engines.torch.reporting.likeness import different
-from paceline.engines.torch.sampled import drivers_for
+from paceline.engines.torch.sampled import covariates_for
 from paceline.engines.torch.usual import policy_for, say_unknown_bounds
-from paceline.engines.torch.weighing.hooks import CommHook, averaging, ddp_of
-from paceline.engines.torch.weighing.listener import Loss, weighs
-from paceline.engines.torch.weighing.terms import Items
+from paceline.engines.torch.weighting.hooks import CommHook, averaging, ddp_of
+from paceline.engines.torch.weighting.listener import Loss, weights_loss
+from paceline.engines.torch.weighting.terms import TermCount
 from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import Allowance
-from paceline.recording.drivers import Driver
+from paceline.recording.covariates import Covariate
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks, marks_of
 
@@ -47,10 +47,10 @@ def attach(
     predictor: Predictor | None = None,
     policy: Policy | None = None,
     loss: Loss = "mean",
-    items: Items | None = None,
+    loss_terms: TermCount | None = None,
     timeout: float | None = None,
     workers: Sequence[str] | None = None,
-    drivers: Sequence[Driver] | None = None,
+    covariates: Sequence[Covariate] | None = None,
     hook: Callable[..., Any] | None = None,
     hook_state: object = None,
 ) -> Balance:
@@ -68,7 +68,7 @@ def attach(
         not wrapped at all.
     loader
         A :class:`BalancedLoader` or a :class:`StreamLoader`. For a loader of your own, whose batches stay as they are,
-        there is :func:`weigh_terms`.
+        there is :func:`weight_terms`.
     predictor
         Forecasts the ranks' speeds, fitted if it needs fitting; ``Auto()`` by default.
     policy
@@ -80,7 +80,7 @@ def attach(
         batch; the plain average is right. ``"scaled"``: a mean that the loop gives to ``balance.scale(loss)``, for
         models whose gradients are not summed by ``DistributedDataParallel``, and for those whose forward or backward
         pass mixes the samples of all ranks.
-    items
+    loss_terms
         A function of a batch that returns how many terms its loss has, where the loader cannot know: labels that are
         masked at random, say. The loss is their mean or their sum; the step is the mean over the terms of all ranks and
         micro-batches, which are summed beside the gradients. Do not divide sums by micro-batches.
@@ -90,10 +90,10 @@ def attach(
         NCCL.
     workers
         A name for each rank, by which a saved state finds its worker after a restart; by default host and local rank.
-    drivers
-        Samplers for the predictor's drivers (driving factors, such as the CPU share); by default those that
-        :func:`paceline.recording.drivers.linux.default_drivers` offers under the predictor's names. A driver that
-        nothing samples is NaN.
+    covariates
+        Samplers for the predictor's covariates (covariates, such as the CPU share); by default those that
+        :func:`paceline.recording.covariates.linux.default_covariates` offers under the predictor's names. A covariate
+        that nothing samples is NaN.
     hook, hook_state
         A communication hook of your own, which averages gradients over the ranks, and its state, as in
         ``model.register_comm_hook(hook_state, hook)``: ``fp16_compress_hook``, ``bf16_compress_hook``,
@@ -129,14 +129,14 @@ def attach(
     >>> dist.destroy_process_group()
     """
     _require_loader(loader)
-    _require_loss(model, loss, items)
-    _require_items(loader, items)
+    _require_loss(model, loss, loss_terms)
+    _require_loss_terms(loader, loss_terms)
     if loader.micro_batch and ddp_of(model) is None:
         raise TypeError(
             f"micro_batch= needs DistributedDataParallel, got {type(model).__name__}: layers that gather their "
             "parameters (FSDP, HSDP) make every rank wait in every forward pass, so all need as many micro-batches"
         )
-    if weighs(loss, items):
+    if weights_loss(loss, loss_terms):
         refuse_mixing_layers(model)
     average = None if hook is None else averaging(hook, hook_state)
     if average is not None and ddp_of(model) is None:
@@ -144,7 +144,7 @@ def attach(
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         if loader.micro_batch:
             raise ValueError(ONE_MODEL)
-        return _joined(known, model, (predictor, policy, timeout, workers, drivers), loss, average)
+        return _joined(known, model, (predictor, policy, timeout, workers, covariates), loss, average)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = Auto() if predictor is None else predictor
@@ -153,11 +153,11 @@ def attach(
     policy = policy_for(model, loader, policy)
     if not isinstance(policy.lower, Mapping):
         loader.least_samples = max(int(policy.lower), 1)
-    sampled = drivers_for(predictor, drivers)
+    sampled = covariates_for(predictor, covariates)
     ddp = ddp_of(model)
     group: dist.ProcessGroup = dist.group.WORLD if ddp is None else ddp.process_group  # type: ignore[assignment]
     exchange = Exchange(group, timeout)
-    kind = loss if items is None else f"{loss} over terms that a function counts"
+    kind = loss if loss_terms is None else f"{loss} over terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
     names = agree(exchange, loader, facts_of(loader, predictor, policy, kind, timeout), workers)
     say_unknown_bounds(policy, names)
@@ -170,8 +170,8 @@ def attach(
     balancer = LoadBalancer(
         predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
     )
-    how: dict[str, Any] = {"loss": loss, "count": items}
-    balance = Balance(balancer, loader, exchange, clock, workers=names, drivers=sampled, **how)
+    how: dict[str, Any] = {"loss": loss, "count": loss_terms}
+    balance = Balance(balancer, loader, exchange, clock, workers=names, covariates=sampled, **how)
     balance.add(model, average)
     if warning:
         balance.warn("data", warning)
@@ -199,35 +199,36 @@ def _require_loader(loader: object) -> None:
         raise TypeError(
             "loader must be a BalancedLoader, got a DataLoader, whose batches are fixed, by its batch_sampler too: "
             "replace it and its sampler with BalancedLoader(dataset, global_batch=...); or keep it, and "
-            "weigh by loss terms alone with weigh_terms(model, loader, items)"
+            "weight by loss terms alone with weight_terms(model, loader, loss_terms)"
         )
     missing = [name for name in ("global_batch", "shares", "settings", "position") if not hasattr(loader, name)]
     if missing:
         raise TypeError(f"loader must be a BalancedLoader, got {type(loader).__name__}, which has no {missing[0]}")
 
 
-def _require_loss(model: torch.nn.Module, loss: str, items: object) -> None:
+def _require_loss(model: torch.nn.Module, loss: str, loss_terms: object) -> None:
     """Refuse a loss that nobody knows, and one whose gradients cannot be weighted."""
     if loss not in ("mean", "sum", "scaled"):
         raise ValueError(f'loss must be "mean", "sum" or "scaled", got {loss!r}')
-    if loss == "scaled" and items is not None:
+    if loss == "scaled" and loss_terms is not None:
         raise ValueError(
-            'items are summed beside the gradients, which loss="scaled" leaves alone: use loss="mean", or give the '
-            "loader items=, which every rank knows beforehand"
+            'loss_terms are summed beside the gradients, which loss="scaled" leaves alone: use loss="mean", or give '
+            "the "
+            "loader loss_terms=, which every rank knows beforehand"
         )
-    if weighs(loss, items) and ddp_of(model) is None:
+    if weights_loss(loss, loss_terms) and ddp_of(model) is None:
         raise TypeError(
             f"model must be in DistributedDataParallel, got {type(model).__name__}: wrap it, or use "
             'attach(..., loss="scaled") and balance.scale(loss)'
         )
 
 
-def _require_items(loader: Loader, items: object) -> None:
+def _require_loss_terms(loader: Loader, loss_terms: object) -> None:
     """Refuse to count loss terms twice."""
-    if items is None:
+    if loss_terms is None:
         return
-    if not callable(items):
-        raise TypeError(f"items must be a function of a batch with a BalancedLoader, got {items!r}")
+    if not callable(loss_terms):
+        raise TypeError(f"loss_terms must be a function of a batch with a BalancedLoader, got {loss_terms!r}")
     known = loader.settings()
-    if known.get("items") or "items" in str(known.get("numbers of a sample", "")):
-        raise ValueError("the loader knows items already: give them to one of the two")
+    if known.get("loss_terms") or "loss_terms" in str(known.get("numbers of a sample", "")):
+        raise ValueError("the loader knows its loss terms already: give them to one of the two")

@@ -20,11 +20,11 @@ from paceline.engines.torch.planning import Planning
 from paceline.engines.torch.reporting.exchange import Exchange
 from paceline.engines.torch.sampled import Sampled
 from paceline.engines.torch.steps import Steps
-from paceline.engines.torch.weighing.hooks import CommHook, ddp_of, ignored
-from paceline.engines.torch.weighing.listener import Loss
-from paceline.engines.torch.weighing.terms import Items
-from paceline.engines.torch.weighing.weighting import Weighting
-from paceline.recording.drivers import Driver
+from paceline.engines.torch.weighting.hooks import CommHook, ddp_of, ignored
+from paceline.engines.torch.weighting.listener import Loss
+from paceline.engines.torch.weighting.terms import TermCount
+from paceline.engines.torch.weighting.weighting import Weighting
+from paceline.recording.covariates import Covariate
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.collective_time import listen
 from paceline.runs.iteration import Iteration
@@ -55,18 +55,18 @@ class Balance:
         clock: Clock,
         *,
         workers: Sequence[str],
-        drivers: Sequence[Driver] = (),
+        covariates: Sequence[Covariate] = (),
         loss: Loss = "mean",
-        count: Items | None = None,
+        count: TermCount | None = None,
     ) -> None:
         self.loss: Loss = loss
         self.balancer = balancer
         self.workers = tuple(workers)
         self._loader, self._exchange, self._clock = loader, exchange, clock
-        self._planning = Planning(balancer, loader, exchange, workers, len(drivers))
+        self._planning = Planning(balancer, loader, exchange, workers, len(covariates))
         self.work: WorkModel | None = self._planning.work
         self._passes = Passes(loader, clock, loss, count)
-        self._covariates = Sampled(drivers)
+        self._covariates = Sampled(covariates)
         self._steps = Steps(loader, self._planning, exchange, self._passes, clock, self._covariates)
         self.on_iteration: list[Callable[[Iteration], None]] = self._steps.observers
         self.warn = self._passes.warn
@@ -122,7 +122,9 @@ class Balance:
             If ``attach`` was not told ``loss="scaled"``, or the loss is one of two batches.
         """
         if self._passes.scaling is None:
-            raise RuntimeError('the gradients are weighed already: leave the loss alone, or attach(..., loss="scaled")')
+            raise RuntimeError(
+                'the gradients are weighted already: leave the loss alone, or attach(..., loss="scaled")'
+            )
         return self._passes.scaling.scale(loss)
 
     def accumulating(self) -> AbstractContextManager[object]:

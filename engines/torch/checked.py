@@ -11,7 +11,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._arrays import Array
-from paceline.engines.torch.weighing.hooks import ddp_of, was_attached
+from paceline.engines.torch.weighting.hooks import ddp_of, was_attached
 
 COLLECTIVE_IN_BACKWARD = (
     "a collective inside the backward pass carries gradients from rank to rank (gathered features, synchronised batch "

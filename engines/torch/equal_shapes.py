@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from paceline.engines.torch.loader_protocol import Loader
-from paceline.engines.torch.weighing.handed import FAR_AHEAD
+from paceline.engines.torch.weighting.handed import FAR_AHEAD
 
 SHARDING = ("torch.distributed.", "deepspeed.", "megatron.")
 """Where libraries gather shards of a model, hundreds a step, whose sizes do not follow the batch."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 
 class Loader(Protocol):
@@ -32,7 +32,7 @@ class Loader(Protocol):
         Batches handed out since one of which ranks had different numbers of samples; infinite if there was none.
     ended
         Whether the newest loop over it has reached its end, and was not left before.
-    dealt
+    assigned
         What else is known of that batch.
     before_batch
         Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``shares``.
@@ -56,7 +56,7 @@ class Loader(Protocol):
     batch_sizes: Sizes
     since_uneven: float
     ended: bool
-    dealt: Dealt
+    rank_batch: RankBatch
     before_batch: Callable[[], None] | None
     after_batch: Callable[[Sizes, Any], None] | None
     on_start: Callable[[], None] | None

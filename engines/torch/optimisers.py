@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from paceline.engines.torch.checked import living, of_the_process
-from paceline.engines.torch.weighing.listener import Listener
-from paceline.engines.torch.weighing.weighting import Weighting
+from paceline.engines.torch.weighting.listener import Listener
+from paceline.engines.torch.weighting.weighting import Weighting
 
 STEP_ALONE = (
     "the optimiser steps on gradients of this rank alone, so the ranks' models part, even with equal batches: call the "
@@ -22,12 +22,13 @@ STEP_ALONE = (
 
 BY_HAND = (
     "An optimiser steps on gradients that no backward pass of its model has summed since its last step. Those that are "
-    "taken by torch.autograd.grad and averaged by hand are weighed by nobody: samples count more on a rank with few of "
+    "taken by torch.autograd.grad and averaged by hand are weighted by nobody: samples count more on a rank with few "
+    "of "
     'them. Call backward(), or use attach(..., loss="scaled") and average gradients of balance.scale(loss).'
 )
 
 BESIDE = (
-    "An optimiser steps {names} that belong to no attached model, and nothing weighs their gradients: averaged "
+    "An optimiser steps {names} that belong to no attached model, and nothing weights their gradients: averaged "
     "plainly, samples count more on a rank with few of them. Make them part of the model, wrap them in "
     'DistributedDataParallel and attach them too, or use attach(..., loss="scaled") and balance.scale(loss).'
 )
@@ -59,7 +60,7 @@ class Optimisers:
         self.uneven = uneven
         self.accepted: Callable[[], None] | None = None
         self._listener, self._weightings, self._counts_all = listener, weightings, counts_all
-        self._averages = listener.loss == "sum" and not listener.weighs
+        self._averages = listener.loss == "sum" and not listener.weights_loss
         self._audited: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def watch(self) -> Callable[[], None]:
@@ -97,7 +98,7 @@ class Optimisers:
             raise RuntimeError(STEP_ALONE)
         if unsummed and self.uneven and not self._averages and _steps(optimizer, unsummed):
             self._listener.warn("by hand", BY_HAND)
-        if self.uneven and self._listener.weighs and optimizer not in self._audited:
+        if self.uneven and self._listener.weights_loss and optimizer not in self._audited:
             self._audited.add(optimizer)
             self.look_at_process()
             for sentence in _beside(optimizer, self.models):

@@ -15,18 +15,18 @@ from paceline.engines.torch.checked import COLLECTIVE_IN_BACKWARD, SUMMED_TOO_EA
 from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.reporting.reports import LEAST
 from paceline.engines.torch.sums_to_come import SumsToCome
-from paceline.engines.torch.weighing.batch import Turn
-from paceline.engines.torch.weighing.dealt import Dealt
-from paceline.engines.torch.weighing.doubts import beside, doubts
-from paceline.engines.torch.weighing.graph import Pass, behind
-from paceline.engines.torch.weighing.handed import FAR_AHEAD, Handed
-from paceline.engines.torch.weighing.hooks import ignored, tensors_in
-from paceline.engines.torch.weighing.listener import Loss, Warnings, weighs
-from paceline.engines.torch.weighing.loss_kind import LossKind
-from paceline.engines.torch.weighing.scaling import Scaling
-from paceline.engines.torch.weighing.sight import Sight
-from paceline.engines.torch.weighing.terms import Items, checked_terms
-from paceline.engines.torch.weighing.weighting import Weighting
+from paceline.engines.torch.weighting.batch import Turn
+from paceline.engines.torch.weighting.doubts import beside, doubts
+from paceline.engines.torch.weighting.graph import Pass, behind
+from paceline.engines.torch.weighting.handed import FAR_AHEAD, Handed
+from paceline.engines.torch.weighting.hooks import ignored, tensors_in
+from paceline.engines.torch.weighting.listener import Loss, Warnings, weights_loss
+from paceline.engines.torch.weighting.loss_kind import LossKind
+from paceline.engines.torch.weighting.rank_batch import RankBatch
+from paceline.engines.torch.weighting.recognition import Recognition
+from paceline.engines.torch.weighting.scaling import Scaling
+from paceline.engines.torch.weighting.terms import TermCount, checked_terms
+from paceline.engines.torch.weighting.weighting import Weighting
 from paceline.recording.torch.busy_clock import Clock
 
 
@@ -38,7 +38,7 @@ class Passes:
     loader
         Hands out the batches.
     clock
-        Measures own time.
+        Measures busy time.
     loss
         What the loss of a rank is.
     count
@@ -71,9 +71,9 @@ class Passes:
         Whether the loop, after its end, has gradients still to be summed.
     """
 
-    def __init__(self, loader: Loader, clock: Clock, loss: Loss, count: Items | None) -> None:
+    def __init__(self, loader: Loader, clock: Clock, loss: Loss, count: TermCount | None) -> None:
         self.loss: Loss = loss
-        self.weighs = weighs(loss, count)
+        self.weights_loss = weights_loss(loss, count)
         self.adds_parts = count is not None
         self.warn = Warnings()
         self.weightings: list[Weighting] = []
@@ -116,13 +116,13 @@ class Passes:
 
     def hand_out(self, sizes_W: Sizes, batch: object) -> None:
         """Note a batch that the loop is given."""
-        dealt = self._loader.dealt
-        if dealt.sizes is not sizes_W:
-            dealt = Dealt.plain(sizes_W, self._loader.rank)
+        rank_batch = self._loader.rank_batch
+        if rank_batch.sizes is not sizes_W:
+            rank_batch = RankBatch.plain(sizes_W, self._loader.rank)
         if self._count is not None:
             terms = checked_terms(self._count(batch))
-            dealt = replace(dealt, weight=1.0 if self.loss == "sum" else terms, part=terms, whole=1.0)
-        self.handed.add(sizes_W, dealt, batch)
+            rank_batch = replace(rank_batch, weight=1.0 if self.loss == "sum" else terms, part=terms, whole=1.0)
+        self.handed.add(sizes_W, rank_batch, batch)
         self._taken += 1
         if self._loader.step_ends:
             self.to_come.hand_out()
@@ -157,14 +157,14 @@ class Passes:
 
     # -- in the model's hooks ----------------------------------------------------------------------------------------
 
-    def given(self, one: Pass, sight: Sight) -> Turn:
+    def given(self, one: Pass, recognition: Recognition) -> Turn:
         """Find out which batch a model is given, and start the clock if it is a new one.
 
-        ``sight`` is how this model's batches can be seen, found out at its first.
+        ``recognition`` is how this model's batches can be seen, found out at its first.
         """
         began = time.thread_time()
         handed, rows = self.handed, one.seen.rows
-        turn = handed.given(one.seen, sight)
+        turn = handed.given(one.seen, recognition)
         if handed.fresh:
             self._fresh = True
             if self._tells and not self.kind.full:
@@ -173,7 +173,7 @@ class Passes:
             self._computed += 1
             self._clock.forward(turn.samples, counts=turn.total >= self._least, features=turn.features)
         if not turn.known or handed.disordered or handed.guessed or handed.beside:
-            if self.weighs or self.scaling is not None:
+            if self.weights_loss or self.scaling is not None:
                 one.doubt = doubts(handed, turn, rows, scaled=self.scaling is not None)
             elif handed.beside and self._loader.micro_batch:  # counts as often as a rank has micro-batches
                 one.doubt = [beside(handed)]
@@ -196,7 +196,7 @@ class Passes:
                 if self.adds_parts:
                     raise RuntimeError(
                         f"the model was given {one.turn.samples} rows in training, which the balanced loader did not "
-                        "hand out, and with attach(..., items=) their number of loss terms is not known"
+                        "hand out, and with attach(..., loss_terms=) their number of loss terms is not known"
                     )
             for about, sentence in one.doubt:
                 self.foreign = self.foreign or about == "disordered"
@@ -244,7 +244,7 @@ class Passes:
 
     def wait_begins(self) -> None:
         """Stop the clock: a collective waits for other ranks."""
-        if self.weighs:
+        if self.weights_loss:
             for weighting in self.weightings:
                 if weighting.in_backward:
                     raise RuntimeError(COLLECTIVE_IN_BACKWARD)

@@ -1,4 +1,4 @@
-"""From the reports of all ranks to the next plan, the same on every rank. Axes: W workers, D drivers."""
+"""From the reports of all ranks to the next plan, the same on every rank. Axes: W workers, D covariates."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Planning:
         Where ranks that part ways find the first one's state.
     workers
         The names of the ranks, in their order.
-    drivers
-        How many drivers each rank samples.
+    covariates
+        How many covariates each rank samples.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Planning:
         loader: Loader,
         exchange: Exchange,
         workers: Sequence[str],
-        drivers: int,
+        covariates: int,
     ) -> None:
         self.balancer = balancer
         self.work = _work_of(loader)
@@ -72,7 +72,7 @@ class Planning:
         self._loader = loader
         self._exchange = exchange
         self.workers = tuple(workers)
-        self._drivers_before = np.full((len(workers), drivers), np.nan)
+        self._covariates_before = np.full((len(workers), covariates), np.nan)
         self._settled = self._settled_before = False  # at this exchange, and at the one before
         self._handed_W: Sizes | None = None  # what the loader was given last, and what it made of it
         self._shares_W: Sizes | None = None
@@ -94,12 +94,12 @@ class Planning:
         for worker in self.balancer.workers:
             if worker not in self.workers:
                 self.balancer.leave(worker)
-        self._drivers_before = np.full_like(self._drivers_before, np.nan)
+        self._covariates_before = np.full_like(self._covariates_before, np.nan)
         self._begin()
 
     def require_one_place(self, rows: RankReports) -> None:
         """Raise an error if ranks have looped differently: samples are lost and repeated, and no plan can mend that."""
-        places = rows.places(dealt=rows.agreed)  # other plans deal other batches
+        places = rows.places(assigned=rows.agreed)  # other plans assign other batches
         if not (places == places[0]).all():
             raise RuntimeError(audit.apart(self.balancer.workers, places))
 
@@ -131,9 +131,9 @@ class Planning:
         self._settled_before, self._settled = self._settled, False
         if self.work is not None:
             rows = self._in_work(rows, self.work)
-        if self._drivers_before.size:
-            before_WD, self._drivers_before = self._drivers_before, rows.drivers_WD
-            self.balancer.step(rows.report(before_WD), self._drivers_before)
+        if self._covariates_before.size:
+            before_WD, self._covariates_before = self._covariates_before, rows.covariates_WD
+            self.balancer.step(rows.report(before_WD), self._covariates_before)
         else:
             self.balancer.step(rows.report(None), None)
         self._take_plan()
@@ -154,7 +154,7 @@ class Planning:
         Speeds in the old units would look like a worker that has become slower: the one whose samples now cost more.
         """
         shares_W, fixed = self.plan.sizes.astype(np.float64), work.fixed
-        if not self._drivers_before.size:  # drivers of past iterations are not kept
+        if not self._covariates_before.size:  # covariates of past iterations are not kept
             self.balancer.predictor.reset(self.balancer.workers)
             for features_WF1 in work.recent(RETOLD)[:-1]:
                 work_W, seconds_W = work.work(features_WF1[:, :-1]), features_WF1[:, -1]
@@ -162,7 +162,7 @@ class Planning:
         return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
 
     def hand_over(self) -> None:
-        """Hand the shares of the latest plan to the loader, which checks them, unless it has them already."""
+        """Drawn the shares of the latest plan to the loader, which checks them, unless it has them already."""
         if self._sizes_W is not self._handed_W or self._loader.shares is not self._shares_W:
             self._loader.shares = self._sizes_W if self.in_order else self._sizes_W[self._rank_order]
             self._handed_W, self._shares_W = self._sizes_W, self._loader.shares

@@ -1,4 +1,4 @@
-"""Which drivers a rank samples for its predictor: factors that drive a worker's speed, such as competing tasks."""
+"""Which covariates a rank samples for its predictor: factors that drive a worker's speed, such as competing tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.predictors import Predictor
-from paceline.recording.drivers import Driver, default_drivers
+from paceline.recording.covariates import Covariate, default_covariates
 
 logger = logging.getLogger(__name__)
 
@@ -20,40 +20,40 @@ Files of the kernel are read, at an iteration's end, when all others may be wait
 
 
 class Sampled:
-    """The newest value of every driver.
+    """The newest value of every covariate.
 
     Parameters
     ----------
-    drivers
+    covariates
         What is sampled.
 
     Attributes
     ----------
     values
-        A number for each driver.
+        A number for each covariate.
     """
 
-    def __init__(self, drivers: Sequence[Driver]) -> None:
-        self._drivers = tuple(drivers)
+    def __init__(self, covariates: Sequence[Covariate]) -> None:
+        self._covariates = tuple(covariates)
         self.values: list[float] = []
-        self.next = 0.0 if self._drivers else math.inf
+        self.next = 0.0 if self._covariates else math.inf
         """When to sample again, by ``time.perf_counter``."""
 
     def take(self) -> None:
-        """Sample all drivers."""
+        """Sample all covariates."""
         began = time.perf_counter()
-        self.values = [driver.sample() for driver in self._drivers]
+        self.values = [covariate.sample() for covariate in self._covariates]
         ended = time.perf_counter()
         self.next = ended + (ended - began) / SAMPLING
 
     def close(self) -> None:
-        """Let go of the drivers, each of which keeps a kernel file open."""
-        self._drivers, self.next = (), math.inf
+        """Let go of the covariates, each of which keeps a kernel file open."""
+        self._covariates, self.next = (), math.inf
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A driver that this machine cannot sample: always NaN, which predictors treat as unknown."""
+    """A covariate that this machine cannot sample: always NaN, which predictors treat as unknown."""
 
     name: str
     unit: str = "not sampled"
@@ -63,22 +63,22 @@ class Unknown:
         return float("nan")
 
 
-def drivers_for(predictor: Predictor, drivers: Sequence[Driver] | None) -> list[Driver]:
-    """Return the drivers to sample, in the order in which the predictor reads them.
+def covariates_for(predictor: Predictor, covariates: Sequence[Covariate] | None) -> list[Covariate]:
+    """Return the covariates to sample, in the order in which the predictor reads them.
 
     Raises
     ------
     ValueError
-        If the predictor reads drivers but none of them can be sampled.
+        If the predictor reads covariates but none of them can be sampled.
     """
-    if not predictor.driver_names:
+    if not predictor.covariate_names:
         return []
-    known = {driver.name: driver for driver in (default_drivers() if drivers is None else drivers)}
-    missing = [name for name in predictor.driver_names if name not in known]
-    if len(missing) == len(predictor.driver_names):
+    known = {covariate.name: covariate for covariate in (default_covariates() if covariates is None else covariates)}
+    missing = [name for name in predictor.covariate_names if name not in known]
+    if len(missing) == len(predictor.covariate_names):
         raise ValueError(
-            f"the predictor reads the drivers {missing}, but only {list(known)} are sampled: give drivers=[...]"
+            f"the predictor reads the covariates {missing}, but only {list(known)} are sampled: give covariates=[...]"
         )
     if missing:
         logger.info("the predictor can read %s, which nothing samples here", missing)
-    return [known.get(name, Unknown(name)) for name in predictor.driver_names]
+    return [known.get(name, Unknown(name)) for name in predictor.covariate_names]

@@ -45,7 +45,7 @@ class Steps:
     passes
         What this rank has seen of its own models.
     clock
-        What it has measured of its own time.
+        What it has measured of its busy time.
     covariates
         What it has sampled of its surroundings.
 
@@ -190,7 +190,7 @@ class Steps:
             observe(iteration)
 
     def look_at_process(self) -> None:
-        """Warn of what nothing weights; with equal batches nothing can be weighed wrongly, so later is soon enough."""
+        """Warn of what nothing weights; with equal batches nothing can be weighted wrongly, so later is soon enough."""
         if not (self.optimisers.uneven or np.array_equal(self._planning.plan.sizes, self._first_sizes)):
             self.optimisers.uneven = True
             self.optimisers.look_at_process()

@@ -10,34 +10,34 @@ import torch
 
 from paceline.coordinator.balanced.policy import Policy
 from paceline.engines.torch.loader_protocol import Loader
-from paceline.engines.torch.weighing.listener import BalanceWarning
+from paceline.engines.torch.weighting.listener import BalanceWarning
 
 STEPS = 30
-"""The usual quantum divides a rank's share of the batch into at least this many steps."""
+"""The usual batch multiple divides a rank's share of the batch into at least this many steps."""
 
 
-def default_quantum(global_batch: int, world_size: int) -> int:
+def default_batch_multiple(global_batch: int, world_size: int) -> int:
     """Return the largest power of two that divides the batch and fits :data:`STEPS` times into a rank's share of it.
 
-    >>> default_quantum(896, world_size=2), default_quantum(1000, world_size=2), default_quantum(30, world_size=2)
+    >>> default_batch_multiple(896, world_size=2), default_batch_multiple(1000, world_size=2), default_batch_multiple(30, world_size=2)
     (8, 8, 1)
     """
     most = global_batch / world_size / STEPS
-    quantum = 1
-    while 2 * quantum <= most and global_batch % (2 * quantum) == 0:
-        quantum *= 2
-    return quantum
+    batch_multiple = 1
+    while 2 * batch_multiple <= most and global_batch % (2 * batch_multiple) == 0:
+        batch_multiple *= 2
+    return batch_multiple
 
 
 def policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -> Policy:
     """Return the policy, with a lower bound that the model needs for training."""
-    # Samples of unequal cost make every batch another size anyway, so a quantum would only make shares coarse.
+    # Samples of unequal cost make every batch another size anyway, so a batch multiple would only make shares coarse.
     costs = loader.coefficients is not None
-    quantum = 1 if costs else default_quantum(loader.global_batch, loader.world_size)
+    batch_multiple = 1 if costs else default_batch_multiple(loader.global_batch, loader.world_size)
     if loader.micro_batch and loader.global_batch % loader.micro_batch == 0:
         # Whole micro-batches: fixed shapes, as compilers like them, and no time for a rest. Costs cut their own.
-        quantum = 1 if costs else loader.micro_batch
-    wanted = policy or Policy(quantum=quantum)
+        batch_multiple = 1 if costs else loader.micro_batch
+    wanted = policy or Policy(batch_multiple=batch_multiple)
     bounds = wanted.lower.values() if isinstance(wanted.lower, Mapping) else [wanted.lower]
     if min(bounds, default=1) < 1:
         raise ValueError(

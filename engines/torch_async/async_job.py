@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.utils.data import default_collate
 
 from paceline._exit import wait_at_exit
+from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.ledger import Outcome
-from paceline.coordinator.asynchronous.sampler import Deck
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.schemes import scheme as scheme_named
 from paceline.coordinator.asynchronous.server import Server
@@ -71,7 +71,7 @@ class AsyncJob:
         Any torch optimiser of the model. A copy of it works at the server; the one given is neither stepped nor to be
         changed in the loop.
     dataset
-        Dealt so that an epoch over all ranks covers every sample exactly once, whatever becomes of the workers.
+        RankBatch so that an epoch over all ranks covers every sample exactly once, whatever becomes of the workers.
     batch
         Samples of a worker's full batch.
     epochs
@@ -180,7 +180,7 @@ class AsyncJob:
                 optimiser.flat.parameters,
                 optimiser,
                 rules,
-                Deck(len(dataset), seed=seed, epochs=epochs),
+                EpochSampler(len(dataset), seed=seed, epochs=epochs),
                 batch=batch,
                 workers=[f"rank{rank}" for rank in range(self.workers)],
                 predictor=named(predictor),
@@ -212,7 +212,7 @@ class AsyncJob:
                 self._pull()
                 if self._work is None or self._work.ended:
                     break
-                yield self.collate([self.dataset[int(row)] for row in self._work.hand.rows])
+                yield self.collate([self.dataset[int(row)] for row in self._work.drawn.rows])
                 if not self._pushed:
                     raise RuntimeError("call job.push() after loss.backward(), in place of optimizer.step()")
         except BaseException:
@@ -221,7 +221,7 @@ class AsyncJob:
         self._finish()
 
     def push(self) -> None:
-        """Hand in the gradient of the batch just computed, to be applied at the server.
+        """Drawn in the gradient of the batch just computed, to be applied at the server.
 
         Raises
         ------
@@ -233,14 +233,14 @@ class AsyncJob:
         seconds = time.monotonic() - self._began
         require_unchanged(self._optimizer, self._settings)
         gradient = torch.from_numpy(self.flat.gather()).to(self.wire)
-        samples = len(self._work.hand)
+        samples = len(self._work.drawn)
         self._pushed = True
         # How long this push takes is known when it is over: that of the last step stands in for it.
         self._link.push(self._work.stamp, gradient, samples, seconds, self._pull_seconds + self._push_seconds)
         self._push_seconds = time.monotonic() - self._began - seconds
 
     def is_given_up(self) -> bool:
-        """Say whether the step under way is in vain by now: a loop of micro-batches may ask, and leave it unpushed."""
+        """Say whether the step under way is wasted by now: a loop of micro-batches may ask, and leave it unpushed."""
         if self._work is None or self._pushed:  # there is no step; and after a push the server's answer is on its way
             return False
         self._pushed = self._link.is_given_up(self._work.stamp)
@@ -262,7 +262,7 @@ class AsyncJob:
 
     def close(self) -> None:
         """Leave the job before its end, at most once; the others go on with what this rank held."""
-        if self._left:  # nobody listens any more: a second goodbye would wait for ever
+        if self._left:  # nobody listens any more: a second message would wait for ever
             return
         self._left, self._work = True, None
         with suppress(LostServerError):  # it is often called because of that, and nobody is left to be told

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn
 from paceline.coordinator.asynchronous.ledger import Outcome
-from paceline.coordinator.asynchronous.sampler import Hand
 from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.engines.parameter_server.service import Service, Work
 from paceline.engines.torch_async.flat import FRONT
@@ -49,7 +49,7 @@ class Link(Protocol):
         ...
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Hand in a gradient; what became of it is known after the next pull."""
+        """Drawn in a gradient; what became of it is known after the next pull."""
         ...
 
     def is_given_up(self, stamp: Stamp) -> bool:
@@ -57,7 +57,7 @@ class Link(Protocol):
         ...
 
     def leave(self) -> None:
-        """Say goodbye."""
+        """Leave the job."""
         ...
 
     @property
@@ -80,7 +80,7 @@ class LocalLink:
         return self.service.pull(self.worker, into=self._row)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Hand in a gradient."""
+        """Drawn in a gradient."""
         row = gradient.float().numpy()
         verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
         self._pushed = verdict.outcome
@@ -90,7 +90,7 @@ class LocalLink:
         return self.service.is_given_up(self.worker, stamp)
 
     def leave(self) -> None:
-        """Say goodbye."""
+        """Leave the job."""
         self.service.leave(self.worker)
 
 
@@ -126,11 +126,11 @@ class GlooLink:
             raise _lost(error) from error
         self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
         rows = torch.cat([rows_read(head.samples, self._down), more]).numpy()
-        hand = Hand(rows, np.zeros(len(rows), np.int64))
-        return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), hand, head.seconds / NANO)
+        drawn = Drawn(rows, np.zeros(len(rows), np.int64))
+        return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), drawn, head.seconds / NANO)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Hand in a gradient. The server answers with the next step at once: a pull must follow."""
+        """Drawn in a gradient. The server answers with the next step at once: a pull must follow."""
         wire = list(WIRES.values()).index(gradient.dtype)
         times = round(seconds * NANO), round(comm_seconds * NANO)
         is_row = gradient.data_ptr() == self._up[FRONT:].data_ptr() and gradient.numel() == self.numbers
@@ -156,8 +156,8 @@ class GlooLink:
             raise _lost(error) from error
 
     def leave(self) -> None:
-        """Say goodbye."""
-        # The server may be sending a step: as long as nobody takes it, it would not hear the goodbye.
+        """Leave the job."""
+        # The server may be sending a step: as long as nobody takes it, it would not hear of it.
         if self._answer_comes and self.pull().ended:
             return
         try:
@@ -195,9 +195,9 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 last = OUTCOMES.index(_handed_in(service, worker, head, _apart(head, rank, group, numbers)))
             if head.kind in (Ask.PULL, Ask.PUSH, Ask.PUSH_APART):
                 work = service.pull(worker, into=out[FRONT:].numpy())
-                more = rows_written(work.hand.rows, out)
+                more = rows_written(work.drawn.rows, out)
                 waited = round(work.waited * NANO)
-                _reply(Head(last, *work.stamp, len(work.hand), numbers, seconds=waited), out, rank, group)
+                _reply(Head(last, *work.stamp, len(work.drawn), numbers, seconds=waited), out, rank, group)
                 sent(more, rank, group)
                 if work.ended:
                     return

@@ -32,7 +32,7 @@ class TorchOptimiser:
     Attributes
     ----------
     flat
-        The copied model. Hand ``flat.parameters`` to the server with ``copy=False``, and no step copies parameters.
+        The copied model. Drawn ``flat.parameters`` to the server with ``copy=False``, and no step copies parameters.
 
     Raises
     ------

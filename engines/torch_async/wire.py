@@ -47,7 +47,7 @@ class Head:
     version, ticket
         The stamp.
     samples
-        Samples of a push, or dealt.
+        Samples of a push, or rank_batch.
     numbers
         How many numbers follow.
     wire
@@ -90,14 +90,14 @@ def received(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGro
 
 
 def rows_written(rows: Sizes, message: torch.Tensor) -> torch.Tensor:
-    """Write the rows of the samples dealt, ``[n]``, behind a head; return those for which there is no room."""
+    """Write the rows of the samples rank_batch, ``[n]``, behind a head; return those for which there is no room."""
     row = torch.from_numpy(np.ascontiguousarray(rows))
     _front(message)[HEAD : HEAD + len(row[:FIRST])] = row[:FIRST]
     return row[FIRST:]
 
 
 def rows_read(samples: int, message: torch.Tensor) -> torch.Tensor:
-    """Return the rows behind a head, ``[n]``: as many of the samples dealt as there is room for."""
+    """Return the rows behind a head, ``[n]``: as many of the samples assigned as there is room for."""
     return _front(message)[HEAD : HEAD + min(samples, FIRST)].clone()
 
 

@@ -15,7 +15,7 @@ def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Ba
     """Let every rank's batch size follow its speed: :func:`paceline.torch.attach`, for a Fabric model.
 
     The loop stays as it is, including ``fabric.backward(loss)``. Do not pass the loader to
-    ``fabric.setup_dataloaders``, which accepts only a ``DataLoader``: the balanced loader deals samples to ranks by
+    ``fabric.setup_dataloaders``, which accepts only a ``DataLoader``: the balanced loader assigns samples to ranks by
     itself, and ``fabric.to_device(batch)`` moves its batches.
 
     Parameters

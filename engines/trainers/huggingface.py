@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from paceline.engines.torch import Balance, BalancedLoader, Costs, attach
-from paceline.engines.torch.weighing.listener import Loss
-from paceline.engines.torch.weighing.sight import Sight, lengths
+from paceline.engines.torch.weighting.listener import Loss
+from paceline.engines.torch.weighting.recognition import Recognition, lengths
 from paceline.engines.trainers.huggingface_loss import has_labels, loss_of, takes_count
 from paceline.engines.trainers.huggingface_options import (
     costs_for,
@@ -62,8 +62,8 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
     Raises
     ------
     ValueError
-        When training begins, if the Trainer's options deal samples, or shard the model, in a way that balanced batches
-        cannot honour.
+        When training begins, if the Trainer's options assign samples, or shard the model, in a way that balanced
+        batches cannot honour.
 
     Examples
     --------
@@ -296,7 +296,7 @@ class Feed:
     def _require_seen(self, batch: Any) -> None:
         """Refuse a batch that the balancer could not recognise in the model's inputs."""
         samples = int(self.loader.batch_sizes[self.loader.rank])
-        if not Sight().fits(samples, *lengths((batch,), {})):
+        if not Recognition().fits(samples, *lengths((batch,), {})):
             raise ValueError(
                 f"a batch of {samples} samples has no axis of this length, perhaps because a collator packs them into "
                 "one row. The balancer needs such an axis to find out which batch the model was given: pad samples "

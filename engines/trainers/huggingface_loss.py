@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from paceline.engines.torch import BalanceWarning
-from paceline.engines.torch.weighing.listener import Loss
+from paceline.engines.torch.weighting.listener import Loss
 
 COUNT = 64.0
 """A number of tokens to try; a loss divided by it is half as large with twice the number."""

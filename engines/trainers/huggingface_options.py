@@ -16,15 +16,15 @@ from paceline.engines.torch.loading.costs.cost_column import numbers_of
 SHUFFLES = {"random": True, "sequential": False}
 """Supported sampling strategies, and whether they shuffle."""
 
-DEALING = ("_get_train_sampler", "_get_dataloader", "get_train_dataloader")
+ASSIGNING = ("_get_train_sampler", "_get_dataloader", "get_train_dataloader")
 """Methods of the Trainer that decide which samples a rank trains on. The mixin overrides the last one, so only
 overrides in classes after the mixin would be ignored."""
 
-NUMBERS = ("lengths", "cost", "items")
+NUMBERS = ("lengths", "cost", "loss_terms")
 """Parts of costs that hold a number for each sample."""
 
-DEALT_BY_ACCELERATE = {"split_batches": (False,), "dispatch_batches": (None, False), "use_seedable_sampler": (True,)}
-"""Options of ``accelerator_config`` about dealing samples, with the values that change nothing."""
+ASSIGNED_BY_ACCELERATE = {"split_batches": (False,), "dispatch_batches": (None, False), "use_seedable_sampler": (True,)}
+"""Options of ``accelerator_config`` about assigning samples, with the values that change nothing."""
 
 
 def refuse_ignored(trainer: Any, mixin: type) -> None:
@@ -35,7 +35,7 @@ def refuse_ignored(trainer: Any, mixin: type) -> None:
     ValueError
         If there is one; the message says what to do.
     """
-    for sentence in (*_of_sharding(trainer), *_of_dealing(trainer, mixin), *_of_arguments(trainer.args)):
+    for sentence in (*_of_sharding(trainer), *_of_assigning(trainer, mixin), *_of_arguments(trainer.args)):
         raise ValueError(sentence)
     if trainer.args.full_determinism:
         warnings.warn(
@@ -78,25 +78,26 @@ def costs_for(dataset: Any, costs: Costs | None, micro_batches: int) -> Costs | 
         return None
     if costs.global_tokens is not None:
         raise ValueError("global_tokens of costs must be left out: the Trainer says how many samples a step has")
-    if costs.items is not None and micro_batches > 1:
+    if costs.loss_terms is not None and micro_batches > 1:
         raise ValueError(
-            "items of costs need gradient_accumulation_steps=1: the Trainer divides the last step of an epoch "
-            "by fewer micro-batches, so that its terms would weigh more. Give a larger batch, or a loss that is "
-            "divided by num_items_in_batch, which needs no items"
+            "loss_terms of costs need gradient_accumulation_steps=1: the Trainer divides the last step of an epoch "
+            "by fewer micro-batches, so that its terms would count more. Give a larger batch, or a loss that is "
+            "divided by num_items_in_batch, which needs no loss_terms"
         )
     numbers = {name: given for name in NUMBERS if (given := getattr(costs, name)) is not None}
     read: dict[str, Any] = {
-        name: numbers_of(dataset, given, name, zero=name == "items") for name, given in numbers.items()
+        name: numbers_of(dataset, given, name, zero=name == "loss_terms") for name, given in numbers.items()
     }
     return replace(costs, **read)
 
 
 def refuse_items(loss: str, costs: Costs | None) -> None:
     """Refuse numbers of loss terms for a loss that needs none."""
-    if loss == "sum" and costs is not None and costs.items is not None:
+    if loss == "sum" and costs is not None and costs.loss_terms is not None:
         raise ValueError(
-            "the loss is divided by the tokens of all ranks already (num_items_in_batch), so that no rank has to weigh "
-            "by its terms: leave items out"
+            "the loss is divided by the tokens of all ranks already (num_items_in_batch), so that no rank has to "
+            "weight "
+            "by its terms: leave loss_terms out"
         )
 
 
@@ -127,13 +128,14 @@ def _of_sharding(trainer: Any) -> Iterator[str]:
             )
 
 
-def _of_dealing(trainer: Any, mixin: type) -> Iterator[str]:
+def _of_assigning(trainer: Any, mixin: type) -> Iterator[str]:
     """Yield errors for subclasses that choose the samples themselves."""
-    for name in DEALING:
+    for name in ASSIGNING:
         owner = _owner(trainer, name, mixin)
         if not owner.__module__.startswith("transformers."):
             yield (
-                f"{owner.__name__}.{name} chooses the samples of a rank, which would be ignored: BalancedLoader deals "
+                f"{owner.__name__}.{name} chooses the samples of a rank, which would be ignored: BalancedLoader "
+                f"assigns "
                 "balanced batches to ranks. Remove the override, or the BalancedTrainerMixin"
             )
 
@@ -162,9 +164,10 @@ def _of_arguments(arguments: Any) -> Iterator[str]:
         )
     if not getattr(arguments, "dataloader_in_order", True):
         yield "dataloader_in_order must be True: balanced batches come in order on every rank"
-    for option, kept in DEALT_BY_ACCELERATE.items():
+    for option, kept in ASSIGNED_BY_ACCELERATE.items():
         if (value := getattr(arguments.accelerator_config, option, kept[0])) not in kept:
             yield (
-                f"accelerator_config's {option} must be {kept[-1]}, got {value}: Accelerate does not deal the batches, "
+                f"accelerator_config's {option} must be {kept[-1]}, got {value}: Accelerate does not assign the "
+                f"batches, "
                 "BalancedLoader does"
             )

@@ -13,7 +13,7 @@ from paceline._arrays import Array
 from paceline._figures import BLACK, BLUE, GREEN, GREY, VERMILION, new_figure, plain, saved
 from paceline.datasets import Trace
 from paceline.eval.leaderboard import Leaderboard
-from paceline.eval.replay.synchronous import CLAIRVOYANT, EQUAL, Replay
+from paceline.eval.replay.synchronous import EQUAL, ORACLE, Replay
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,8 +128,8 @@ def _draw_bands(axes: Axes, speed_TW: Array) -> None:
 
 def _draw_times(axes: Axes, replay: Replay, scheme: str) -> None:
     equal, labels = replay.seconds(EQUAL).mean(), []
-    colours = {EQUAL: BLACK, CLAIRVOYANT: GREEN} | {scheme: BLUE}
-    for name in dict.fromkeys([EQUAL, scheme, CLAIRVOYANT]):
+    colours = {EQUAL: BLACK, ORACLE: GREEN} | {scheme: BLUE}
+    for name in dict.fromkeys([EQUAL, scheme, ORACLE]):
         seconds = replay.seconds(name)
         smooth = 1e3 * _smooth(seconds)
         axes.plot([i.number for i in replay.iterations[name]], smooth, color=colours[name], linewidth=1.6)
@@ -142,8 +142,8 @@ def _draw_times(axes: Axes, replay: Replay, scheme: str) -> None:
 
 
 def _fastest(replay: Replay) -> str:
-    means = {name: replay.seconds(name).mean() for name in replay.iterations if name not in (EQUAL, CLAIRVOYANT)}
-    return min(means, key=means.__getitem__, default=CLAIRVOYANT)
+    means = {name: replay.seconds(name).mean() for name in replay.iterations if name not in (EQUAL, ORACLE)}
+    return min(means, key=means.__getitem__, default=ORACLE)
 
 
 def _label_ends(axes: Axes, labels: list[tuple[str, str, Array]], gap: float) -> None:

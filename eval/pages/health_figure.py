@@ -1,4 +1,4 @@
-"""A small figure of a trace's health: its speeds, their autocorrelation, and their correlation with drivers."""
+"""A small figure of a trace's health: its speeds, their autocorrelation, and their correlation with covariates."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_LINES = 8
 
 
 def health_figure(trace: Trace, path: str | Path) -> Path:
-    """Draw the series of workers, their autocorrelations, and each driver's correlation with speed.
+    """Draw the series of workers, their autocorrelations, and each covariate's correlation with speed.
 
     Of many workers, eight are drawn, from the slowest to the fastest; the title says so, and a grey band is where all
-    lie. For a trace without speeds, the first driver is drawn instead. A panel that would be empty is left out.
+    lie. For a trace without speeds, the first covariate is drawn instead. A panel that would be empty is left out.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def health_figure(trace: Trace, path: str | Path) -> Path:
 
     found = health(trace)
     name = found.series[0].name if found.series else "speed"
-    series_TW = trace.speed if name == "speed" else trace.drivers_named([name])[:, :, 0]  # type: ignore[index]
+    series_TW = trace.speed if name == "speed" else trace.covariates_named([name])[:, :, 0]  # type: ignore[index]
     shown = _shown(series_TW)
     correlation_HW = autocorrelations(series_TW[:, shown])
     compared = [one for one in found.series if np.isfinite(one.with_speed)]
@@ -47,7 +47,7 @@ def health_figure(trace: Trace, path: str | Path) -> Path:
     if compared:
         panel = others.pop(0)
         panel.barh([plain(one.name) for one in compared], [one.with_speed for one in compared], color=BLUE)
-        panel.set(title="driver with log speed", xlabel="correlation", xlim=(-1, 1))
+        panel.set(title="covariate with log speed", xlabel="correlation", xlim=(-1, 1))
         panel.title.set_fontsize(10)
     path = Path(path)
     with written_whole(path) as temporary:
@@ -78,15 +78,15 @@ def _draw_series(panel: Any, trace: Trace, name: str, series_TW: Array, shown: l
     panel.title.set_fontsize(10)
 
 
-def unit_of(trace: Trace, driver: str) -> str:
-    """Return a driver's unit, as its reader wrote it into ``meta``; empty if it is not known.
+def unit_of(trace: Trace, covariate: str) -> str:
+    """Return a covariate's unit, as its reader wrote it into ``meta``; empty if it is not known.
 
     >>> unit_of(Trace([[1]], [[1]], meta={"units": "cpu: percent; memory: GB"}), "memory")
     'GB'
     """
     for part in trace.meta.get("units", "").split("; "):
         name, _, unit = part.partition(": ")
-        if name == driver:
+        if name == covariate:
             return unit
     return ""
 

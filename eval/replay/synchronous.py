@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval.recorded_jobs import by_name, require_warmup
-from paceline.eval.replay.synchronous_schemes import Clairvoyant, EqualBatches, SizeScheme
+from paceline.eval.replay.synchronous_schemes import EqualBatches, Oracle, SizeScheme
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COARSE, FINE = 10, 100
 """Samples a worker below which the steps of a split are coarser than 10 %, and the number that is taken instead."""
 
-EQUAL, CLAIRVOYANT = "equal batches", "clairvoyant"
+EQUAL, ORACLE = "equal batches", "oracle"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Replay:
         """One row per scheme, fastest first.
 
         ``mean`` and ``p95`` seconds of an iteration, ``waiting`` share, ``speed-up`` over equal batches, ``regret``:
-        by how much the mean exceeds the clairvoyant's.
+        by how much the mean exceeds the oracle's.
         """
         import pandas as pd
 
@@ -93,7 +93,7 @@ class Replay:
                 "p95": float(np.quantile(self.seconds(name), 0.95)),
                 "waiting": float(np.mean([iteration.waiting for iteration in iterations])),
                 "speed-up": means[EQUAL] / means[name],
-                "regret": means[name] / means[CLAIRVOYANT] - 1.0,
+                "regret": means[name] / means[ORACLE] - 1.0,
             }
             for name, iterations in self.iterations.items()
         ]
@@ -143,26 +143,26 @@ def iter_replay(scheme: SizeScheme, trace: Trace, *, global_batch: int) -> Itera
     >>> trace = Trace(samples=[[30, 30]] * 2, seconds=[[1.0, 2.0]] * 2)
     >>> [iteration.makespan for iteration in iter_replay(EqualBatches(), trace, global_batch=60)]
     [2.0, 2.0]
-    >>> [iteration.sizes for iteration in iter_replay(Clairvoyant(trace.speed), trace, global_batch=60)]
+    >>> [iteration.sizes for iteration in iter_replay(Oracle(trace.speed), trace, global_batch=60)]
     [array([40, 20]), array([40, 20])]
     """
     scheme.reset(trace.workers, global_batch)
-    drivers_TWD = trace.drivers_named(scheme.driver_names)
+    covariates_TWD = trace.covariates_named(scheme.covariate_names)
     for k, speed_W in enumerate(trace.speed):
         if np.isnan(speed_W).any():
             continue
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        sizes = scheme.sizes(k, drivers_WD)
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        sizes = scheme.sizes(k, covariates_WD)
         _require_whole(sizes, global_batch, scheme)
         seconds = sizes / speed_W
         yield ReplayedIteration(k, sizes, seconds)
-        scheme.observe(sizes, seconds, drivers_WD)
+        scheme.observe(sizes, seconds, covariates_WD)
 
 
 def replay(
     schemes: Mapping[str, SizeScheme], trace: Trace, *, global_batch: int | None = None, warmup: int = 50
 ) -> Replay:
-    """Replay one job under schemes, always beside equal batches and the clairvoyant split.
+    """Replay one job under schemes, always beside equal batches and the oracle split.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def replay(
     >>> trace = Trace(samples=[[30, 30]] * 3, seconds=[[1.0, 2.0]] * 3)
     >>> replay({}, trace, warmup=0).table[["scheme", "mean", "waiting", "speed-up"]].round(2)
               scheme  mean  waiting  speed-up
-    0    clairvoyant  1.33     0.00       1.5
+    0    oracle  1.33     0.00       1.5
     1  equal batches  2.00     0.25       1.0
     """
     require_warmup(warmup, trace)
@@ -205,9 +205,9 @@ def replay(
         raise ValueError(
             f"global_batch must be at least one sample for each of the {len(trace.workers)} workers, got {batch}"
         )
-    if taken := sorted({EQUAL, CLAIRVOYANT} & set(schemes)):
+    if taken := sorted({EQUAL, ORACLE} & set(schemes)):
         raise ValueError(f"schemes must not use the names {taken}, which are always in the table: rename them")
-    everyone: dict[str, SizeScheme] = {EQUAL: EqualBatches(), **schemes, CLAIRVOYANT: Clairvoyant(trace.speed)}
+    everyone: dict[str, SizeScheme] = {EQUAL: EqualBatches(), **schemes, ORACLE: Oracle(trace.speed)}
     ran = {name: list(iter_replay(scheme, trace, global_batch=batch)) for name, scheme in everyone.items()}
     scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
     return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()), global_batch=batch, note=note)
@@ -223,7 +223,7 @@ def replay_all(
     >>> jobs = [Trace([[30, 30]] * 2, [[1, slow]] * 2, meta={"job": f"slow-{slow}"}) for slow in (2, 3)]
     >>> replay_all({}, jobs, warmup=0).overall[["scheme", "speed-up"]].round(2)
               scheme  speed-up
-    0    clairvoyant      1.73
+    0    oracle      1.73
     1  equal batches      1.00
     """
     jobs = by_name(traces)

@@ -1,4 +1,4 @@
-"""Synchronisation schemes to replay: each chooses the batch sizes of the next iteration. Axes: W workers, D drivers."""
+"""Synchronisation schemes to replay: each chooses the batch sizes of the next iteration. Axes: W workers, D covariates."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from paceline.solver import split
 class SizeScheme(Protocol):
     """Chooses batch sizes at every barrier, from past measurements.
 
-    In each iteration, ``sizes`` is called first, with the drivers sampled at the boundary, and ``observe`` afterwards.
+    In each iteration, ``sizes`` is called first, with the covariates sampled at the boundary, and ``observe``
+    afterwards.
     """
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads."""
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates it reads."""
         ...
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
         ...
 
-    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+    def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Choose the sizes of this iteration, ``[W]``: at least one sample each, summing to the global batch."""
         ...
 
-    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+    def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn the workers' times in the iteration just finished, ``[W]``, in seconds."""
         ...
 
@@ -43,17 +44,17 @@ class SizeScheme(Protocol):
 class EqualBatches:
     """Bulk-synchronous parallel (BSP): all workers get the same, up to one sample."""
 
-    driver_names: tuple[str, ...] = ()
+    covariate_names: tuple[str, ...] = ()
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
         self._sizes = split(Curves.from_speed(np.ones(len(workers))), global_batch, lower=1).sizes
 
-    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+    def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Return the same sizes every time."""
         return self._sizes
 
-    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+    def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn nothing."""
 
 
@@ -73,9 +74,9 @@ class Balanced:
         self.policy = policy
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers that its predictor reads."""
-        return self.predictor.driver_names
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates that its predictor reads."""
+        return self.predictor.covariate_names
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
@@ -83,16 +84,16 @@ class Balanced:
         self.balancer = LoadBalancer(self._checked, workers=workers, global_batch=global_batch, policy=self.policy)
         self._report: Report | None = None
 
-    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+    def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Return the sizes that the balancer plans from the last report."""
         if self._report is not None:
             self._checked.iteration = iteration
-            self.balancer.step(self._report, drivers)
+            self.balancer.step(self._report, covariates)
         return self.balancer.plan.sizes
 
-    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+    def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Report the measured times."""
-        self._report = Report(samples=sizes, seconds=seconds, drivers=drivers)
+        self._report = Report(samples=sizes, seconds=seconds, covariates=covariates)
 
 
 class _Checked:
@@ -126,24 +127,24 @@ class BareSplit:
         self.predictor = predictor
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers that its predictor reads."""
-        return self.predictor.driver_names
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates that its predictor reads."""
+        return self.predictor.covariate_names
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
         self.predictor.reset(workers)
         self._workers, self._global_batch = tuple(workers), global_batch
 
-    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+    def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Solve the split of the forecast curves."""
-        forecast = self.predictor.predict(drivers)
+        forecast = self.predictor.predict(covariates)
         require_forecasts(self.predictor, forecast.speed[None], forecast.spread[None], self._workers, iteration)
         return split(forecast.curves, self._global_batch, lower=1).sizes
 
-    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+    def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Pass the measured times to the predictor."""
-        self.predictor.observe(Report(samples=sizes, seconds=seconds, drivers=drivers))
+        self.predictor.observe(Report(samples=sizes, seconds=seconds, covariates=covariates))
 
 
 def balanced(models: Mapping[str, Predictor]) -> dict[str, SizeScheme]:
@@ -159,7 +160,7 @@ def balanced(models: Mapping[str, Predictor]) -> dict[str, SizeScheme]:
     return schemes
 
 
-class Clairvoyant:
+class Oracle:
     """The best possible sizing: sizes solved from the speeds of the iteration to come.
 
     Parameters
@@ -168,7 +169,7 @@ class Clairvoyant:
         The whole job's recorded speeds, ``[T, W]``, in samples/s, such as ``trace.speed``.
     """
 
-    driver_names: tuple[str, ...] = ()
+    covariate_names: tuple[str, ...] = ()
 
     def __init__(self, speed: Array) -> None:
         self.speed = speed
@@ -177,9 +178,9 @@ class Clairvoyant:
         """Start a job with these workers and this global batch; nothing is carried over."""
         self._global_batch = global_batch
 
-    def sizes(self, iteration: int, drivers: Array | None) -> Sizes:
+    def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Solve the split of the true speeds."""
         return split(Curves.from_speed(self.speed[iteration]), self._global_batch, lower=1).sizes
 
-    def observe(self, sizes: Sizes, seconds: Array, drivers: Array | None) -> None:
+    def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn nothing."""

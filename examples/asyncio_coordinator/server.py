@@ -32,22 +32,22 @@ class Service:
         while len(self.connections) < fleet:
             self.admit(*await self.newcomers.get())
         balancer = LoadBalancer(  # Paceline: once
-            RLS(drivers=("cpu", "memory")), workers=list(self.connections), global_batch=self.global_batch
+            RLS(covariates=("cpu", "memory")), workers=list(self.connections), global_batch=self.global_batch
         )
-        plan, drivers = balancer.plan, None
+        plan, covariates = balancer.plan, None
         for iteration in range(iterations):
             answers = await asyncio.gather(*map(self.one_iteration, plan.workers, plan.sizes, plan.weights))
             known = [answer or NOTHING for answer in answers]
-            report = Report(samples=plan.sizes, seconds=[answer["t"] for answer in known], drivers=drivers)
-            drivers = [[answer["c"], answer["m"]] for answer in known]
+            report = Report(samples=plan.sizes, seconds=[answer["t"] for answer in known], covariates=covariates)
+            covariates = [[answer["c"], answer["m"]] for answer in known]
             yield iteration, plan, report
-            plan = balancer.step(report, drivers)  # Paceline: at each barrier
+            plan = balancer.step(report, covariates)  # Paceline: at each barrier
             for worker in [worker for worker, answer in zip(plan.workers, answers, strict=True) if not answer]:
                 self.connections.pop(worker)[1].close()
-                plan, drivers = balancer.leave(worker), None  # Paceline: a worker left
+                plan, covariates = balancer.leave(worker), None  # Paceline: a worker left
             while not self.newcomers.empty():
                 if worker := self.admit(*self.newcomers.get_nowait()):
-                    plan, drivers = balancer.join(worker), None  # Paceline: a worker joined
+                    plan, covariates = balancer.join(worker), None  # Paceline: a worker joined
         for _, writer in self.connections.values():
             writer.close()
             await writer.wait_closed()

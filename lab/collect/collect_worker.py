@@ -17,7 +17,7 @@ import numpy as np
 from paceline.lab.collect.jobs import Job
 from paceline.lab.processes.orphan import die_with_parent
 from paceline.lab.small_models import MODELS
-from paceline.recording.drivers import default_drivers
+from paceline.recording.covariates import default_covariates
 from paceline.recording.place import Place
 from paceline.recording.recorder import Recorder
 
@@ -56,11 +56,11 @@ def record(job: Job, rank: int, folder: Path) -> list[float]:
             optimiser.step()
             losses.append(loss.item())
 
-    drivers = default_drivers()
-    with Recorder(folder / f"warm-up-{rank}.jsonl", str(rank), drivers) as warm_up:
+    covariates = default_covariates()
+    with Recorder(folder / f"warm-up-{rank}.jsonl", str(rank), covariates) as warm_up:
         for _ in range(WARM_UP):
             iterate(warm_up)
-    with Recorder(folder / f"rank{rank}.jsonl", str(rank), drivers) as recorder:
+    with Recorder(folder / f"rank{rank}.jsonl", str(rank), covariates) as recorder:
         for _ in range(job.iterations):
             iterate(recorder)
     return losses

@@ -68,25 +68,25 @@ class Usage:
         object.__setattr__(self, "share_SH", np.minimum(share_SH, 1.0))
 
     @classmethod
-    def of_trace(cls, trace: Trace, driver: str, *, slot_seconds: float | None = None) -> Self:
-        """Take a driver of a trace, the CPU usage as a share, as the usage of hosts: one host for each worker.
+    def of_trace(cls, trace: Trace, covariate: str, *, slot_seconds: float | None = None) -> Self:
+        """Take a covariate of a trace, the CPU usage as a share, as the usage of hosts: one host for each worker.
 
         Parameters
         ----------
         trace
             Its rows are the slots; speeds are not needed. A missing value repeats the host's last one.
-        driver
-            The name of the driver (a driving factor, such as ``cpu``).
+        covariate
+            The name of the covariate (a covariate, such as ``cpu``).
         slot_seconds
             Length of a slot; by default the median distance between the times in the trace's ``start``.
 
         Raises
         ------
         ValueError
-            If the trace has no such driver, or neither the trace nor ``slot_seconds`` gives the length of a slot.
+            If the trace has no such covariate, or neither the trace nor ``slot_seconds`` gives the length of a slot.
         """
-        if driver not in trace.driver_names or (panel := trace.drivers_named([driver])) is None:
-            raise ValueError(f"driver {driver!r} is not in {trace!r}")
+        if covariate not in trace.covariate_names or (panel := trace.covariates_named([covariate])) is None:
+            raise ValueError(f"covariate {covariate!r} is not in {trace!r}")
         if slot_seconds is None:
             if trace.start is None:
                 raise ValueError(f"slot_seconds must be given: {trace!r} does not say when its rows were measured")

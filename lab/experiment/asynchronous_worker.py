@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 from torch.utils.data import TensorDataset
 
-from paceline.coordinator.asynchronous.ledger import IN_VAIN, Account
+from paceline.coordinator.asynchronous.ledger import WASTED, Account
 from paceline.coordinator.asynchronous.verdict import Verdict
 from paceline.engines.parameter_server.service import Service
 from paceline.engines.torch_async import AsyncJob
@@ -44,16 +44,16 @@ class Looks:
         if self.service is None or self.over:
             return
         self.wasted = self.service.server.ledger.wasted_share
-        if verdict.outcome not in IN_VAIN:
+        if verdict.outcome not in WASTED:
             self.staleness.append(verdict.staleness)
-        applied = self.service.server.deck.applied
+        applied = self.service.server.sampler.applied
         if time.monotonic() >= self.due and (not self.applied or applied > self.applied[-1]):
             self.look()
 
     def look(self) -> None:
         """Keep a copy now."""
         assert self.service is not None
-        self.applied.append(self.service.server.deck.applied)
+        self.applied.append(self.service.server.sampler.applied)
         self.rows.append(torch.from_numpy(self.service.server.parameters))
         self.due = time.monotonic() + self.every
 

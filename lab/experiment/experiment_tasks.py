@@ -15,7 +15,7 @@ from paceline.lab.small_models import MODELS, Task
 if TYPE_CHECKING:
     import torch
 
-    from paceline.engines.torch.weighing.listener import Loss
+    from paceline.engines.torch.weighting.listener import Loss
 
 
 @dataclass(frozen=True)

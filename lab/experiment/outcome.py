@@ -1,4 +1,4 @@
-"""What came out of a live experiment: speed-ups in pairs, waiting, the clairvoyant, and losses.
+"""What came out of a live experiment: speed-ups in pairs, waiting, the oracle, and losses.
 
 Axes: K iterations, W ranks.
 """
@@ -37,11 +37,11 @@ class Row:
         Over equal batches, geometric mean over pairs of turns, and the half-width of its 95 % confidence interval.
     waiting
         Share of the ranks' time, up to the slowest's end, that was spent waiting.
-    clairvoyant
+    oracle
         Speed-up over equal batches that the same solver reaches in a replay of the same iterations, if it knows their
         speeds; under a quota those that last, as one step's depends on the budget that it happens to find.
     reached
-        Time of the clairvoyant over that of the scheme.
+        Time of the oracle over that of the scheme.
     overhead
         Median seconds an iteration that balancing takes on the critical path.
     changes
@@ -54,7 +54,7 @@ class Row:
     speed_up: float
     half_width: float
     waiting: float
-    clairvoyant: float
+    oracle: float
     reached: float
     overhead: float
     changes: float
@@ -145,7 +145,7 @@ class ExperimentOutcome:
         """Return how much longer the other ranks take for a sample while the disturbed one is slow.
 
         Above 1, cores share hardware or the machine as a whole is short of it: other sizes then gain less than the
-        disturbed rank's own speed promises. NaN where it is never clearly slower than at other times.
+        disturbed rank's own speed allows. NaN where it is never clearly slower than at other times.
         """
         _, sizes_KW, own_KW = self._measured(scheme)
         each_KW = own_KW / sizes_KW
@@ -157,13 +157,13 @@ class ExperimentOutcome:
         return float(np.median(others_KW[slow_K]) / np.median(others_KW[~slow_K]))
 
     def _fixed_seconds(self, ranks: int) -> Array:
-        """Return the part of each rank's own time that no split moves, ``[W]``."""
+        """Return the part of each rank's busy time that no split moves, ``[W]``."""
         fixed_W = np.zeros(ranks)
         fixed_W[DISTURBED] = DISTURBANCES[self.setting.contention].between
         return fixed_W
 
     def _measured(self, scheme: str) -> tuple[Array, Array, Array]:
-        """Return wall seconds ``[K]``, sizes and own seconds ``[K, W]`` of the recorded iterations that count."""
+        """Return wall seconds ``[K]``, sizes and busy time ``[K, W]`` of the recorded iterations that count."""
         begun = [(turn.first, turn.seconds) for turn in self.turns if turn.scheme == scheme]
         walls = {first + k: seconds[k] for first, seconds in begun for k in range(settled(seconds), len(seconds))}
         # A device that lags behind has not told yet how long an iteration took.

@@ -1,6 +1,6 @@
-"""ARIMA with drivers: a regression on the drivers whose errors are an ARIMA.
+"""ARIMA with covariates: a regression on the covariates whose errors are an ARIMA.
 
-Axes: T iterations, W workers, N fitted series, D drivers, S states.
+Axes: T iterations, W workers, N fitted series, D covariates, S states.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paceline.predictors.arima.filter import StateSpace, state_space, states
 from paceline.predictors.averages.smoothed import speed_of_log
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import driver_names, whole
+from paceline.predictors.ranges import covariate_names, whole
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -46,8 +46,8 @@ FEWEST_CONSECUTIVE = 0.5
 SPEEDS_PER_COEFFICIENT = 10
 """A worker with fewer speeds than this per coefficient gets the coefficients fitted to all workers."""
 
-FAREST_DRIVER = 10.0
-"""Drivers further than this many standard deviations from their mean count as that far."""
+FAREST_COVARIATE = 10.0
+"""Covariates further than this many standard deviations from their mean count as that far."""
 
 MOST_ORDER = 32
 """The most lags and differences: the start of the filter takes memory with the fourth power of them."""
@@ -57,7 +57,7 @@ POOLED = ""
 
 
 class ARIMA(FleetPredictor):
-    """Autoregression and moving average of the differenced speeds, after a regression on the drivers.
+    """Autoregression and moving average of the differenced speeds, after a regression on the covariates.
 
     ``fit`` learns coefficients for each worker by name, and common ones for unknown workers. A Kalman filter over the
     whole fleet serves them and skips gaps. Before the fit it is an ARIMA(0,1,1) in log speed (or speed) with the
@@ -71,8 +71,8 @@ class ARIMA(FleetPredictor):
         gap). Without differences (d = 0) forecasts revert to the mean of the fitted trace, which is wrong for a worker
         whose speed has settled elsewhere; forecasts of a worker that was not fitted revert to the mean of its own
         speeds so far.
-    drivers
-        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    covariates
+        Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     method
         ``"css"``, the conditional sum of squares, or ``"likelihood"``, statsmodels' maximum likelihood on the worker's
         longest trace. The common coefficients always come from css.
@@ -83,7 +83,7 @@ class ARIMA(FleetPredictor):
     Raises
     ------
     ValueError
-        If an argument is out of range, or the traces to fit are too short or lack a driver.
+        If an argument is out of range, or the traces to fit are too short or lack a covariate.
     ImportError
         If the method is ``"likelihood"`` and statsmodels is missing.
 
@@ -113,7 +113,7 @@ class ARIMA(FleetPredictor):
     def __init__(
         self,
         order: Sequence[int] | None = None,
-        drivers: Sequence[str] | None = None,
+        covariates: Sequence[str] | None = None,
         method: str = "css",
         log_speed: bool = True,
     ) -> None:
@@ -123,13 +123,13 @@ class ARIMA(FleetPredictor):
             raise ValueError(f"method must be 'css' or 'likelihood', got {method!r}")
         super().__init__()
         self.order = order
-        self.drivers = None if drivers is None else driver_names(drivers)
+        self.covariates = None if covariates is None else covariate_names(covariates)
         self.method = method
         self.log_speed = log_speed
         self.order_ = UNFITTED_ORDER
-        self.driver_names_: tuple[str, ...] = self.drivers or ()
-        count = len(self.driver_names_)
-        self.driver_mean_, self.driver_scale_ = np.zeros(count), np.ones(count)
+        self.covariate_names_: tuple[str, ...] = self.covariates or ()
+        count = len(self.covariate_names_)
+        self.covariate_mean_, self.covariate_scale_ = np.zeros(count), np.ones(count)
         unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([UNFITTED_MOVING_AVERAGE]))
         self.coefficients_: dict[str, Coefficients] = {POOLED: unfitted}
         self.constants_: dict[str, float] = {POOLED: 0.0}
@@ -137,9 +137,9 @@ class ARIMA(FleetPredictor):
         self._served: tuple[tuple[str, ...], _Served] | None = None
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads: those chosen, or those it was fitted with."""
-        return self.driver_names_
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates it reads: those chosen, or those it was fitted with."""
+        return self.covariate_names_
 
     def rename(self, old: str, new: str) -> None:
         """Give a worker another name; it keeps its place, its model and everything learnt about it."""
@@ -156,16 +156,16 @@ class ARIMA(FleetPredictor):
         return {
             "state": np.zeros((count, size)),
             "covariance": np.full((count, size, size), np.nan),
-            "drivers": np.full((count, len(self.driver_names_)), np.nan),
+            "covariates": np.full((count, len(self.covariate_names_)), np.nan),
             "seen": np.zeros(count),
             "mean": np.zeros(count),
         }
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         served, rows = self._served_fleet(), self._rows
-        standard_WD = self._standard(drivers_WD, served.range_2WD)
+        standard_WD = self._standard(covariates_WD, served.range_2WD)
         value_W = np.log(speed_W) if self.log_speed else speed_W
-        error_W = value_W - _explained(standard_WD, served.drivers_WD)
+        error_W = value_W - _explained(standard_WD, served.covariates_WD)
         seen_W = np.isfinite(error_W)
         rows["seen"] = rows["seen"] + seen_W
         rows["mean"] = rows["mean"] + np.where(seen_W, error_W - rows["mean"], 0.0) / np.maximum(rows["seen"], 1.0)
@@ -174,23 +174,25 @@ class ARIMA(FleetPredictor):
         rows["state"], rows["covariance"] = served.space.filtered(
             rows["state"], covariance_WSS, error_W - self._constant(served)
         )
-        rows["drivers"] = standard_WD
+        rows["covariates"] = standard_WD
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         served = self._served_fleet()
-        regular_W = self._constant(served) + _explained(self._standard(drivers_WD, served.range_2WD), served.drivers_WD)
+        regular_W = self._constant(served) + _explained(
+            self._standard(covariates_WD, served.range_2WD), served.covariates_WD
+        )
         value_W = regular_W + served.space.ahead(self._rows["state"], horizon)
         speed_W = speed_of_log(value_W) if self.log_speed else value_W
         return np.where(self._rows["seen"] > 0, speed_W, np.nan)
 
-    def _standard(self, drivers_WD: Array, range_2WD: Array) -> Array:
-        """Return the drivers in standard deviations, within what the worker showed when it was fitted.
+    def _standard(self, covariates_WD: Array, range_2WD: Array) -> Array:
+        """Return the covariates in standard deviations, within what the worker showed when it was fitted.
 
-        A coefficient of a driver that hardly moved then means nothing far outside. A missing driver keeps its last
-        value, or its mean if it has none.
+        A coefficient of a covariate that hardly moved then means nothing far outside. A missing covariate keeps its
+        last value, or its mean if it has none.
         """
-        standard_WD = np.clip((drivers_WD - self.driver_mean_) / self.driver_scale_, *range_2WD)
-        last_WD = np.nan_to_num(self._rows["drivers"], nan=0.0)
+        standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, *range_2WD)
+        last_WD = np.nan_to_num(self._rows["covariates"], nan=0.0)
         return np.where(np.isfinite(standard_WD), standard_WD, last_WD)
 
     def _constant(self, served: _Served) -> Array:
@@ -203,7 +205,7 @@ class ARIMA(FleetPredictor):
             fits = [self.coefficients_[name] for name in names]
             served = _Served(
                 state_space(np.stack([f.ar for f in fits]), np.stack([f.ma for f in fits]), self.order_[1]),
-                np.stack([fit.drivers for fit in fits]),
+                np.stack([fit.covariates for fit in fits]),
                 np.array([self.constants_[name] for name in names]),
                 np.stack([self.ranges_[name] for name in names], axis=1),
             )
@@ -219,7 +221,7 @@ class ARIMA(FleetPredictor):
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit each worker, and all of them together, with all speeds in memory.
 
-        A warm start keeps the order, the scale of drivers, and the coefficients of workers that are not in these
+        A warm start keeps the order, the scale of covariates, and the coefficients of workers that are not in these
         traces; a worker that is in them is fitted anew.
         """
         survey = fitting.surveyed(traces)
@@ -227,71 +229,71 @@ class ARIMA(FleetPredictor):
         if not traces:
             raise ValueError("traces must hold at least one worker to fit, got none that is not held out")
         if not fitting.warm:
-            self.driver_names_ = survey.shared_drivers(self.drivers)
-            self.driver_mean_, self.driver_scale_ = survey.mean_and_scale(self.driver_names_)
-        names, value_TN, drivers_TND = self._panel(traces)
+            self.covariate_names_ = survey.shared_covariates(self.covariates)
+            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
+        names, value_TN, covariates_TND = self._panel(traces)
         sparse = _are_sparse(value_TN)
         earlier = (dict(self.coefficients_), dict(self.constants_)) if fitting.warm else ({}, {})
         if not fitting.warm:
-            self.order_ = self.order or _chosen_order(value_TN, drivers_TND, SPARSE_ORDERS if sparse else ORDERS)
+            self.order_ = self.order or _chosen_order(value_TN, covariates_TND, SPARSE_ORDERS if sparse else ORDERS)
         differences = self.order_[1]
-        pooled, _ = fit_css(*_centred(value_TN, drivers_TND, differences), self.order_)
+        pooled, _ = fit_css(*_centred(value_TN, covariates_TND, differences), self.order_)
         self.coefficients_ = {POOLED: pooled}
         self.constants_ = {POOLED: 0.0 if differences else np.nan}
-        self.ranges_ = {POOLED: _range(drivers_TND)}
+        self.ranges_ = {POOLED: _range(covariates_TND)}
         speeds_N, least = np.isfinite(value_TN).sum(axis=0), SPEEDS_PER_COEFFICIENT * (len(pooled.vector) + 1)
         owned = {name: [n for n, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
         owned = {name: own for name, own in owned.items() if speeds_N[own].sum() >= least}
         if owned:
-            self._fit_workers(owned, value_TN, drivers_TND)
+            self._fit_workers(owned, value_TN, covariates_TND)
         self.coefficients_, self.constants_ = earlier[0] | self.coefficients_, earlier[1] | self.constants_
         # The order may have changed, and with it the number of states in every row.
         self._served = None
         self.reset(self.workers)
         return self
 
-    def _fit_workers(self, owned: Mapping[str, list[int]], value_TN: Array, drivers_TND: Array) -> None:
+    def _fit_workers(self, owned: Mapping[str, list[int]], value_TN: Array, covariates_TND: Array) -> None:
         """Fit each worker to its own series; its constant is stored separately."""
-        count = drivers_TND.shape[2]
+        count = covariates_TND.shape[2]
         if not self.order_[1]:
-            drivers_TND = np.concatenate([drivers_TND, np.ones((*value_TN.shape, 1))], axis=2)
+            covariates_TND = np.concatenate([covariates_TND, np.ones((*value_TN.shape, 1))], axis=2)
         if self.method == "likelihood":
             longest = [max(own, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for own in owned.values()]
-            series = [(value_TN[:, n], drivers_TND[:, n], self.order_) for n in longest]
+            series = [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in longest]
             fits = spread(fit_likelihood, series)
         else:
             places = [n for own in owned.values() for n in own]
             group_N = np.repeat(np.arange(len(owned)), [len(own) for own in owned.values()])
-            fits, _ = fit_css_groups(value_TN[:, places], drivers_TND[:, places], self.order_, group_N)
+            fits, _ = fit_css_groups(value_TN[:, places], covariates_TND[:, places], self.order_, group_N)
         for name, fit in zip(owned, fits, strict=True):
-            self.coefficients_[name] = Coefficients(fit.drivers[:count], fit.ar, fit.ma)
-            self.constants_[name] = float(fit.drivers[count:].sum())
-            self.ranges_[name] = _range(drivers_TND[:, owned[name], :count])
+            self.coefficients_[name] = Coefficients(fit.covariates[:count], fit.ar, fit.ma)
+            self.constants_[name] = float(fit.covariates[count:].sum())
+            self.ranges_[name] = _range(covariates_TND[:, owned[name], :count])
 
     def _panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
-        """Return the workers, values and standardised drivers of all traces side by side; short ones end in gaps."""
+        """Return the workers, values and standardised covariates of all traces side by side; short ones end in gaps."""
         names = [worker for trace in traces for worker in trace.workers]
         longest = max(len(trace) for trace in traces)
         value_TN = np.full((longest, len(names)), np.nan)
-        drivers_TND = np.zeros((longest, len(names), len(self.driver_names_)))
+        covariates_TND = np.zeros((longest, len(names), len(self.covariate_names_)))
         start = 0
         for trace in traces:
             columns = slice(start, start := start + len(trace.workers))
             value_TN[: len(trace), columns] = np.log(trace.speed) if self.log_speed else trace.speed
             for t, standard_WD in enumerate(self._standard_rows(trace)):
-                drivers_TND[t, columns] = standard_WD
-        return names, value_TN, drivers_TND
+                covariates_TND[t, columns] = standard_WD
+        return names, value_TN, covariates_TND
 
     def _standard_rows(self, trace: Trace) -> Iterator[Array]:
-        """Yield the drivers of each iteration as the serving code would have seen them."""
-        panel_TWD = trace.drivers_named(self.driver_names_) if self.driver_names_ else None
-        served = ARIMA(drivers=self.driver_names_, log_speed=self.log_speed)
-        served.driver_mean_, served.driver_scale_ = self.driver_mean_, self.driver_scale_
+        """Yield the covariates of each iteration as the serving code would have seen them."""
+        panel_TWD = trace.covariates_named(self.covariate_names_) if self.covariate_names_ else None
+        served = ARIMA(covariates=self.covariate_names_, log_speed=self.log_speed)
+        served.covariate_mean_, served.covariate_scale_ = self.covariate_mean_, self.covariate_scale_
         served.reset(trace.workers)
-        widest_2D = _widest(len(self.driver_names_))
-        for drivers_WD in () if panel_TWD is None else panel_TWD:
-            served._rows["drivers"] = served._standard(served._driver_rows(drivers_WD), widest_2D[:, None])
-            yield served._rows["drivers"]
+        widest_2D = _widest(len(self.covariate_names_))
+        for covariates_WD in () if panel_TWD is None else panel_TWD:
+            served._rows["covariates"] = served._standard(served._covariate_rows(covariates_WD), widest_2D[:, None])
+            yield served._rows["covariates"]
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -299,12 +301,12 @@ class ARIMA(FleetPredictor):
         fits = self.coefficients_.values()
         return {
             "order": np.array(self.order_),
-            "driver_names": np.array(self.driver_names_, dtype=np.str_),
-            "driver_mean": self.driver_mean_,
-            "driver_scale": self.driver_scale_,
+            "covariate_names": np.array(self.covariate_names_, dtype=np.str_),
+            "covariate_mean": self.covariate_mean_,
+            "covariate_scale": self.covariate_scale_,
             "fitted": np.array(list(self.coefficients_), dtype=np.str_),
             "constant": np.array(list(self.constants_.values())),
-            "drivers": np.stack([fit.drivers for fit in fits]),
+            "covariates": np.stack([fit.covariates for fit in fits]),
             "ar": np.stack([fit.ar for fit in fits]),
             "ma": np.stack([fit.ma for fit in fits]),
             "ranges": np.stack(list(self.ranges_.values())),
@@ -314,14 +316,17 @@ class ARIMA(FleetPredictor):
         if not learnt:  # a state without fitted parameters keeps the present ones, as in all predictors
             return
         self.order_ = _checked_order(learnt["order"])
-        self.driver_names_ = tuple(map(str, learnt["driver_names"]))
-        self.driver_mean_, self.driver_scale_ = np.array(learnt["driver_mean"]), np.array(learnt["driver_scale"])
-        fits = zip(learnt["drivers"], learnt["ar"], learnt["ma"], strict=True)
+        self.covariate_names_ = tuple(map(str, learnt["covariate_names"]))
+        self.covariate_mean_, self.covariate_scale_ = (
+            np.array(learnt["covariate_mean"]),
+            np.array(learnt["covariate_scale"]),
+        )
+        fits = zip(learnt["covariates"], learnt["ar"], learnt["ma"], strict=True)
         names = list(map(str, learnt["fitted"]))
         self.coefficients_ = {n: Coefficients(*map(np.array, fit)) for n, fit in zip(names, fits, strict=True)}
         self.constants_ = dict(zip(names, map(float, learnt["constant"]), strict=True))
-        # Files from before ranges were kept: drivers are not clipped, as they were not then.
-        ranges = learnt.get("ranges", [_widest(len(self.driver_names_))] * len(names))
+        # Files from before ranges were kept: covariates are not clipped, as they were not then.
+        ranges = learnt.get("ranges", [_widest(len(self.covariate_names_))] * len(names))
         self.ranges_ = dict(zip(names, map(np.array, ranges), strict=True))
         self._served = None
 
@@ -338,19 +343,19 @@ class _Served:
     """The models of a fleet; an unfitted constant is NaN."""
 
     space: StateSpace
-    drivers_WD: Array
+    covariates_WD: Array
     constant_W: Array
     range_2WD: Array
-    """Least and greatest driver, in deviations, that each worker showed when it was fitted."""
+    """Least and greatest covariate, in deviations, that each worker showed when it was fitted."""
 
 
-def _widest(drivers: int) -> Array:
-    return np.array([[-FAREST_DRIVER], [FAREST_DRIVER]]) * np.ones(drivers)
+def _widest(covariates: int) -> Array:
+    return np.array([[-FAREST_COVARIATE], [FAREST_COVARIATE]]) * np.ones(covariates)
 
 
-def _range(drivers_TND: Array) -> Array:
-    """Return the least and the greatest of each driver, ``[2, D]``."""
-    return np.stack([drivers_TND.min(axis=(0, 1)), drivers_TND.max(axis=(0, 1))])
+def _range(covariates_TND: Array) -> Array:
+    """Return the least and the greatest of each covariate, ``[2, D]``."""
+    return np.stack([covariates_TND.min(axis=(0, 1)), covariates_TND.max(axis=(0, 1))])
 
 
 def _explained(standard_WD: Array, coefficients_WD: Array) -> Array:
@@ -372,19 +377,19 @@ def _are_sparse(value_TN: Array) -> bool:
     return True
 
 
-def _chosen_order(value_TN: Array, drivers_TND: Array, orders: Sequence[Order]) -> Order:
+def _chosen_order(value_TN: Array, covariates_TND: Array, orders: Sequence[Order]) -> Order:
     """Return the order with the least corrected AIC, fitted to all series together."""
 
     def criterion(order: Order) -> float:
-        fit, loss = fit_css(value_TN, drivers_TND, order)
+        fit, loss = fit_css(value_TN, covariates_TND, order)
         return corrected_aic(loss, int(np.isfinite(value_TN).sum()), len(fit.vector))
 
     return min(orders, key=criterion)
 
 
-def _centred(value_TN: Array, drivers_TND: Array, differences: int) -> tuple[Array, Array]:
+def _centred(value_TN: Array, covariates_TND: Array, differences: int) -> tuple[Array, Array]:
     """Subtract each series' own level unless differencing does: series share coefficients, but not a level."""
     if differences:
-        return value_TN, drivers_TND
+        return value_TN, covariates_TND
     count_N = np.maximum(np.isfinite(value_TN).sum(axis=0), 1)
-    return value_TN - np.nansum(value_TN, axis=0) / count_N, drivers_TND - drivers_TND.mean(axis=0)
+    return value_TN - np.nansum(value_TN, axis=0) / count_N, covariates_TND - covariates_TND.mean(axis=0)

@@ -1,7 +1,7 @@
-"""Fitting ARIMA with drivers: conditional sum of squares by Gauss-Newton, or statsmodels' likelihood.
+"""Fitting ARIMA with covariates: conditional sum of squares by Gauss-Newton, or statsmodels' likelihood.
 
 Several series may share one set of coefficients, and any number of sets is fitted at once, such as one per worker.
-Axes: T iterations, N series, G groups, D drivers (and a constant), K coefficients, P and Q lags, S starts.
+Axes: T iterations, N series, G groups, D covariates (and a constant), K coefficients, P and Q lags, S starts.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """One fitted ARIMA: coefficients of the drivers, of past values and of past innovations."""
+    """One fitted ARIMA: coefficients of the covariates, of past values and of past innovations."""
 
-    drivers: Array
+    covariates: Array
     ar: Array
     ma: Array
 
     @property
     def vector(self) -> Array:
         """All coefficients in one vector, in this order."""
-        return np.concatenate([self.drivers, self.ar, self.ma])
+        return np.concatenate([self.covariates, self.ar, self.ma])
 
 
-def fit_css(value_TN: Array, drivers_TND: Array, order: Order) -> tuple[Coefficients, float]:
+def fit_css(value_TN: Array, covariates_TND: Array, order: Order) -> tuple[Coefficients, float]:
     """Return the coefficients with the least sum of squared innovations, and the mean of those squares.
 
     Values and innovations before the first iteration count as zero. In a gap (NaN) of the values the last value holds,
-    and so do the drivers beside it; the innovations of a gap do not count.
+    and so do the covariates beside it; the innovations of a gap do not count.
 
     Raises
     ------
@@ -77,12 +77,12 @@ def fit_css(value_TN: Array, drivers_TND: Array, order: Order) -> tuple[Coeffici
     >>> fit_css(value_TN, np.zeros((2000, 1, 0)), (1, 0, 0))[0].ar.round(2)
     array([0.7])
     """
-    fits, loss_G = fit_css_groups(value_TN, drivers_TND, order, np.zeros(value_TN.shape[1], dtype=np.int64))
+    fits, loss_G = fit_css_groups(value_TN, covariates_TND, order, np.zeros(value_TN.shape[1], dtype=np.int64))
     return fits[0], float(loss_G[0])
 
 
 def fit_css_groups(
-    value_TN: Array, drivers_TND: Array, order: Order, group_N: NDArray[np.int64]
+    value_TN: Array, covariates_TND: Array, order: Order, group_N: NDArray[np.int64]
 ) -> tuple[list[Coefficients], Array]:
     """Return the coefficients of each group of series, and the mean square of its innovations, all fitted at once.
 
@@ -98,7 +98,7 @@ def fit_css_groups(
     # before the series, so those innovations are far off.
     counts_TN = np.isfinite(value_TN)[d:]
     counts_TN[: max(p, LONG_AUTOREGRESSION)] = False
-    wanted = drivers_TND.shape[2] + p + q
+    wanted = covariates_TND.shape[2] + p + q
     fewest = int(np.bincount(group_N, counts_TN.sum(axis=0)).min())
     if fewest <= wanted:
         raise ValueError(
@@ -106,20 +106,20 @@ def fit_css_groups(
             f"fitted, got {fewest}; fit it to longer traces, or choose a smaller order"
         )
     # Bridge before differencing: a difference across a gap would be NaN and widen the gap.
-    bridged_TNK = _bridged(np.concatenate([value_TN[..., None], drivers_TND], axis=2), np.isnan(value_TN))
+    bridged_TNK = _bridged(np.concatenate([value_TN[..., None], covariates_TND], axis=2), np.isnan(value_TN))
     bridged_TNK = np.diff(bridged_TNK, d, axis=0)
     panel = _Panel(bridged_TNK[..., 0], bridged_TNK[..., 1:], counts_TN, group_N, p, q)
     at_GK, loss_G = panel.fitted()
-    parts = np.cumsum([drivers_TND.shape[2], p])
+    parts = np.cumsum([covariates_TND.shape[2], p])
     return [Coefficients(*np.split(at_K, parts)) for at_K in at_GK], loss_G
 
 
 @dataclass(frozen=True, eq=False)
 class _Panel:
-    """Differenced series and drivers, which innovations count, the group of each series, and the orders p and q."""
+    """Differenced series and covariates, which innovations count, the group of each series, and the orders p and q."""
 
     value_TN: Array
-    drivers_TND: Array
+    covariates_TND: Array
     counts_TN: NDArray[np.bool_]
     group_N: NDArray[np.int64]
     p: int
@@ -150,25 +150,25 @@ class _Panel:
         place_G = np.full(int(self.group_N.max()) + 1, -1)
         place_G[groups] = np.arange(len(groups))
         kept = np.flatnonzero(place_G[self.group_N] >= 0)
-        parts = (self.value_TN[:, kept], self.drivers_TND[:, kept], self.counts_TN[:, kept])
+        parts = (self.value_TN[:, kept], self.covariates_TND[:, kept], self.counts_TN[:, kept])
         return _Panel(*parts, place_G[self.group_N[kept]], self.p, self.q)
 
     def split(self, at_GK: Array) -> tuple[Array, Array, Array]:
-        """Return the coefficients of drivers, past values and past innovations, of each series."""
+        """Return the coefficients of covariates, past values and past innovations, of each series."""
         at_NK = at_GK[self.group_N]
-        drivers = self.drivers_TND.shape[2]
-        return at_NK[:, :drivers], at_NK[:, drivers : drivers + self.p], at_NK[:, drivers + self.p :]
+        covariates = self.covariates_TND.shape[2]
+        return at_NK[:, :covariates], at_NK[:, covariates : covariates + self.p], at_NK[:, covariates + self.p :]
 
-    def errors(self, drivers_ND: Array) -> Array:
-        """Return what the drivers do not explain, ``[T, N]``."""
+    def errors(self, covariates_ND: Array) -> Array:
+        """Return what the covariates do not explain, ``[T, N]``."""
         error_TN = self.value_TN.copy()
-        for d, weight_N in enumerate(drivers_ND.T):
-            error_TN -= weight_N * self.drivers_TND[:, :, d]
+        for d, weight_N in enumerate(covariates_ND.T):
+            error_TN -= weight_N * self.covariates_TND[:, :, d]
         return error_TN
 
     def innovations(self, at_GK: Array) -> Array:
-        drivers_ND, ar_NP, ma_NQ = self.split(at_GK)
-        return _forgotten(_whitened(self.errors(drivers_ND), ar_NP), ma_NQ)
+        covariates_ND, ar_NP, ma_NQ = self.split(at_GK)
+        return _forgotten(_whitened(self.errors(covariates_ND), ar_NP), ma_NQ)
 
     def loss(self, innovation_TN: Array) -> Array:
         square_N = np.square(innovation_TN * self.counts_TN).sum(axis=0)
@@ -182,17 +182,19 @@ class _Panel:
 
     def allowed(self, at_GK: Array) -> Array:
         """Return the coefficients with roots moved inside the bounds within which the model forgets."""
-        drivers_GD, ar_GP, ma_GQ = np.split(at_GK, np.cumsum([self.drivers_TND.shape[2], self.p]), axis=1)
+        covariates_GD, ar_GP, ma_GQ = np.split(at_GK, np.cumsum([self.covariates_TND.shape[2], self.p]), axis=1)
         return np.concatenate(
-            [drivers_GD, -_bounded(-ar_GP, LARGEST_AR_ROOT), _bounded(ma_GQ, LARGEST_MA_ROOT)], axis=1
+            [covariates_GD, -_bounded(-ar_GP, LARGEST_AR_ROOT), _bounded(ma_GQ, LARGEST_MA_ROOT)], axis=1
         )
 
     def stepped(self, at_GK: Array, damping_G: Array) -> Array:
         """Return the coefficients after one damped Gauss-Newton step on the derivatives of the innovations."""
-        drivers_ND, ar_NP, ma_NQ = self.split(at_GK)
-        error_TN = self.errors(drivers_ND)
+        covariates_ND, ar_NP, ma_NQ = self.split(at_GK)
+        error_TN = self.errors(covariates_ND)
         innovation_TN = _forgotten(_whitened(error_TN, ar_NP), ma_NQ)
-        columns = [_forgotten(_whitened(column_TN, ar_NP), ma_NQ) for column_TN in np.moveaxis(self.drivers_TND, 2, 0)]
+        columns = [
+            _forgotten(_whitened(column_TN, ar_NP), ma_NQ) for column_TN in np.moveaxis(self.covariates_TND, 2, 0)
+        ]
         columns += _lags(_forgotten(error_TN, ma_NQ), self.p)
         columns += _lags(_forgotten(innovation_TN, ma_NQ), self.q)
         return self.allowed(at_GK + _solved(*self.products(columns, innovation_TN), damping_G))
@@ -213,9 +215,9 @@ class _Panel:
 
     def start(self) -> tuple[Array, Array]:
         """Return the best of several starts for each group (none, one or both kinds of memory), and the losses."""
-        drivers_GD = self.regressed(list(np.moveaxis(self.drivers_TND, 2, 0)), self.value_TN)
-        error_TN = self.errors(drivers_GD[self.group_N])
-        groups = len(drivers_GD)
+        covariates_GD = self.regressed(list(np.moveaxis(self.covariates_TND, 2, 0)), self.value_TN)
+        error_TN = self.errors(covariates_GD[self.group_N])
+        groups = len(covariates_GD)
         ar_GP = self.regressed(_lags(error_TN, self.p), error_TN)
         starts = [np.zeros((groups, self.p + self.q)), np.concatenate([ar_GP, np.zeros((groups, self.q))], axis=1)]
         if self.q:
@@ -228,7 +230,7 @@ class _Panel:
             starts.append(np.zeros((groups, self.p + self.q)))
             starts[-1][:, self.p] = START_MOVING_AVERAGE
         # The loss has several minima with moving averages, so the best of several starts is taken for each group.
-        at_SGK = np.stack([self.allowed(np.concatenate([drivers_GD, start], axis=1)) for start in starts])
+        at_SGK = np.stack([self.allowed(np.concatenate([covariates_GD, start], axis=1)) for start in starts])
         loss_SG = np.stack([self.loss(self.innovations(at_GK)) for at_GK in at_SGK])
         best_G = loss_SG.argmin(axis=0)
         return at_SGK[best_G, np.arange(groups)], loss_SG.min(axis=0)
@@ -245,8 +247,8 @@ def corrected_aic(loss: float, values: int, coefficients: int) -> float:
     return values * float(np.log(max(loss, 1e-300))) + 2.0 * k + 2.0 * k * (k + 1) / max(values - k - 1, 1)
 
 
-def fit_likelihood(value_T: Array, drivers_TD: Array, order: Order) -> Coefficients:
-    """Return statsmodels' maximum likelihood fit; a column of ones among the drivers stands for the constant.
+def fit_likelihood(value_T: Array, covariates_TD: Array, order: Order) -> Coefficients:
+    """Return statsmodels' maximum likelihood fit; a column of ones among the covariates stands for the constant.
 
     Raises
     ------
@@ -256,14 +258,14 @@ def fit_likelihood(value_T: Array, drivers_TD: Array, order: Order) -> Coefficie
     require("statsmodels", needed_by='ARIMA(method="likelihood")', extra="arima")
     from statsmodels.tsa.arima import model as reference
 
-    exog = drivers_TD if drivers_TD.shape[1] else None
+    exog = covariates_TD if covariates_TD.shape[1] else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the only one that matters, non-convergence, is read from the result
         result = reference.ARIMA(value_T, exog=exog, order=order, trend="n").fit()
     if not result.mle_retvals["converged"]:
         logger.warning("the likelihood of ARIMA%s did not converge; the last coefficients are used", order)
-    drivers, ar, ma = np.split(np.asarray(result.params)[:-1], np.cumsum([drivers_TD.shape[1], order[0]]))
-    return Coefficients(drivers, ar, ma)
+    covariates, ar, ma = np.split(np.asarray(result.params)[:-1], np.cumsum([covariates_TD.shape[1], order[0]]))
+    return Coefficients(covariates, ar, ma)
 
 
 # -- what the fits are made of -----------------------------------------------------------------------------------
@@ -272,7 +274,7 @@ def fit_likelihood(value_T: Array, drivers_TD: Array, order: Order) -> Coefficie
 def _solved(curvature_GKK: Array, slope_GK: Array, damping_G: Array) -> Array:
     """Return the solution of each group's damped normal equations.
 
-    A tiny ridge keeps the system regular: a constant driver, say, gets a coefficient near zero.
+    A tiny ridge keeps the system regular: a constant covariate, say, gets a coefficient near zero.
     """
     diagonal_GK = np.einsum("gkk->gk", curvature_GKK)
     least_GK = 1e-12 * diagonal_GK.max(axis=1, keepdims=True, initial=0.0) + 1e-300
@@ -329,7 +331,8 @@ def _bridged(panel_TNK: Array, missing_TN: NDArray[np.bool_]) -> Array:
     """Return the panel with the last value held in gaps, and the first one before it.
 
     No later value enters: a straight line to the next one would foretell it, and the fit would learn to read that off.
-    The drivers are bridged wherever the values are: a bridged value beside a measured driver would look like a jump.
+    The covariates are bridged wherever the values are: a bridged value beside a measured covariate would look like a
+    jump.
     """
     bridged_TNK = panel_TNK.copy()
     times = np.arange(len(panel_TNK))

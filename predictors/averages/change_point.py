@@ -1,4 +1,4 @@
-"""ChangePoint: a slow average that starts again when the speed has jumped. Axes: W workers, D drivers."""
+"""ChangePoint: a slow average that starts again when the speed has jumped. Axes: W workers, D covariates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ChangePoint(FleetPredictor):
     Parameters
     ----------
     smoothing
-        Weight of the newest speed long after a change, in (0, 1]; the n-th speed after it weighs 1/n if that is more.
+        Weight of the newest speed long after a change, in (0, 1]; the n-th speed after it counts 1/n if that is more.
     threshold
         How much evidence makes a change, in scales of a worker's own error, above 0. A lower threshold finds smaller
         changes sooner, and mistakes noise for a change more often.
@@ -83,10 +83,10 @@ class ChangePoint(FleetPredictor):
             "run_extreme": np.zeros((count, 2)),
         }
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.asarray(np.clip(np.exp(self._rows["level"]), SLOWEST, FASTEST))
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         rows, value_W = self._rows, np.log(speed_W)
         first_W = np.isnan(rows["level"]) & np.isfinite(value_W)
         seen_W = np.isfinite(value_W) & ~first_W
@@ -94,7 +94,7 @@ class ChangePoint(FleetPredictor):
         size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
         scale_W = np.where(np.isnan(rows["scale"]), size_W, rows["scale"])
         bounded_W = np.clip(error_W / scale_W, -LARGEST_ERROR, LARGEST_ERROR)
-        self._weigh(bounded_W, np.where(seen_W, value_W, np.nan))
+        self._weight(bounded_W, np.where(seen_W, value_W, np.nan))
         rows["since"] = rows["since"] + (seen_W | first_W)
         gain_W = np.maximum(self.smoothing, 1.0 / np.maximum(rows["since"], 1.0))
         moved_W = rows["level"] + gain_W * bounded_W * scale_W
@@ -103,7 +103,7 @@ class ChangePoint(FleetPredictor):
         rows["scale"] = np.where(seen_W, smoothed_W, rows["scale"])
         self._restart()
 
-    def _weigh(self, bounded_W: Array, value_W: Array) -> None:
+    def _weight(self, bounded_W: Array, value_W: Array) -> None:
         """Add this speed to the evidence above and below the level, and to the run of speeds behind that evidence."""
         rows, seen_W1 = self._rows, np.isfinite(value_W)[:, None]
         evidence_W2 = np.maximum(rows["evidence"] + bounded_W[:, None] * SIDES - ALLOWANCE, 0.0)

@@ -22,7 +22,7 @@ FIRST_DOUBT = 4.0
 class LocalLevel(FleetPredictor):
     """Level of the log speed, followed by a Kalman filter: made for workers that report rarely.
 
-    A federated client may be asked every hundredth round. An average weighs its reports alike, whether one iteration
+    A federated client may be asked every hundredth round. An average weights its reports alike, whether one iteration
     or a hundred lie between them; this filter corrects a level that was measured long ago by more.
 
     Parameters
@@ -94,7 +94,7 @@ class LocalLevel(FleetPredictor):
     def _fresh_fleet(self) -> dict[str, Array]:
         return {"iteration": np.zeros(1)}
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         now = self._fleet["iteration"] = self._fleet["iteration"] + 1.0
         told = np.flatnonzero(np.isfinite(speed_W))
         level_W, doubt_W, when_W = (self._rows[name].copy() for name in ("level", "doubt", "when"))
@@ -118,5 +118,5 @@ class LocalLevel(FleetPredictor):
         moved_W = np.where(np.isnan(before_W), newest_W, before_W + ERROR_SMOOTHING * (newest_W - before_W))
         self._rows["squared_error"] = np.where(np.isnan(newest_W), before_W, moved_W)
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.asarray(np.exp(self._rows["level"]))

@@ -1,6 +1,6 @@
 """Seasonal: speeds that repeat every few iterations, such as those slowed down by an evaluation or a checkpoint.
 
-Axes: W workers, D drivers, P lags, L remembered deviations, newest first.
+Axes: W workers, D covariates, P lags, L remembered deviations, newest first.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Seasonal(FleetPredictor):
             "seen": np.zeros(count),
         }
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        return speed_of_log(self._next_log(drivers_WD, horizon))
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return speed_of_log(self._next_log(covariates_WD, horizon))
 
-    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
         rows, workers = self._rows, np.arange(len(self.workers))
         echoes_WP = rows["echoes"]
         best_W = 1 + echoes_WP[:, 1:-1].argmax(axis=1)
@@ -85,7 +85,7 @@ class Seasonal(FleetPredictor):
         past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
         return np.asarray(rows["level"] + share_W * past_W * (self._scale() / CYCLES))
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         rows, log_speed_W, seen_W = self._rows, np.log(speed_W), self._rows["seen"]
         off_W, known_W = log_speed_W - rows["level"], None
         if not all_finite(off_W):  # without a report, and for the first

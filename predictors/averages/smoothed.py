@@ -1,6 +1,6 @@
 """The simplest predictors: the last speed, and exponentially smoothed speeds.
 
-Axes: T iterations, W workers, D drivers, G smoothings tried.
+Axes: T iterations, W workers, D covariates, G smoothings tried.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class LastValue(FleetPredictor):
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"last": np.full(count, np.nan)}
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         self._rows["last"] = np.where(np.isfinite(speed_W), speed_W, self._rows["last"])
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return self._rows["last"]
 
 
@@ -127,10 +127,10 @@ class EWMA(FleetPredictor):
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"level": np.full(count, np.nan)}
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         self._rows["level"] = smoothed(self._rows["level"], speed_W, self.smoothing_)
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return self._rows["level"]
 
     def _learnt(self) -> dict[str, NDArray[Any]]:
@@ -172,7 +172,7 @@ class Averages(FleetPredictor):
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"level": np.full((count, len(self.smoothings)), np.nan), "seen": np.zeros(count)}
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         seen_W, weight = self._rows["seen"], self._weights
         if self.fading and np.minimum.reduce(seen_W) < self._settled:
             weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
@@ -180,7 +180,7 @@ class Averages(FleetPredictor):
         if self.fading:
             self._rows["seen"] = seen_W + np.isfinite(speed_W)
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return self._rows["level"]
 
 
@@ -230,7 +230,7 @@ class HuberEWMA(FleetPredictor):
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"level": np.full(count, np.nan), "deviation": np.full(count, np.nan)}
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         level_W, usual_W, log_speed_W = self._rows["level"], self._rows["deviation"], np.log(speed_W)
         change_W = log_speed_W - level_W
         bound_W = self.threshold * np.where(np.isnan(usual_W), np.inf, np.maximum(usual_W, SMALLEST_DEVIATION))
@@ -240,7 +240,7 @@ class HuberEWMA(FleetPredictor):
         # The deviation uses the whole change, unclipped, so that it soon lets a lasting jump pass.
         self._rows["deviation"] = smoothed(usual_W, np.abs(change_W), DEVIATION_SMOOTHING)
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.exp(self._rows["level"])
 
 
@@ -292,7 +292,7 @@ class Holt(FleetPredictor):
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"level": np.full(count, np.nan), "trend": np.zeros(count)}
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         level_W, trend_W = self._rows["level"], self._rows["trend"]
         expected_W = level_W + self.damping * trend_W
         step_W = self.level_smoothing * (np.log(speed_W) - expected_W)
@@ -302,7 +302,7 @@ class Holt(FleetPredictor):
         moved_W = self.damping * trend_W + self.trend_smoothing * step_W
         self._rows["trend"] = np.where(compared_W, moved_W, trend_W)
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         lasting = float(np.sum(self.damping ** np.arange(1, horizon + 1)))
         return speed_of_log(self._rows["level"] + lasting * self._rows["trend"])
 

@@ -1,4 +1,4 @@
-"""Predictors over a window of past speeds: its mean, and its median. Axes: W workers, D drivers, L last speeds."""
+"""Predictors over a window of past speeds: its mean, and its median. Axes: W workers, D covariates, L last speeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WindowPredictor(FleetPredictor):
     def _fresh(self, count: int) -> dict[str, Array]:
         return {"past": np.full((count, self.window), np.nan)}
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         past_WL = self._rows["past"]
         moved_WL = np.concatenate([speed_W[:, None], past_WL[:, :-1]], axis=1)
         self._rows["past"] = np.where(np.isfinite(speed_W)[:, None], moved_WL, past_WL)
@@ -52,7 +52,7 @@ class MovingAverage(WindowPredictor):
     def __init__(self, window: int = 8) -> None:
         super().__init__(window)
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         past_WL = self._rows["past"]
         count_W = np.isfinite(past_WL).sum(axis=1)
         total_W = np.where(np.isfinite(past_WL), past_WL, 0.0).sum(axis=1)
@@ -88,7 +88,7 @@ class RunningMedian(WindowPredictor):
     def __init__(self, window: int = 9) -> None:
         super().__init__(window)
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         sorted_WL = np.sort(self._rows["past"], axis=1)  # NaN comes last
         count_W = np.isfinite(sorted_WL).sum(axis=1)
         workers = np.arange(len(sorted_WL))

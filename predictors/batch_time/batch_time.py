@@ -1,6 +1,6 @@
 """Batch time curves: the predictor for devices whose time is not proportional to the batch.
 
-Axes: W workers, D drivers, F fields.
+Axes: W workers, D covariates, F fields.
 
 A GPU's step takes ``t(x) = max(floor, intercept + slope * x)``: flat until the device is saturated, then a line whose
 intercept makes proportional shares wrong. The curve changes slowly; disturbances from one iteration to the next
@@ -128,9 +128,9 @@ class BatchTime(FleetPredictor):
         self._drift = named(drift)
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers that the predictor of the drift reads."""
-        return self._drift.driver_names
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates that the predictor of the drift reads."""
+        return self._drift.covariate_names
 
     @property
     def wants_excitation(self) -> NDArray[np.bool_]:
@@ -139,12 +139,14 @@ class BatchTime(FleetPredictor):
         wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self._rows["information"])) & (noise_W < HOPELESS)
         return wanted
 
-    def probe(self, sizes: Sizes, low: Array, high: Array, *, quantum: int, iteration: int) -> Sizes:
+    def probe(self, sizes: Sizes, low: Array, high: Array, *, batch_multiple: int, iteration: int) -> Sizes:
         """Return sizes to try for one iteration, ``[W]``: random pairs exchange a few samples where that helps."""
         wanted_W = self.wants_excitation
         if not (self.probing and wanted_W.any()):
             return sizes
-        return probed(sizes, wanted_W, low, high, amount=self.probing, quantum=quantum, iteration=iteration)
+        return probed(
+            sizes, wanted_W, low, high, amount=self.probing, batch_multiple=batch_multiple, iteration=iteration
+        )
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class BatchTime(FleetPredictor):
         """Fit curves and drift, with all traces in memory; curves of devices that are not in them are kept."""
         traces = [replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in fitting.kept(traces)]
         self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
-        # The drift is a speed of its own, so what is known of the traces' drivers is looked up again.
+        # The drift is a speed of its own, so what is known of the traces' covariates is looked up again.
         drifts = [self._drift_of(trace) for trace in traces]
         fit_with(self._drift, drifts, replace(fitting.part("drift"), survey=None, held_out=None))
         return self
@@ -262,7 +264,7 @@ class BatchTime(FleetPredictor):
         memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
         return rows | unseen | memory | {"information": np.full(count, UNKNOWN), "noise": np.zeros(count)}
 
-    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         size_W = np.asarray(report.samples, dtype=np.float64)
         if report.out_of_memory is not None:
             self._learn_failure(size_W, np.asarray(report.out_of_memory, dtype=bool))
@@ -271,7 +273,7 @@ class BatchTime(FleetPredictor):
         seconds_W = size_W / speed_W
         self._learn_slope(size_W, seconds_W)
         self._learn_memory(size_W)
-        self._drift.observe(Report(samples=_seconds(self._rows, size_W), seconds=seconds_W, drivers=drivers_WD))
+        self._drift.observe(Report(samples=_seconds(self._rows, size_W), seconds=seconds_W, covariates=covariates_WD))
         self._rows["last"] = np.where(seen_W, size_W, self._rows["last"])
         self._rows["last_seconds"] = np.where(seen_W, seconds_W, self._rows["last_seconds"])
 
@@ -332,9 +334,9 @@ class BatchTime(FleetPredictor):
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
-    def _forecast(self, drivers_WD: Array, horizon: int) -> Forecast:
+    def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         rows = self._rows
-        drift_W = self._drift.predict(drivers_WD, horizon=horizon).speed
+        drift_W = self._drift.predict(covariates_WD, horizon=horizon).speed
         size_W = self._likely_size()
         return Forecast(
             speed=np.clip(size_W * drift_W / _seconds(rows, size_W), SLOWEST, FASTEST),
@@ -347,13 +349,13 @@ class BatchTime(FleetPredictor):
             ),
         )
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         size_W = self._rows["last"]
-        return size_W * self._drift._next_speed(drivers_WD, horizon) / _seconds(self._rows, size_W)
+        return size_W * self._drift._next_speed(covariates_WD, horizon) / _seconds(self._rows, size_W)
 
-    def _speed_of(self, samples_W: Array, drivers_WD: Array) -> Array:
+    def _speed_of(self, samples_W: Array, covariates_WD: Array) -> Array:
         size_W = np.where(samples_W > 0, samples_W, np.nan)
-        return size_W * self._drift._next_speed(drivers_WD, 1) / _seconds(self._rows, size_W)
+        return size_W * self._drift._next_speed(covariates_WD, 1) / _seconds(self._rows, size_W)
 
     def _likely_size(self) -> Array:
         """Return the last batch; without one, the median of the others, or a size its curve was fitted at."""

@@ -11,12 +11,12 @@ from paceline._arrays import Array, Mask, Sizes
 
 
 def probed(
-    sizes: Sizes, wanted: Mask, low: Array, high: Array, *, amount: float, quantum: int, iteration: int
+    sizes: Sizes, wanted: Mask, low: Array, high: Array, *, amount: float, batch_multiple: int, iteration: int
 ) -> Sizes:
     """Return sizes in which random pairs of workers exchange a few samples; sum and bounds are kept.
 
     >>> sizes, no_limit = np.array([100, 100, 100]), np.full(3, np.inf)
-    >>> probed(sizes, np.array([True, True, False]), np.ones(3), no_limit, amount=0.05, quantum=1, iteration=9)
+    >>> probed(sizes, np.array([True, True, False]), np.ones(3), no_limit, amount=0.05, batch_multiple=1, iteration=9)
     array([ 95, 105, 100])
     """
     # Seeded by the iteration, not by global state: every rank must draw the same pairs.
@@ -27,9 +27,9 @@ def probed(
         order = np.append(order, chance.choice(others)) if len(others) else order[:-1]
     result = sizes.copy()
     for give, take in chance.permuted(order.reshape(-1, 2), axis=1):  # one by one: a worker may be in two pairs
-        wish = max(amount * min(sizes[give], sizes[take]), quantum)
+        wish = max(amount * min(sizes[give], sizes[take]), batch_multiple)
         room = min(wish, result[give] - low[give], high[take] - result[take])
-        handed = int(max(room, 0) // quantum * quantum)
+        handed = int(max(room, 0) // batch_multiple * batch_multiple)
         result[give] -= handed
         result[take] += handed
     return result

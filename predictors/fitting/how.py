@@ -139,7 +139,7 @@ class Fitting:
 
 @runtime_checkable
 class Streams(Protocol):
-    """Optional part of the promise: the predictor can be fitted to traces that do not fit into memory."""
+    """Optional part of the contract: the predictor can be fitted to traces that do not fit into memory."""
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Learn from traces, which may be read more than once and never all at once."""

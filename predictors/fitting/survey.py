@@ -1,6 +1,6 @@
-"""What traces hold, learnt in one pass without keeping them: drivers and their scale, workers, counts.
+"""What traces hold, learnt in one pass without keeping them: covariates and their scale, workers, counts.
 
-Axes: T iterations, W workers, D drivers.
+Axes: T iterations, W workers, D covariates.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ class Survey:
         Number of measured speeds, over all traces.
     workers
         The different names of workers, in order of appearance.
-    drivers
-        Every driver of any trace with its spread over the workers that are fitted.
+    covariates
+        Every covariate of any trace with its spread over the workers that are fitted.
     change
         Spread of their changes of log speed from one iteration to the next.
     shared
-        The drivers that all traces have.
+        The covariates that all traces have.
     """
 
     lengths: tuple[int, ...]
     speeds: int
     workers: tuple[str, ...]
-    drivers: dict[str, Spread]
+    covariates: dict[str, Spread]
     change: Spread
     shared: tuple[str, ...]
 
     @classmethod
     def of(cls, traces: Iterable[Trace], held_out: Callable[[str], bool] = lambda worker: False) -> Self:
-        """Pass over the traces once; the spread of drivers leaves out the workers for which ``held_out`` is true.
+        """Pass over the traces once; the spread of covariates leaves out the workers for which ``held_out`` is true.
 
         Examples
         --------
         >>> from paceline.datasets import Trace
-        >>> one = Trace([[8, 8]], [[1, 2]], drivers=[[[0.5], [1.0]]], driver_names=["cpu_share"])
+        >>> one = Trace([[8, 8]], [[1, 2]], covariates=[[[0.5], [1.0]]], covariate_names=["cpu_share"])
         >>> survey = Survey.of([one, one])
-        >>> survey.shared, survey.drivers["cpu_share"].mean, survey.speeds
+        >>> survey.shared, survey.covariates["cpu_share"].mean, survey.speeds
         (('cpu_share',), 0.75, 4)
         """
         surveying = Surveying(held_out)
@@ -68,41 +68,41 @@ class Survey:
             surveying.add(trace)
         return surveying.survey(cls)
 
-    def shared_drivers(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the wanted drivers, or all that the traces share if ``wanted`` is None.
+    def shared_covariates(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Return the wanted covariates, or all that the traces share if ``wanted`` is None.
 
         Raises
         ------
         ValueError
-            If a wanted driver is not in every trace; the message lists those that are.
+            If a wanted covariate is not in every trace; the message lists those that are.
         """
         missing = [name for name in wanted or () if name not in self.shared]
         if missing:
-            raise ValueError(f"drivers {missing} are not in every trace to fit; those that are: {list(self.shared)}")
+            raise ValueError(f"covariates {missing} are not in every trace to fit; those that are: {list(self.shared)}")
         return self.shared if wanted is None else wanted
 
-    def any_drivers(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the wanted drivers, or all that any of the traces has if ``wanted`` is None.
+    def any_covariates(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Return the wanted covariates, or all that any of the traces has if ``wanted`` is None.
 
         Raises
         ------
         ValueError
-            If a wanted driver is in none of the traces; the message lists those that are.
+            If a wanted covariate is in none of the traces; the message lists those that are.
         """
-        missing = [name for name in wanted or () if name not in self.drivers]
+        missing = [name for name in wanted or () if name not in self.covariates]
         if missing:
             raise ValueError(
-                f"drivers {missing} are in none of the traces to fit; those that are: {list(self.drivers)}"
+                f"covariates {missing} are in none of the traces to fit; those that are: {list(self.covariates)}"
             )
-        return tuple(self.drivers) if wanted is None else wanted
+        return tuple(self.covariates) if wanted is None else wanted
 
     def reference(self, names: tuple[str, ...]) -> Reference:
-        """Return what a predictor that reads these drivers is fitted on."""
-        return Reference(self.change, tuple(self.drivers.get(name, Spread()) for name in names))
+        """Return what a predictor that reads these covariates is fitted on."""
+        return Reference(self.change, tuple(self.covariates.get(name, Spread()) for name in names))
 
     def mean_and_scale(self, names: tuple[str, ...]) -> tuple[Array, Array]:
-        """Return mean and deviation of each driver, ``[D]``; deviation 1 if it is never known or never changes."""
-        spreads = [self.drivers.get(name, Spread()) for name in names]
+        """Return mean and deviation of each covariate, ``[D]``; deviation 1 if it is never known or never changes."""
+        spreads = [self.covariates.get(name, Spread()) for name in names]
         return np.array([s.mean for s in spreads], dtype=float), np.array([s.deviation for s in spreads], dtype=float)
 
 
@@ -121,7 +121,7 @@ class Surveying:
         self._held_out = held_out
         self._lengths: list[int] = [] if begun is None else list(begun.lengths)
         self._workers: dict[str, None] = {} if begun is None else dict.fromkeys(begun.workers)
-        self._drivers: dict[str, Spread] = {} if begun is None else dict(begun.drivers)
+        self._covariates: dict[str, Spread] = {} if begun is None else dict(begun.covariates)
         self._shared: list[str] | None = None if begun is None else list(begun.shared)
         self._speeds, self._change = (0, Spread()) if begun is None else (begun.speeds, begun.change)
 
@@ -131,13 +131,13 @@ class Surveying:
         self._workers |= dict.fromkeys(trace.workers)
         speed_TW = trace.speed
         self._speeds += int(np.isfinite(speed_TW).sum())
-        before = trace.driver_names if self._shared is None else self._shared
-        self._shared = [name for name in before if name in trace.driver_names]
+        before = trace.covariate_names if self._shared is None else self._shared
+        self._shared = [name for name in before if name in trace.covariate_names]
         fitted_W = np.array([not self._held_out(worker) for worker in trace.workers])
         self._change += _spread_of_changes(speed_TW if fitted_W.all() else speed_TW[:, fitted_W])
-        for d, name in enumerate(trace.driver_names):
-            assert trace.drivers is not None, "a trace with names of drivers has drivers"
-            self._drivers[name] = self._drivers.get(name, Spread()) + Spread.of(trace.drivers[:, fitted_W, d])
+        for d, name in enumerate(trace.covariate_names):
+            assert trace.covariates is not None, "a trace with names of covariates has covariates"
+            self._covariates[name] = self._covariates.get(name, Spread()) + Spread.of(trace.covariates[:, fitted_W, d])
 
     def survey(self, kind: type[S]) -> S:
         """Return what was surveyed so far.
@@ -153,7 +153,7 @@ class Surveying:
             tuple(self._lengths),
             self._speeds,
             tuple(self._workers),
-            dict(self._drivers),
+            dict(self._covariates),
             self._change,
             tuple(self._shared or ()),
         )

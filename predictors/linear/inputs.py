@@ -1,6 +1,6 @@
-"""Inputs of linear models of the next change in log speed: past speeds, averages and drivers, in each worker's scales.
+"""Inputs of linear models of the next change in log speed: past speeds, averages and covariates, in each worker's scales.
 
-Axes: W workers, D drivers, R remembered log speeds, F inputs.
+Axes: W workers, D covariates, R remembered log speeds, F inputs.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
 REFERENCES = LAGS - 1 + len(SMOOTHINGS)
 """Inputs made of these: all but the last log speed, from which the others are measured."""
 
-FARTHEST_DRIVER = 4.0
-"""A driver counts as at most this many deviations from its mean, or from its last value."""
+FARTHEST_COVARIATE = 4.0
+"""A covariate counts as at most this many deviations from its mean, or from its last value."""
 
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest change in a worker's running scale, and the least scale in log speed."""
 
-DRIVER_SMOOTHING = 0.02
-"""Weight of the newest sample in a driver's running mean and variance; at first they are plain means."""
+COVARIATE_SMOOTHING = 0.02
+"""Weight of the newest sample in a covariate's running mean and variance; at first they are plain means."""
 
 HUBER = 2.0
 """Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
 
 
-def fresh(count: int, drivers: int) -> Rows:
+def fresh(count: int, covariates: int) -> Rows:
     """Return the memory of ``count`` workers that have not reported."""
     return {
         "log_speed": np.full((count, LAGS), np.nan),
         "averages": np.full((count, len(SMOOTHINGS)), np.nan),
         "scale": np.full(count, np.nan),
         "seen": np.zeros(count),
-        "last_drivers": np.full((count, drivers), np.nan),
-        "driver_mean": np.full((count, drivers), np.nan),
-        "driver_spread": np.zeros((count, drivers)),
+        "last_covariates": np.full((count, covariates), np.nan),
+        "covariate_mean": np.full((count, covariates), np.nan),
+        "covariate_spread": np.zeros((count, covariates)),
     }
 
 
-def inputs_of(rows: Rows, drivers_WD: Array, scale_W: Array, more: int = 0) -> Array:
-    """Return how far references are from the last speed, then drivers from their mean and last value, in scales.
+def inputs_of(rows: Rows, covariates_WD: Array, scale_W: Array, more: int = 0) -> Array:
+    """Return how far references are from the last speed, then covariates from their mean and last value, in scales.
 
     ``more`` columns between the two are left for the caller to fill.
     """
-    drivers, last_W1 = drivers_WD.shape[1], rows["log_speed"][:, :1]
+    covariates, last_W1 = covariates_WD.shape[1], rows["log_speed"][:, :1]
     begin = REFERENCES + more
-    inputs_WF = np.empty((len(last_W1), begin + 2 * drivers), order="F")
+    inputs_WF = np.empty((len(last_W1), begin + 2 * covariates), order="F")
     if more:
         inputs_WF[:, REFERENCES:begin] = 0.0
     np.subtract(rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
     np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : REFERENCES])
     inputs_WF[:, :REFERENCES] /= scale_W[:, None]
-    if drivers:
-        spread_WD = np.sqrt(rows["driver_spread"]) + 1e-6
+    if covariates:
+        spread_WD = np.sqrt(rows["covariate_spread"]) + 1e-6
         driven_WF = inputs_WF[:, begin:]
-        np.divide(drivers_WD - rows["driver_mean"], spread_WD, out=driven_WF[:, :drivers])
-        np.divide(drivers_WD - rows["last_drivers"], spread_WD, out=driven_WF[:, drivers:])
-        np.minimum(np.maximum(driven_WF, -FARTHEST_DRIVER), FARTHEST_DRIVER, out=driven_WF)
+        np.divide(covariates_WD - rows["covariate_mean"], spread_WD, out=driven_WF[:, :covariates])
+        np.divide(covariates_WD - rows["last_covariates"], spread_WD, out=driven_WF[:, covariates:])
+        np.minimum(np.maximum(driven_WF, -FARTHEST_COVARIATE), FARTHEST_COVARIATE, out=driven_WF)
     if not all_finite(inputs_WF):
         inputs_WF[np.isnan(inputs_WF)] = 0.0  # an unknown input adds nothing to the forecast
     return inputs_WF
@@ -100,10 +100,10 @@ def doubt_of(error_W: Array, far_W: Array) -> Array:
     return np.asarray(np.maximum(np.abs(error_W) / HUBER, 1.0) * far_W)
 
 
-def move(rows: Rows, log_speed_W: Array, drivers_WD: Array, scale_W: Array) -> None:
-    """Move the delay line, averages, scale and drivers on; a worker that did not report keeps its own.
+def move(rows: Rows, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -> None:
+    """Move the delay line, averages, scale and covariates on; a worker that did not report keeps its own.
 
-    Without columns no driver is known, and none moves.
+    Without columns no covariate is known, and none moves.
     """
     change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
     moved_WR = np.empty_like(rows["log_speed"])
@@ -120,22 +120,22 @@ def move(rows: Rows, log_speed_W: Array, drivers_WD: Array, scale_W: Array) -> N
         rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
         rows["log_speed"] = np.where(seen_W[:, None], moved_WR, rows["log_speed"])
         rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
-    if drivers_WD.shape[1]:
-        _move_drivers(rows, drivers_WD)
+    if covariates_WD.shape[1]:
+        _move_covariates(rows, covariates_WD)
     rows["seen"] = rows["seen"] + seen_W
 
 
-def _move_drivers(rows: Rows, drivers_WD: Array) -> None:
-    off_WD = drivers_WD - rows["driver_mean"]
-    rate_W1 = np.maximum(DRIVER_SMOOTHING, 1.0 / (rows["seen"] + 1.0))[:, None]
-    mean_WD = rows["driver_mean"] + rate_W1 * off_WD
-    spread_WD = rows["driver_spread"] + rate_W1 * (np.square(off_WD) - rows["driver_spread"])
+def _move_covariates(rows: Rows, covariates_WD: Array) -> None:
+    off_WD = covariates_WD - rows["covariate_mean"]
+    rate_W1 = np.maximum(COVARIATE_SMOOTHING, 1.0 / (rows["seen"] + 1.0))[:, None]
+    mean_WD = rows["covariate_mean"] + rate_W1 * off_WD
+    spread_WD = rows["covariate_spread"] + rate_W1 * (np.square(off_WD) - rows["covariate_spread"])
     if not all_finite(mean_WD):  # a first sample becomes the mean, and a missing one changes nothing
-        unknown_WD, first_WD = np.isnan(drivers_WD), np.isnan(rows["driver_mean"])
-        mean_WD = np.where(unknown_WD, rows["driver_mean"], np.where(first_WD, drivers_WD, mean_WD))
-        spread_WD = np.where(unknown_WD | first_WD, rows["driver_spread"], spread_WD)
-        drivers_WD = np.where(unknown_WD, rows["last_drivers"], drivers_WD)
-    rows["driver_spread"], rows["driver_mean"], rows["last_drivers"] = spread_WD, mean_WD, drivers_WD
+        unknown_WD, first_WD = np.isnan(covariates_WD), np.isnan(rows["covariate_mean"])
+        mean_WD = np.where(unknown_WD, rows["covariate_mean"], np.where(first_WD, covariates_WD, mean_WD))
+        spread_WD = np.where(unknown_WD | first_WD, rows["covariate_spread"], spread_WD)
+        covariates_WD = np.where(unknown_WD, rows["last_covariates"], covariates_WD)
+    rows["covariate_spread"], rows["covariate_mean"], rows["last_covariates"] = spread_WD, mean_WD, covariates_WD
 
 
 def scale_of(rows: Rows) -> Array:

@@ -1,6 +1,6 @@
-"""A worker's own linear correction: what drivers do to it alone, learnt while it serves.
+"""A worker's own linear correction: what covariates do to it alone, learnt while it serves.
 
-Axes: W workers, D drivers, F inputs, G inputs that known drivers make.
+Axes: W workers, D covariates, F inputs, G inputs that known covariates make.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from paceline.predictors.linear.inputs import Rows, doubt_of
 from paceline.predictors.linear.recursive import learn
 
 VARIANCE = 0.05
-"""Variance of a worker's weights before it has reported: a driver may do to it what it does to no other."""
+"""Variance of a worker's weights before it has reported: a covariate may do to it what it does to no other."""
 
 
-def fresh(count: int, drivers: int) -> Rows:
-    """Return the weights of ``count`` workers that have not reported: of each driver's level and move, side by side."""
+def fresh(count: int, covariates: int) -> Rows:
+    """Return the weights of ``count`` workers that have not reported: of each covariate's level and move, side by side."""
     return {
-        "own": np.zeros((count, 2 * drivers)),
-        "covariance": np.tile(VARIANCE * np.eye(2 * drivers), (count, 1, 1)),
+        "own": np.zeros((count, 2 * covariates)),
+        "covariance": np.tile(VARIANCE * np.eye(2 * covariates), (count, 1, 1)),
     }
 
 
@@ -37,13 +37,16 @@ class Own:
 
     @classmethod
     def of(cls, rows: Rows, mean_WD: Array, driven_WF: Array) -> Own | None:
-        """Return the part that is about known drivers, which have a mean; ``None`` where all their inputs are 0."""
-        drivers = driven_WF.shape[1] // 2
-        if not drivers or not anywhere(driven_WF):
+        """Return the part that is about known covariates, which have a mean; ``None`` where all their inputs are 0."""
+        covariates = driven_WF.shape[1] // 2
+        if not covariates or not anywhere(driven_WF):
             return None
         first, end = _known(mean_WD)
         inputs_WG = np.empty((len(driven_WF), 2 * (end - first)), order="F")
-        inputs_WG[:, 0::2], inputs_WG[:, 1::2] = driven_WF[:, first:end], driven_WF[:, drivers + first : drivers + end]
+        inputs_WG[:, 0::2], inputs_WG[:, 1::2] = (
+            driven_WF[:, first:end],
+            driven_WF[:, covariates + first : covariates + end],
+        )
         places = slice(2 * first, 2 * end)
         weights_WG = rows["own"][:, places]
         step_W = np.add.reduce(inputs_WG * weights_WG, axis=1)
@@ -56,10 +59,11 @@ class Own:
 
 
 def _known(mean_WD: Array) -> tuple[int, int]:
-    """Return the first and the end of the drivers that are known.
+    """Return the first and the end of the covariates that are known.
 
-    A fleet reports few of the drivers that could be read, and cost grows with the square of their number. A driver
-    counts as known once any worker has reported it: its weights go on together with those that they correlate with.
+    A fleet reports few of the covariates that could be read, and cost grows with the square of their number. A
+    covariate counts as known once any worker has reported it: its weights go on together with those that they correlate
+    with.
     """
     places = np.logical_or.reduce(np.isfinite(mean_WD), axis=0).nonzero()[0]
     return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)

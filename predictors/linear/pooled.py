@@ -1,6 +1,6 @@
 """Pooled: linear corrections of another predictor's forecasts, learnt online: one by the fleet, one by each worker.
 
-Axes: W workers, D drivers, F inputs, C forecasts per worker.
+Axes: W workers, D covariates, F inputs, C forecasts per worker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from paceline.predictors.linear.inputs import (
 from paceline.predictors.linear.per_worker import Own
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import Predictor
-from paceline.predictors.ranges import driver_names
+from paceline.predictors.ranges import covariate_names
 from paceline.predictors.report import Report
 
 FORGETTING = 0.998
@@ -39,7 +39,7 @@ SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
 """After so many iterations the weights move slowly, and are solved for only every few."""
 
 OWN_FORECAST = REFERENCES
-"""Place of the predictor's forecast among the inputs: after past speeds and averages, and before the drivers."""
+"""Place of the predictor's forecast among the inputs: after past speeds and averages, and before the covariates."""
 
 RIDGE = 20.0
 """Penalty of a squared weight, in examples of unit inputs: until as many were seen, little is corrected."""
@@ -49,8 +49,8 @@ class Pooled(NestedPredictor):
     """Three forecasts of each worker: another predictor's with two corrections, with one, and without any.
 
     The first correction is a ridge regression of the predictor's error, in each worker's running scale, on past speeds,
-    averages, drivers and the forecast itself. All workers share its weights, so that a fleet of many workers learns
-    within few iterations what a driver does, and a worker that joins starts with it. The second is what drivers do to
+    averages, covariates and the forecast itself. All workers share its weights, so that a fleet of many workers learns
+    within few iterations what a covariate does, and a worker that joins starts with it. The second is what covariates do to
     this worker beyond that, such as one whose samples come late: recursive least squares of what error is left. Errors
     and inputs far out count less. It is an expert for a mixture, which uses all columns. Further ahead than one
     iteration, both corrections are learnt for the horizon that is asked for, from where those of the next one are.
@@ -59,28 +59,28 @@ class Pooled(NestedPredictor):
     ----------
     predictor
         Name with arguments as in :func:`paceline.predictors.named`, or a predictor of any class.
-    drivers
-        Names of the drivers that the corrections read in addition to those of the predictor.
+    covariates
+        Names of the covariates that the corrections read in addition to those of the predictor.
     """
 
     columns = 3
 
-    def __init__(self, predictor: str | Predictor, drivers: Sequence[str] = ()) -> None:
+    def __init__(self, predictor: str | Predictor, covariates: Sequence[str] = ()) -> None:
         super().__init__()
         self.predictor = predictor
-        self.drivers = driver_names(drivers)
+        self.covariates = covariate_names(covariates)
         self._inner = (adopted(predictor),)
         self._asked: dict[int, _Asked] = {}
 
-    def _all_drivers(self) -> Sequence[str]:
-        return [*super()._all_drivers(), *self.drivers]
+    def _all_covariates(self) -> Sequence[str]:
+        return [*super()._all_covariates(), *self.covariates]
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        drivers = len(self.driver_names)
-        return inputs.fresh(count, drivers) | own.fresh(count, drivers)
+        covariates = len(self.covariate_names)
+        return inputs.fresh(count, covariates) | own.fresh(count, covariates)
 
     def _fresh_fleet(self) -> dict[str, Array]:
-        inputs = OWN_FORECAST + 1 + 2 * len(self.driver_names)
+        inputs = OWN_FORECAST + 1 + 2 * len(self.covariate_names)
         return {
             "products": np.zeros((inputs, inputs + 1)),
             "weights": np.zeros(inputs),
@@ -91,7 +91,7 @@ class Pooled(NestedPredictor):
     # -- horizons above 1 ----------------------------------------------------------------------------------------
 
     def _fresh_ahead(self, count: int) -> dict[str, Array]:
-        return own.fresh(count, len(self.driver_names))
+        return own.fresh(count, len(self.covariate_names))
 
     def _fresh_fleet_ahead(self) -> dict[str, Array]:
         return self._fresh_fleet()
@@ -107,54 +107,54 @@ class Pooled(NestedPredictor):
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the forecasts with both corrections, with that of the fleet, and without, ``[W, C]``."""
-        return np.exp(self._next_log(drivers_WD, horizon))
+        return np.exp(self._next_log(covariates_WD, horizon))
 
-    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
-        asked = self._answered(drivers_WD, horizon, self._at(horizon))
+    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
+        asked = self._answered(covariates_WD, horizon, self._at(horizon))
         log_CW = np.empty((self.columns, len(asked.log_W)))
-        # Without drivers the plain forecast: the fleet's correction, counted twice, would gain trust too fast.
+        # Without covariates the plain forecast: the fleet's correction, counted twice, would gain trust too fast.
         log_CW[:] = asked.log_W
         log_CW[1] += asked.corrected(asked.step_W)
         if asked.alone is not None:
             log_CW[0] += asked.corrected(asked.step_W + asked.alone.step_W)
         return log_CW.T
 
-    def _answered(self, drivers_WD: Array, horizon: int = 1, ahead: Ahead | None = None) -> _Asked:
-        """Return inputs and the predictor's forecast for these drivers, cached until the next report."""
+    def _answered(self, covariates_WD: Array, horizon: int = 1, ahead: Ahead | None = None) -> _Asked:
+        """Return inputs and the predictor's forecast for these covariates, cached until the next report."""
         asked, memory_WR = self._asked.get(horizon), self._rows["log_speed"]
-        if asked is None or asked.memory_WR is not memory_WR or asked.drivers_WD is not drivers_WD:
-            asked = self._asked[horizon] = self._asks(drivers_WD, memory_WR, horizon, ahead)
+        if asked is None or asked.memory_WR is not memory_WR or asked.covariates_WD is not covariates_WD:
+            asked = self._asked[horizon] = self._asks(covariates_WD, memory_WR, horizon, ahead)
         return asked
 
-    def _asks(self, drivers_WD: Array, memory_WR: Array, horizon: int, ahead: Ahead | None) -> _Asked:
+    def _asks(self, covariates_WD: Array, memory_WR: Array, horizon: int, ahead: Ahead | None) -> _Asked:
         rows, fleet = (self._rows, self._fleet) if ahead is None else (ahead.rows, ahead.fleet)
-        (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
+        (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
         log_W, scale_W = inner._next_log(mine_WD, horizon), scale_of(self._rows)
-        # Inputs of drivers that nobody reports would all be 0.
-        known_WD = drivers_WD[:, :0] if everywhere(np.isnan(drivers_WD)) else drivers_WD
+        # Inputs of covariates that nobody reports would all be 0.
+        known_WD = covariates_WD[:, :0] if everywhere(np.isnan(covariates_WD)) else covariates_WD
         inputs_WF = inputs_of(self._rows, known_WD, scale_W, more=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
         inputs_WF[:, OWN_FORECAST] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
         step_W = inputs_WF @ fleet["weights"][: inputs_WF.shape[1]]
         alone, reach_W = self._alone(rows, inputs_WF[:, OWN_FORECAST + 1 :]), reach_of(inputs_WF)
-        return _Asked(memory_WR, drivers_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, step_W, alone)
+        return _Asked(memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, step_W, alone)
 
     def _alone(self, learnt: Rows, driven_WF: Array) -> Own | None:
-        """Return the part of each worker's own correction, ``None`` where no driver is known."""
-        return Own.of(learnt, self._rows["driver_mean"], driven_WF)
+        """Return the part of each worker's own correction, ``None`` where no covariate is known."""
+        return Own.of(learnt, self._rows["covariate_mean"], driven_WF)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def _learn_report(self, report: Report, speed_W: Array, drivers_WD: Array) -> None:
-        asked, log_speed_W = self._answered(drivers_WD), np.log(speed_W)
+    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+        asked, log_speed_W = self._answered(covariates_WD), np.log(speed_W)
         for ahead in self._still_asked():
-            self._learn_ahead(ahead, self._answered(drivers_WD, ahead.horizon, ahead), log_speed_W)
+            self._learn_ahead(ahead, self._answered(covariates_WD, ahead.horizon, ahead), log_speed_W)
         target_W = target_of(self._rows, log_speed_W, asked.scale_W) - asked.inputs_WF[:, OWN_FORECAST]
         self._learn_weights(self._fleet, target_W, asked.step_W, asked.inputs_WF, asked.alone)
         self._asked.clear()
-        (inner, mine_WD) = self._with_drivers(drivers_WD)[0]
+        (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
         inner._learn_report(report, speed_W, mine_WD)
         inputs.move(self._rows, log_speed_W, asked.known_WD, asked.scale_W)
 
@@ -204,15 +204,15 @@ def _ridge(products_FF: Array, prior_F: Array) -> Array:
 
 @dataclass(eq=False)
 class _Asked:
-    """What was asked, after which report and with which drivers, and what follows from it.
+    """What was asked, after which report and with which covariates, and what follows from it.
 
-    The drivers if any is known, the log of the predictor's forecast, the inputs, each worker's scale, the most scales
-    that it may be corrected by, the fleet's correction in scales, and the worker's own beyond that (``None`` where no
-    driver is known).
+    The covariates if any is known, the log of the predictor's forecast, the inputs, each worker's scale, the most
+    scales that it may be corrected by, the fleet's correction in scales, and the worker's own beyond that (``None``
+    where no covariate is known).
     """
 
     memory_WR: Array
-    drivers_WD: Array
+    covariates_WD: Array
     known_WD: Array
     log_W: Array
     inputs_WF: Array

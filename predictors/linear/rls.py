@@ -1,6 +1,6 @@
-"""RLS: a linear autoregression with drivers (driving factors) per worker, learnt robustly while it serves.
+"""RLS: a linear autoregression with covariates (covariates) per worker, learnt robustly while it serves.
 
-Axes: W workers, D drivers, R references, F inputs, T iterations.
+Axes: W workers, D covariates, R references, F inputs, T iterations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paceline.predictors.linear.inputs import (
     target_of,
 )
 from paceline.predictors.linear.recursive import learn
-from paceline.predictors.ranges import driver_names
+from paceline.predictors.ranges import covariate_names
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -44,21 +44,21 @@ class RLS(FleetPredictor):
     """Robust recursive least squares: a linear ARX model of each worker that never stops learning.
 
     It forecasts the next log speed as a difference from the last one, in units of the worker's running scale, from past
-    speeds, averages and drivers. With all weights at zero it forecasts the last value. Errors get Huber's weights, and
-    the covariance is bounded, so that neither an outlier nor a long constant stretch makes it diverge.
+    speeds, averages and covariates. With all weights at zero it forecasts the last value. Errors get Huber's weights,
+    and the covariance is bounded, so that neither an outlier nor a long constant stretch makes it diverge.
 
     Parameters
     ----------
-    drivers
-        Names of the drivers to use; ``None`` takes all that the fitted traces share (none before that), ``()`` none.
+    covariates
+        Names of the covariates to use; ``None`` takes all that the fitted traces share (none before that), ``()`` none.
     forgetting
         Factor by which the weight of the past shrinks in each iteration, in (0.9, 1]. With 0.998 an iteration counts
-        half after 350; where the way that drivers act changes for good, 0.99 follows sooner and is noisier before.
+        half after 350; where the way that covariates act changes for good, 0.99 follows sooner and is noisier before.
 
     Raises
     ------
     ValueError
-        If the forgetting is out of range, or the traces to fit lack a driver.
+        If the forgetting is out of range, or the traces to fit lack a covariate.
 
     Notes
     -----
@@ -78,20 +78,20 @@ class RLS(FleetPredictor):
     True
     """
 
-    def __init__(self, drivers: Sequence[str] | None = None, forgetting: float = 0.998) -> None:
+    def __init__(self, covariates: Sequence[str] | None = None, forgetting: float = 0.998) -> None:
         if not 0.9 < forgetting <= 1.0:
             raise ValueError(f"forgetting must lie in (0.9, 1], got {forgetting}")
         super().__init__()
-        self.drivers = None if drivers is None else driver_names(drivers)
+        self.covariates = None if covariates is None else covariate_names(covariates)
         self.forgetting = forgetting
-        self.driver_names_: tuple[str, ...] = self.drivers or ()
+        self.covariate_names_: tuple[str, ...] = self.covariates or ()
         self._asked: tuple[Array, Array, Array, Array] | None = None
         self._set_zero_prior()
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads: those chosen, or those it was fitted with."""
-        return self.driver_names_
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates it reads: those chosen, or those it was fitted with."""
+        return self.covariate_names_
 
     # -- the prior that fitting learns ---------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class RLS(FleetPredictor):
         """Learn from traces that may be read more than once and never all at once."""
         survey = fitting.surveyed(traces)
         if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
-            self.driver_names_ = survey.shared_drivers(self.drivers)
+            self.covariate_names_ = survey.shared_covariates(self.covariates)
             self._set_zero_prior()
         weights_WF = np.concatenate([self._learnt_weights(trace) for trace in fitting.kept(traces)])
         centre_F = np.median(weights_WF, axis=0)
@@ -114,31 +114,31 @@ class RLS(FleetPredictor):
         return self
 
     def _set_zero_prior(self) -> None:
-        inputs = REFERENCES + 2 * len(self.driver_names_)
+        inputs = REFERENCES + 2 * len(self.covariate_names_)
         self.prior_weights_ = np.zeros(inputs)
         self.prior_variance_ = np.full(inputs, PRIOR_VARIANCE)
 
     def _learnt_weights(self, trace: Trace) -> Array:
         served = copy.copy(self)
         served.reset(trace.workers)
-        drivers_TWD = trace.drivers_named(self.driver_names_)
+        covariates_TWD = trace.covariates_named(self.covariate_names_)
         for k, speed_W in enumerate(trace.speed):
-            served._learn(speed_W, served._driver_rows(None if drivers_TWD is None else drivers_TWD[k]))
+            served._learn(speed_W, served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k]))
         return served._rows["weights"]
 
     def _learnt(self) -> dict[str, NDArray[Any]]:
         return {
-            "driver_names": np.array(self.driver_names_, dtype=np.str_),
+            "covariate_names": np.array(self.covariate_names_, dtype=np.str_),
             "prior_weights": self.prior_weights_,
             "prior_variance": self.prior_variance_,
         }
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        self.driver_names_ = tuple(map(str, learnt.get("driver_names", self.driver_names_)))
+        self.covariate_names_ = tuple(map(str, learnt.get("covariate_names", self.covariate_names_)))
         self._set_zero_prior()
         self.prior_weights_ = np.array(learnt.get("prior_weights", self.prior_weights_))
         self.prior_variance_ = np.array(learnt.get("prior_variance", self.prior_variance_))
-        inputs = (REFERENCES + 2 * len(self.driver_names_),)
+        inputs = (REFERENCES + 2 * len(self.covariate_names_),)
         for name, values in (("prior_weights", self.prior_weights_), ("prior_variance", self.prior_variance_)):
             if values.shape != inputs or not np.isfinite(values).all():
                 raise ValueError(f"{name} must hold {inputs[0]} finite numbers, got the shape {values.shape}")
@@ -148,32 +148,32 @@ class RLS(FleetPredictor):
     # -- serving -------------------------------------------------------------------------------------------------
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        return inputs.fresh(count, len(self.driver_names_)) | {
+        return inputs.fresh(count, len(self.covariate_names_)) | {
             "weights": np.tile(self.prior_weights_, (count, 1)),
             "covariance": np.tile(np.diag(self.prior_variance_), (count, 1, 1)),
         }
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        rows, (inputs_WF, scale_W) = self._rows, self._inputs(drivers_WD)
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        rows, (inputs_WF, scale_W) = self._rows, self._inputs(covariates_WD)
         step_W = bounded(np.add.reduce(inputs_WF * rows["weights"], axis=1), reach_of(inputs_WF))
         return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_W * step_W))
 
-    def _inputs(self, drivers_WD: Array) -> tuple[Array, Array]:
+    def _inputs(self, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learnt."""
         asked, memory_WR = self._asked, self._rows["log_speed"]
-        if asked is None or asked[0] is not memory_WR or asked[1] is not drivers_WD:
+        if asked is None or asked[0] is not memory_WR or asked[1] is not covariates_WD:
             scale_W = scale_of(self._rows)
-            asked = self._asked = (memory_WR, drivers_WD, inputs_of(self._rows, drivers_WD, scale_W), scale_W)
+            asked = self._asked = (memory_WR, covariates_WD, inputs_of(self._rows, covariates_WD, scale_W), scale_W)
         return asked[2], asked[3]
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(drivers_WD)
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
+        log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(covariates_WD)
         target_W = target_of(self._rows, log_speed_W, scale_W)
         weights_WF, covariance_WFF = self._rows["weights"], self._rows["covariance"]
         error_W = target_W - np.add.reduce(inputs_WF * weights_WF, axis=1)
         doubt_W, most = doubt_of(error_W, farness(inputs_WF, inputs_WF.shape[1])), float(self.prior_variance_.sum())
         learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, most)
         self._asked = None
-        inputs.move(self._rows, log_speed_W, drivers_WD, scale_W)
+        inputs.move(self._rows, log_speed_W, covariates_WD, scale_W)

@@ -38,7 +38,7 @@ class BarrierHead(GatedNARX):
 
     Parameters
     ----------
-    hidden, driver_lags, drivers, pretrained, online, training
+    hidden, covariate_lags, covariates, pretrained, online, training
         As for :class:`paceline.predictors.GatedNARX`. With ``pretrained`` it starts as the network that comes with the
         library, and ``fit`` only continues training on groups.
 
@@ -84,7 +84,7 @@ class BarrierHead(GatedNARX):
         windows = collected(traces, survey, fitting, partial(self._barrier_examples, fitting))
         groups = windows.mapped(self._grouped)
         require_both(groups, fitting, survey, f"groups of {GROUP}")
-        columns_DF = gated_memory.driver_columns(len(self.driver_names_), self.driver_lags)
+        columns_DF = gated_memory.covariate_columns(len(self.covariate_names_), self.covariate_lags)
         self.weights_ = fit_barrier(groups, columns_DF, self.training, fitting, self.weights_)
         self._answer = None
         return self
@@ -99,12 +99,12 @@ class BarrierHead(GatedNARX):
 
     def _barrier_examples(self, fitting: Fitting, trace: Trace) -> Iterator[BarrierExamples]:
         roles = list(fitting.roles(trace, self.training.validation))
-        for k, rows, drivers_WD, log_speed_W in situations(self, trace):
+        for k, rows, covariates_WD, log_speed_W in situations(self, trace):
             used_W, validates = roles[k]
             last_W, scale_W = rows["memory"][:, 0], scale_of(rows)
             target_W = (log_speed_W - last_W) / scale_W
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._newly_scaled(rows, drivers_WD))
+            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._newly_scaled(rows, covariates_WD))
             level_W = last_W - rows["memory"][:, SLOWEST_AVERAGE]
             columns = (inputs_WF, target_W, np.full(len(usable_W), validates), references_WR, unit_W, scale_W, level_W)
             yield BarrierExamples.chosen(usable_W, *columns)

@@ -42,7 +42,7 @@ def descend(
     fitting: Fitting,
     generator: torch.Generator,
     augment: Callable[[Batch], Batch] = lambda batch: batch,
-    weigh: Callable[[Batch], float] = lambda batch: float(len(batch[0])),
+    weight: Callable[[Batch], float] = lambda batch: float(len(batch[0])),
 ) -> dict[str, Array]:
     """Minimise ``loss(*batch)`` over the weights, and return those with the least loss on the windows that validate.
 
@@ -60,7 +60,7 @@ def descend(
         Draws the order of windows, and whatever ``augment`` draws.
     augment
         Changes a batch before it is fitted.
-    weigh
+    weight
         Returns how much a batch counts in the mean over several: by default as much as it has windows.
 
     Raises
@@ -68,7 +68,7 @@ def descend(
     ValueError
         If the loss is no longer finite; the sentence names the batch and the traces that its windows come from.
     """
-    run = _Descent(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weigh)
+    run = _Descent(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weight)
     saved = Saved(fitting.folder, fitting.identity, every=fitting.every)
     with one_thread():
         return run.to_the_end(saved)
@@ -100,7 +100,7 @@ class _Descent:
     fitting: Fitting
     generator: torch.Generator
     augment: Callable[[Batch], Batch]
-    weigh: Callable[[Batch], float]
+    weight: Callable[[Batch], float]
     best: dict[str, Array] = field(default_factory=dict)
     at: Position = field(default_factory=Position)
     began: tuple[float, int] = (0.0, 0)
@@ -202,7 +202,7 @@ class _Descent:
         mine = processes.share(whole, self.fitting.distributed)
         value = float("nan")
         if len(mine[0]):
-            part = self.weigh(mine) / self.weigh(whole) if self.fitting.distributed else 1.0
+            part = self.weight(mine) / self.weight(whole) if self.fitting.distributed else 1.0
             loss = self._mean_loss(mine) * part if part != 1.0 else self._mean_loss(mine)
             loss.backward()
             value = float(loss.detach())
@@ -240,7 +240,7 @@ class _Descent:
                 records, row_N = self._loaded(shard, validates=True)
                 for chosen in row_N.split(max(JUDGED // records.dtype.itemsize, 1)):
                     batch = self._batch(records, chosen)
-                    if own := self.weigh(batch):
+                    if own := self.weight(batch):
                         losses.append((own, float(self._mean_loss(batch))))
                 del records  # before the next shard is read
         if len(losses) == 1:  # as it is, to the bit

@@ -1,6 +1,6 @@
 """GatedNARX: a network that chooses for each worker which of its past speeds to trust, and corrects them.
 
-Axes: W workers, D drivers, F inputs of the network, H hidden units.
+Axes: W workers, D covariates, F inputs of the network, H hidden units.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 FARTHEST = 4.0
-"""A driver counts as at most this many deviations from its mean: farther out, the network was never fitted."""
+"""A covariate counts as at most this many deviations from its mean: farther out, the network was never fitted."""
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
@@ -53,22 +53,22 @@ class GatedNARX(Network):
 
     In log speed the forecast is ``last + sum_r gate_r * (reference_r - last) + scale * head_1 + unit * head_2``. The
     gates (a softmax) and heads come from one tanh layer. Its inputs are how far lags and averages are from the last
-    speed, in the worker's running scale, how its changes correlate with earlier ones and with its drivers (driving
-    factors), and the drivers now and in the past. Only ratios of speeds enter, so one network, fitted over all workers,
-    serves workers of any speed and noise, even those it was not fitted to. The network sees which drivers are missing.
-    Before the fit, the forecast is the last speed.
+    speed, in the worker's running scale, how its changes correlate with earlier ones and with its covariates (driving
+    factors), and the covariates now and in the past. Only ratios of speeds enter, so one network, fitted over all
+    workers, serves workers of any speed and noise, even those it was not fitted to. The network sees which covariates
+    are missing. Before the fit, the forecast is the last speed.
 
     Parameters
     ----------
     hidden
         Units of the tanh layer.
-    driver_lags
-        Number of past boundaries whose drivers it sees in addition to the current one, at least 1.
-    drivers
-        Names of the drivers to use; ``None`` takes all that any fitted trace has, ``()`` uses none.
+    covariate_lags
+        Number of past boundaries whose covariates it sees in addition to the current one, at least 1.
+    covariates
+        Names of the covariates to use; ``None`` takes all that any fitted trace has, ``()`` uses none.
     pretrained
         Start with the network that comes with the library: it serves any fleet without fitting, and ``fit`` continues
-        from it. Its own numbers of hidden units and drivers override the arguments.
+        from it. Its own numbers of hidden units and covariates override the arguments.
     online
         Whether each worker gets its own correction of the output layer, learnt while it serves: in small bounded steps
         that fade, so that it cannot diverge.
@@ -78,7 +78,7 @@ class GatedNARX(Network):
     Raises
     ------
     ValueError
-        If a number is out of range, or the traces to fit are too short or lack a driver.
+        If a number is out of range, or the traces to fit are too short or lack a covariate.
 
     Examples
     --------
@@ -99,17 +99,17 @@ class GatedNARX(Network):
     def __init__(
         self,
         hidden: int = 16,
-        driver_lags: int = 5,
-        drivers: Sequence[str] | None = None,
+        covariate_lags: int = 5,
+        covariates: Sequence[str] | None = None,
         pretrained: bool = False,
         online: bool = False,
         training: Training = DEFAULT,
     ) -> None:
-        for name, value in (("hidden", hidden), ("driver_lags", driver_lags)):
+        for name, value in (("hidden", hidden), ("covariate_lags", covariate_lags)):
             whole(name, value, least=1)
-        super().__init__(drivers)
+        super().__init__(covariates)
         self.hidden = hidden
-        self.driver_lags = driver_lags
+        self.covariate_lags = covariate_lags
         self.pretrained = pretrained
         self.online = online
         self.training = training
@@ -121,35 +121,35 @@ class GatedNARX(Network):
     # -- serving -------------------------------------------------------------------------------------------------
 
     def _fresh(self, count: int) -> dict[str, Array]:
-        rows = gated_memory.fresh(count, len(self.driver_names_), self.driver_lags)
+        rows = gated_memory.fresh(count, len(self.covariate_names_), self.covariate_lags)
         return rows | ({"own": np.zeros((count, self._units() + 1))} if self.online else {})
 
     def _units(self) -> int:
         return len(self.weights_["b1"]) if self.weights_ else self.hidden
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
-        return np.exp(self._next_log(drivers_WD, horizon))
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return np.exp(self._next_log(covariates_WD, horizon))
 
-    def _next_log(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
         if horizon == 1:
-            return self._answered(drivers_WD)
+            return self._answered(covariates_WD)
         rows = self._rows
-        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
-            rows = self._moved(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
-        return self._next_log_speed(rows, drivers_WD)
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
+            rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
+        return self._next_log_speed(rows, covariates_WD)
 
-    def _answered(self, drivers_WD: Array) -> Array:
-        """Return the log of the next speed, cached for these drivers until the next report."""
+    def _answered(self, covariates_WD: Array) -> Array:
+        """Return the log of the next speed, cached for these covariates until the next report."""
         answer, memory_WM = self._answer, self._rows["memory"]
-        if answer is None or answer[0] is not memory_WM or answer[1] is not drivers_WD:
-            answer = self._answer = (memory_WM, drivers_WD, self._next_log_speed(self._rows, drivers_WD))
+        if answer is None or answer[0] is not memory_WM or answer[1] is not covariates_WD:
+            answer = self._answer = (memory_WM, covariates_WD, self._next_log_speed(self._rows, covariates_WD))
         return answer[2]
 
-    def _next_log_speed(self, rows: Rows, drivers_WD: Array) -> Array:
+    def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
         last_W = rows["memory"][:, 0]
         if not self.weights_:
             return last_W
-        inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
+        inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, covariates_WD))
         hidden_WH = hidden_layer(self.weights_, inputs_WF)
         change_W = gated_layer(self.weights_, hidden_WH, references_WR, unit_W)
         if self.online:
@@ -157,45 +157,45 @@ class GatedNARX(Network):
         expected_W = last_W + scale_of(rows) * change_W
         return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEEDS[0]), LOG_SPEEDS[1]))
 
-    def _standard(self, rows: Rows, drivers_WD: Array) -> tuple[Array, Array]:
-        """Return drivers to serve with, as `_newly_scaled` does; none where no driver was ever known."""
-        scaled, past_WQ = self._scaled, rows["past_drivers"]
+    def _standard(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
+        """Return covariates to serve with, as `_newly_scaled` does; none where no covariate was ever known."""
+        scaled, past_WQ = self._scaled, rows["past_covariates"]
         # The forecast asked for the same, and learning asks again.
-        if scaled is None or scaled[0] is not past_WQ or scaled[1] is not drivers_WD:
-            standard = self._newly_scaled(rows, drivers_WD)
+        if scaled is None or scaled[0] is not past_WQ or scaled[1] is not covariates_WD:
+            standard = self._newly_scaled(rows, covariates_WD)
             if not anywhere(standard[1]):
-                standard = (drivers_WD[:, :0], drivers_WD[:, :0])
-            scaled = self._scaled = (past_WQ, drivers_WD, standard)
+                standard = (covariates_WD[:, :0], covariates_WD[:, :0])
+            scaled = self._scaled = (past_WQ, covariates_WD, standard)
         return scaled[2]
 
-    def _newly_scaled(self, rows: Rows, drivers_WD: Array) -> tuple[Array, Array]:
-        """Return the drivers in deviations, the last value (or 0) where one is missing, and which were ever known."""
-        standard_WD = (drivers_WD - self.driver_mean_) / self.driver_scale_
+    def _newly_scaled(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
+        """Return the covariates in deviations, the last value (or 0) where one is missing, and which were ever known."""
+        standard_WD = (covariates_WD - self.covariate_mean_) / self.covariate_scale_
         standard_WD = np.minimum(np.maximum(standard_WD, -FARTHEST), FARTHEST)
         missing_WD = np.isnan(standard_WD)
         if not anywhere(missing_WD):
             return standard_WD, np.ones_like(standard_WD)
-        before_WD = rows["past_drivers"][:, : len(self.driver_names_)]
+        before_WD = rows["past_covariates"][:, : len(self.covariate_names_)]
         known_WD = np.where(missing_WD, rows["known_before"], 1.0)
         return np.where(missing_WD, before_WD, standard_WD), known_WD
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W = np.log(speed_W)
-        rows = self._moved(self._rows, log_speed_W, drivers_WD)
+        rows = self._moved(self._rows, log_speed_W, covariates_WD)
         # `_own_learnt` still reads the state before this iteration, on which the forecast was made.
         if self.online and self.weights_:
-            rows["own"] = self._own_learnt(log_speed_W, drivers_WD)
+            rows["own"] = self._own_learnt(log_speed_W, covariates_WD)
         self._rows = rows
 
-    def _moved(self, rows: Rows, log_speed_W: Array, drivers_WD: Array) -> Rows:
+    def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
-        return gated_memory.moved(rows, log_speed_W, *self._standard(rows, drivers_WD))
+        return gated_memory.moved(rows, log_speed_W, *self._standard(rows, covariates_WD))
 
-    def _own_learnt(self, log_speed_W: Array, drivers_WD: Array) -> Array:
+    def _own_learnt(self, log_speed_W: Array, covariates_WD: Array) -> Array:
         """Return each worker's correction after fading a little and one normalised step against its bounded error."""
         rows, own_WH = self._rows, self._rows["own"]
-        error_W = (log_speed_W - self._next_log_speed(rows, drivers_WD)) / scale_of(rows)
-        inputs_WF, _, _ = gated_memory.inputs_of(rows, *self._standard(rows, drivers_WD))
+        error_W = (log_speed_W - self._next_log_speed(rows, covariates_WD)) / scale_of(rows)
+        inputs_WF, _, _ = gated_memory.inputs_of(rows, *self._standard(rows, covariates_WD))
         seen_WH = _with_one(hidden_layer(self.weights_, inputs_WF))
         step_W = ONLINE_STEP * np.clip(error_W, -LARGEST_ERROR, LARGEST_ERROR) / np.square(seen_WH).sum(axis=1)
         learnt_WH = (1.0 - ONLINE_FADING) * own_WH + step_W[:, None] * seen_WH
@@ -208,8 +208,8 @@ class GatedNARX(Network):
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         survey = fitting.surveyed(traces)
         if not self.pretrained and not fitting.warm:
-            self.driver_names_ = survey.any_drivers(self.drivers)
-            self.driver_mean_, self.driver_scale_ = survey.mean_and_scale(self.driver_names_)
+            self.covariate_names_ = survey.any_covariates(self.covariates)
+            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
             self.weights_ = {}
         # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
         for closed_loop in sorted({1, self.training.closed_loop}):
@@ -222,18 +222,18 @@ class GatedNARX(Network):
 
         windows = collected(traces, survey, fitting, partial(self._examples, fitting, closed_loop), closed_loop)
         require_both(windows, fitting, survey)
-        columns_DF = gated_memory.driver_columns(len(self.driver_names_), self.driver_lags)
+        columns_DF = gated_memory.covariate_columns(len(self.covariate_names_), self.covariate_lags)
         rate = (TUNING_RATE if self.weights_ else 1.0) * self.training.learning_rate
         training = replace(self.training, learning_rate=rate)
         self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fitting, self.weights_)
 
     def _examples(self, fitting: Fitting, closed_loop: int, trace: Trace) -> Iterator[GateExamples]:
         roles = list(fitting.roles(trace, self.training.validation))
-        for k, rows, drivers_WD, log_speed_W in situations(self, trace, closed_loop):
+        for k, rows, covariates_WD, log_speed_W in situations(self, trace, closed_loop):
             used_W, validates = roles[k]
             target_W = (log_speed_W - rows["memory"][:, 0]) / scale_of(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._newly_scaled(rows, drivers_WD))
+            inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._newly_scaled(rows, covariates_WD))
             validates_W = np.full(len(usable_W), validates)
             yield GateExamples.chosen(usable_W, inputs_WF, target_W, validates_W, references_WR, unit_W)
 

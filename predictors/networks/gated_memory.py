@@ -1,7 +1,7 @@
 """What GatedNARX remembers about each worker, and the inputs it makes of that: ratios of speeds, in running scales.
 
-Axes: W workers, D drivers, M remembered log speeds (lags and averages), S smoothings, R references, E changes compared,
-F inputs.
+Axes: W workers, D covariates, M remembered log speeds (lags and averages), S smoothings, R references, E changes
+compared, F inputs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ECHOES = 4
 """Past changes that the newest one is compared with: noise reverts at once, a random walk does not."""
 
 HABIT_SMOOTHING = 0.03
-"""Weight of the newest iteration in the running correlations of a worker's changes with earlier ones and drivers."""
+"""Weight of the newest iteration in the running correlations of a worker's changes with earlier ones and covariates."""
 
 FEWEST_MOVES = 0.3
-"""Added to a driver's squared moves in the denominator, so that a few moves say little about its effect."""
+"""Added to a covariate's squared moves in the denominator, so that a few moves say little about its effect."""
 
 SETTLED = 1.0 / SMOOTHINGS[-1]
 """Log speeds after which all averages use their own smoothing; until then they are plain means."""
@@ -40,20 +40,20 @@ FIRST_ECHOES = np.eye(1, ECHOES + 1)[0]
 """The start: no change correlates with any other."""
 
 LARGEST_UNIT, SCALES_IN_UNIT = 0.2, 2.0
-"""Unit of the second head, in log speed, because a driver takes a share of the speed; at most this many scales."""
+"""Unit of the second head, in log speed, because a covariate takes a share of the speed; at most this many scales."""
 
 
-def fresh(count: int, drivers: int, driver_lags: int) -> Rows:
+def fresh(count: int, covariates: int, covariate_lags: int) -> Rows:
     """Return the memory of ``count`` workers that have not reported."""
     return {
         "memory": np.full((count, LAGS + len(SMOOTHINGS)), np.nan),
         "scale": np.full(count, np.nan),
         "seen": np.zeros(count),
         "echoes": np.tile(FIRST_ECHOES, (count, 1)),
-        "past_drivers": np.zeros((count, driver_lags * drivers)),
-        "known_before": np.zeros((count, drivers)),
-        "together": np.zeros((count, drivers)),
-        "driver_moves": np.full((count, drivers), FEWEST_MOVES),
+        "past_covariates": np.zeros((count, covariate_lags * covariates)),
+        "known_before": np.zeros((count, covariates)),
+        "together": np.zeros((count, covariates)),
+        "covariate_moves": np.full((count, covariates), FEWEST_MOVES),
     }
 
 
@@ -68,14 +68,14 @@ def scale_of(rows: Rows) -> Array:
 def inputs_of(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array, Array, Array]:
     """Return inputs ``[W, F]``, references ``[W, R]`` and the second head's unit ``[W]``, in running scales.
 
-    ``standard_WD`` are the drivers now, in deviations, 0 where unknown; ``known_WD`` says which are known. Without
-    columns no driver was ever known, and the inputs that drivers make, which would all be 0, are left out.
+    ``standard_WD`` are the covariates now, in deviations, 0 where unknown; ``known_WD`` says which are known. Without
+    columns no covariate was ever known, and the inputs that covariates make, which would all be 0, are left out.
     """
     memory_WM, scale_W = rows["memory"], scale_of(rows)
-    drivers = standard_WD.shape[1]
-    past_WQ = rows["past_drivers"] if drivers else standard_WD
+    covariates = standard_WD.shape[1]
+    past_WQ = rows["past_covariates"] if covariates else standard_WD
     begin = OFFSETS + 2 + ECHOES
-    inputs_WF = np.empty((len(memory_WM), begin + 4 * drivers + past_WQ.shape[1]), order="F")
+    inputs_WF = np.empty((len(memory_WM), begin + 4 * covariates + past_WQ.shape[1]), order="F")
     # Column-major arrays and in-place results: with short rows of many workers this is several times faster.
     off_WM = (memory_WM[:, 1:] - memory_WM[:, :1]) / scale_W[:, None]
     # arcsinh is linear for usual changes and logarithmic for jumps, so no jump saturates the tanh layer.
@@ -83,29 +83,31 @@ def inputs_of(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array, A
     inputs_WF[:, OFFSETS] = np.log(scale_W) + 2.5
     inputs_WF[:, OFFSETS + 1] = 3.0 / np.sqrt(rows["seen"] + 1.0)
     np.divide(rows["echoes"][:, 1:], rows["echoes"][:, :1], out=inputs_WF[:, OFFSETS + 2 : begin])
-    if drivers:
-        effect_WD = rows["together"] / rows["driver_moves"]
-        inputs_WF[:, begin : begin + drivers] = standard_WD
-        inputs_WF[:, begin + drivers : begin + 2 * drivers] = known_WD
-        inputs_WF[:, begin + 2 * drivers : begin + 3 * drivers] = effect_WD
-        inputs_WF[:, begin + 3 * drivers : begin + 4 * drivers] = effect_WD * (standard_WD - past_WQ[:, :drivers])
-        inputs_WF[:, begin + 4 * drivers :] = past_WQ
+    if covariates:
+        effect_WD = rows["together"] / rows["covariate_moves"]
+        inputs_WF[:, begin : begin + covariates] = standard_WD
+        inputs_WF[:, begin + covariates : begin + 2 * covariates] = known_WD
+        inputs_WF[:, begin + 2 * covariates : begin + 3 * covariates] = effect_WD
+        inputs_WF[:, begin + 3 * covariates : begin + 4 * covariates] = effect_WD * (
+            standard_WD - past_WQ[:, :covariates]
+        )
+        inputs_WF[:, begin + 4 * covariates :] = past_WQ
     references_WR = off_WM[:, REFERENCES]
     return inputs_WF, references_WR, np.minimum(LARGEST_UNIT / scale_W, SCALES_IN_UNIT)
 
 
-def driver_columns(drivers: int, driver_lags: int) -> Array:
-    """Return which inputs are derived from which driver, ``[D, F]`` of 0 and 1."""
-    one_DD = np.eye(drivers)
-    return np.concatenate([np.zeros((drivers, OFFSETS + 2 + ECHOES)), np.tile(one_DD, 4 + driver_lags)], axis=1)
+def covariate_columns(covariates: int, covariate_lags: int) -> Array:
+    """Return which inputs are derived from which covariate, ``[D, F]`` of 0 and 1."""
+    one_DD = np.eye(covariates)
+    return np.concatenate([np.zeros((covariates, OFFSETS + 2 + ECHOES)), np.tile(one_DD, 4 + covariate_lags)], axis=1)
 
 
 # -- how it moves on ---------------------------------------------------------------------------------------------
 
 
 def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> Rows:
-    """Return the memory one iteration later; for a worker without a log speed (NaN) only the drivers move."""
-    memory_WM, seen_W, drivers = rows["memory"], rows["seen"], standard_WD.shape[1]
+    """Return the memory one iteration later; for a worker without a log speed (NaN) only the covariates move."""
+    memory_WM, seen_W, covariates = rows["memory"], rows["seen"], standard_WD.shape[1]
     # Every entry is computed for all workers first, and restored below for those without a log speed.
     settled = np.minimum.reduce(seen_W) >= SETTLED  # without new workers there is a shorter way to the same result
     if not settled:  # the first log speed fills the whole memory
@@ -123,16 +125,16 @@ def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -
         "seen": seen_W + 1.0,
         "echoes": _smoothed(rows["echoes"], newest_W1 * bounded_WE),
     }
-    if drivers:
-        move_WD = standard_WD - rows["past_drivers"][:, :drivers]
+    if covariates:
+        move_WD = standard_WD - rows["past_covariates"][:, :covariates]
         later["together"] = _smoothed(rows["together"], newest_W1 * move_WD)
-        later["driver_moves"] = _smoothed(rows["driver_moves"], np.square(move_WD) + FEWEST_MOVES)
+        later["covariate_moves"] = _smoothed(rows["covariate_moves"], np.square(move_WD) + FEWEST_MOVES)
     if not all_finite(log_speed_W):
         reported_W = np.isfinite(log_speed_W)
         for name, new in later.items():
             later[name] = np.where(reported_W if new.ndim == 1 else reported_W[:, None], new, rows[name])
-    if drivers:
-        later["past_drivers"] = np.concatenate([standard_WD, rows["past_drivers"][:, :-drivers]], axis=1)
+    if covariates:
+        later["past_covariates"] = np.concatenate([standard_WD, rows["past_covariates"][:, :-covariates]], axis=1)
         later["known_before"] = known_WD
     return rows | later
 

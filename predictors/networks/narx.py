@@ -1,6 +1,6 @@
-"""NARX: a nonlinear autoregression on past speeds and on past and current drivers (driving factors).
+"""NARX: a nonlinear autoregression on past speeds and on past and current covariates (covariates).
 
-Axes: W workers, D drivers, P speed lags, Q driver lags, F inputs of the network, T iterations.
+Axes: W workers, D covariates, P speed lags, Q covariate lags, F inputs of the network, T iterations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALLEST_SCALE = 1e-3
 """Least running scale: a worker's log speed is taken to change by at least this much between iterations."""
 
 FARTHEST = 10.0
-"""A driver counts as at most this many standard deviations from its mean: farther out, NARX was never fitted."""
+"""A covariate counts as at most this many standard deviations from its mean: farther out, NARX was never fitted."""
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
@@ -40,29 +40,29 @@ LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 class NARX(Network):
     """Nonlinear autoregressive network with exogenous inputs: the speed predictor of LB-BSP.
 
-    Two tapped delay lines, of the last ``lags`` speeds and of the drivers sampled now and at the last ``driver_lags``
-    boundaries, feed one tanh layer and a direct linear path beside it. Inputs and output are differences of log speed
-    from the last one, in units of each worker's own running scale, so one network, fitted over all workers, serves
-    workers of any speed. Past speeds enter twice: as they are, and by their arcsinh, which keeps small changes apart
-    where one is large. Before the fit, the forecast is the last speed.
+    Two tapped delay lines, of the last ``lags`` speeds and of the covariates sampled now and at the last
+    ``covariate_lags`` boundaries, feed one tanh layer and a direct linear path beside it. Inputs and output are
+    differences of log speed from the last one, in units of each worker's own running scale, so one network, fitted over
+    all workers, serves workers of any speed. Past speeds enter twice: as they are, and by their arcsinh, which keeps
+    small changes apart where one is large. Before the fit, the forecast is the last speed.
 
     Parameters
     ----------
     lags
         Number of past speeds it sees, at least 1.
-    driver_lags
-        Number of past boundaries whose drivers it sees in addition to the current one, at least 0.
+    covariate_lags
+        Number of past boundaries whose covariates it sees in addition to the current one, at least 0.
     hidden
         Units of the tanh layer.
-    drivers
-        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    covariates
+        Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     training
         How the network is trained.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the traces to fit are too short or lack a driver.
+        If a number is out of range, or the traces to fit are too short or lack a covariate.
 
     Notes
     -----
@@ -82,16 +82,16 @@ class NARX(Network):
     def __init__(
         self,
         lags: int = 12,
-        driver_lags: int = 12,
+        covariate_lags: int = 12,
         hidden: int = 16,
-        drivers: Sequence[str] | None = None,
+        covariates: Sequence[str] | None = None,
         training: Training | None = None,
     ) -> None:
-        for name, value, least in (("lags", lags, 1), ("driver_lags", driver_lags, 0), ("hidden", hidden, 1)):
+        for name, value, least in (("lags", lags, 1), ("covariate_lags", covariate_lags, 0), ("hidden", hidden, 1)):
             whole(name, value, least)
-        super().__init__(drivers)
+        super().__init__(covariates)
         self.lags = lags
-        self.driver_lags = driver_lags
+        self.covariate_lags = covariate_lags
         self.hidden = hidden
         self.training = training or Training()
 
@@ -100,8 +100,8 @@ class NARX(Network):
         require("torch", needed_by="NARX.fit", extra="torch")
         survey = fitting.surveyed(traces)
         if not fitting.warm:
-            self.driver_names_ = survey.shared_drivers(self.drivers)
-            self.driver_mean_, self.driver_scale_ = survey.mean_and_scale(self.driver_names_)
+            self.covariate_names_ = survey.shared_covariates(self.covariates)
+            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
             self.weights_ = {}
         # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
         for closed_loop in sorted({1, self.training.closed_loop}):
@@ -121,38 +121,38 @@ class NARX(Network):
         return {
             "log_speed": np.full((count, self.lags), np.nan),
             "scale": np.full(count, np.nan),
-            "past_drivers": np.full((count, self.driver_lags, len(self.driver_names_)), np.nan),
+            "past_covariates": np.full((count, self.covariate_lags, len(self.covariate_names_)), np.nan),
         }
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        self._rows |= self._moved(self._rows, np.log(speed_W), drivers_WD)
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
+        self._rows |= self._moved(self._rows, np.log(speed_W), covariates_WD)
 
-    def _moved(self, rows: Rows, log_speed_W: Array, drivers_WD: Array) -> Rows:
-        return rows | _shifted(rows, log_speed_W, drivers_WD)
+    def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
+        return rows | _shifted(rows, log_speed_W, covariates_WD)
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         rows = self._rows
-        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
-            rows = self._moved(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
-        return np.exp(self._next_log_speed(rows, drivers_WD))
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
+            rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
+        return np.exp(self._next_log_speed(rows, covariates_WD))
 
-    def _next_log_speed(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
+    def _next_log_speed(self, rows: dict[str, Array], covariates_WD: Array) -> Array:
         last_W = rows["log_speed"][:, 0]
         if not self.weights_:
             return last_W
-        inputs_WF = self._inputs(rows, drivers_WD)
+        inputs_WF = self._inputs(rows, covariates_WD)
         if inputs_WF.shape[1] < len(self.weights_["w1"]):  # networks that earlier versions fitted see these alone
             inputs_WF = np.concatenate([inputs_WF, _deviations(rows)], axis=1)
         change_W = _scale(rows) * tanh_layer(self.weights_, inputs_WF)
         return np.asarray(np.clip(last_W + change_W, *LOG_SPEEDS))
 
-    def _inputs(self, rows: dict[str, Array], drivers_WD: Array) -> Array:
+    def _inputs(self, rows: dict[str, Array], covariates_WD: Array) -> Array:
         # arcsinh is linear for usual changes and logarithmic for jumps: a jump alone does not saturate the tanh layer.
         changes_WP = np.arcsinh(_deviations(rows))
-        if not self.driver_names_:
+        if not self.covariate_names_:
             return changes_WP
-        drivers_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"]], axis=1)
-        standard = np.clip((drivers_WQD - self.driver_mean_) / self.driver_scale_, -FARTHEST, FARTHEST)
+        covariates_WQD = np.concatenate([_filled(rows, covariates_WD)[:, None], rows["past_covariates"]], axis=1)
+        standard = np.clip((covariates_WQD - self.covariate_mean_) / self.covariate_scale_, -FARTHEST, FARTHEST)
         standard_WI = np.nan_to_num(standard.reshape(len(changes_WP), -1), copy=False, nan=0.0)
         return np.concatenate([changes_WP, standard_WI], axis=1)
 
@@ -160,11 +160,11 @@ class NARX(Network):
 
     def _examples(self, fitting: Fitting, closed_loop: int, trace: Trace) -> Iterator[Examples]:
         roles = list(fitting.roles(trace, self.training.validation))
-        for k, rows, drivers_WD, log_speed_W in situations(self, trace, closed_loop):
+        for k, rows, covariates_WD, log_speed_W in situations(self, trace, closed_loop):
             used_W, validates = roles[k]
             target_W = (log_speed_W - rows["log_speed"][:, 0]) / _scale(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs_WF = self._inputs(rows, drivers_WD)
+            inputs_WF = self._inputs(rows, covariates_WD)
             yield Examples.chosen(usable_W, inputs_WF, target_W, np.full(len(usable_W), validates))
 
 
@@ -179,14 +179,14 @@ def _deviations(rows: dict[str, Array]) -> Array:
     return np.where(np.isnan(deviations_WP), 0.0, deviations_WP)
 
 
-def _filled(rows: dict[str, Array], drivers_WD: Array) -> Array:
-    """Return the drivers now; a missing one keeps its value of the previous boundary."""
-    if not rows["past_drivers"].shape[1]:
-        return drivers_WD
-    return np.where(np.isfinite(drivers_WD), drivers_WD, rows["past_drivers"][:, 0])
+def _filled(rows: dict[str, Array], covariates_WD: Array) -> Array:
+    """Return the covariates now; a missing one keeps its value of the previous boundary."""
+    if not rows["past_covariates"].shape[1]:
+        return covariates_WD
+    return np.where(np.isfinite(covariates_WD), covariates_WD, rows["past_covariates"][:, 0])
 
 
-def _shifted(rows: dict[str, Array], log_speed_W: Array, drivers_WD: Array) -> dict[str, Array]:
+def _shifted(rows: dict[str, Array], log_speed_W: Array, covariates_WD: Array) -> dict[str, Array]:
     """Return the state one iteration later; a worker that did not report keeps its past speeds."""
     seen_W = np.isfinite(log_speed_W)
     lags_WP = rows["log_speed"]
@@ -194,9 +194,9 @@ def _shifted(rows: dict[str, Array], log_speed_W: Array, drivers_WD: Array) -> d
     change_W = np.abs(log_speed_W - lags_WP[:, 0])
     smoothed_W = rows["scale"] + SCALE_SMOOTHING * (change_W - rows["scale"])
     scale_W = np.where(np.isfinite(smoothed_W), smoothed_W, change_W)
-    past_WQD = np.concatenate([_filled(rows, drivers_WD)[:, None], rows["past_drivers"][:, :-1]], axis=1)
+    past_WQD = np.concatenate([_filled(rows, covariates_WD)[:, None], rows["past_covariates"][:, :-1]], axis=1)
     return {
         "log_speed": moved_WP if seen_W.all() else np.where(seen_W[:, None], moved_WP, lags_WP),
         "scale": np.where(np.isfinite(change_W), scale_W, rows["scale"]),
-        "past_drivers": past_WQD[:, : rows["past_drivers"].shape[1]],
+        "past_covariates": past_WQD[:, : rows["past_covariates"].shape[1]],
     }

@@ -1,4 +1,4 @@
-"""Base class of networks: their weights, and the drivers they were fitted with. Axis: D drivers."""
+"""Base class of networks: their weights, and the covariates they were fitted with. Axis: D covariates."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import driver_names
+from paceline.predictors.ranges import covariate_names
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
 class Network(FleetPredictor):
-    """A predictor with weights that torch fits; its inputs hold drivers in deviations from their mean.
+    """A predictor with weights that torch fits; its inputs hold covariates in deviations from their mean.
 
     Parameters
     ----------
-    drivers
-        Names of the drivers to use; ``None`` leaves the choice to the fit.
+    covariates
+        Names of the covariates to use; ``None`` leaves the choice to the fit.
     """
 
-    def __init__(self, drivers: Sequence[str] | None) -> None:
+    def __init__(self, covariates: Sequence[str] | None) -> None:
         super().__init__()
-        self.drivers = None if drivers is None else driver_names(drivers)
+        self.covariates = None if covariates is None else covariate_names(covariates)
         self.weights_: dict[str, Array] = {}
-        self.driver_names_: tuple[str, ...] = self.drivers or ()
-        self.driver_mean_ = np.zeros(len(self.driver_names_))
-        self.driver_scale_ = np.ones(len(self.driver_names_))
+        self.covariate_names_: tuple[str, ...] = self.covariates or ()
+        self.covariate_mean_ = np.zeros(len(self.covariate_names_))
+        self.covariate_scale_ = np.ones(len(self.covariate_names_))
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads: those chosen, or those it was fitted with."""
-        return self.driver_names_
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates it reads: those chosen, or those it was fitted with."""
+        return self.covariate_names_
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the network to all workers of these traces, on the inputs that serving would have seen. Needs torch."""
@@ -53,19 +53,19 @@ class Network(FleetPredictor):
     def _learnt(self) -> dict[str, NDArray[Any]]:
         return {
             **self.weights_,
-            "driver_names": np.array(self.driver_names_, dtype=np.str_),
-            "driver_mean": self.driver_mean_,
-            "driver_scale": self.driver_scale_,
+            "covariate_names": np.array(self.covariate_names_, dtype=np.str_),
+            "covariate_mean": self.covariate_mean_,
+            "covariate_scale": self.covariate_scale_,
         }
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         learnt = dict(learnt)
-        self.driver_names_ = tuple(map(str, learnt.pop("driver_names", self.driver_names_)))
-        self.driver_mean_ = np.array(learnt.pop("driver_mean", self.driver_mean_))
-        self.driver_scale_ = np.array(learnt.pop("driver_scale", self.driver_scale_))
-        for name, values in (("driver_mean", self.driver_mean_), ("driver_scale", self.driver_scale_)):
-            if values.shape != (len(self.driver_names_),) or not np.isfinite(values).all():
-                raise ValueError(f"{name} must hold a finite number for each of the drivers {self.driver_names_}")
+        self.covariate_names_ = tuple(map(str, learnt.pop("covariate_names", self.covariate_names_)))
+        self.covariate_mean_ = np.array(learnt.pop("covariate_mean", self.covariate_mean_))
+        self.covariate_scale_ = np.array(learnt.pop("covariate_scale", self.covariate_scale_))
+        for name, values in (("covariate_mean", self.covariate_mean_), ("covariate_scale", self.covariate_scale_)):
+            if values.shape != (len(self.covariate_names_),) or not np.isfinite(values).all():
+                raise ValueError(f"{name} must hold a finite number for each of the covariates {self.covariate_names_}")
         self.weights_ = {name: np.array(value) for name, value in learnt.items()}
         if odd := [name for name, value in self.weights_.items() if not np.isfinite(value).all()]:
             raise ValueError(f"weights must be finite, but {odd} are not")

@@ -1,6 +1,6 @@
-"""Recurrent networks over past speeds and drivers: the baselines of the LB-BSP paper.
+"""Recurrent networks over past speeds and covariates: the baselines of the LB-BSP paper.
 
-Axes: T iterations, W workers, D drivers, F inputs of a cell, H hidden units, G gates of a cell times H.
+Axes: T iterations, W workers, D covariates, F inputs of a cell, H hidden units, G gates of a cell times H.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
 """Weight of the newest change in a worker's running scale, the most scales it counts for, and the least scale."""
 
 FARTHEST = 4.0
-"""A driver counts as at most this many deviations from its mean: farther out, the network was never fitted."""
+"""A covariate counts as at most this many deviations from its mean: farther out, the network was never fitted."""
 
 FARTHEST_STEP = 5.0
 """Farthest that a forecast may be from the last log speed: the newest change plus this many running scales."""
@@ -44,17 +44,17 @@ DEFAULT = Training(epochs=60, batch_size=16, learning_rate=5e-3, weight_decay=1e
 class RecurrentPredictor(Network):
     """Base class of recurrent predictors: a hidden state per worker that every report advances, and a linear output.
 
-    The cell sees the newest change of log speed in the worker's running scale, and the drivers at the boundary before
-    the iteration to forecast. The output is the next change, in the same scale. A worker that does not report keeps its
-    state. Before the fit, the forecast is the last speed.
+    The cell sees the newest change of log speed in the worker's running scale, and the covariates at the boundary
+    before the iteration to forecast. The output is the next change, in the same scale. A worker that does not report
+    keeps its state. Before the fit, the forecast is the last speed.
     """
 
     cells: int = 1
     """State vectors per cell: 1 for the output, or 2 if there is also a memory, as in an LSTM."""
 
-    def __init__(self, hidden: int = 16, drivers: Sequence[str] | None = None, training: Training = DEFAULT) -> None:
+    def __init__(self, hidden: int = 16, covariates: Sequence[str] | None = None, training: Training = DEFAULT) -> None:
         whole("hidden", hidden, least=1)
-        super().__init__(drivers)
+        super().__init__(covariates)
         self.hidden = hidden
         self.training = training
 
@@ -70,37 +70,37 @@ class RecurrentPredictor(Network):
             "change": np.zeros(count),
             "scale": np.full(count, np.nan),
             "state": np.zeros((count, self.cells * self.hidden)),
-            "last_drivers": np.zeros((count, len(self.driver_names_))),
+            "last_covariates": np.zeros((count, len(self.covariate_names_))),
         }
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         rows = self._rows
-        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
-            rows = self._moved(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
-        return np.exp(self._next_log_speed(rows, drivers_WD))
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
+            rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
+        return np.exp(self._next_log_speed(rows, covariates_WD))
 
-    def _next_log_speed(self, rows: Rows, drivers_WD: Array) -> Array:
+    def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
         if not self.weights_:
             return rows["log_speed"]
-        state_WH = self._cell(self._inputs(rows, drivers_WD), rows["state"])
+        state_WH = self._cell(self._inputs(rows, covariates_WD), rows["state"])
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
         # A bound relative to the newest change still lets the forecast return after a jump of any size.
         reach_W = np.abs(rows["change"]) / _scale(rows) + FARTHEST_STEP
         return np.clip(rows["log_speed"] + _scale(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEEDS)
 
-    def _inputs(self, rows: Rows, drivers_WD: Array) -> Array:
+    def _inputs(self, rows: Rows, covariates_WD: Array) -> Array:
         """Return what the cell sees at the boundary before the next iteration, ``[W, F]``."""
         change_W = np.arcsinh(rows["change"] / _scale(rows))
-        return np.concatenate([change_W[:, None], self._standard(rows, drivers_WD)], axis=1)
+        return np.concatenate([change_W[:, None], self._standard(rows, covariates_WD)], axis=1)
 
-    def _standard(self, rows: Rows, drivers_WD: Array) -> Array:
-        standard_WD = np.clip((drivers_WD - self.driver_mean_) / self.driver_scale_, -FARTHEST, FARTHEST)
-        return np.where(np.isnan(standard_WD), rows["last_drivers"], standard_WD)
+    def _standard(self, rows: Rows, covariates_WD: Array) -> Array:
+        standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -FARTHEST, FARTHEST)
+        return np.where(np.isnan(standard_WD), rows["last_covariates"], standard_WD)
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        self._rows = self._moved(self._rows, np.log(speed_W), drivers_WD)
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
+        self._rows = self._moved(self._rows, np.log(speed_W), covariates_WD)
 
-    def _moved(self, rows: Rows, log_speed_W: Array, drivers_WD: Array) -> Rows:
+    def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later; a worker without a log speed (NaN) keeps its state."""
         change_W = log_speed_W - rows["log_speed"]
         bounded_W = np.minimum(np.abs(change_W), LARGEST_CHANGE * _scale(rows))
@@ -111,10 +111,10 @@ class RecurrentPredictor(Network):
             "scale": np.where(np.isnan(rows["scale"]), np.abs(change_W), smoothed_W),
         }
         if self.weights_:
-            later["state"] = self._cell(self._inputs(rows, drivers_WD), rows["state"])
+            later["state"] = self._cell(self._inputs(rows, covariates_WD), rows["state"])
         seen_W = np.isfinite(log_speed_W)
         kept = {n: np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[n]) for n, new in later.items()}
-        return rows | kept | {"last_drivers": self._standard(rows, drivers_WD)}
+        return rows | kept | {"last_covariates": self._standard(rows, covariates_WD)}
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -125,8 +125,8 @@ class RecurrentPredictor(Network):
 
         survey, start = fitting.surveyed(traces), self.weights_ if fitting.warm else {}
         if not fitting.warm:
-            self.driver_names_ = survey.shared_drivers(self.drivers)
-            self.driver_mean_, self.driver_scale_ = survey.mean_and_scale(self.driver_names_)
+            self.covariate_names_ = survey.shared_covariates(self.covariates)
+            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
         # Without weights the serving code only collects inputs; the state is what training computes.
         self.weights_ = {}
         windows = collected(traces, survey, fitting, partial(self._sequences, fitting))
@@ -138,15 +138,15 @@ class RecurrentPredictor(Network):
         """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
         served = copy.copy(self)
         served.reset(trace.workers)
-        drivers_TWD = trace.drivers_named(self.driver_names_)
+        covariates_TWD = trace.covariates_named(self.covariate_names_)
         inputs, targets = [], []
         for k, speed_W in enumerate(trace.speed):
-            drivers_WD = served._driver_rows(None if drivers_TWD is None else drivers_TWD[k])
+            covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
             rows, log_speed_W = served._rows, np.log(speed_W)
-            inputs.append(served._inputs(rows, drivers_WD))
+            inputs.append(served._inputs(rows, covariates_WD))
             known_W = np.isfinite(rows["scale"])
             targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / _scale(rows), np.nan))
-            served._rows = served._moved(rows, log_speed_W, drivers_WD)
+            served._rows = served._moved(rows, log_speed_W, covariates_WD)
         reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
         held_out = fitting.held_out
@@ -172,15 +172,15 @@ class SimpleRNN(RecurrentPredictor):
     ----------
     hidden
         Units of the layer.
-    drivers
-        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    covariates
+        Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     training
         How it is trained.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the traces to fit are too short or lack a driver.
+        If a number is out of range, or the traces to fit are too short or lack a covariate.
 
     Notes
     -----
@@ -208,15 +208,15 @@ class LSTM(RecurrentPredictor):
     ----------
     hidden
         Units of the layer.
-    drivers
-        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    covariates
+        Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     training
         How it is trained.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the traces to fit are too short or lack a driver.
+        If a number is out of range, or the traces to fit are too short or lack a covariate.
 
     Notes
     -----
@@ -250,15 +250,15 @@ class GRU(RecurrentPredictor):
     ----------
     hidden
         Units of the layer.
-    drivers
-        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    covariates
+        Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     training
         How it is trained.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the traces to fit are too short or lack a driver.
+        If a number is out of range, or the traces to fit are too short or lack a covariate.
 
     Notes
     -----

@@ -59,22 +59,22 @@ def fit_tanh_layer(
 
 def fit_gates(
     windows: Windows,
-    driver_columns: Array,
+    covariate_columns: Array,
     hidden: int,
     training: Training,
     fitting: Fitting,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Fit the weights of :func:`gated_layer` to windows of :class:`GateExamples` under Huber loss, hiding some drivers.
+    """Fit the weights of :func:`gated_layer` to windows of :class:`GateExamples` under Huber loss, hiding some covariates.
 
-    A hidden driver looks like one that was never sampled, so that the network learns to do without it. Returns
+    A hidden covariate looks like one that was never sampled, so that the network learns to do without it. Returns
     ``w1 [F, H]``, ``b1 [H]``, ``w2 [H, R + 2]``, ``b2 [R + 2]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
     weights = (
         {name: tensor(value) for name, value in start.items()} if start else _new_gates(windows, hidden, generator)
     )
-    hides = _hider(tensor(driver_columns), generator)
+    hides = _hider(tensor(covariate_columns), generator)
 
     def loss(inputs: torch.Tensor, references: torch.Tensor, units: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return huber(gated_change(weights, inputs, references, units), target, delta=HUBER)
@@ -84,7 +84,7 @@ def fit_gates(
 
 
 def fit_barrier(
-    groups: Windows, driver_columns: Array, training: Training, fitting: Fitting, start: Mapping[str, Array]
+    groups: Windows, covariate_columns: Array, training: Training, fitting: Fitting, start: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Continue training the weights of :func:`gated_layer`, on how long groups wait for their slowest worker.
 
@@ -112,7 +112,7 @@ def fit_barrier(
         # Batches of groups that hold about as many examples as batches of single workers do.
         batch_size=max(training.batch_of(len(groups) * groups.width("targets")) // groups.width("targets"), 1),
     )
-    hides = _hider(tensor(driver_columns), generator)
+    hides = _hider(tensor(covariate_columns), generator)
     columns = ("inputs", "references", "unit", "targets", "scale", "level")
     return descend(weights, loss, columns, groups, tuning, fitting, generator, hides)
 
@@ -124,7 +124,7 @@ HUBER = 2.0
 """Errors beyond this many running scales count linearly."""
 
 HIDDEN_ALL, HIDDEN_EACH = 0.15, 0.1
-"""Probability that an example hides all of its drivers, and that it hides any single one."""
+"""Probability that an example hides all of its covariates, and that it hides any single one."""
 
 
 def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
@@ -144,16 +144,16 @@ def _new_gates(windows: Windows, hidden: int, generator: torch.Generator) -> Wei
     }
 
 
-def _hider(driver_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:
-    """Return a function that hides drivers: it sets all inputs derived from one to zero, as if it were unknown."""
-    drivers = len(driver_columns_DF)
+def _hider(covariate_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:
+    """Return a function that hides covariates: it sets all inputs derived from one to zero, as if it were unknown."""
+    covariates = len(covariate_columns_DF)
 
     def hide(batch: Batch) -> Batch:
         inputs, *others = batch
-        if not drivers:
+        if not covariates:
             return batch
-        hidden = torch.rand(*inputs.shape[:-1], drivers, generator=generator) < HIDDEN_EACH
+        hidden = torch.rand(*inputs.shape[:-1], covariates, generator=generator) < HIDDEN_EACH
         hidden |= torch.rand(*inputs.shape[:-1], 1, generator=generator) < HIDDEN_ALL
-        return (inputs * (1.0 - hidden.float() @ driver_columns_DF), *others)
+        return (inputs * (1.0 - hidden.float() @ covariate_columns_DF), *others)
 
     return hide

@@ -60,5 +60,5 @@ def fit_recurrent(
     def known(batch: Batch) -> float:
         return float(torch.isfinite(batch[1]).sum())
 
-    fitted = descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator, weigh=known)
+    fitted = descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator, weight=known)
     return {name: np.ascontiguousarray(weight.T) for name, weight in fitted.items()}

@@ -1,6 +1,6 @@
-"""Boosting: regression trees over past speeds and drivers (driving factors), the strong tabular baseline.
+"""Boosting: regression trees over past speeds and covariates (covariates), the strong tabular baseline.
 
-Axes: T iterations, W workers, D drivers, P past speeds, Q past boundaries, S smoothings, F inputs of the trees.
+Axes: T iterations, W workers, D covariates, P past speeds, Q past boundaries, S smoothings, F inputs of the trees.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import driver_names, whole
+from paceline.predictors.ranges import covariate_names, whole
 from paceline.predictors.report import FASTEST, SLOWEST
 from paceline.predictors.trees.forest import MOST_STEPS, Trees
 
@@ -44,27 +44,27 @@ log = logging.getLogger(__name__)
 
 
 class Boosting(FleetPredictor):
-    """Gradient boosted trees on differences of log speed and on drivers, one model over all workers.
+    """Gradient boosted trees on differences of log speed and on covariates, one model over all workers.
 
     The trees see how far past speeds and their averages are from the last speed, in units of the worker's own running
-    scale, and the drivers now and at past boundaries. They forecast how far the next speed is from the last one. Before
-    the fit, the forecast is the last speed.
+    scale, and the covariates now and at past boundaries. They forecast how far the next speed is from the last one.
+    Before the fit, the forecast is the last speed.
 
     Parameters
     ----------
     lags
         Number of past speeds it sees, at least 2.
-    driver_lags
-        Number of past boundaries whose drivers it sees in addition to the current one, at least 0.
+    covariate_lags
+        Number of past boundaries whose covariates it sees in addition to the current one, at least 0.
     trees, leaves, learning_rate
         Number of trees, the most leaves per tree, and the factor that shrinks each tree's contribution.
-    drivers
-        Names of the drivers to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
+    covariates
+        Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the traces to fit are too short or lack a driver.
+        If a number is out of range, or the traces to fit are too short or lack a covariate.
 
     Notes
     -----
@@ -88,31 +88,31 @@ class Boosting(FleetPredictor):
     def __init__(
         self,
         lags: int = 8,
-        driver_lags: int = 4,
+        covariate_lags: int = 4,
         trees: int = 150,
         leaves: int = 15,
         learning_rate: float = 0.05,
-        drivers: Sequence[str] | None = None,
+        covariates: Sequence[str] | None = None,
     ) -> None:
-        for name, value, least in (("lags", lags, 2), ("driver_lags", driver_lags, 0), ("trees", trees, 1)):
+        for name, value, least in (("lags", lags, 2), ("covariate_lags", covariate_lags, 0), ("trees", trees, 1)):
             whole(name, value, least)
         whole("leaves", leaves, least=2, most=MOST_STEPS)
         if not 0.0 < learning_rate <= 1.0:
             raise ValueError(f"learning_rate must lie in (0, 1], got {learning_rate}")
         super().__init__()
         self.lags = lags
-        self.driver_lags = driver_lags
+        self.covariate_lags = covariate_lags
         self.trees = trees
         self.leaves = leaves
         self.learning_rate = learning_rate
-        self.drivers = None if drivers is None else driver_names(drivers)
-        self.driver_names_: tuple[str, ...] = self.drivers or ()
+        self.covariates = None if covariates is None else covariate_names(covariates)
+        self.covariate_names_: tuple[str, ...] = self.covariates or ()
         self.trees_: Trees | None = None
 
     @property
-    def driver_names(self) -> tuple[str, ...]:
-        """The drivers it reads: those chosen, or those it was fitted with."""
-        return self.driver_names_
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates it reads: those chosen, or those it was fitted with."""
+        return self.covariate_names_
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Boosting(FleetPredictor):
 
         survey, rng = fitting.surveyed(traces), np.random.default_rng(0)
         if not fitting.warm:
-            self.driver_names_, self.trees_ = survey.shared_drivers(self.drivers), None
+            self.covariate_names_, self.trees_ = survey.shared_covariates(self.covariates), None
         share = MOST_EXAMPLES / max(survey.speeds, 1)
         if share < 1.0:
             log.warning("Boosting is fitted to a random %.3g of the %d speeds", share, survey.speeds)
@@ -158,31 +158,32 @@ class Boosting(FleetPredictor):
         names = [
             *(f"the speed {k + 1} reports ago" for k in range(1, self.lags)),
             *(f"the average with smoothing {smoothing}" for smoothing in SMOOTHINGS),
-            *(f"{name} now" for name in self.driver_names_),
-            *(f"{name} with a lag of {k + 1}" for k in range(self.driver_lags) for name in self.driver_names_),
+            *(f"{name} now" for name in self.covariate_names_),
+            *(f"{name} with a lag of {k + 1}" for k in range(self.covariate_lags) for name in self.covariate_names_),
         ]
         unknown_F = np.flatnonzero(np.isnan(inputs_NF).all(axis=0))
         if missing := [names[f] for f in unknown_F]:
             raise ValueError(
                 f"traces must hold every input of the trees at least once, but no worker's reports hold {missing[0]}"
                 f"{f' nor {len(missing) - 1} other inputs' if len(missing) > 1 else ''}: "
-                f"take fewer lags than {self.lags}, fewer driver_lags than {self.driver_lags}, or other drivers"
+                f"take fewer lags than {self.lags}, fewer covariate_lags than {self.covariate_lags}, or other "
+                f"covariates"
             )
 
     def _examples(self, trace: Trace) -> tuple[Array, Array]:
         """Pass the trace through the serving code, so that fitting and serving see the same inputs."""
         served = copy.copy(self)
         served.reset(trace.workers)
-        drivers_TWD = trace.drivers_named(self.driver_names_)
+        covariates_TWD = trace.covariates_named(self.covariate_names_)
         inputs, targets = [], []
         for k, speed_W in enumerate(trace.speed):
-            drivers_WD = served._driver_rows(None if drivers_TWD is None else drivers_TWD[k])
+            covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
             rows = served._rows
             target_W = (np.log(speed_W) - rows["log_speed"][:, 0]) / _scale(rows)
             usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs.append(_inputs(rows, drivers_WD)[usable_W])
+            inputs.append(_inputs(rows, covariates_WD)[usable_W])
             targets.append(target_W[usable_W])
-            served._learn(speed_W, drivers_WD)
+            served._learn(speed_W, covariates_WD)
         return np.concatenate(inputs), np.concatenate(targets)
 
     # -- serving -------------------------------------------------------------------------------------------------
@@ -192,34 +193,34 @@ class Boosting(FleetPredictor):
             "log_speed": np.full((count, self.lags), np.nan),
             "averages": np.full((count, len(SMOOTHINGS)), np.nan),
             "scale": np.full(count, np.nan),
-            "past_drivers": np.full((count, self.driver_lags, len(self.driver_names_)), np.nan),
+            "past_covariates": np.full((count, self.covariate_lags, len(self.covariate_names_)), np.nan),
         }
 
-    def _learn(self, speed_W: Array, drivers_WD: Array) -> None:
-        self._rows |= _shifted(self._rows, np.log(speed_W), drivers_WD)
+    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
+        self._rows |= _shifted(self._rows, np.log(speed_W), covariates_WD)
 
-    def _next_speed(self, drivers_WD: Array, horizon: int) -> Array:
+    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         rows = dict(self._rows)
-        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the drivers stay
-            rows |= _shifted(rows, self._next_log_speed(rows, drivers_WD), drivers_WD)
-        return np.asarray(np.exp(self._next_log_speed(rows, drivers_WD)))
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
+            rows |= _shifted(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
+        return np.asarray(np.exp(self._next_log_speed(rows, covariates_WD)))
 
-    def _next_log_speed(self, rows: Mapping[str, Array], drivers_WD: Array) -> Array:
+    def _next_log_speed(self, rows: Mapping[str, Array], covariates_WD: Array) -> Array:
         last_W = rows["log_speed"][:, 0]
         if self.trees_ is None:
             return last_W
-        change_W = _scale(rows) * self.trees_(_inputs(rows, drivers_WD))
+        change_W = _scale(rows) * self.trees_(_inputs(rows, covariates_WD))
         return np.asarray(np.clip(last_W + change_W, np.log(SLOWEST), np.log(FASTEST)))
 
     # -- saving --------------------------------------------------------------------------------------------------
 
     def _learnt(self) -> dict[str, NDArray[Any]]:
         trees = {} if self.trees_ is None else self.trees_.arrays()
-        return {**trees, "driver_names": np.array(self.driver_names_, dtype=np.str_)}
+        return {**trees, "covariate_names": np.array(self.covariate_names_, dtype=np.str_)}
 
     def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        self.driver_names_ = tuple(map(str, learnt.get("driver_names", self.driver_names_)))
-        trees = {name: value for name, value in learnt.items() if name != "driver_names"}
+        self.covariate_names_ = tuple(map(str, learnt.get("covariate_names", self.covariate_names_)))
+        trees = {name: value for name, value in learnt.items() if name != "covariate_names"}
         self.trees_ = Trees.from_arrays(trees) if trees else self.trees_
 
 
@@ -234,25 +235,25 @@ def _scale(rows: Mapping[str, Array]) -> Array:
     return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
 
 
-def _inputs(rows: Mapping[str, Array], drivers_WD: Array) -> Array:
+def _inputs(rows: Mapping[str, Array], covariates_WD: Array) -> Array:
     """Return what the trees see, ``[W, F]``; unknown inputs are NaN, for which the trees have a branch."""
     references_WR = np.concatenate([rows["log_speed"][:, 1:], rows["averages"]], axis=1)
     deviations_WR = (references_WR - rows["log_speed"][:, :1]) / _scale(rows)[:, None]
-    past_WF = rows["past_drivers"].reshape(len(drivers_WD), -1)
-    return np.concatenate([deviations_WR, drivers_WD, past_WF], axis=1)
+    past_WF = rows["past_covariates"].reshape(len(covariates_WD), -1)
+    return np.concatenate([deviations_WR, covariates_WD, past_WF], axis=1)
 
 
-def _shifted(rows: Mapping[str, Array], log_speed_W: Array, drivers_WD: Array) -> dict[str, Array]:
+def _shifted(rows: Mapping[str, Array], log_speed_W: Array, covariates_WD: Array) -> dict[str, Array]:
     """Return the state one iteration later; a worker that did not report keeps its past speeds."""
     seen_W1 = np.isfinite(log_speed_W)[:, None]
-    lags_WP, past_WQD = rows["log_speed"], rows["past_drivers"]
+    lags_WP, past_WQD = rows["log_speed"], rows["past_covariates"]
     change_W = np.abs(log_speed_W - lags_WP[:, 0])
-    newest_WQD = np.concatenate([drivers_WD[:, None], past_WQD], axis=1)
+    newest_WQD = np.concatenate([covariates_WD[:, None], past_WQD], axis=1)
     return {
         "log_speed": np.where(seen_W1, np.concatenate([log_speed_W[:, None], lags_WP[:, :-1]], axis=1), lags_WP),
         "averages": _smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS),
         "scale": _smoothed(rows["scale"], change_W, np.array(SCALE_SMOOTHING)),
-        "past_drivers": newest_WQD[:, : past_WQD.shape[1]],
+        "past_covariates": newest_WQD[:, : past_WQD.shape[1]],
     }
 
 

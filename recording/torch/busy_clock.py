@@ -1,4 +1,4 @@
-"""A rank's own time: everything that it does between two waits for the others, on a CPU or on a CUDA device.
+"""A rank's busy time: everything that it does between two waits for the others, on a CPU or on a CUDA device.
 
 Neither the wall time of a step nor that of its backward pass is usable: in both, a fast rank waits for a slow one.
 Forward and backward passes alone are not enough: a rank may be slow in its optimiser, in reading data or in writing
@@ -34,8 +34,8 @@ NOTHING = Spent()
 class Measure(NamedTuple):
     """Measurements since the last report.
 
-    They are samples, their micro-batches, steps, own seconds for all of them, and the communication seconds of the
-    previous step: from the last gradient being ready to the sum over all ranks. Under a CPU quota own seconds are those
+    They are samples, their micro-batches, steps, busy time for all of them, and the communication seconds of the
+    previous step: from the last gradient being ready to the sum over all ranks. Under a CPU quota busy time are those
     that the work takes if the quota lasts.
     """
 
@@ -87,7 +87,7 @@ class _Lap:
 
 
 class Clock:
-    """Measures own time; callers report the parts of every step in order.
+    """Measures busy time; callers report the parts of every step in order.
 
     A CUDA device runs behind the process that launches its work. Its marks are read one step later, so that nothing
     ever waits for them.
@@ -187,7 +187,7 @@ class Clock:
         wait.end = self._marks.mark()
 
     def measured(self, seconds: float) -> None:
-        """Let the next report carry these own seconds instead of the clock's."""
+        """Let the next report carry these busy time instead of the clock's."""
         self._given.append(seconds)
 
     def look(self) -> None:

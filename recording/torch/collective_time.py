@@ -24,7 +24,7 @@ WAITS = (
     ("torch.distributed._functional_collectives", None, "wait_tensor"),  # tensor parallelism in eager mode
 )
 """Where torch blocks: module, class or None, and name. The names are private to torch. A test checks that they exist in
-the tested version; if one is missing, its waiting counts as the worker's own time."""
+the tested version; if one is missing, its waiting counts as the worker's busy time."""
 
 GATHERS = (
     ("torch._C._distributed_c10d", "ProcessGroup", "allgather"),

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 WORKER_COLUMNS = (
     "worker",
     "samples applied",
-    "in vain",
-    "share in vain",
+    "wasted",
+    "wasted share",
     "samples of a step, mean",
     "staleness, mean",
     "expected, mean",
@@ -50,12 +50,12 @@ def async_report(run: AsyncRun, path: str | Path) -> Path:
 
 
 def async_figure(run: AsyncRun) -> bytes:
-    """Draw staleness, sizes and what was in vain over the run; return the picture as ``run_figure`` does."""
+    """Draw staleness, sizes and what was wasted over the run; return the picture as ``run_figure`` does."""
     require("matplotlib", needed_by="async_figure", extra="plot")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.0, 7.5), layout="constrained")
-    stale, sizes, vain = figure.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": [1.3, 1.3, 0.8]})
+    stale, sizes, wasted = figure.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": [1.3, 1.3, 0.8]})
     # The few workers that were stalest in colour, and the others in grey.
     stalest = np.argsort([-mean(column) for column in run.of_workers["staleness"].T], kind="stable")[: len(COLOURS)]
     colours = dict(zip(sorted(stalest.tolist()), COLOURS, strict=False))
@@ -69,9 +69,9 @@ def async_figure(run: AsyncRun) -> bytes:
     stale.set_ylabel("staleness, versions\n(dotted: forecast)")
     stale.legend(frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
     sizes.set_ylabel("samples of a step")
-    vain.fill_between(run.seconds, 100 * run.wasted_share, color=GREY, alpha=0.6, linewidth=0)
-    vain.set_ylabel("in vain, %")
-    vain.set_xlabel("seconds")
+    wasted.fill_between(run.seconds, 100 * run.wasted_share, color=GREY, alpha=0.6, linewidth=0)
+    wasted.set_ylabel("wasted, %")
+    wasted.set_xlabel("seconds")
     for axes in figure.axes:
         axes.set_ylim(bottom=0)
     return png(figure)
@@ -91,7 +91,7 @@ def _overview(run: AsyncRun) -> list[tuple[Any, ...]]:
         ("staleness forecast, mean", number(last["forecast"], ".2f")),
         ("staleness seen, mean", number(last["actual"], ".2f")),
         ("pushes within the limit of the forecast", percent(last["covered"])),
-        ("samples computed in vain, all dealt again", percent(run.wasted_share[-1])),
+        ("samples wasted, all drawn again", percent(run.wasted_share[-1])),
         ("of them dropped beyond the bound", f"{last['dropped']:,.0f}"),
         ("of them given up", f"{last['abandoned']:,.0f}"),
         ("of them refused", f"{last['refused']:,.0f}"),
@@ -104,13 +104,13 @@ def _workers(run: AsyncRun) -> list[tuple[Any, ...]]:
     rows = []
     for w, worker in enumerate(run.workers):
         of = {name: values[:, w] for name, values in run.of_workers.items()}
-        done, vain, waited = (float(np.nanmax(of[name])) for name in ("done", "in_vain", "waited"))
+        done, wasted, waited = (float(np.nanmax(of[name])) for name in ("done", "wasted", "waited"))
         rows.append(
             (
                 worker,
                 f"{done:,.0f}",
-                f"{vain:,.0f}",
-                percent(vain / max(done + vain, 1.0)),
+                f"{wasted:,.0f}",
+                percent(wasted / max(done + wasted, 1.0)),
                 number(mean(of["sizes"]), ".1f"),
                 number(mean(of["staleness"]), ".2f"),
                 number(mean(of["expected"]), ".2f"),

@@ -12,7 +12,7 @@ from paceline.engines.torch import (
     Terms,
     attach,
     gather_rows,
-    weigh_terms,
+    weight_terms,
 )
 
 __all__ = [
@@ -27,5 +27,5 @@ __all__ = [
     "attach",
     "audit",
     "gather_rows",
-    "weigh_terms",
+    "weight_terms",
 ]

@@ -19,7 +19,7 @@ VALUES = st.one_of(
     st.integers(), st.floats(allow_nan=False), st.text(), st.booleans(), st.none(), st.binary(),
     st.lists(st.floats(allow_nan=False, width=32), max_size=3).map(torch.tensor),
 )  # fmt: skip
-ITEMS = st.recursive(
+TERMS = st.recursive(
     VALUES,
     lambda parts: st.one_of(
         st.lists(parts, max_size=3),
@@ -40,7 +40,7 @@ def same(one, other):
     return type(one) is type(other) and one == other
 
 
-@given(ITEMS)
+@given(TERMS)
 def test_a_sample_is_read_as_it_was_written(tmp_path_factory, item):
     path = tmp_path_factory.getbasetemp() / "item"
     torch.save(written(item), path)
@@ -114,7 +114,7 @@ def test_a_step_at_an_epochs_end_may_have_fewer_batches():
     tapes = tapes_of(sizes)
     assert groups(tapes[0], "s") == [range(3), range(3, 5), range(5, 8)]
     small = [ref for refs in arranged(tapes, mixed(tapes, 1))["s"][4] for ref in refs]
-    assert sorted(small) == [(0, 4, 0), (1, 4, 0)]  # each of them would weigh twice as much as the others
+    assert sorted(small) == [(0, 4, 0), (1, 4, 0)]  # each of them would count twice as much as the others
 
 
 @given(st.integers(0, 1000), st.floats(1e-6, 1))

@@ -184,7 +184,7 @@ def computed_again(late):
     """Two passes over each batch of texts, of which the second may come after the next batch is fetched."""
     model = DistributedDataParallel(Reader())
     loader = BalancedLoader(Texts(), global_batch=16, seed=0, collate_fn=words)
-    balance = attach(model, loader, items=lambda batch: sum(int((row != -100).sum()) for row in batch[1]))
+    balance = attach(model, loader, loss_terms=lambda batch: sum(int((row != -100).sum()) for row in batch[1]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = iter(loader)
     batch = next(batches)

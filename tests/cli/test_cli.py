@@ -85,9 +85,9 @@ def test_every_name_offered_is_that_of_a_predictor():
 def test_replay_prints_equal_batches_and_hindsight_beside_the_predictor(trace, fitting):
     tables = json.loads(run("replay", "ewma", "-t", trace, "-f", fitting, "--json"))
     schemes = {row["scheme"]: row for row in tables["overall"]}
-    assert {"equal batches", "ewma", "clairvoyant"} <= set(schemes)
+    assert {"equal batches", "ewma", "oracle"} <= set(schemes)
     assert schemes["equal batches"]["speed-up"] == pytest.approx(1.0)
-    assert schemes["clairvoyant"]["speed-up"] >= schemes["ewma"]["speed-up"]
+    assert schemes["oracle"]["speed-up"] >= schemes["ewma"]["speed-up"]
 
 
 def test_a_trace_goes_to_csv_and_back(tmp_path, trace):
@@ -102,7 +102,7 @@ def test_recorded_traces_are_listed_and_described():
     assert [row["job"] for row in listed] == recorded.names()
     about = json.loads(run("data", "info", listed[0]["job"], "--json"))
     assert about["job"] == listed[0]["job"]
-    assert about["drivers"]
+    assert about["covariates"]
 
 
 def test_mistakes_end_in_one_sentence(capsys, monkeypatch, tmp_path, trace):
@@ -130,14 +130,14 @@ class Slow(EWMA):
     pass
 
 class Constant:
-    workers, driver_names = (), ()
+    workers, covariate_names = (), ()
     def fit(self, traces): return self
     def reset(self, workers): self.workers = tuple(workers)
     def join(self, worker): self.workers = (*self.workers, worker)
     def leave(self, worker): self.workers = tuple(w for w in self.workers if w != worker)
     def rename(self, old, new): self.workers = tuple(new if w == old else w for w in self.workers)
     def observe(self, report): pass
-    def predict(self, drivers=None, *, horizon=1):
+    def predict(self, covariates=None, *, horizon=1):
         return Forecast(np.full(len(self.workers), 5.0), np.full(len(self.workers), 0.1))
     def state_dict(self): return {}
     def load_state_dict(self, state): pass
@@ -179,7 +179,8 @@ def test_a_predictor_named_like_one_of_ours_is_compared_with_it_and_does_not_rep
     """Nor does its file replace a module that happens to be called the same."""
     (tmp_path / "random.py").write_text(
         "from paceline.predictors import EWMA as Ours\nclass EWMA(Ours):\n"
-        "    def _next_speed(self, drivers_WD, horizon):\n        return 3 * super()._next_speed(drivers_WD, horizon)\n"
+        "    def _next_speed(self, covariates_WD, horizon):\n        return 3 * super()._next_speed(covariates_WD, "
+        "horizon)\n"
     )
     before = sys.modules["random"]
     tables = json.loads(run("evaluate", "random.py:EWMA", "ewma", "-t", trace, "-f", fitting, "--json"))

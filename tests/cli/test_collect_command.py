@@ -100,9 +100,9 @@ def test_the_job_under_usage_is_left_out_unless_there_is_usage_to_replay(tmp_pat
     assert len(asked) == 8
     assert {usage for _, usage in asked} == {None}
     nothing = np.full((2, 1), np.nan)
-    usage = Trace(nothing, nothing, drivers=[[[0.5]], [[1.0]]], driver_names=["busy"])
+    usage = Trace(nothing, nothing, covariates=[[[0.5]], [[1.0]]], covariate_names=["busy"])
     usage.save(tmp_path / "usage.parquet")
-    told = ["--usage", str(tmp_path / "usage.parquet"), "--driver", "busy", "--slot", "2"]
+    told = ["--usage", str(tmp_path / "usage.parquet"), "--covariate", "busy", "--slot", "2"]
     CliRunner().invoke(app, ["collect", "--out", str(tmp_path), *told], catch_exceptions=False)
     given = {name: usage for name, usage in asked[8:] if usage is not None}
     assert list(given) == ["digits-attention-usage"]

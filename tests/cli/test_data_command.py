@@ -227,8 +227,10 @@ def test_what_is_kept_beside_a_csv_is_refused_if_it_is_no_meta(tmp_path, kept):
 @pytest.mark.parametrize("iterations", [1, 2, 13, 19, 25])
 def test_a_short_trace_prints_no_nan(tmp_path, iterations):
     seconds = np.random.default_rng(0).uniform(0.1, 0.3, (iterations, 3))
-    drivers = np.full((iterations, 3, 1), np.nan)
-    Trace(np.ones((iterations, 3)), seconds, drivers=drivers, driver_names=["cpu"]).save(tmp_path / "t.parquet")
+    covariates = np.full((iterations, 3, 1), np.nan)
+    Trace(np.ones((iterations, 3)), seconds, covariates=covariates, covariate_names=["cpu"]).save(
+        tmp_path / "t.parquet"
+    )
     for command in ("info", "check"):
         assert "nan" not in run(command, tmp_path / "t.parquet").lower()
     if iterations > 3:

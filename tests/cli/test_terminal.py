@@ -32,7 +32,7 @@ def paceline(monkeypatch, *arguments):
 
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
-    """A trace whose file, workers and drivers have names that would act on a terminal."""
+    """A trace whose file, workers and covariates have names that would act on a terminal."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / f"evil{OSC}.csv"
     rows = "".join(f'"{EVIL}{w}",{k},8,{0.5 + w + k % 3},{k}\n' for k in range(60) for w in (0, 1))

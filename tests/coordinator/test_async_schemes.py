@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from paceline.coordinator.asynchronous import SCHEMES, SGD, Deck, Outcome, Scheme, Server, scheme
+from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Scheme, Server, scheme
 from paceline.coordinator.asynchronous.rules import Bounded, Exponential, Mean, Polynomial, Ranged
 
 
 def server_of(rules, workers="abc", start=(1.0,), rate=0.1, batch=10, samples=10_000):
     rules = scheme(rules, len(workers)) if isinstance(rules, str) else rules
-    return Server(np.array(start), SGD(rate), rules, Deck(samples), batch=batch, workers=list(workers))
+    return Server(np.array(start), SGD(rate), rules, EpochSampler(samples), batch=batch, workers=list(workers))
 
 
 def push(server, worker, pulled, *gradient, **more):
@@ -85,7 +85,7 @@ def test_bsp_waits_for_everybody_and_applies_the_mean():
     assert server.pull("a").stamp.version == 1
 
 
-def test_a_mean_weighs_by_samples():
+def test_a_mean_weights_by_samples():
     server = server_of("bsp", workers="ab")
     a, b = server.pull("a"), server.pull("b")
     push(server, "a", a, 1.0, samples=10)
@@ -97,7 +97,7 @@ def test_lb_bsp_gives_a_worker_of_half_the_speed_half_the_samples():
     from paceline.predictors import LastValue
 
     server = Server(
-        np.zeros(1), SGD(0.1), scheme("lb-bsp", 2), Deck(1000), batch=30, workers="ab", predictor=LastValue()
+        np.zeros(1), SGD(0.1), scheme("lb-bsp", 2), EpochSampler(1000), batch=30, workers="ab", predictor=LastValue()
     )
     for worker, seconds in (("a", 1.0), ("b", 2.0)):
         server.push(worker, server.pull(worker).stamp, np.ones(1), seconds=seconds)
@@ -156,14 +156,14 @@ def test_k_sync_takes_the_first_k_and_gives_the_others_up_at_once():
     assert server.parameters == pytest.approx([0.8])
 
 
-def test_with_backup_workers_who_is_late_has_worked_in_vain_and_its_samples_come_back():
+def test_with_backup_workers_who_is_late_has_worked_for_nothing_and_its_samples_come_back():
     server = server_of(Scheme(name="backup", gathering=Mean(-1), gate=SCHEMES["backup"](3).gate, bound=0))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
     push(server, "b", pulled["b"], 3.0)
     assert server.version == 1
     assert push(server, "c", pulled["c"], 100.0).outcome is Outcome.DROPPED
-    assert server.pull("a").hand.rows.tolist() == pulled["c"].hand.rows.tolist()
+    assert server.pull("a").drawn.rows.tolist() == pulled["c"].drawn.rows.tolist()
 
 
 def test_k_batch_async_takes_two_pushes_of_one_worker_and_k_async_does_not():
@@ -207,7 +207,7 @@ def test_saps_gives_a_straggler_up_when_the_whole_fleet_has_pushed_once_more():
     verdicts = [push(server, "b", server.pull("b"), 1.0) for _ in range(3)]
     assert [verdict.given_up for verdict in verdicts] == [(), (), ("c",)]
     assert server.parameters == pytest.approx([0.7])
-    assert server.pull("a").hand.rows.tolist() == straggler.hand.rows.tolist()
+    assert server.pull("a").drawn.rows.tolist() == straggler.drawn.rows.tolist()
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous import SCHEMES, SGD, Deck, Outcome, Server, Stamp, scheme
-from paceline.coordinator.asynchronous.ledger import IN_VAIN
+from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, Stamp, scheme
+from paceline.coordinator.asynchronous.ledger import WASTED
 from paceline.predictors import EWMA, LastValue
 
 SAMPLES, BATCH = 50, 8
@@ -23,9 +23,9 @@ class Watched:
 
     def __init__(self, name, bound=None, epochs=None, predictor=None, least=1):
         rules = SCHEMES[name](len(WORKERS), bound=bound) if bound is not None else scheme(name, len(WORKERS))
-        self.deck = Deck(SAMPLES, seed=3, epochs=epochs)
+        self.sampler = EpochSampler(SAMPLES, seed=3, epochs=epochs)
         self.server = Server(
-            np.zeros(2), SGD(0.01), rules, self.deck, batch=BATCH, workers=WORKERS, predictor=predictor, least=least
+            np.zeros(2), SGD(0.01), rules, self.sampler, batch=BATCH, workers=WORKERS, predictor=predictor, least=least
         )
         self.under_way, self.versions, self.pulls, self.ends = {}, [0], 0, Counter()
         self.applied, self.gathered, self.waits, self.smallest = Counter(), [], 0, SAMPLES
@@ -50,17 +50,17 @@ class Watched:
             self.waits += 1
             return
         self.pulls += 1
-        self.smallest = min(self.smallest, len(pulled.hand))
+        self.smallest = min(self.smallest, len(pulled.drawn))
         self.under_way[worker] = pulled
 
     def _push(self, what, worker, pulled):
         del self.under_way[worker]
         gradient = np.full(2, math.nan) if what == "nan" else np.ones(2)
-        count = max(len(pulled.hand) // 2, 1) if what == "part" else len(pulled.hand)
+        count = max(len(pulled.drawn) // 2, 1) if what == "part" else len(pulled.drawn)
         verdict = self.server.push(worker, pulled.stamp, gradient, count, seconds=count * (1 + ord(worker) % 4))
         self._given_up(verdict.given_up)
         if verdict.outcome in (Outcome.APPLIED, Outcome.DAMPED, Outcome.GATHERED):
-            self.gathered.append(pulled.hand.first(count))
+            self.gathered.append(pulled.drawn.first(count))
         if self.server.gathered == 0:
             for hand in self.gathered:
                 self.applied.update(zip(hand.epochs.tolist(), hand.rows.tolist(), strict=True))
@@ -86,7 +86,7 @@ def test_versions_never_go_back_and_every_step_is_accounted_for(name, turns):
     assert watched.versions == sorted(watched.versions)
     under_way = sum(member.step is not None for member in server.fleet)
     assert ledger.steps(*Outcome) + server.gathered + under_way == watched.pulls
-    assert sum(account.applied for account in ledger.accounts.values()) == watched.deck.applied
+    assert sum(account.applied for account in ledger.accounts.values()) == watched.sampler.applied
     assert np.isfinite(server.parameters).all()
 
 
@@ -117,7 +117,7 @@ def test_every_epoch_applies_every_sample_exactly_once_whatever_fails(name, turn
         watched.act("step", worker)
     assert watched.server.finished
     assert watched.applied == Counter((epoch, row) for epoch in range(2) for row in range(SAMPLES))
-    assert watched.deck.epoch == 2
+    assert watched.sampler.epoch == 2
 
 
 @given(turns=st.lists(acts, max_size=80))
@@ -152,7 +152,7 @@ def test_a_bad_gradient_is_refused_in_a_sentence_and_its_samples_come_back(fault
     verdict = server.push("a", pulled.stamp, make(np.zeros(2)))
     assert verdict.why == f"Refused the push of a: {reason}; its 8 samples go back"
     assert (server.parameters.tolist(), server.version) == ([0.0, 0.0], 0)
-    assert server.pull("b").hand.rows.tolist() == pulled.hand.rows.tolist()
+    assert server.pull("b").drawn.rows.tolist() == pulled.drawn.rows.tolist()
 
 
 def test_a_stamp_from_the_future_a_second_push_and_a_stranger_change_nothing():
@@ -166,13 +166,13 @@ def test_a_stamp_from_the_future_a_second_push_and_a_stranger_change_nothing():
     assert "not one of the 4 workers" in server.push("z", pulled.stamp, np.ones(2)).why
     twice = server.state_dict()
     assert all((once[name] == twice[name]).all() for name in once)
-    assert sum(server.ledger.steps(outcome) for outcome in IN_VAIN) == 0
+    assert sum(server.ledger.steps(outcome) for outcome in WASTED) == 0
 
 
-def test_a_push_of_more_samples_than_were_dealt_is_refused():
+def test_a_push_of_more_samples_than_were_assigned_is_refused():
     server = Watched("asp").server
     verdict = server.push("a", server.pull("a").stamp, np.ones(2), samples=9)
-    assert "mean of 9 samples, and 8 were dealt" in verdict.why
+    assert "mean of 9 samples, and 8 were assigned" in verdict.why
 
 
 @pytest.mark.parametrize("lie", [-5, 0, 10**15])
@@ -208,10 +208,10 @@ def test_staleness_is_forecast_before_the_push_and_stragglers_shrink_until_it_is
             due[worker] = seconds[worker]
         for _ in range(300):
             worker = min(due, key=due.get)
-            took = seconds[worker] * len(under_way[worker].hand) / BATCH
+            took = seconds[worker] * len(under_way[worker].drawn) / BATCH
             server.push(worker, under_way[worker].stamp, np.zeros(2), seconds=took)
             under_way[worker] = server.pull(worker)
-            due[worker] += seconds[worker] * len(under_way[worker].hand) / BATCH
+            due[worker] += seconds[worker] * len(under_way[worker].drawn) / BATCH
         expected = [3.0, 3.0, 3.0, 3.0] if even else [1.625, 1.625, 4.25, 20.0]
         assert server.expected_staleness == pytest.approx(expected, abs=0.01)
         assert server.staleness == pytest.approx(expected, abs=1.1)
@@ -257,4 +257,4 @@ def test_no_step_is_smaller_than_the_fewest_samples_whatever_comes_back(name, tu
 @pytest.mark.parametrize(("least", "batch", "samples"), [(0, 8, 50), (9, 8, 50), (3, 8, 2)])
 def test_a_batch_or_a_data_set_below_the_fewest_samples_of_a_step_is_refused(least, batch, samples):
     with pytest.raises(ValueError, match="batch must be at least"):
-        Server(np.zeros(2), SGD(0.01), scheme("asp", 1), Deck(samples), batch=batch, least=least)
+        Server(np.zeros(2), SGD(0.01), scheme("asp", 1), EpochSampler(samples), batch=batch, least=least)

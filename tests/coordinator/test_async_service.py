@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from paceline.coordinator.asynchronous import SCHEMES, SGD, Deck, Outcome, Server, scheme
+from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, scheme
 from paceline.engines.parameter_server.service import Service
 
 SAMPLES, BATCH = 40, 5
@@ -15,8 +15,8 @@ SAMPLES, BATCH = 40, 5
 
 def service_of(name="asp", workers="ab", rate=0.1, epochs=1, bound=None, **options):
     rules = scheme(name, len(workers)) if bound is None else SCHEMES[name](len(workers), bound=bound)
-    deck = Deck(SAMPLES, epochs=epochs)
-    return Service(Server(np.zeros(2), SGD(rate), rules, deck, batch=BATCH, workers=workers), **options)
+    sampler = EpochSampler(SAMPLES, epochs=epochs)
+    return Service(Server(np.zeros(2), SGD(rate), rules, sampler, batch=BATCH, workers=workers), **options)
 
 
 def step(service, worker):
@@ -35,11 +35,11 @@ def test_a_checkpoint_is_written_at_every_interval_and_at_the_end(tmp_path):
     service = service_of(checkpoint=path, every=2 * BATCH)
     seen = []
     while step(service, "a"):
-        behind = service.server.deck.applied
+        behind = service.server.sampler.applied
         if path.is_file():
             again = service_of(checkpoint=path)
             again.resume()
-            behind -= again.server.deck.applied
+            behind -= again.server.sampler.applied
         seen.append(behind)
     assert max(seen) < 2 * BATCH
     assert seen[-1] == 0, "nothing is lost once the training has ended"
@@ -71,9 +71,11 @@ def test_what_does_not_fit_a_checkpoint_is_refused_and_nothing_is_changed(tmp_pa
     service = service_of(checkpoint=path, epochs=3)
     to_the_end(service)
     shorter = service_of(checkpoint=path, epochs=2)
-    with pytest.raises(ValueError, match="cannot be resumed: the state has dealt samples of epoch 3, and epochs is 2"):
+    with pytest.raises(
+        ValueError, match="cannot be resumed: the state has assigned samples of epoch 3, and epochs is 2"
+    ):
         shorter.resume()
-    assert (shorter.server.version, shorter.server.deck.applied) == (0, 0)
+    assert (shorter.server.version, shorter.server.sampler.applied) == (0, 0)
     from safetensors.numpy import save_file
 
     save_file({"weights": np.zeros(2)}, path)
@@ -108,7 +110,7 @@ def test_an_update_that_fails_because_a_straggler_is_gone_ends_the_job_for_every
     service.pull("c")
     # The second push waits for c, which is at the bound: it is applied when c is gone.
     assert [step(service, "a").outcome for _ in range(2)] == [Outcome.APPLIED, Outcome.GATHERED]
-    service.server.deck.deal(SAMPLES)  # nothing is left to do
+    service.server.sampler.draw(SAMPLES)  # nothing is left to do
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(service.pull, worker) for worker in "ab"]
         time.sleep(0.02)

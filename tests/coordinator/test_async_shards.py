@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous import SGD, Deck, Outcome, Server, scheme
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, scheme
 from paceline.coordinator.asynchronous.shards import Shard, ShardedStore, in_process, pieces
 
 START = np.linspace(-1.0, 1.0, 7)
@@ -22,7 +22,7 @@ class Split:
         self.shards = [Shard(part, optimiser, rules.compensation) for part in pieces(START, servers)]
         sizes = [len(part) for part in pieces(START, servers)]
         store = ShardedStore(in_process(self.shards), sizes) if servers > 1 else None
-        self.server = Server(START, optimiser, rules, Deck(500, seed=1), batch=4, workers=WORKERS, store=store)
+        self.server = Server(START, optimiser, rules, EpochSampler(500, seed=1), batch=4, workers=WORKERS, store=store)
         self.at_work = {}
 
     def turn(self, worker, spoil=None):
@@ -33,7 +33,7 @@ class Split:
                 self.at_work[worker] = pulled, self.read(worker, pulled)
             return None
         pulled, parameters_P = self.at_work.pop(worker)
-        gradient_P = parameters_P - 0.01 * len(pulled.hand) + pulled.hand.rows.mean() / 500
+        gradient_P = parameters_P - 0.01 * len(pulled.drawn) + pulled.drawn.rows.mean() / 500
         if spoil is not None:
             gradient_P[spoil] = np.nan
         if self.server.store.lend("nobody", -1).size:

@@ -42,7 +42,7 @@ def same(one, other):
     return all(map(np.array_equal, *arrays)) and (one.gain, one.acted, one.why) == (other.gain, other.acted, other.why)
 
 
-# -- promises ----------------------------------------------------------------------------------------------------
+# -- contract ----------------------------------------------------------------------------------------------------
 
 
 def test_before_the_first_report_the_split_is_equal():
@@ -89,9 +89,9 @@ def test_the_checksum_tells_workers_sizes_and_iteration_apart_and_survives_a_flo
 class Curious(EWMA):
     """Tries other sizes of two workers, always."""
 
-    def probe(self, sizes, low, high, *, quantum, iteration):
+    def probe(self, sizes, low, high, *, batch_multiple, iteration):
         wanted = np.array([True, False, True, False])
-        return probed(sizes, wanted, low, high, amount=0.05, quantum=quantum, iteration=iteration)
+        return probed(sizes, wanted, low, high, amount=0.05, batch_multiple=batch_multiple, iteration=iteration)
 
 
 def test_a_plan_that_is_sent_says_the_same_and_words_are_made_when_they_are_read():
@@ -148,7 +148,7 @@ def test_a_state_of_another_global_batch_is_refused():
 
 
 def test_sizes_saved_under_other_bounds_are_put_right_at_once():
-    resumed = balancer(quantum=8, upper=136)
+    resumed = balancer(batch_multiple=8, upper=136)
     resumed.load_state_dict(warm(balancer(), [100, 100, 100, 110]).state_dict())
     assert resumed.plan.sizes.max() > 136
     plan = resumed.step(report_at(resumed.plan, [100, 100, 100, 110]))
@@ -221,7 +221,7 @@ policies = st.fixed_dictionaries(
     {
         "warmup": st.integers(0, 3),
         "change_cost": st.sampled_from([0.0, 0.05, 3.0]),
-        "quantum": st.sampled_from([1, 4, 8]),
+        "batch_multiple": st.sampled_from([1, 4, 8]),
         "lower": st.sampled_from([0, 1, 30]),
         "upper": st.sampled_from([None, 150, {"gpu1": 64}]),
         "risk": st.sampled_from([0.0, 1.0, "auto"]),
@@ -231,9 +231,9 @@ policies = st.fixed_dictionaries(
 
 @settings(max_examples=100, deadline=None)
 @given(reports, policies)
-def test_any_report_leaves_sum_quantum_and_bounds_kept(reports, rules):
+def test_any_report_leaves_sum_batch_multiple_and_bounds_kept(reports, rules):
     used = balancer(Curious(0.5), **rules)
-    lower = np.ceil(rules["lower"] / rules["quantum"]) * rules["quantum"]
+    lower = np.ceil(rules["lower"] / rules["batch_multiple"]) * rules["batch_multiple"]
     upper = np.array([64 if name == "gpu1" else np.inf for name in FLEET]) if rules["upper"] else np.full(4, np.inf)
     if rules["upper"] == 150:
         upper = np.full(4, 150)
@@ -241,7 +241,7 @@ def test_any_report_leaves_sum_quantum_and_bounds_kept(reports, rules):
         plan = used.step(Report(samples, seconds, out_of_memory=out_of_memory))
         assert plan.sizes.sum() == 512
         assert plan.weights.sum() == pytest.approx(1)
-        assert (plan.sizes % rules["quantum"] == 0).all()
+        assert (plan.sizes % rules["batch_multiple"] == 0).all()
         assert (plan.sizes >= lower).all()
         assert (plan.sizes <= upper).all()
         assert np.isfinite(plan.seconds).all()
@@ -266,15 +266,17 @@ def test_a_report_of_another_fleet_is_refused_and_changes_nothing(report, senten
 
 
 @pytest.mark.parametrize("where", ["sampled now", "in the report"])
-def test_drivers_of_another_shape_are_refused_and_change_nothing(where):
+def test_covariates_of_another_shape_are_refused_and_change_nothing(where):
     class Driven(LastValue):
-        driver_names = ("cpu_share", "cpu_busy")
+        covariate_names = ("cpu_share", "cpu_busy")
 
     used, untouched = balancer(Driven()), balancer(Driven())
     report, now = Report([64] * 4, [0.5, 0.5, 0.5, 1.0]), np.ones((4, 1))
     if where == "in the report":
-        report, now = Report([64] * 4, [0.5, 0.5, 0.5, 1.0], drivers=now), None
-    with pytest.raises(ValueError, match=r"drivers.* \(4, 2\), in the order \['cpu_share', 'cpu_busy'\], got \(4, 1\)"):
+        report, now = Report([64] * 4, [0.5, 0.5, 0.5, 1.0], covariates=now), None
+    with pytest.raises(
+        ValueError, match=r"covariates.* \(4, 2\), in the order \['cpu_share', 'cpu_busy'\], got \(4, 1\)"
+    ):
         used.step(report, now)
     assert all(same(used.step(each), untouched.step(each)) for each in random_reports(10))
 
@@ -283,7 +285,7 @@ def test_drivers_of_another_shape_are_refused_and_change_nothing(where):
     ("arguments", "sentence"),
     [
         ({"horizon": 0}, "horizon must be at least 1 iteration, got 0"),
-        ({"quantum": 3}, "global_batch must be a multiple of the quantum 3, got 512"),
+        ({"batch_multiple": 3}, "global_batch must be a multiple of batch_multiple 3, got 512"),
         ({"lower": 200}, "the lower bounds sum to 800, more than the global_batch 512"),
         ({"upper": 100}, "the upper bounds and memory limits sum to 400, less than the global_batch 512"),
         ({"workers": ["a", "a"]}, "workers must not repeat a name"),
@@ -318,8 +320,8 @@ def test_memory_limits_without_room_for_the_batch_are_ignored_and_said():
 class KnowsItsMemory(LastValue):
     """Learns from running out of memory that the second worker has room for 120 samples."""
 
-    def predict(self, drivers=None, *, horizon=1):
-        plain = super().predict(drivers, horizon=horizon)
+    def predict(self, covariates=None, *, horizon=1):
+        plain = super().predict(covariates, horizon=horizon)
         return replace(plain, batch_time=replace(plain.curves, limit=np.array([np.inf, 120, np.inf, np.inf])))
 
 
@@ -342,7 +344,7 @@ def test_token_weights_are_shares_of_tokens():
 
 
 def replayed(speed_TW, predictor, **rules):
-    """How often sizes changed, and the makespan of every iteration over the clairvoyant's."""
+    """How often sizes changed, and the makespan of every iteration over the oracle's."""
     used = balancer(predictor, workers=range(speed_TW.shape[1]), global_batch=960, **rules)
     ratios = []
     for speed_W in speed_TW:

@@ -38,15 +38,15 @@ def test_no_refit_is_recommended_on_more_of_the_same():
     assert "a refit would not help" in same.sentence
 
 
-def test_drivers_far_from_the_fitted_ones_are_counted():
+def test_covariates_far_from_the_fitted_ones_are_counted():
     from paceline.predictors import NARX, Training
 
-    narx = fit(NARX(lags=2, driver_lags=1, hidden=2, training=Training(epochs=1)), [wavy(0)])
+    narx = fit(NARX(lags=2, covariate_lags=1, hidden=2, training=Training(epochs=1)), [wavy(0)])
     near, one = check_drift(narx, wavy(1)), wavy(1)
-    far = Trace(one.samples, one.seconds, drivers=one.drivers + 5.0, driver_names=one.driver_names)
-    assert near.unknown_drivers == 0.0
-    assert check_drift(narx, far).unknown_drivers == 1.0
-    assert "100% of the drivers' samples are far" in check_drift(narx, far).sentence
+    far = Trace(one.samples, one.seconds, covariates=one.covariates + 5.0, covariate_names=one.covariate_names)
+    assert near.unknown_covariates == 0.0
+    assert check_drift(narx, far).unknown_covariates == 1.0
+    assert "100% of the covariates' samples are far" in check_drift(narx, far).sentence
 
 
 def test_what_cannot_be_measured_is_refused():

@@ -147,7 +147,7 @@ def bare(predictor):
             self.inner = predictor
 
         workers = property(lambda self: self.inner.workers)
-        driver_names = ()
+        covariate_names = ()
 
     for name in ("fit", "reset", "join", "leave", "rename", "observe", "predict", "state_dict", "load_state_dict"):
         setattr(Bare, name, lambda self, *given, _name=name, **named: getattr(self.inner, _name)(*given, **named))
@@ -418,7 +418,7 @@ def test_a_lie_by_little_costs_at_most_the_largest_batch():
     assert plan.sizes.tolist() == [11, 11, 10, 96]
 
 
-def test_computing_for_longer_than_the_server_saw_pass_is_not_believed():
+def test_computing_for_longer_than_the_server_saw_pass_is_not_accepted():
     balancer = balancer_of()
     plan = balancer.plan(["a", "b"])
     report = RoundReport(clients=["a", "b"], samples=[160, 160], seconds=[1.0, 50.0], elapsed=[2.0, 2.0])
@@ -426,7 +426,7 @@ def test_computing_for_longer_than_the_server_saw_pass_is_not_believed():
     assert balancer.plan(["a", "b"]).sizes.tolist() == [32, 32]
 
 
-def test_a_stalled_client_is_believed_if_the_server_saw_the_time_pass():
+def test_a_stalled_client_is_accepted_if_the_server_saw_the_time_pass():
     for elapsed, expected in ((None, 0), ([2.0, 2.0, 9000.0], 1)):
         balancer = balancer_of(plausible=100.0)
         plan = balancer.plan(["a", "b", "c"])
@@ -442,7 +442,7 @@ def test_what_the_server_saw_beyond_computing_counts_as_communication():
     assert balancer.plan(["a"]).comm_seconds.tolist() == [pytest.approx(3.0)]
 
 
-def test_an_absurd_time_to_communicate_is_not_believed():
+def test_an_absurd_time_to_communicate_is_not_accepted():
     balancer = balancer_of(plausible=100.0)
     plan = balancer.plan(["a", "b", "c"])
     report = RoundReport(clients=["a", "b", "c"], samples=[160] * 3, seconds=[1.6] * 3, comm_seconds=[1.0, 1e9, 1.0])

@@ -1,4 +1,4 @@
-"""Hedged forecasts follow what each choice would have cost, and the balancer keeps its promises with them."""
+"""Hedged forecasts follow what each choice would have cost, and the balancer keeps its contract with them."""
 
 import numpy as np
 import pytest

@@ -50,18 +50,21 @@ def test_what_is_forgone_counts_from_the_last_change_of_sizes_on():
 
 
 @pytest.mark.parametrize("cost", [0.02, 0.3, 2.0])
-@pytest.mark.parametrize("quantum", [1, 50])
-def test_the_cheap_bound_does_not_change_what_is_forgone(cost, quantum):
+@pytest.mark.parametrize("batch_multiple", [1, 50])
+def test_the_cheap_bound_does_not_change_what_is_forgone(cost, batch_multiple):
     """With sizes so coarse that single samples would gain more, as much is forgone as the solver says."""
     rng = np.random.default_rng(0)
     balancer = LoadBalancer(
-        LastValue(), workers=FLEET, global_batch=600, policy=Policy(warmup=0, change_cost=cost, quantum=quantum, risk=0)
+        LastValue(),
+        workers=FLEET,
+        global_batch=600,
+        policy=Policy(warmup=0, change_cost=cost, batch_multiple=batch_multiple, risk=0),
     )
     forgone, sizes = 0.0, balancer.plan.sizes
     for _ in range(300):
         speed = np.array([100.0, 100.0, 90.0]) * rng.lognormal(0, 0.001, 3)
         plan = balancer.step(Report(sizes, sizes / speed))
-        best = split(Curves.from_speed(speed), 600, lower=1, quantum=quantum).makespan
+        best = split(Curves.from_speed(speed), 600, lower=1, batch_multiple=batch_multiple).makespan
         forgone += 1 - best / (sizes / speed).max()
         if plan.acted:
             assert cost < forgone < cost + 0.08
@@ -69,8 +72,8 @@ def test_the_cheap_bound_does_not_change_what_is_forgone(cost, quantum):
     assert forgone < cost + 0.01
 
 
-def test_sizes_are_multiples_of_the_quantum_within_the_bounds():
-    (plan,) = run([(100, 10, 300)], quantum=8, lower={"gpu1": 40}, upper={"gpu2": 250})
+def test_sizes_are_multiples_of_the_batch_multiple_within_the_bounds():
+    (plan,) = run([(100, 10, 300)], batch_multiple=8, lower={"gpu1": 40}, upper={"gpu2": 250})
     assert plan.sizes.tolist() == [312, 40, 248]
 
 
@@ -90,7 +93,7 @@ def test_risk_spares_the_noisy_worker():
     assert last_size(1)[2] < 180
 
 
-def test_the_quantum_is_blamed_for_nothing_that_single_samples_cost():
+def test_the_batch_multiple_is_blamed_for_nothing_that_single_samples_cost():
     policy = Policy(**FREE)
     balancer = LoadBalancer(LastValue(), workers=("a", "b"), global_batch=5, policy=policy)
     plan = balancer.step(Report(balancer.plan.sizes, balancer.plan.sizes / np.array([1.0, 3.0])))
@@ -100,7 +103,7 @@ def test_the_quantum_is_blamed_for_nothing_that_single_samples_cost():
 
 def test_after_a_change_nothing_is_tried_for_an_iteration():
     class Curious(LastValue):
-        def probe(self, sizes, low, high, *, quantum, iteration):
+        def probe(self, sizes, low, high, *, batch_multiple, iteration):
             return sizes + np.array([1, -1, 0])
 
     balancer = LoadBalancer(Curious(), workers=FLEET, global_batch=600, policy=Policy(**FREE))
@@ -145,7 +148,7 @@ def test_devices_with_fixed_times_are_balanced_in_two_changes_by_curves_and_not_
         ({"change_cost": -0.1}, "change_cost must be 0 iterations or more, got -0.1"),
         ({"change_cost": np.nan}, "change_cost must be 0 iterations or more, got nan"),
         ({"change_cost": np.inf}, "change_cost must be 0 iterations or more, got inf"),
-        ({"quantum": 0}, "quantum must be at least 1 sample, got 0"),
+        ({"batch_multiple": 0}, "batch_multiple must be at least 1 sample, got 0"),
         ({"lower": -1}, "lower must be 0 samples or more, got -1"),
         ({"upper": {"gpu0": -8}}, "upper must be 0 samples or more, got {'gpu0': -8}"),
         ({"risk": 3.0}, "risk must lie in"),

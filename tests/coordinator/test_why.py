@@ -21,9 +21,9 @@ MASKS = st.lists(st.booleans(), min_size=1, max_size=9).map(np.array)
 class Curious(EWMA):
     """Tries other sizes of every other worker, always."""
 
-    def probe(self, sizes, low, high, *, quantum, iteration):
+    def probe(self, sizes, low, high, *, batch_multiple, iteration):
         wanted_W = np.arange(len(self.workers)) % 2 == 0
-        return probed(sizes, wanted_W, low, high, amount=0.05, quantum=quantum, iteration=iteration)
+        return probed(sizes, wanted_W, low, high, amount=0.05, batch_multiple=batch_multiple, iteration=iteration)
 
 
 def varied(seed):
@@ -33,7 +33,7 @@ def varied(seed):
     policy = Policy(
         warmup=int(rng.integers(0, 4)),
         change_cost=float(rng.choice([0.0, 0.05, 0.5])),
-        quantum=int(rng.choice([1, 4])),
+        batch_multiple=int(rng.choice([1, 4])),
         risk=(0.0, 0.5, "auto")[rng.integers(3)],
     )
     predictor = [LastValue(), EWMA(0.3), BatchTime(), Curious(0.3)][rng.integers(4)]
@@ -70,7 +70,7 @@ def untrue(before, base, plan, balancer):
         return "" if not same_fleet else "the fleet"
     if plan.why.startswith("Kept the sizes") and changed:
         return "kept"
-    if plan.why.startswith("Equal batches") and np.ptp(plan.sizes) > balancer.policy.quantum * 2 + 1:
+    if plan.why.startswith("Equal batches") and np.ptp(plan.sizes) > balancer.policy.batch_multiple * 2 + 1:
         bounded = np.isfinite(balancer._limits.memory).any() or np.isfinite(plan.forecast.curves.limit).any()
         return "" if bounded else "equal"
     return untrue_move(base, balancer, plan) or untrue_probing(before, base, balancer, plan)
@@ -120,26 +120,26 @@ def test_every_sentence_is_true(seed):
 
 
 @pytest.mark.parametrize(
-    ("report", "drivers"),
+    ("report", "covariates"),
     [
         (Report([64, 64], [0.1, 0.1]), np.ones((3, 1))),
         (Report([64, 64], [0.1, 0.1]), "warm"),
-        (Report([64, 64], [0.1, 0.1], drivers=np.ones((2, 5))), np.ones((2, 1))),
+        (Report([64, 64], [0.1, 0.1], covariates=np.ones((2, 5))), np.ones((2, 1))),
         (Report([64, 64, 64], [0.1, 0.1, 0.1]), np.ones((2, 1))),
         (Report([64, 64], [0.1, 0.1], comm_seconds=[0.1]), np.ones((2, 1))),
         (Report([64, 64], [0.1, 0.1], out_of_memory=[True]), np.ones((2, 1))),
         (Report(["a", "b"], [0.1, 0.1]), np.ones((2, 1))),
     ],
-    ids=["drivers now", "no numbers", "drivers then", "fleet", "communication", "memory", "samples"],
+    ids=["covariates now", "no numbers", "covariates then", "fleet", "communication", "memory", "samples"],
 )
-def test_a_step_that_is_refused_changes_nothing(report, drivers):
+def test_a_step_that_is_refused_changes_nothing(report, covariates):
     from paceline.predictors import RLS
 
-    balancer = LoadBalancer(RLS(drivers=("load",)), workers="ab", global_batch=128)
+    balancer = LoadBalancer(RLS(covariates=("load",)), workers="ab", global_batch=128)
     balancer.step(Report([64, 64], [0.1, 0.2]), np.ones((2, 1)))
     before, plan = balancer.state_dict(), balancer.plan
     with pytest.raises((ValueError, TypeError)):
-        balancer.step(report, drivers)
+        balancer.step(report, covariates)
     after = balancer.state_dict()
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name], after[name], equal_nan=before[name].dtype.kind == "f") for name in before)
@@ -250,10 +250,10 @@ def test_a_plan_says_which_iteration_it_is_for(horizon, which):
 
 
 @given(st.floats(0.001, 1), st.floats(0.001, 1), st.floats(0.001, 1))
-def test_only_what_is_more_than_the_least_share_has_left_what_the_model_knows(changes, drivers, least):
-    said = why.left_fitted(changes, drivers, least)
+def test_only_what_is_more_than_the_least_share_has_left_what_the_model_knows(changes, covariates, least):
+    said = why.left_fitted(changes, covariates, least)
     assert ("speeds have left" in said) == (changes > least)
-    assert ("latest drivers" in said) == (drivers > least)
+    assert ("latest covariates" in said) == (covariates > least)
     assert why.left_fitted(least, least, least) == ""
 
 

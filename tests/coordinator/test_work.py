@@ -1,4 +1,4 @@
-"""The cost of samples is learned from own times, whatever speeds do, and what cannot be told is said."""
+"""The cost of samples is learned from busy times, whatever speeds do, and what cannot be told is said."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def learned(true, *, workers=4, iterations=100, noise=0.0, jumps=0.0, balanced=F
 
 
 def error(model, samples, true):
-    """Mean relative error of the cost of a sample, weighed by cost."""
+    """Mean relative error of the cost of a sample, weighted by cost."""
     cost = samples @ true
     return np.abs(model.work(samples) - cost).sum() / cost.sum()
 

@@ -82,23 +82,23 @@ def test_clocks_that_jump_or_go_backwards_are_counted():
     assert health(trace_of(walk())).clock_gaps is None
 
 
-def test_drivers_that_follow_the_speed_or_stand_still_are_told():
+def test_covariates_that_follow_the_speed_or_stand_still_are_told():
     speed = walk()
     follows, still = np.log(speed), np.full(speed.shape, 7.0)
     noise = np.random.default_rng(5).normal(size=speed.shape)
-    drivers = np.stack([follows, still, noise, np.full(speed.shape, NAN)], axis=-1)
-    found = health(trace_of(speed, drivers=drivers, driver_names=["follows", "still", "noise", "empty"]))
+    covariates = np.stack([follows, still, noise, np.full(speed.shape, NAN)], axis=-1)
+    found = health(trace_of(speed, covariates=covariates, covariate_names=["follows", "still", "noise", "empty"]))
     by_name = {one.name: one for one in found.series}
     assert by_name["follows"].with_speed == pytest.approx(1.0)
     assert abs(by_name["noise"].with_speed) < 0.2
     assert by_name["still"].constant == 3
-    assert "driver still is constant in all workers" in found.concerns
-    assert "driver empty has no value" in found.concerns
+    assert "covariate still is constant in all workers" in found.concerns
+    assert "covariate empty has no value" in found.concerns
 
 
 def test_usage_alone_and_derived_speeds_are_said():
     none = np.full((50, 1), NAN)
-    usage = Trace(none, none, drivers=np.ones((50, 1, 1)), driver_names=["cpu"])
+    usage = Trace(none, none, covariates=np.ones((50, 1, 1)), covariate_names=["cpu"])
     assert "no speed was measured: the trace only has usage" in health(usage).concerns
     derived = trace_of(walk(), meta={"derived": "a model"})
     assert "speeds are derived, not measured: a model" in health(derived).concerns
@@ -107,7 +107,7 @@ def test_usage_alone_and_derived_speeds_are_said():
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (12, 1), (25, 2)])
 def test_the_shortest_and_emptiest_traces_have_a_health_too(shape):
     for speed in (np.ones(shape), np.full(shape, NAN)):
-        found = health(trace_of(speed, start=np.zeros(shape), drivers=np.ones((*shape, 1)), driver_names=["x"]))
+        found = health(trace_of(speed, start=np.zeros(shape), covariates=np.ones((*shape, 1)), covariate_names=["x"]))
         assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["workers"] == shape[1]
         assert str(found)
 

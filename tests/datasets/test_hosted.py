@@ -1,4 +1,4 @@
-"""Synthetic fleets on shared hosts: what each kind promises."""
+"""Synthetic fleets on shared hosts: what each kind shows."""
 
 import numpy as np
 import pytest
@@ -35,20 +35,22 @@ def test_workers_of_one_host_are_slow_together_and_those_of_others_are_not():
     assert abs(np.median(together[host_W[:, None] != host_W])) < 0.1
 
 
-def test_the_misleading_driver_moves_with_the_time_first_and_against_it_later():
+def test_the_misleading_covariate_moves_with_the_time_first_and_against_it_later():
     trace = hosted_fleet("misled", 40, 1500)
-    driver_TW, seconds_TW = trace.drivers[:, :, 0], trace.seconds
+    covariate_TW, seconds_TW = trace.covariates[:, :, 0], trace.seconds
     signs = []
     for part in (slice(50, 500), slice(550, 1500)):
-        known = [np.isfinite(driver_TW[part, w]) for w in range(40)]
-        found = [np.corrcoef(driver_TW[part, w][k], np.log(seconds_TW[part, w][k]))[0, 1] for w, k in enumerate(known)]
+        known = [np.isfinite(covariate_TW[part, w]) for w in range(40)]
+        found = [
+            np.corrcoef(covariate_TW[part, w][k], np.log(seconds_TW[part, w][k]))[0, 1] for w, k in enumerate(known)
+        ]
         signs.append(np.median(found))
     assert signs[0] > 0.3
     assert signs[1] < -0.3
 
 
-def test_some_samples_of_drivers_are_missing():
-    assert 0.05 < np.isnan(hosted_fleet("queues", 40, 200).drivers).mean() < 0.3
+def test_some_samples_of_covariates_are_missing():
+    assert 0.05 < np.isnan(hosted_fleet("queues", 40, 200).covariates).mean() < 0.3
 
 
 def test_seasons_have_events_that_repeat_at_a_period_of_each_worker():
@@ -60,7 +62,7 @@ def test_seasons_have_events_that_repeat_at_a_period_of_each_worker():
 
 def test_a_clock_falls_with_heat_above_a_limit_of_each_worker():
     trace = hosted_fleet("heated", 40, 1500)
-    degrees_TW, seconds_TW = trace.drivers[50:, :, 0], trace.seconds[50:] / np.median(trace.seconds[50:], axis=0)
+    degrees_TW, seconds_TW = trace.covariates[50:, :, 0], trace.seconds[50:] / np.median(trace.seconds[50:], axis=0)
     cool = [np.median(seconds_TW[degrees_TW[:, w] < 55, w]) for w in range(40)]
     slower_W = [np.median(seconds_TW[degrees_TW[:, w] > 87, w]) / cool[w] for w in range(40)]
     assert np.median(slower_W) > 1.2

@@ -192,7 +192,7 @@ def test_nothing_is_lost_without_being_counted(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "machine_usage.csv"
     path.write_text("".join(f"m{worker},{10 * time},{cpu},1,,,1,1,1\n" for worker, time, cpu in rows))
     (trace,) = read_traces(path)
-    held = np.isfinite(trace.drivers_named(["mem_util_percent"])).sum()
+    held = np.isfinite(trace.covariates_named(["mem_util_percent"])).sum()
     assert held + int(trace.meta["rows_dropped"]) == len(rows) == int(trace.meta["rows_read"])
 
 

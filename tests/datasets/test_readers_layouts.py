@@ -10,7 +10,7 @@ import layouts
 import numpy as np
 import pandas as pd
 import pytest
-from readings import NAN, driver, only
+from readings import NAN, covariate, only
 
 from paceline.datasets import read_traces
 from paceline.datasets.profiles import CURVE, read_profiles
@@ -26,7 +26,7 @@ def test_hivemind_workers_compute_32_samples_in_one_and_two_seconds(tmp_path):
     assert trace.workers == ("gc-t4-1", "gc-t4-2")
     np.testing.assert_allclose(trace.speed, np.tile([32.0, 16.0], (4, 1)))
     np.testing.assert_array_equal(trace.wait_seconds, np.full((4, 2), 0.5))
-    assert np.isfinite(trace.drivers).mean() > 0.8
+    assert np.isfinite(trace.covariates).mean() > 0.8
     assert "restarts" not in trace.meta
 
 
@@ -43,7 +43,7 @@ def test_a_hivemind_file_is_a_wandb_export_too(tmp_path):
     path = tmp_path / "hivemind-7-gc-t4-1.csv"
     trace = only(path, "wandb", seconds="02_timing/step_time_s", samples=32)
     np.testing.assert_allclose(trace.speed, np.full((4, 1), 32 / 1.5))
-    assert driver(trace, "cpu/load/avg_sys_load_one_min_percent").ravel().tolist() == [4, 5, 6, 7]
+    assert covariate(trace, "cpu/load/avg_sys_load_one_min_percent").ravel().tolist() == [4, 5, 6, 7]
 
 
 def test_pai_mini_batches_are_thousandths_of_the_longest(tmp_path):
@@ -57,7 +57,7 @@ def test_pai_mini_batches_are_thousandths_of_the_longest(tmp_path):
 def test_pai_variation_has_a_job_in_each_row(tmp_path):
     layouts.pai_minibatch(tmp_path)
     trace = only(tmp_path, "pai_variation")
-    np.testing.assert_array_equal(driver(trace, "variation"), [[0.25, 0.75], [0.5, NAN], [0.125, NAN]])
+    np.testing.assert_array_equal(covariate(trace, "variation"), [[0.25, 0.75], [0.5, NAN], [0.125, NAN]])
 
 
 def test_azure_events_are_rates_and_microseconds_are_times(tmp_path):
@@ -184,8 +184,8 @@ def test_dstat_may_begin_with_the_time(made):
         "1623265140.5,9,9,9,9,0,0,9,9\n1623265141.5,0.5,0.25,99.25,0,0,0,64,128\n"
     )
     trace = only(made("out.csv", text))
-    assert driver(trace, "cpu_usr").tolist() == [[0.5]]
-    assert driver(trace, "net_send").tolist() == [[128]]
+    assert covariate(trace, "cpu_usr").tolist() == [[0.5]]
+    assert covariate(trace, "net_send").tolist() == [[128]]
 
 
 def test_sar_may_begin_with_a_restart(made):
@@ -195,7 +195,7 @@ def test_sar_may_begin_with_a_restart(made):
         "box;600;2026-01-01 10:10:00 UTC;1;300;1.50;1;1;0\n"
     )
     trace = only(made("sar.csv", text))
-    assert driver(trace, "ldavg-1").tolist() == [[1.5]]
+    assert covariate(trace, "ldavg-1").tolist() == [[1.5]]
     assert trace.meta["restarts"] == "1"
 
 

@@ -25,7 +25,7 @@ def lag_one(series_T):
     return np.corrcoef(series_T[1:], series_T[:-1])[0, 1]
 
 
-def test_hivemind_holds_eighteen_workers_with_drivers():
+def test_hivemind_holds_eighteen_workers_with_covariates():
     traces = read_traces(REAL / "hivemind_multicloud", "hivemind")
     assert {trace.name: len(trace.workers) for trace in traces} == {
         "hivemind-77": 4,
@@ -36,8 +36,8 @@ def test_hivemind_holds_eighteen_workers_with_drivers():
     }
     for trace in traces:
         assert np.isfinite(trace.speed).sum() > 300 * len(trace.workers)
-        assert "cpu_load" in trace.driver_names
-        assert np.isfinite(trace.drivers).mean() > 0.8
+        assert "cpu_load" in trace.covariate_names
+        assert np.isfinite(trace.covariates).mean() > 0.8
 
 
 def test_hivemind_monitor_sees_the_same_four_peers():

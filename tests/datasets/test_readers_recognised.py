@@ -210,7 +210,7 @@ def test_a_set_without_a_header_is_recognised_under_any_name_once_it_has_one(mad
     columns = FORMATS[name].columns
     trace = only(made("mine.csv", ",".join(columns) + "\n" + ",".join("7" for _ in columns) + "\n"))
     assert trace.meta["format"] == name
-    assert np.isfinite(trace.drivers).all()
+    assert np.isfinite(trace.covariates).all()
     assert trace.meta["rows_read"] == "1"
 
 

@@ -158,7 +158,7 @@ def test_a_restarted_log_is_one_trace_at_the_speed_that_was_measured(name, tmp_p
         assert any(f"started again {len(runs) - 1} times" in concern for concern in health(trace).concerns)
         steps = sum(map(len, runs))
         if speed is None:
-            steps_T = trace.drivers[:, 0, 0]
+            steps_T = trace.covariates[:, 0, 0]
             assert steps_T[np.isfinite(steps_T)].tolist() == [step for run in runs for step in run]
             return
         # A difference needs two rows of one run; every other reader has a speed for each row.
@@ -172,9 +172,9 @@ def test_a_restarted_log_is_one_trace_at_the_speed_that_was_measured(name, tmp_p
 
 @pytest.mark.parametrize("name", ["wandb", "maskrcnn_log", "pytorch_log"])
 def test_what_was_known_before_a_restart_is_not_known_after_it(name, tmp_path):
-    """The driver of these logs is the number of their run."""
+    """The covariate of these logs is the number of their run."""
     (trace,) = read_traces(written(name, [[0, 1, 2], [0, 1], [0, 1]], tmp_path), name, **LOGS[name][2])
-    known = trace.drivers[:, 0, 0].tolist()
+    known = trace.covariates[:, 0, 0].tolist()
     np.testing.assert_array_equal(known, [np.nan, 0, 0, np.nan, 1, np.nan, 2])
 
 
@@ -205,13 +205,13 @@ def test_the_ranks_of_a_log_are_workers_and_no_restarts(tmp_path):
     assert "restarts" not in trace.meta
 
 
-def test_frozen_drivers_are_counted_for_any_format(tmp_path):
+def test_frozen_covariates_are_counted_for_any_format(tmp_path):
     """CPU and memory of machine ``m`` stop moving; the memory of ``n`` rests while its CPU moves."""
     rows = [f"m,{10 * k},{min(k, 50) % 7},{min(k, 50) % 5},,,,,\n" for k in range(120)]
     rows += [f"n,{10 * k},{k % 7},40,,,,,\n" for k in range(120)]
     (tmp_path / "machine_usage.csv").write_text("".join(rows))
     (trace,) = read_traces(tmp_path / "machine_usage.csv")
-    assert trace.meta["frozen"] == "all drivers stand still for 70 iterations of m"
+    assert trace.meta["frozen"] == "all covariates stand still for 70 iterations of m"
     assert any("70 iterations of m" in concern for concern in health(trace).concerns)
 
 

@@ -3,20 +3,20 @@
 import numpy as np
 import pandas as pd
 import pytest
-from readings import NAN, driver, only
+from readings import NAN, covariate, only
 
 from paceline.datasets import read_traces
 
 
-def test_wandb_steps_take_the_drivers_known_before_them(made):
+def test_wandb_steps_take_the_covariates_known_before_them(made):
     text = (
         "_step,_runtime,_timestamp,system.cpu,time_s,note,loss\n0,0,100,10,,hello,\n1,1,101,,0.5,,1\n"
         "2,2,102,30,,,\n3,3,103,90,0.25,,2\n"
     )
     trace = only(made("run.csv", text), seconds="time_s", samples=32)
     np.testing.assert_array_equal(trace.speed, [[64], [128]])
-    assert trace.driver_names == ("system.cpu",)
-    np.testing.assert_array_equal(trace.drivers[:, 0, 0], [10, 30])
+    assert trace.covariate_names == ("system.cpu",)
+    np.testing.assert_array_equal(trace.covariates[:, 0, 0], [10, 30])
     assert "note" in trace.meta["columns_dropped"]
 
 
@@ -25,7 +25,7 @@ def test_wandb_without_a_column_of_seconds_is_usage(made):
     with pytest.warns(UserWarning, match="every speed is NaN, as no column of step times is named: give seconds="):
         trace = only(made("run.csv", text))
     assert np.isnan(trace.speed).all()
-    np.testing.assert_array_equal(trace.drivers[:, 0], [[10, NAN], [20, 5]])
+    np.testing.assert_array_equal(trace.covariates[:, 0], [[10, NAN], [20, 5]])
 
 
 def test_wandb_names_the_columns_that_may_hold_a_steps_time(made):
@@ -63,7 +63,7 @@ def test_maskrcnn_data_time_and_memory_are_known_one_line_later(made):
     line = "2019 trainer INFO: eta: 1:00 iter: {} loss: 1 time: {} (0.6) data: {} (0.02) max mem: 4000\n"
     trace = only(made("log.txt", line.format(20, "0.5000", "0.0100") + line.format(40, "0.2500", "0.0200")))
     np.testing.assert_array_equal(trace.speed, [[2], [4]])
-    np.testing.assert_array_equal(driver(trace, "data_seconds"), [[NAN], [0.01]])
+    np.testing.assert_array_equal(covariate(trace, "data_seconds"), [[NAN], [0.01]])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_pytorch_lines_give_batches_samples_or_tokens_a_second(made, line, speed
 def test_fedscale_clients_are_one_iteration(made, name, text):
     trace = only(made(name, text))
     np.testing.assert_allclose(trace.speed, [[50, 20]])
-    np.testing.assert_array_equal(driver(trace, "bandwidth"), [[500, 9]])
+    np.testing.assert_array_equal(covariate(trace, "bandwidth"), [[500, 9]])
 
 
 def test_azure_noise_rates_and_durations_both_become_speed(made, tmp_path):
@@ -128,7 +128,7 @@ def test_pai_mini_batches_are_a_panel_of_workers(made):
 
 def test_pai_variation_has_a_job_a_column(made):
     trace = only(made("coefficient_variation.csv", ",0,1,2\njob_00,0.1,0.2,0.3\njob_01,0.4,0.5,\n"))
-    np.testing.assert_array_equal(driver(trace, "variation"), [[0.1, 0.4], [0.2, 0.5], [0.3, NAN]])
+    np.testing.assert_array_equal(covariate(trace, "variation"), [[0.1, 0.4], [0.2, 0.5], [0.3, NAN]])
 
 
 def test_hivemind_steps_are_put_together_from_two_rows(made):
@@ -144,7 +144,7 @@ def test_hivemind_steps_are_put_together_from_two_rows(made):
     trace = only(made("hivemind-7-gc-t4-1.csv", "\n".join([",".join(names), *rows]) + "\n"))
     np.testing.assert_allclose(trace.speed, [[64], [32]])
     np.testing.assert_array_equal(trace.wait_seconds, [[0.5], [0.5]])
-    np.testing.assert_array_equal(driver(trace, "cpu_load"), [[14], [99]])
+    np.testing.assert_array_equal(covariate(trace, "cpu_load"), [[14], [99]])
     assert trace.workers == ("gc-t4-1",)
 
 
@@ -184,8 +184,8 @@ def test_a_restarted_run_goes_on_after_the_one_before(made, resumed):
     trace = only(made("hivemind-7-gc-t4-1.csv", hivemind_log([5, 3, 4], resumed=resumed)))
     np.testing.assert_allclose(trace.speed, np.full((12, 1), 64.0))
     assert (np.diff(trace.start[:, 0]) > 0).all()
-    known = driver(trace, "cpu_load")[2:, 0]
-    assert len(set(known)) >= 8, "drivers follow every step and do not freeze at a restart"
+    known = covariate(trace, "cpu_load")[2:, 0]
+    assert len(set(known)) >= 8, "covariates follow every step and do not freeze at a restart"
     assert trace.meta["restarts"] == "2"
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from readings import driver, only
+from readings import covariate, only
 
 from paceline.cli.data_command import _option
 from paceline.datasets.readers.tabular.hint import advice, suggested
@@ -160,7 +160,7 @@ def test_a_panel_of_pods_is_usage_and_one_of_queries_a_rate(made):
     text = "timestamp_anon,value,container_ip\n0,40,a\n60,60,a\n"
     usage = only(made("pod_gpu_duty_cycle_anon.csv", text))
     assert np.isnan(usage.speed).all()
-    np.testing.assert_array_equal(driver(usage, "value"), [[40], [60]])
+    np.testing.assert_array_equal(covariate(usage, "value"), [[40], [60]])
     np.testing.assert_array_equal(only(made("qps.csv", text)).speed, [[40], [60]])
     np.testing.assert_allclose(only(made("lora_update_latency_anon.csv", text)).speed, [[25], [1 / 0.06]])
 

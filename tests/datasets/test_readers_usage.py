@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from readings import BITBRAINS, DSTAT, DSTAT_ROW, MACHINES, NAN, driver, only
+from readings import BITBRAINS, DSTAT, DSTAT_ROW, MACHINES, NAN, covariate, only
 
 from paceline.datasets import iter_traces, read_traces
 from paceline.datasets.readers import panel
@@ -15,7 +15,7 @@ from paceline.datasets.readers import panel
 def test_alibaba_machines_are_workers_on_a_grid_of_ten_seconds(made):
     trace = only(made("machine_usage.csv", MACHINES))
     assert trace.workers == ("m_1", "m_2")
-    np.testing.assert_array_equal(driver(trace, "cpu_util_percent"), [[50, NAN], [NAN, 70], [52, NAN]])
+    np.testing.assert_array_equal(covariate(trace, "cpu_util_percent"), [[50, NAN], [NAN, 70], [52, NAN]])
     assert np.isnan(trace.speed).all()
     assert trace.meta["dropped"] == "2 values of -1 or 101, which are invalid"
     assert trace.meta["rows_read"] == "4"
@@ -24,8 +24,8 @@ def test_alibaba_machines_are_workers_on_a_grid_of_ten_seconds(made):
 
 def test_a_longer_period_averages_the_rows_within_it(made):
     trace = only(made("machine_usage.csv", MACHINES), period=30)
-    np.testing.assert_array_equal(driver(trace, "mem_util_percent"), [[61, 62]])
-    np.testing.assert_array_equal(driver(trace, "cpu_util_percent"), [[51, 70]])
+    np.testing.assert_array_equal(covariate(trace, "mem_util_percent"), [[61, 62]])
+    np.testing.assert_array_equal(covariate(trace, "cpu_util_percent"), [[51, 70]])
     assert "2 rows were averaged" in trace.meta["changed"]
 
 
@@ -39,7 +39,7 @@ def test_rows_in_any_order_with_repeats_give_the_same_trace_and_are_counted(made
     rows = MACHINES.splitlines()
     shuffled = "\n".join([*rows[::-1], rows[0], rows[0]]) + "\n"
     trace, again = only(made("machine_usage.csv", MACHINES)), only(made("machine_usage2.csv", shuffled))
-    np.testing.assert_array_equal(again.select(workers=trace.workers).drivers, trace.drivers)
+    np.testing.assert_array_equal(again.select(workers=trace.workers).covariates, trace.covariates)
     assert "2 repeated rows" in again.meta["dropped"]
     assert again.meta["rows_dropped"] == "2"
     assert "rows whose time went backwards" in again.meta["changed"]
@@ -49,10 +49,10 @@ def test_containers_are_workers_too(made):
     text = "c_1,m_1,0,50,60,1.2,,,1.5,2.5,3\nc_2,m_1,10,40,61,1.3,,,1.5,2.5,3\n"
     trace = only(made("container_usage.csv", text))
     assert trace.workers == ("c_1", "c_2")
-    np.testing.assert_array_equal(driver(trace, "cpi"), [[1.2, NAN], [NAN, 1.3]])
+    np.testing.assert_array_equal(covariate(trace, "cpi"), [[1.2, NAN], [NAN, 1.3]])
 
 
-def test_a_file_dealt_into_buckets_on_disk_gives_the_same_series_as_one_in_memory(made, monkeypatch):
+def test_a_file_assigned_into_buckets_on_disk_gives_the_same_series_as_one_in_memory(made, monkeypatch):
     rng = np.random.default_rng(0)
     rows = [f"m_{rng.integers(9)},{10 * rng.integers(200)},{rng.integers(100)},1,,,1,1,1" for _ in range(3000)]
     path = made("machine_usage.csv", "\n".join(rows) + "\n")
@@ -65,7 +65,7 @@ def test_a_file_dealt_into_buckets_on_disk_gives_the_same_series_as_one_in_memor
     for part in parts:
         expected = whole.select(workers=part.workers)
         first = round((float(part.meta["first_time"].split()[0]) - float(whole.meta["first_time"].split()[0])) / 10)
-        np.testing.assert_array_equal(part.drivers, expected.drivers[first : first + len(part)])
+        np.testing.assert_array_equal(part.covariates, expected.covariates[first : first + len(part)])
 
 
 def test_temporary_buckets_are_gone_when_reading_stops_early(made, monkeypatch, tmp_path):
@@ -81,13 +81,13 @@ def test_temporary_buckets_are_gone_when_reading_stops_early(made, monkeypatch, 
 def test_alibaba_gpu_sensors_are_one_iteration_of_averages(made):
     text = "j,t,w1,i1,m1,V100,120,80,1,2,3,4,5,6,7,8\nj,t,w2,i2,m1,V100,,90,1,2,3,4,5,6,7,8\n"
     trace = only(made("pai_sensor_table.csv", text))
-    np.testing.assert_array_equal(driver(trace, "cpu_usage"), [[120, NAN]])
+    np.testing.assert_array_equal(covariate(trace, "cpu_usage"), [[120, NAN]])
     assert "not a series" in trace.meta["averages"]
 
 
 def test_alibaba_gpu_machine_metrics_are_one_iteration_of_averages(made):
     trace = only(made("pai_machine_metric.csv", "w1,m1,0,9,1,2,3,4,5,6,7,8\n"))
-    np.testing.assert_array_equal(driver(trace, "machine_load_1"), [[5]])
+    np.testing.assert_array_equal(covariate(trace, "machine_load_1"), [[5]])
 
 
 def usage(start, cpus, **more):
@@ -101,8 +101,8 @@ def test_google_lines_nest_and_their_long_integers_are_strings(made):
     path = made("instance_usage-000000000000.json.gz", gzip.compress("\n".join(lines).encode()))
     trace = only(path)
     assert trace.workers == (f"{2**53 + 1}/3",)
-    np.testing.assert_array_equal(driver(trace, "average_usage.cpus"), [[0.5], [NAN], [0.75]])
-    np.testing.assert_array_equal(driver(trace, "cycles_per_instruction"), [[NAN], [NAN], [1.5]])
+    np.testing.assert_array_equal(covariate(trace, "average_usage.cpus"), [[0.5], [NAN], [0.75]])
+    np.testing.assert_array_equal(covariate(trace, "cycles_per_instruction"), [[NAN], [NAN], [1.5]])
     assert "1 rows before or after the trace's time" in trace.meta["dropped"]
 
 
@@ -110,14 +110,14 @@ def test_google_tables_from_bigquery_have_dotted_names(made):
     text = "start_time,collection_id,instance_index,average_usage.cpus\n600000000,9007199254740993,3,0.5\n"
     trace = only(made("usage.csv", text))
     assert trace.workers == ("9007199254740993/3",)
-    np.testing.assert_array_equal(driver(trace, "average_usage.cpus"), [[0.5]])
+    np.testing.assert_array_equal(covariate(trace, "average_usage.cpus"), [[0.5]])
 
 
 def test_azure_readings_of_a_folder_are_one_set(made, tmp_path):
     made("vm_cpu_readings-file-1-of-2.csv", "0,vm1,1,9,5.5\n0,vm2,1,9,6\n")
     made("vm_cpu_readings-file-2-of-2.csv.gz", gzip.compress(b"300,vm1,1,9,7\n", mtime=0))
     trace = only(tmp_path)
-    np.testing.assert_array_equal(driver(trace, "avgcpu"), [[5.5, 6], [7, NAN]])
+    np.testing.assert_array_equal(covariate(trace, "avgcpu"), [[5.5, 6], [7, NAN]])
 
 
 def test_bitbrains_time_stamps_are_seconds_despite_their_name(made, tmp_path):
@@ -125,7 +125,7 @@ def test_bitbrains_time_stamps_are_seconds_despite_their_name(made, tmp_path):
     made("2.csv", BITBRAINS + "1372630104;\t2;\t5852;\t58;\t1.0;\t67108864;\t6129274.4;\t0.1;\t20.4;\t1;\t2\n")
     trace = only(tmp_path)
     assert trace.workers == ("1", "2")
-    np.testing.assert_array_equal(driver(trace, "cpu_usage"), [[93.2, NAN], [NAN, 1.0]])
+    np.testing.assert_array_equal(covariate(trace, "cpu_usage"), [[93.2, NAN], [NAN, 1.0]])
     assert 1372629804 - 300 < trace.start[0, 0] <= 1372629804
 
 
@@ -139,7 +139,7 @@ def test_times_in_the_wrong_unit_are_refused(made):
 def test_philly_cpu_reads_with_and_without_a_header(made, header):
     rows = "2017-10-03 00:08:00 PDT,m1,12.5\n2017-10-03 00:09:00 PDT,m1,NA\n2017-10-03 00:09:00 PDT,m2,50\n"
     trace = only(made("cluster_cpu_util", header + rows))
-    np.testing.assert_array_equal(driver(trace, "cpu_util"), [[12.5, NAN], [NAN, 50]])
+    np.testing.assert_array_equal(covariate(trace, "cpu_util"), [[12.5, NAN], [NAN, 50]])
     assert trace.start[0, 0] == pd.Timestamp("2017-10-03 07:08:00").timestamp()
 
 
@@ -147,12 +147,12 @@ def test_philly_gpu_rows_may_end_with_a_comma(made):
     header = "time,machineId," + ",".join(f"gpu{k}_util" for k in range(8)) + "\n"
     row = "2017-10-03 00:08:00 PDT,m1,1,2,NA,4,5,6,7,8,\n"
     trace = only(made("cluster_gpu_util", header + row))
-    np.testing.assert_array_equal(trace.drivers, [[[1, 2, NAN, 4, 5, 6, 7, 8]]])
+    np.testing.assert_array_equal(trace.covariates, [[[1, 2, NAN, 4, 5, 6, 7, 8]]])
 
 
-def test_philly_memory_has_two_drivers(made):
+def test_philly_memory_has_two_covariates(made):
     trace = only(made("cluster_mem_util", "time,machine_id,mem_total,mem_free\n2017-10-03 00:08:00 PST,m1,528,400\n"))
-    np.testing.assert_array_equal(trace.drivers, [[[528, 400]]])
+    np.testing.assert_array_equal(trace.covariates, [[[528, 400]]])
 
 
 def test_supercloud_cpu_leaves_out_the_steps_that_are_none(made):
@@ -163,7 +163,7 @@ def test_supercloud_cpu_leaves_out_the_steps_that_are_none(made):
         f"{step},n1,0,0,{1.6e9 + t:.0f},2,1,380.5,9,9,0,1,1\n" for step, t in [(-1, 0), (-4, 0), (0, 0), (0, 10)]
     )
     trace = only(made("job-timeseries.csv", header + rows))
-    np.testing.assert_array_equal(driver(trace, "CPUUtilization"), [[380.5], [380.5]])
+    np.testing.assert_array_equal(covariate(trace, "CPUUtilization"), [[380.5], [380.5]])
     assert trace.workers == ("n1/0/0",)
     assert "2 rows of steps -1 and -4" in trace.meta["dropped"]
 
@@ -174,22 +174,22 @@ def test_supercloud_gpu_keeps_a_tenth_of_a_second(made):
     rows = "".join(f"{1.6e9 + k / 10:.1f},{k % 2},{k},1,1,1,40,40,70.5,16\n" for k in range(40))
     trace = only(made("job-gpu.csv", header + rows))
     assert trace.workers == ("gpu 0", "gpu 1")
-    cpu = driver(trace, "utilization_gpu_pct")
+    cpu = covariate(trace, "utilization_gpu_pct")
     np.testing.assert_array_equal(cpu[::2, 0], np.arange(0, 40, 2))
     np.testing.assert_array_equal(cpu[1::2, 1], np.arange(1, 40, 2))
 
 
-def test_nab_is_one_driver(made):
+def test_nab_is_one_covariate(made):
     trace = only(made("ec2.csv", "timestamp,value\n2014-02-14 14:30:00,0.132\n2014-02-14 14:35:00,0.134\n"))
-    np.testing.assert_array_equal(trace.drivers[:, 0, 0], [0.132, 0.134])
+    np.testing.assert_array_equal(trace.covariates[:, 0, 0], [0.132, 0.134])
     assert np.diff(trace.start[:, 0]) == [300]
 
 
 def test_dstat_leaves_out_the_mean_since_boot_and_stops_at_nul_bytes(made):
     rows = DSTAT_ROW.format(50) + DSTAT_ROW.format(1.5) + DSTAT_ROW.format(2.5)
     trace = only(made("dstat.csv", (DSTAT + rows + "3.5,1,9").encode() + b"\0" * 50))
-    np.testing.assert_array_equal(driver(trace, "cpu_usr"), [[1.5], [2.5]])
-    assert {"disk_read", "io_read", "net_recv", "memory_free"} <= set(trace.driver_names)
+    np.testing.assert_array_equal(covariate(trace, "cpu_usr"), [[1.5], [2.5]])
+    assert {"disk_read", "io_read", "net_recv", "memory_free"} <= set(trace.covariate_names)
     assert "first row, the mean since" in trace.meta["dropped"]
     assert "1 row at the end, cut off by NUL bytes" in trace.meta["dropped"]
 
@@ -201,5 +201,5 @@ def test_sar_tells_cores_apart_and_counts_restarts(made):
     )
     trace = only(made("sar.csv", text))
     assert trace.workers == ("h1", "h1 cpu 0")
-    np.testing.assert_array_equal(driver(trace, "%user"), [[10.5, NAN], [NAN, 20]])
+    np.testing.assert_array_equal(covariate(trace, "%user"), [[10.5, NAN], [NAN, 20]])
     assert "1 restarts" in trace.meta["dropped"]

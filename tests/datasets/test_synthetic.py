@@ -11,7 +11,7 @@ def test_the_same_seed_gives_the_same_fleet_and_another_seed_another(kind):
     one, same = (synthetic_fleet(kind, workers=3, iterations=50, seed=1) for _ in range(2))
     other = synthetic_fleet(kind, workers=3, iterations=50, seed=2)
     assert np.array_equal(one.speed, same.speed)
-    assert np.array_equal(one.drivers, same.drivers)
+    assert np.array_equal(one.covariates, same.covariates)
     assert not np.allclose(one.speed, other.speed)
 
 
@@ -25,11 +25,11 @@ def test_the_oracle_is_far_better_than_the_last_value(kind):
 
 def _correlation_with_cpu(kind):
     fleet = synthetic_fleet(kind, workers=20, iterations=1000)
-    cpu_TW, speed_TW = fleet.drivers[:, :, 0], np.log(fleet.speed)
+    cpu_TW, speed_TW = fleet.covariates[:, :, 0], np.log(fleet.speed)
     return np.mean([np.corrcoef(np.diff(cpu_TW[:, w]), np.diff(speed_TW[:, w]))[0, 1] for w in range(20)])
 
 
-def test_drivers_explain_speed_in_a_mixed_fleet_and_nothing_where_they_are_distractors():
+def test_covariates_explain_speed_in_a_mixed_fleet_and_nothing_where_they_are_distractors():
     assert _correlation_with_cpu("mixed") > 0.1
     assert abs(_correlation_with_cpu("noexog")) < 0.03
 

@@ -16,25 +16,26 @@ def traces(draw):
     amounts = st.one_of(st.just(np.nan), st.floats(0, 1e6))
     seconds = draw(arrays(np.float64, shape, elements=amounts))
     samples = draw(arrays(np.float64, shape, elements=amounts))
-    with_drivers = draw(st.booleans())
+    with_covariates = draw(st.booleans())
     return Trace(
         samples,
         seconds,
         wait_seconds=draw(st.none() | arrays(np.float64, shape, elements=amounts)),
-        drivers=draw(arrays(np.float64, (*shape, 2), elements=amounts)) if with_drivers else None,
-        driver_names=["cpu", "memory"] if with_drivers else [],
+        covariates=draw(arrays(np.float64, (*shape, 2), elements=amounts)) if with_covariates else None,
+        covariate_names=["cpu", "memory"] if with_covariates else [],
         workers=[f"gpu-{i}" for i in reversed(range(shape[1]))],
         meta={"job": "made", "unicode": "é"},
     )
 
 
 def same(one: Trace, other: Trace) -> bool:
-    names = ("samples", "seconds", "comm_seconds", "wait_seconds", "start", "drivers")
+    names = ("samples", "seconds", "comm_seconds", "wait_seconds", "start", "covariates")
     panels = [(getattr(one, name), getattr(other, name)) for name in names]
     return (
         all((a is None) == (b is None) for a, b in panels)
         and all(a is None or np.array_equal(a, b, equal_nan=True) for a, b in panels)
-        and (one.workers, one.driver_names, dict(one.meta)) == (other.workers, other.driver_names, dict(other.meta))
+        and (one.workers, one.covariate_names, dict(one.meta))
+        == (other.workers, other.covariate_names, dict(other.meta))
     )
 
 
@@ -57,8 +58,8 @@ def test_a_trace_survives_pickling(trace):
 
 def test_a_trace_cannot_be_changed():
     source = np.ones((2, 2))
-    trace = Trace(source, source, drivers=np.ones((2, 2, 1)), driver_names=["cpu"], meta={"job": "a"})
-    for panel in (trace.samples, trace.seconds, trace.drivers):
+    trace = Trace(source, source, covariates=np.ones((2, 2, 1)), covariate_names=["cpu"], meta={"job": "a"})
+    for panel in (trace.samples, trace.seconds, trace.covariates):
         with pytest.raises(ValueError, match="read-only"):
             panel[0] = 5.0
     with pytest.raises(TypeError):
@@ -81,10 +82,10 @@ def test_numbered_workers_come_back_in_the_order_of_their_numbers():
     np.testing.assert_array_equal(trace.seconds, [[2, 9, 10]])
 
 
-def test_drivers_are_found_by_name_and_missing_ones_are_nan():
-    trace = Trace([[1.0]], [[1.0]], drivers=[[[0.5, 0.7]]], driver_names=["cpu", "memory"])
-    np.testing.assert_array_equal(trace.drivers_named(["memory", "gpu"]), [[[0.7, np.nan]]])
-    assert trace.drivers_named([]) is None
+def test_covariates_are_found_by_name_and_missing_ones_are_nan():
+    trace = Trace([[1.0]], [[1.0]], covariates=[[[0.5, 0.7]]], covariate_names=["cpu", "memory"])
+    np.testing.assert_array_equal(trace.covariates_named(["memory", "gpu"]), [[[0.7, np.nan]]])
+    assert trace.covariates_named([]) is None
 
 
 @pytest.mark.parametrize(
@@ -96,8 +97,8 @@ def test_drivers_are_found_by_name_and_missing_ones_are_nan():
         ({"seconds": np.ones((0, 2))}, "at least one iteration"),
         ({"workers": ["a"]}, "workers must name all 2 workers, got 1"),
         ({"workers": ["a", "a"]}, r"workers must not repeat a name, got \['a'\]"),
-        ({"driver_names": ["cpu"]}, "drivers and driver_names go together"),
-        ({"drivers": np.ones((1, 2, 2)), "driver_names": ["cpu"]}, "drivers must have the shape"),
+        ({"covariate_names": ["cpu"]}, "covariates and covariate_names go together"),
+        ({"covariates": np.ones((1, 2, 2)), "covariate_names": ["cpu"]}, "covariates must have the shape"),
     ],
 )
 def test_bad_arguments_are_named(arguments, sentence):
@@ -184,13 +185,13 @@ def test_a_worker_may_be_named_by_more_digits_than_a_number_can_hold(name):
 def test_rows_in_any_order_make_the_same_trace(workers, iterations, random):
     shape = (iterations, 4)
     values = np.random.default_rng(0).uniform(1, 9, shape)
-    trace = Trace(values, values + 1, drivers=values[:, :, None], driver_names=["d"], workers=workers)
+    trace = Trace(values, values + 1, covariates=values[:, :, None], covariate_names=["d"], workers=workers)
     frame = trace.to_frame()
     order = list(range(len(frame)))
     random.shuffle(order)
     # A copy of its own row order takes the path for whole tables, a shuffled one the general path.
     straight, shuffled = Trace.from_frame(frame), Trace.from_frame(frame.iloc[order])
     assert straight.workers == shuffled.workers
-    for name in ("samples", "seconds", "drivers"):
+    for name in ("samples", "seconds", "covariates"):
         np.testing.assert_array_equal(getattr(straight, name), getattr(shuffled, name))
     np.testing.assert_array_equal(straight.select(workers=workers).seconds, trace.seconds)

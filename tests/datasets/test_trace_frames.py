@@ -98,7 +98,7 @@ def test_columns_and_units_are_mapped():
     trace = from_frame(frame, columns={**columns, "start": "began", "samples": 8}, unit="ms", start_unit="ms")
     assert (trace.workers, trace.speed[0, 0], trace.wait_seconds[0, 0]) == (("x",), 32.0, pytest.approx(0.1))
     assert trace.start[0, 0] == 1.7e9
-    assert trace.driver_names == ()
+    assert trace.covariate_names == ()
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_a_long_name_of_a_worker_does_not_fill_memory(tmp_path):
         read_traces(tmp_path / "t.csv")
 
 
-def test_columns_that_are_numbered_are_drivers():
+def test_columns_that_are_numbered_are_covariates():
     trace = from_frame(FRAME.assign(**{"x": 1.0}).rename(columns={"x": 7}))
-    assert trace.driver_names == ("7",)
+    assert trace.covariate_names == ("7",)
 
 
 CELLS = [

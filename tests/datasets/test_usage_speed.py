@@ -12,7 +12,7 @@ NAN = float("nan")
 def usage(values):
     values = np.asarray(values, dtype=float)
     none = np.full(values.shape, NAN)
-    return Trace(none, none, drivers=values[:, :, None], driver_names=["cpu"], meta={"source": "made"})
+    return Trace(none, none, covariates=values[:, :, None], covariate_names=["cpu"], meta={"source": "made"})
 
 
 def test_more_usage_by_others_never_makes_a_worker_faster():
@@ -35,13 +35,13 @@ def test_derived_speed_is_marked_in_the_file_too(tmp_path):
 
 def test_measured_speeds_are_not_replaced():
     with pytest.raises(ValueError, match="has measured speeds"):
-        speed_from_usage(Trace([[1]], [[1]], drivers=[[[1]]], driver_names=["cpu"]), "cpu")
+        speed_from_usage(Trace([[1]], [[1]], covariates=[[[1]]], covariate_names=["cpu"]), "cpu")
 
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"driver": "gpu"}, "has no driver 'gpu'"),
+        ({"covariate": "gpu"}, "has no covariate 'gpu'"),
         ({"needed": 200}, "least <= needed <= capacity"),
         ({"least": 0}, "least <= needed <= capacity"),
         ({"full_speed": 0}, "must be positive"),
@@ -50,4 +50,4 @@ def test_measured_speeds_are_not_replaced():
 )
 def test_arguments_out_of_range_are_named(wrong, sentence):
     with pytest.raises(ValueError, match=sentence):
-        speed_from_usage(usage([[50.0]]), **{"driver": "cpu", **wrong})
+        speed_from_usage(usage([[50.0]]), **{"covariate": "cpu", **wrong})

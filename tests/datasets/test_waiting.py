@@ -87,7 +87,7 @@ def test_a_trace_keeps_its_work_in_files_and_when_parts_are_selected(tmp_path):
     trace = Trace(samples=np.ones((2, 3)), seconds=WORK_TW, work=WORK_TW)
     loaded = Trace.load(trace.save(tmp_path / "job.parquet"))
     assert np.array_equal(loaded.work, WORK_TW)
-    assert loaded.driver_names == ()
+    assert loaded.covariate_names == ()
     assert np.array_equal(loaded.select(slice(1, None), workers=["2"]).work, [[2.0]])
     assert waiting_of(loaded) == waiting_of(trace)
     assert Trace(samples=np.ones((2, 3)), seconds=WORK_TW).work is None

@@ -34,7 +34,7 @@ def loss_of(model, inputs, targets):
 
 
 def trained(rank, options=None, optimizer=("SGD", {"lr": 0.05}), seconds=0.0):
-    """Train, and return the final parameters, the verdicts, and the largest loss; each rank takes its own time."""
+    """Train, and return the final parameters, the verdicts, and the largest loss; each rank takes a time of its own."""
     from paceline.engines.torch_async import AsyncJob
 
     model, optim, dataset = problem(optimizer[0], **optimizer[1])
@@ -131,7 +131,7 @@ def pushing_nan(rank, times):
     return bool(np.isfinite(job.flat.parameters).all()), told
 
 
-def test_a_gradient_of_nan_is_refused_and_its_samples_are_dealt_again():
+def test_a_gradient_of_nan_is_refused_and_its_samples_are_assigned_again():
     (finite, told), (other_finite, _) = run_ranks(2, pushing_nan, 2)
     assert finite
     assert other_finite
@@ -164,11 +164,11 @@ def misbehaving(rank):
         link.pull()  # as long as it holds samples, the others cannot end the training without it
         link.push(Stamp(99, 99), good, 8, 0.1, 0.0)  # from the future
         work = link.pull()
-        link.push(work.stamp, torch.zeros(7), len(work.hand), 0.1, 0.0)  # too long
+        link.push(work.stamp, torch.zeros(7), len(work.drawn), 0.1, 0.0)  # too long
         work = link.pull()
-        link.push(work.stamp, good, len(work.hand), 0.1, 0.0)
+        link.push(work.stamp, good, len(work.drawn), 0.1, 0.0)
         link.pull()
-        link.push(work.stamp, good, len(work.hand), 0.1, 0.0)  # twice
+        link.push(work.stamp, good, len(work.drawn), 0.1, 0.0)  # twice
     for inputs, targets in job:
         optim.zero_grad()
         loss_of(model, inputs, targets).backward()

@@ -68,7 +68,7 @@ class Net(torch.nn.Module):
 def test_a_balanced_loop_never_waits_for_the_device_and_plans_two_iterations_ahead(device):
     load = Load()
     model, loader = DistributedDataParallel(Net().to("cuda")), BalancedLoader(torch.randn(24 * 16, 4), 16)
-    balance = attach(model, loader, predictor=RLS(drivers=["load"]), policy=Policy(warmup=2), drivers=[load])
+    balance = attach(model, loader, predictor=RLS(covariates=["load"]), policy=Policy(warmup=2), covariates=[load])
     optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.1), []
     balance.on_iteration.append(lambda one: seen.append((one.seconds[0], one.sizes[0])))
     for number, inputs in enumerate(loader):

@@ -17,7 +17,7 @@ from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
 from paceline.recording import Recorder, merge
 from paceline.recording.control_group import ControlGroup
-from paceline.recording.drivers import all_drivers, default_drivers
+from paceline.recording.covariates import all_covariates, default_covariates
 from paceline.runs import read_run
 from paceline.torch import BalancedLoader, attach
 
@@ -50,18 +50,18 @@ def test_a_run_whose_clock_was_set_is_shown(tmp_path, jump):
     assert Watched(tmp_path / "run.jsonl").picture() is not None
 
 
-def test_kernel_files_that_cannot_be_read_are_unknown_drivers_and_no_error(tmp_path):
+def test_kernel_files_that_cannot_be_read_are_unknown_covariates_and_no_error(tmp_path):
     """As in a container that hides /proc, and where no control groups are mounted."""
     assert ControlGroup.of_this_process(tmp_path) is None
-    for drivers in (default_drivers(root=tmp_path), all_drivers(root=tmp_path)):
-        with Recorder(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", "0", drivers) as recorder:
+    for covariates in (default_covariates(root=tmp_path), all_covariates(root=tmp_path)):
+        with Recorder(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", "0", covariates) as recorder:
             for _ in range(3):
                 with recorder.iteration(samples=8):
                     pass
         trace = merge([recorder.path])
-        # Without a control group nothing can throttle: that driver is known to be 0.
-        named = [driver.name for driver in default_drivers(root=tmp_path) if driver.name != "throttled"]
-        assert np.isnan(trace.drivers_named(named)).all()
+        # Without a control group nothing can throttle: that covariate is known to be 0.
+        named = [covariate.name for covariate in default_covariates(root=tmp_path) if covariate.name != "throttled"]
+        assert np.isnan(trace.covariates_named(named)).all()
 
 
 def test_a_rank_that_lies_gets_few_samples_and_takes_nothing_from_the_sum():

@@ -29,12 +29,12 @@ def live_training(rank, registry):
         torch.nn.functional.mse_loss(model(inputs), targets).backward()
         optimiser.step()
     predictor = balance.balancer.predictor
-    return type(predictor).__name__, sorted(predictor.weights_), predictor.driver_names, plans
+    return type(predictor).__name__, sorted(predictor.weights_), predictor.covariate_names, plans
 
 
 def test_a_model_fitted_by_one_command_serves_a_live_training(tmp_path):
     folder, models = folder_of(tmp_path / "jobs", 2), tmp_path / "models"
-    narx = "narx:lags=3,hidden=4,driver_lags=1"
+    narx = "narx:lags=3,hidden=4,covariate_lags=1"
     command = [
         "fit",
         narx,
@@ -49,10 +49,10 @@ def test_a_model_fitted_by_one_command_serves_a_live_training(tmp_path):
     assert done.exit_code == 0, done.exception
     first, second = run_ranks(2, live_training, models)
     assert first == second
-    kind, weights, drivers, plans = first
+    kind, weights, covariates, plans = first
     assert kind == "NARX"
     assert weights == ["b1", "b2", "direct", "w1", "w2"]
-    assert drivers == ("cpu_busy",)
+    assert covariates == ("cpu_busy",)
     assert plans
     assert all(sum(sizes) == 32 for sizes in plans)
 

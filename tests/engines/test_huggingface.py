@@ -30,7 +30,7 @@ def outcomes(folder):
         ("scaled", "scaled", 16),
         ("costs", "mean", 16),
         ("costs, tokens", "sum", 16),
-        ("costs and items", "mean", 16),
+        ("costs and terms", "mean", 16),
         ("compiled", "mean", 4),
         ("resumed", "mean", 6),
         ("options", "mean", 8),
@@ -50,7 +50,7 @@ def test_the_step_at_the_end_of_an_epoch_is_taken_after_resuming_in_the_middle_o
 
 
 @pytest.mark.parametrize("case", ["classes", "numbers"])
-def test_a_model_that_takes_a_number_of_tokens_and_leaves_it_unused_is_weighed_by_samples(outcomes, case):
+def test_a_model_that_takes_a_number_of_tokens_and_leaves_it_unused_is_weighted_by_samples(outcomes, case):
     found = outcomes[case]
     assert found["loss"] == "mean"
     assert found["distance"] < runs.EXACT
@@ -101,8 +101,8 @@ def test_sizes_differ_between_ranks_and_change_and_all_of_it_is_written(outcomes
         ("a collective", "a collective inside the backward pass"),
         ("no scale", "needs balance.scale(loss)"),
         ("a packed batch", "has no axis of this length"),
-        ("items with accumulation", "items of costs need gradient_accumulation_steps=1"),
-        ("items twice", "divided by the tokens of all ranks already"),
+        ("terms with accumulation", "loss_terms of costs need gradient_accumulation_steps=1"),
+        ("terms twice", "divided by the tokens of all ranks already"),
         ("a budget", "global_tokens of costs must be left out"),
         ("a checkpoint", "holds no paceline.pt"),
     ],

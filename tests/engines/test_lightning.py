@@ -31,7 +31,7 @@ def outcomes(folder):
         ("by gradients", 16),
         ("tokens", 16),
         ("costs", 16),
-        ("costs and items", 6),
+        ("costs and terms", 6),
         ("manual", 6),
     ],
 )
@@ -107,5 +107,5 @@ def test_fabric_does_not_take_the_loader_and_so_cannot_deal_it_anew(outcomes):
 @pytest.mark.parametrize(
     ("case", "says"), [("gradients", "must be in DistributedDataParallel"), ("no scale", "needs balance.scale(loss)")]
 )
-def test_a_model_sharded_by_fabric_needs_weighed_losses(outcomes, case, says):
+def test_a_model_sharded_by_fabric_needs_weighted_losses(outcomes, case, says):
     assert says in outcomes["fabric"]["sharded"]["refused"][case]

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.engines.torch.weighing.listener import BalanceWarning
+from paceline.engines.torch.weighting.listener import BalanceWarning
 from paceline.predictors import EWMA
 from paceline.torch import BalancedLoader, attach
 

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.engines.torch.checked import refuse_mixing_layers
 from paceline.engines.torch.reporting.likeness import likeness
-from paceline.engines.torch.weighing.loss_kind import MOST, LossKind
+from paceline.engines.torch.weighting.loss_kind import MOST, LossKind
 from paceline.torch import BalancedLoader, attach
 
 

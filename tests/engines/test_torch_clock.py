@@ -276,7 +276,7 @@ def slowed():
 
 
 def slow_rank(rank, way):
-    """Train with equal batches while rank 1 is slowed down; return the median own seconds of both, and the wall's."""
+    """Train with equal batches while rank 1 is slowed down; return the median busy time of both, and the wall's."""
     torch.manual_seed(0)
     layers = [torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512)]
     if way == "buffers":  # DistributedDataParallel waits for the others in forward, to broadcast them

@@ -21,7 +21,7 @@ FREE = Policy(warmup=0, change_cost=0, risk=0)
 class Restless:
     """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
 
-    driver_names = ()
+    covariate_names = ()
 
     def reset(self, workers):
         self.workers = tuple(workers)
@@ -30,7 +30,7 @@ class Restless:
     def observe(self, report):
         self.seen += 1
 
-    def predict(self, drivers=None, *, horizon=1):
+    def predict(self, covariates=None, *, horizon=1):
         count = len(self.workers)
         return Forecast(np.random.default_rng(self.seen).uniform(1, 9, count), np.full(count, 0.1))
 

@@ -98,10 +98,10 @@ def other_opinion(rank, lasting=False):
     balance.on_iteration.append(lambda iteration: agreed.append(iteration.agreed))
     plan = balance.balancer.step
 
-    def misled(report, drivers):
+    def misled(report, covariates):
         if not lasting:
             balance.balancer.step = plan
-        return plan(Report(report.samples, [0.012, 0.108]), drivers)
+        return plan(Report(report.samples, [0.012, 0.108]), covariates)
 
     for step, size in enumerate(steps()):
         sizes.append(loader.batch_sizes.tolist())
@@ -137,7 +137,7 @@ def measures(rank):
 
 
 class Counter:
-    """A driver that counts how often it was asked, from a number of the rank's own."""
+    """A covariate that counts how often it was asked, from a number of the rank's own."""
 
     name, unit = "count", "samples taken"
 
@@ -150,27 +150,27 @@ class Counter:
 
 
 class DrivenEWMA(EWMA):
-    """Notes which drivers it is given."""
+    """Notes which covariates it is given."""
 
-    driver_names = ("count",)
+    covariate_names = ("count",)
 
     def reset(self, workers):
         super().reset(workers)
         self.before, self.now = [], []
 
     def observe(self, report):
-        self.before.append(np.asarray(report.drivers).tolist())
+        self.before.append(np.asarray(report.covariates).tolist())
         super().observe(report)
 
-    def predict(self, drivers=None, *, horizon=1):
-        if drivers is not None:
-            self.now.append(np.asarray(drivers).tolist())
+    def predict(self, covariates=None, *, horizon=1):
+        if covariates is not None:
+            self.now.append(np.asarray(covariates).tolist())
         return super().predict(None, horizon=horizon)
 
 
 def driven(rank):
     predictor = DrivenEWMA()
-    _, balance, steps = job(predictor=predictor, drivers=[Counter(100 * rank)])
+    _, balance, steps = job(predictor=predictor, covariates=[Counter(100 * rank)])
     for _ in steps():
         pass
     balance.state_dict()  # waits for the last report
@@ -197,7 +197,7 @@ def refused(rank):
     refuse(lambda: attach(ddp, fewer))
     refuse(lambda: attach(ddp, loader, workers=["a", "a"]))
     refuse(lambda: attach(ddp, loader, policy=Policy(lower=0)))
-    refuse(lambda: attach(ddp, loader, predictor=NARX(drivers=("temperature",))))
+    refuse(lambda: attach(ddp, loader, predictor=NARX(covariates=("temperature",))))
     refuse(lambda: attach(ddp, loader, policy=Policy(warmup=rank)))
     version = module.__version__
     module.__version__ = f"1.{rank}"
@@ -281,14 +281,14 @@ def test_own_and_communication_seconds_are_measured_in_every_iteration(ranks):
             assert (forecast_seconds > 0).all()
 
 
-def test_drivers_sampled_at_the_end_of_an_iteration_are_those_of_now_and_then_of_the_report(ranks):
+def test_covariates_sampled_at_the_end_of_an_iteration_are_those_of_now_and_then_of_the_report(ranks):
     (before, now), other = ranks["driven"]
     assert (before[1:], now) == (other[0][1:], other[1])
     assert np.isnan(before[0]).all()
     assert before[1:] == now[:-1]
-    counts = np.array(now)[..., 0] - [0, 100]  # how often each rank's driver had been sampled
+    counts = np.array(now)[..., 0] - [0, 100]  # how often each rank's covariate had been sampled
     assert (counts[0] == 1).all()
-    # A driver that takes long, for iterations as short as these, serves for several.
+    # A covariate that takes long, for iterations as short as these, serves for several.
     assert set(np.diff(counts, axis=0).ravel()) <= {0, 1}
 
 
@@ -304,11 +304,11 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
         'attach(..., loss="scaled") and balance.scale(loss)',
         'loss must be "mean", "sum" or "scaled", got \'both\'',
         "timeout must be above 0 seconds, got 0",
-        "the loader deals samples to 1 ranks, but 2 ranks train together: give the loader their rank and world_size",
+        "the loader assigns samples to 1 ranks, but 2 ranks train together: give the loader their rank and world_size",
         "workers must be 2 different names, one for each rank, got ['a', 'a']",
         "policy.lower must be at least 1 sample, as an empty batch has no mean loss, got 0",
-        "the predictor reads the drivers ['temperature'], but only ['cpu_busy', 'run_delay', 'throttled', "
-        "'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure'] are sampled: give drivers=[...]",
+        "the predictor reads the covariates ['temperature'], but only ['cpu_busy', 'run_delay', 'throttled', "
+        "'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure'] are sampled: give covariates=[...]",
     ]
     assert first[7].startswith("the ranks must agree on the policy, got Policy(warmup=0")
     assert first[8] == "the ranks must agree on the version of paceline, got 1.0 on rank 0, 1.1 on rank 1"
@@ -316,4 +316,4 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
     assert first[10].startswith(
         "loader must be a BalancedLoader, got a DataLoader, whose batches are fixed, by its batch_sampler"
     )
-    assert first[11] == 'the gradients are weighed already: leave the loss alone, or attach(..., loss="scaled")'
+    assert first[11] == 'the gradients are weighted already: leave the loss alone, or attach(..., loss="scaled")'

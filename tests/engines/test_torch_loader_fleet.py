@@ -173,7 +173,7 @@ class Fleet(RuleBasedStateMachine):
     @precondition(lambda self: len(self.loops) > 1 and self.left is not None)
     @rule(data=st.data(), batches=st.integers(1, 3))
     def stray(self, data, batches):
-        """One rank deals other sizes than all others for a while; then all go on from where some rank stands."""
+        """One rank assigns other sizes than all others for a while; then all go on from where some rank stands."""
         self.strays = data.draw(st.integers(0, self.world_size - 1))
         self.left = None
         while self.loops and batches:
@@ -273,8 +273,8 @@ class FleetThatLoadsAhead(Fleet):
 def within_cpu(seconds):
     """Fail when a rank goes round in circles: by the CPU time of this process, which no other process can take.
 
-    A rank that waits takes none, but cannot wait in vain: it has always asked for something, and torch raises an error
-    if a process that should answer has died.
+    A rank that waits takes none, but cannot wait for nothing: it has always asked for something, and torch raises an
+    error if a process that should answer has died.
     """
 
     def strike(*_):

@@ -354,7 +354,7 @@ def test_ranks_that_loop_alike_have_the_same_position_and_others_have_not():
     second.sizes = np.array([4, 6])
     next(loops[1])
     assert first.position[:2] == second.position[:2]
-    assert first.position != second.position, "they dealt other sizes"
+    assert first.position != second.position, "they assigned other sizes"
     second.load_state_dict(saved(first))
     assert first.position == second.position
     assert float(first.position[2]) == first.position[2] < 2**32

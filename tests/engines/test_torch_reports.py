@@ -38,22 +38,22 @@ def rows(*more, **columns):
     return np.hstack([named, np.array(more, dtype=np.float64).reshape(-1, 2).T])
 
 
-def test_drivers_follow_the_columns_and_features_the_drivers():
+def test_covariates_follow_the_columns_and_features_the_covariates():
     plain, costly = RankReports(rows((1, 2), (3, 4))), RankReports(rows((1, 2), (3, 4), (5, 6)), features=2)
-    assert plain.drivers_WD.tolist() == [[1, 3], [2, 4]]
+    assert plain.covariates_WD.tolist() == [[1, 3], [2, 4]]
     assert plain.features_WF.shape == (2, 0)
-    assert costly.drivers_WD.tolist() == [[1], [2]]
+    assert costly.covariates_WD.tolist() == [[1], [2]]
     assert costly.features_WF.tolist() == [[3, 5], [4, 6]]
 
 
-@pytest.mark.parametrize("name", ["checksum", "epoch", "batches", "dealt"])
+@pytest.mark.parametrize("name", ["checksum", "epoch", "batches", "assigned"])
 def test_ranks_are_together_with_the_same_plan_at_the_same_place(name):
     assert RankReports(rows(**{name: 7})).together
     assert not RankReports(rows(**{name: (7, 8)})).together
     assert RankReports(rows(**{name: (7, 8)})).agreed == (name != "checksum")
-    at = RankReports(rows(epoch=(7, 8), batches=3, dealt=(5, 6)))
-    assert at.places(dealt=True).tolist() == [[7, 3, 5], [8, 3, 6]]
-    assert at.places(dealt=False).tolist() == [[7, 3], [8, 3]]
+    at = RankReports(rows(epoch=(7, 8), batches=3, assigned=(5, 6)))
+    assert at.places(assigned=True).tolist() == [[7, 3, 5], [8, 3, 6]]
+    assert at.places(assigned=False).tolist() == [[7, 3], [8, 3]]
 
 
 def test_data_from_elsewhere_shows_by_its_mark_or_by_another_total():

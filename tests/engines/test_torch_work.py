@@ -99,7 +99,7 @@ def test_a_recorder_takes_the_work_that_the_loader_knows_and_else_the_size_of_th
         with Recorder(tmp_path / name, "0") as recorder, watch(model, optimiser, recorder) as watching:
             watching.stopwatch.times_exchanges = True  # a balanced model has a hook of its own; collect wraps that
             for inputs, _ in loader:
-                told.append(float(np.sum(loader.dealt.features * np.array(loader.coefficients))))
+                told.append(float(np.sum(loader.rank_batch.features * np.array(loader.coefficients))))
                 model(inputs).mean().backward()
                 optimiser.step()
         balance.close()

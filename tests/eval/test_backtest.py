@@ -16,10 +16,12 @@ def predictor(request):
 
 def poisoned(trace: Trace, k: int) -> Trace:
     """The same trace, with everything that is measured in iteration k or later replaced by garbage."""
-    seconds, drivers = trace.seconds.copy(), trace.drivers.copy()
+    seconds, covariates = trace.seconds.copy(), trace.covariates.copy()
     seconds[k:] = np.random.default_rng(k).uniform(1e-3, 1e3, seconds[k:].shape)
-    drivers[k + 1 :] = 1e6  # the drivers of boundary k are sampled before iteration k, so they may be seen
-    return Trace(trace.samples, seconds, drivers=drivers, driver_names=trace.driver_names, workers=trace.workers)
+    covariates[k + 1 :] = 1e6  # the covariates of boundary k are sampled before iteration k, so they may be seen
+    return Trace(
+        trace.samples, seconds, covariates=covariates, covariate_names=trace.covariate_names, workers=trace.workers
+    )
 
 
 @pytest.mark.parametrize("k", [1, 7, 30])
@@ -33,21 +35,21 @@ def test_no_forecast_looks_ahead(predictor, k):
     assert any((a.speed != b.speed).any() for a, b in zip(clean[k + 1 :], other[k + 1 :], strict=True))
 
 
-def test_drivers_are_those_of_the_boundary_before_the_iteration():
+def test_covariates_are_those_of_the_boundary_before_the_iteration():
     seen = []
 
     class Watches(LastValue):
-        driver_names = ("cpu_busy",)
+        covariate_names = ("cpu_busy",)
 
-        def predict(self, drivers=None, *, horizon=1):
-            seen.append(("predict", drivers.item()))
-            return super().predict(drivers, horizon=horizon)
+        def predict(self, covariates=None, *, horizon=1):
+            seen.append(("predict", covariates.item()))
+            return super().predict(covariates, horizon=horizon)
 
         def observe(self, report):
-            seen.append(("observe", report.drivers.item()))
+            seen.append(("observe", report.covariates.item()))
             super().observe(report)
 
-    trace = Trace([[1]] * 2, [[1]] * 2, drivers=[[[0.25]], [[0.75]]], driver_names=["cpu_busy"])
+    trace = Trace([[1]] * 2, [[1]] * 2, covariates=[[[0.25]], [[0.75]]], covariate_names=["cpu_busy"])
     list(iter_backtest(Watches(), trace))
     assert seen == [("predict", 0.25), ("observe", 0.25), ("predict", 0.75), ("observe", 0.75)]
 
@@ -66,8 +68,8 @@ def test_a_worker_that_never_reported_has_no_score():
 
 def test_an_interval_that_is_always_wide_enough_covers_everything():
     class Unsure(LastValue):
-        def predict(self, drivers=None, *, horizon=1):
-            forecast = super().predict(drivers, horizon=horizon)
+        def predict(self, covariates=None, *, horizon=1):
+            forecast = super().predict(covariates, horizon=horizon)
             return type(forecast)(forecast.speed, np.full(len(self.workers), np.inf))
 
     assert (backtest(Unsure(), checks.example_trace()).coverage == 1.0).all()
@@ -134,7 +136,7 @@ def test_communication_reaches_the_predictor():
 
 def test_coverage_counts_the_reported_speeds_inside_the_interval():
     class Sure(LastValue):
-        def predict(self, drivers=None, *, horizon=1):
+        def predict(self, covariates=None, *, horizon=1):
             return Forecast(speed=np.array([10.0]), spread=np.array([0.1]))  # 90 % between 8.5 and 11.8
 
     speeds = np.array([10.0, 9.0, 8.0, np.nan, 13.0, 11.0])[:, None]

@@ -174,7 +174,7 @@ def test_buffered_updates_need_no_round(population, shards):
     assert run[-1].accuracy > 2 * 0.1
 
 
-def test_adaptive_schemes_keep_what_they_promise(population, shards):
+def test_adaptive_schemes_do_what_they_say(population, shards):
     from paceline.eval.replay.federated.federated_replay import balancer_of
 
     balancer = balancer_of(population, shards, SETTING)

@@ -32,7 +32,7 @@ def test_a_figure_is_a_png_written_whole(tmp_path, replayed):
 def test_the_replay_names_its_schemes_with_their_speed_ups(tmp_path, replayed):
     words = text_of(replay_figure(replayed, checks.example_trace(), tmp_path / "replay.svg", scheme="last"))
     row = replayed.table.set_index("scheme").loc["last"]
-    assert {"equal batches", "last", "clairvoyant"} <= set(words)
+    assert {"equal batches", "last", "oracle"} <= set(words)
     assert f"{1e3 * row['mean']:.1f} ms, {row['speed-up']:.2f}x as fast" in words
     assert "c, the slowest" in words
 
@@ -49,7 +49,7 @@ def test_one_worker_with_gaps_and_no_scheme_can_be_drawn(tmp_path):
     seconds[30:] = np.nan
     trace = Trace(np.ones((60, 1)), seconds)
     words = text_of(replay_figure(replay({}, trace, warmup=5), trace, tmp_path / "replay.svg"))
-    assert words.count("clairvoyant") == 1
+    assert words.count("oracle") == 1
 
 
 def test_the_leaderboard_shows_every_predictor_with_its_ratio(tmp_path):
@@ -97,7 +97,7 @@ def test_the_health_of_many_workers_says_how_many_are_drawn_and_in_which_unit(tm
 def test_no_panel_of_a_health_picture_is_empty(tmp_path, drawn):
     none = np.full((60, 2), np.nan)
     cpu = np.random.default_rng(0).uniform(0, 100, (60, 2, 1))
-    usage = Trace(none, none, drivers=cpu, driver_names=["cpu"], meta={"units": "cpu: percent"})
+    usage = Trace(none, none, covariates=cpu, covariate_names=["cpu"], meta={"units": "cpu: percent"})
     for trace, panels in ((usage, 2), (fleet_of(2), 2), (fleet_of(2, iterations=1), 1), (checks.example_trace(), 3)):
         health_figure(trace, tmp_path / "health.png")
         assert len(drawn[-1].axes) == panels

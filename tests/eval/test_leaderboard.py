@@ -7,16 +7,16 @@ from paceline.predictors import EWMA, LastValue, checks
 
 
 class Oracle(LastValue):
-    """Knows the speeds to come, as no honest predictor does: its drivers are the speeds themselves."""
+    """Knows the speeds to come, as no honest predictor does: its covariates are the speeds themselves."""
 
-    driver_names = ("speed",)
+    covariate_names = ("speed",)
 
-    def _next_speed(self, drivers_WD, horizon):
-        return drivers_WD[:, 0]
+    def _next_speed(self, covariates_WD, horizon):
+        return covariates_WD[:, 0]
 
 
 class AlwaysOne(LastValue):
-    def _next_speed(self, drivers_WD, horizon):
+    def _next_speed(self, covariates_WD, horizon):
         return np.ones(len(self.workers))
 
 
@@ -76,7 +76,7 @@ def test_a_predictor_that_loses_is_shown_losing_and_last():
 
 def test_a_predictor_without_any_error_has_ratio_zero():
     trace = checks.example_trace()
-    seeing = Trace(trace.samples, trace.seconds, drivers=trace.speed[:, :, None], driver_names=["speed"])
+    seeing = Trace(trace.samples, trace.seconds, covariates=trace.speed[:, :, None], covariate_names=["speed"])
     assert leaderboard({"oracle": Oracle()}, [seeing]).overall.loc[0, ["predictor", "rmse"]].tolist() == ["oracle", 0]
 
 
@@ -130,11 +130,11 @@ def test_the_overhead_is_the_mean_over_jobs_and_the_time_is_that_of_a_call():
 
 def test_a_forecast_of_the_wrong_level_has_no_overhead_if_its_ratios_are_right():
     class Half(Oracle):
-        def _next_speed(self, drivers_WD, horizon):
-            return 0.5 * drivers_WD[:, 0]
+        def _next_speed(self, covariates_WD, horizon):
+            return 0.5 * covariates_WD[:, 0]
 
     trace = checks.example_trace()
-    seeing = Trace(trace.samples, trace.seconds, drivers=trace.speed[:, :, None], driver_names=["speed"])
+    seeing = Trace(trace.samples, trace.seconds, covariates=trace.speed[:, :, None], covariate_names=["speed"])
     row = leaderboard({"half": Half()}, [seeing]).overall.set_index("predictor").loc["half"]
     assert row["rmse"] > 1
     assert row["overhead"] == pytest.approx(0.0, abs=1e-12)

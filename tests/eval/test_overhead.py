@@ -40,7 +40,7 @@ def test_who_did_not_report_is_not_waited_for():
     assert np.isnan(barrier_overhead(FORECAST, np.full_like(ACTUAL, np.nan)))
 
 
-def test_the_same_seed_deals_the_same_groups_and_everybody_gets_into_one():
+def test_the_same_seed_assigns_the_same_groups_and_everybody_gets_into_one():
     assert barrier_overhead(FORECAST, ACTUAL, seed=3) == barrier_overhead(FORECAST, ACTUAL, seed=3)
     assert barrier_overhead(FORECAST, ACTUAL, seed=3) != barrier_overhead(FORECAST, ACTUAL, seed=4)
     for worker in range(20):

@@ -70,7 +70,7 @@ def test_balanced_batches_end_together():
     assert equal.seconds[-1] / balanced.seconds[-1] == pytest.approx(2.0, abs=0.05)
 
 
-def test_k_sync_leaves_a_cancelled_step_at_once_and_backup_workers_end_theirs_in_vain():
+def test_k_sync_leaves_a_cancelled_step_at_once_and_backup_workers_end_theirs_for_nothing():
     cancelled = ran(SCHEMES["k-sync"](3, 2), fleet(1.0, 1.0, 10.0))
     late = ran(SCHEMES["backup"](3, 2), fleet(1.0, 1.0, 10.0))
     assert cancelled.seconds[-1] == late.seconds[-1] == pytest.approx(32.0)
@@ -108,11 +108,11 @@ def test_saps_keeps_its_bound_on_any_fleet_and_nobody_waits(seconds, bound, nois
     assert not done.waiting.any()
 
 
-def test_saps_drops_no_sample_and_computes_next_to_nothing_in_vain_among_stragglers():
+def test_saps_drops_no_sample_and_computes_next_to_nothing_for_nothing_among_stragglers():
     times = Times.of(graded_fleet(8), workers=8, batch=16)
     done = race(task("digits-logistic"), times, saps(8), replace(COURSE, batch=16, epochs=4.0))
     assert done.server.ledger.wasted_share < 0.05
-    assert done.server.deck.epoch >= 3
+    assert done.server.sampler.epoch >= 3
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=20), st.floats(0.1, 500.0), st.floats(0.0, 50.0))

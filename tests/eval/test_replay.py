@@ -9,34 +9,34 @@ from paceline.predictors import EWMA, LastValue, Report, checks
 
 
 class Oracle(LastValue):
-    """Knows the speeds to come, as no honest predictor does: its drivers are the speeds themselves."""
+    """Knows the speeds to come, as no honest predictor does: its covariates are the speeds themselves."""
 
-    driver_names = ("speed",)
+    covariate_names = ("speed",)
 
-    def _next_speed(self, drivers_WD, horizon):
-        return drivers_WD[:, 0]
+    def _next_speed(self, covariates_WD, horizon):
+        return covariates_WD[:, 0]
 
 
-def with_speed_as_driver(trace):
-    return Trace(trace.samples, trace.seconds, drivers=trace.speed[:, :, None], driver_names=["speed"])
+def with_speed_as_covariate(trace):
+    return Trace(trace.samples, trace.seconds, covariates=trace.speed[:, :, None], covariate_names=["speed"])
 
 
 def test_a_replay_computed_by_hand():
     # Speeds 30 and 15: equal batches of 30 take 1 s and 2 s; by hindsight 40 and 20 take 4/3 s each.
     table = replay({}, Trace([[30, 30]] * 2, [[1, 2]] * 2), warmup=0).table.set_index("scheme")
     assert table.loc["equal batches", ["mean", "waiting"]].tolist() == [2.0, 0.25]
-    assert table.loc["clairvoyant", "mean"] == pytest.approx(4 / 3)
-    assert table.loc["clairvoyant", "speed-up"] == pytest.approx(1.5)
+    assert table.loc["oracle", "mean"] == pytest.approx(4 / 3)
+    assert table.loc["oracle", "speed-up"] == pytest.approx(1.5)
     assert table.loc["equal batches", "regret"] == pytest.approx(0.5)
 
 
 def test_a_perfect_predictor_has_no_regret():
-    table = replay({"oracle": BareSplit(Oracle())}, with_speed_as_driver(checks.example_trace())).table
+    table = replay({"oracle": BareSplit(Oracle())}, with_speed_as_covariate(checks.example_trace())).table
     assert table.set_index("scheme").loc["oracle", "regret"] == 0.0
 
 
 def test_a_replay_plans_what_a_job_would_plan():
-    trace = with_speed_as_driver(checks.example_trace())
+    trace = with_speed_as_covariate(checks.example_trace())
     ran = [each.sizes.tolist() for each in iter_replay(Balanced(EWMA()), trace, global_batch=192)]
     balancer, plans = LoadBalancer(EWMA(), workers=trace.workers, global_batch=192), []
     for speed_W in trace.speed:
@@ -47,14 +47,14 @@ def test_a_replay_plans_what_a_job_would_plan():
 
 
 def test_a_real_balancer_with_a_perfect_predictor_loses_less_than_its_dead_band():
-    table = replay({"oracle": Balanced(Oracle())}, with_speed_as_driver(checks.example_trace())).table
+    table = replay({"oracle": Balanced(Oracle())}, with_speed_as_covariate(checks.example_trace())).table
     assert 0.0 < table.set_index("scheme").loc["oracle", "regret"] < 0.04
 
 
 def test_nobody_is_faster_than_hindsight_in_any_iteration():
     result = replay({"last": Balanced(LastValue()), "ewma": Balanced(EWMA())}, checks.example_trace())
     for name in result.iterations:
-        assert (result.seconds(name) >= result.seconds("clairvoyant")).all()
+        assert (result.seconds(name) >= result.seconds("oracle")).all()
 
 
 def test_workers_of_one_speed_gain_nothing():
@@ -92,8 +92,8 @@ def test_jobs_are_summed_up_by_geometric_means():
     traces = [Trace([[30, 30]] * 3, [[1, slow]] * 3, meta={"job": f"slow{slow}"}) for slow in (2, 3, 9)]
     result = replay_all({}, traces, warmup=0)
     overall = result.overall.set_index("scheme")
-    each = [replay({}, t, warmup=0).table.set_index("scheme").loc["clairvoyant", "speed-up"] for t in traces]
-    assert overall.loc["clairvoyant", "speed-up"] == pytest.approx(np.prod(each) ** (1 / 3))
+    each = [replay({}, t, warmup=0).table.set_index("scheme").loc["oracle", "speed-up"] for t in traces]
+    assert overall.loc["oracle", "speed-up"] == pytest.approx(np.prod(each) ** (1 / 3))
     assert set(result.per_trace["trace"]) == {"slow2", "slow3", "slow9"}
 
 
@@ -110,11 +110,11 @@ def test_what_cannot_be_replayed_is_said(arguments, sentence):
         replay({}, checks.example_trace(), **arguments)
 
 
-def test_sizes_do_see_the_drivers_of_their_own_boundary():
-    trace = with_speed_as_driver(checks.example_trace(40))
-    drivers = trace.drivers.copy()
-    drivers[20, 0] *= 10
-    changed = Trace(trace.samples, trace.seconds, drivers=drivers, driver_names=["speed"])
+def test_sizes_do_see_the_covariates_of_their_own_boundary():
+    trace = with_speed_as_covariate(checks.example_trace(40))
+    covariates = trace.covariates.copy()
+    covariates[20, 0] *= 10
+    changed = Trace(trace.samples, trace.seconds, covariates=covariates, covariate_names=["speed"])
     ran = [[i.sizes for i in iter_replay(BareSplit(Oracle()), t, global_batch=192)] for t in (trace, changed)]
     assert [k for k in range(40) if (ran[0][k] != ran[1][k]).any()] == [20]
 
@@ -123,14 +123,14 @@ def test_the_predictor_learns_from_its_own_sizes_and_times():
     seen = []
 
     class Watches(LastValue):
-        driver_names = ("cpu",)
+        covariate_names = ("cpu",)
 
         def observe(self, report):
-            seen.append((report.samples.tolist(), report.seconds.tolist(), report.drivers[:, 0].tolist()))
+            seen.append((report.samples.tolist(), report.seconds.tolist(), report.covariates[:, 0].tolist()))
             super().observe(report)
 
-    drivers = [[[0.1], [0.2]], [[0.3], [0.4]]]
-    trace = Trace([[30, 30]] * 2, [[1, 2]] * 2, drivers=drivers, driver_names=["cpu"])  # speeds 30 and 15
+    covariates = [[[0.1], [0.2]], [[0.3], [0.4]]]
+    trace = Trace([[30, 30]] * 2, [[1, 2]] * 2, covariates=covariates, covariate_names=["cpu"])  # speeds 30 and 15
     list(iter_replay(BareSplit(Watches()), trace, global_batch=60))
     assert seen == [([30, 30], [1.0, 2.0], [0.1, 0.2]), ([40, 20], [40 / 30, 20 / 15], [0.3, 0.4])]
 
@@ -146,7 +146,7 @@ def test_a_larger_global_batch_takes_longer_and_gains_the_same():
     trace = Trace([[30, 30]] * 2, [[1, 2]] * 2)
     table = replay({}, trace, global_batch=120, warmup=0).table.set_index("scheme")
     assert table.loc["equal batches", "mean"] == 4.0
-    assert table.loc["clairvoyant", "speed-up"] == pytest.approx(1.5)
+    assert table.loc["oracle", "speed-up"] == pytest.approx(1.5)
 
 
 def test_mean_and_95th_percentile_are_those_of_the_iterations_times():
@@ -156,9 +156,9 @@ def test_mean_and_95th_percentile_are_those_of_the_iterations_times():
     assert row["p95"] == 400.0
 
 
-def test_the_clairvoyant_has_no_regret_and_equal_batches_no_gain():
+def test_the_oracle_has_no_regret_and_equal_batches_no_gain():
     table = replay({"ewma": Balanced(EWMA())}, checks.example_trace()).table.set_index("scheme")
-    assert table.loc["clairvoyant", "regret"] == 0.0
+    assert table.loc["oracle", "regret"] == 0.0
     assert table.loc["equal batches", "speed-up"] == 1.0
     assert (table["regret"] >= 0).all()
 
@@ -166,8 +166,8 @@ def test_the_clairvoyant_has_no_regret_and_equal_batches_no_gain():
 class Skimps(EqualBatches):
     """Hands out one sample less than it should."""
 
-    def sizes(self, iteration, drivers):
-        return super().sizes(iteration, drivers) - np.eye(3, dtype=np.int64)[0]
+    def sizes(self, iteration, covariates):
+        return super().sizes(iteration, covariates) - np.eye(3, dtype=np.int64)[0]
 
 
 def test_a_scheme_that_loses_samples_is_refused():
@@ -176,8 +176,8 @@ def test_a_scheme_that_loses_samples_is_refused():
 
 
 def test_the_names_of_the_two_that_are_always_there_are_kept_for_them():
-    with pytest.raises(ValueError, match=r"must not use the names \['clairvoyant'\]"):
-        replay({"clairvoyant": Balanced(EWMA())}, checks.example_trace())
+    with pytest.raises(ValueError, match=r"must not use the names \['oracle'\]"):
+        replay({"oracle": Balanced(EWMA())}, checks.example_trace())
 
 
 def test_two_jobs_of_one_name_are_refused():
@@ -196,7 +196,7 @@ def test_a_global_batch_that_cannot_be_divided_is_replaced_and_that_is_said():
     result = replay({}, trace, warmup=10)
     assert result.global_batch == 200
     assert "the recorded one of 2 cannot be divided finely among 2 workers" in result.note
-    assert result.table.set_index("scheme")["speed-up"]["clairvoyant"] == pytest.approx(2.0)
+    assert result.table.set_index("scheme")["speed-up"]["oracle"] == pytest.approx(2.0)
     assert replay({}, trace, warmup=10, global_batch=4).note == ""
 
 

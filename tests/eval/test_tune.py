@@ -93,11 +93,11 @@ def test_trials_at_once_score_the_same_in_two_processes():
 
 
 def test_networks_are_tuned_in_their_training_too():
-    tuned = tune("narx:driver_lags=1", [wavy(0)], trials=4, hold_out=["b"], training=Training(epochs=1))
+    tuned = tune("narx:covariate_lags=1", [wavy(0)], trials=4, hold_out=["b"], training=Training(epochs=1))
     assert set(tuned.trials) == {"lags", "hidden", "learning_rate", "weight_decay", "score"}
     assert tuned.predictor.training.learning_rate == tuned.trials["learning_rate"][0]
     assert tuned.predictor.training.epochs == 1
-    assert tuned.predictor.driver_lags == 1
+    assert tuned.predictor.covariate_lags == 1
 
 
 def test_a_predictor_without_arguments_to_try_is_refused():

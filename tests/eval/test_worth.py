@@ -44,15 +44,15 @@ def test_a_straggler_that_changes_is_worth_forecasts_and_no_fixed_split():
     turns = np.repeat(np.tile([[0.1, 0.2], [0.2, 0.1]], (4, 1)), 50, axis=0)
     found = worth(job(turns * noise(400, 2)))
     assert found.speedup_fixed == pytest.approx(1.0, abs=0.02)
-    assert found.speedup_clairvoyant == pytest.approx(1.5, rel=0.02)
-    assert found.speedup_fixed < found.speedup_online < found.speedup_clairvoyant
+    assert found.speedup_oracle == pytest.approx(1.5, rel=0.02)
+    assert found.speedup_fixed < found.speedup_online < found.speedup_oracle
     assert "next to nothing" in found.sentences[1]
     assert found.sentences[2].startswith(f"Forecasts could add at most {found.forecasts_add:.2f}x to that; ")
 
 
 def test_of_white_noise_it_is_said_that_hindsight_alone_could_gain():
     found = worth(job(0.1 * noise(spread=0.3)))
-    assert found.speedup_clairvoyant > 1.1
+    assert found.speedup_oracle > 1.1
     assert "but no forecast can: the speeds look like white noise" in found.sentences[2]
 
 
@@ -67,7 +67,7 @@ def test_the_numbers_are_those_of_the_replay():
     found = worth(trace)
     table = replay({"ewma": Balanced(EWMA())}, trace).table.set_index("scheme")
     assert found.speedup_online == pytest.approx(table.loc["ewma", "speed-up"])
-    assert found.speedup_clairvoyant == pytest.approx(table.loc["clairvoyant", "speed-up"])
+    assert found.speedup_oracle == pytest.approx(table.loc["oracle", "speed-up"])
     assert found.waiting_equal == pytest.approx(table.loc["equal batches", "waiting"])
     assert found.global_batch == trace.samples[0].sum()
     assert found.iterations == LONGEST

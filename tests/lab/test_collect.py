@@ -159,7 +159,7 @@ def test_a_contended_worker_is_slower_and_nothing_is_left(tmp_path):
     assert speed_W[1 - contended] > 1.05 * speed_W[contended]  # about 2 to 3 with control groups, less when pinned
     assert seen == sorted(seen)
     assert seen[-1] == len(trace) == 24
-    assert trace.drivers is not None
+    assert trace.covariates is not None
     assert trace.wait_seconds is not None
     assert dict(load(tmp_path / "tiny.parquet").meta) == dict(trace.meta)
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.parquet"]

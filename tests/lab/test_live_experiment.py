@@ -38,18 +38,18 @@ def test_a_speed_up_is_that_over_the_equal_batches_beside_it():
     assert row.half_width == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_split_by_the_true_speeds_reaches_the_clairvoyant():
+def test_a_split_by_the_true_speeds_reaches_the_oracle():
     # Speeds 2 : 1, split 2 : 1; a tenth of each iteration is neither's computing.
     row = made(1.0, [66, 34], [0.09, 0.09 * 34 / 33], steps=30).row("ewma")
     assert row.reached == pytest.approx(1.0, abs=0.02)
     assert row.waiting == pytest.approx(0.015, abs=0.002)
 
 
-def test_equal_batches_of_unequal_ranks_are_told_how_far_they_are_from_the_clairvoyant():
+def test_equal_batches_of_unequal_ranks_are_told_how_far_they_are_from_the_oracle():
     row = made(1.0, [50, 50], [0.045, 0.09]).row("ewma")
     assert row.waiting == pytest.approx(0.25)
-    # The clairvoyant ends after 67 samples on the fast rank: 0.0603 s and the 0.01 s outside of computing.
-    assert row.clairvoyant == pytest.approx(0.1 / 0.0709, rel=0.02)
+    # The oracle ends after 67 samples on the fast rank: 0.0603 s and the 0.01 s outside of computing.
+    assert row.oracle == pytest.approx(0.1 / 0.0709, rel=0.02)
     assert row.reached == pytest.approx(0.0709 / 0.1, rel=0.02)
 
 
@@ -84,7 +84,7 @@ def test_a_scheme_of_which_nothing_was_reported_is_refused_in_a_sentence():
         outcome.row("ewma")
 
 
-def test_losses_of_ranks_are_weighed_by_their_samples():
+def test_losses_of_ranks_are_weighted_by_their_samples():
     outcome = made(1.0, [80, 20], [0.08, 0.02])
     outcome.results[1].losses["ewma"][0] = 0.0
     assert outcome.losses("ewma")[0] == pytest.approx(0.8)

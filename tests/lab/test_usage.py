@@ -48,11 +48,13 @@ def test_another_seed_gives_other_moments():
     assert usage.plan(2, 1, 9.0, seed=0) != usage.plan(2, 1, 9.0, seed=1)
 
 
-def test_a_driver_of_a_trace_is_taken_as_usage_and_gaps_keep_what_was_told_before():
+def test_a_covariate_of_a_trace_is_taken_as_usage_and_gaps_keep_what_was_told_before():
     panel = np.array([[np.nan, np.nan], [0.5, np.nan], [np.nan, np.nan], [0.25, np.nan]])
     start = np.arange(8.0).reshape(4, 2) // 2 * 10
     nothing = np.full((4, 2), np.nan)
-    trace = Trace(nothing, nothing, start=start, drivers=panel[:, :, None], driver_names=["cpu"], meta={"source": "s"})
+    trace = Trace(
+        nothing, nothing, start=start, covariates=panel[:, :, None], covariate_names=["cpu"], meta={"source": "s"}
+    )
     usage = Usage.of_trace(trace, "cpu")
     np.testing.assert_array_equal(usage.share_SH, [[0.5, 0], [0.5, 0], [0.5, 0], [0.25, 0]])
     assert usage.slot_seconds == 10
@@ -60,8 +62,8 @@ def test_a_driver_of_a_trace_is_taken_as_usage_and_gaps_keep_what_was_told_befor
 
 
 def test_what_cannot_be_usage_is_an_error_that_names_it():
-    trace = Trace([[8]], [[1]], drivers=[[[0.5]]], driver_names=["cpu"])
-    with pytest.raises(ValueError, match="driver 'memory' is not in"):
+    trace = Trace([[8]], [[1]], covariates=[[[0.5]]], covariate_names=["cpu"])
+    with pytest.raises(ValueError, match="covariate 'memory' is not in"):
         Usage.of_trace(trace, "memory")
     with pytest.raises(ValueError, match="slot_seconds must be given"):
         Usage.of_trace(trace, "cpu")

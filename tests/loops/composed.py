@@ -16,11 +16,11 @@ from paceline.torch import attach, gather_rows
 PARTS = {
     "kind": [
         "samples",
-        "items",
+        "loss_terms",
         "counted",
         "sum",
         "loss",
-        "loss of items",
+        "scaled loss of terms",
         "plain sum",
         "own loader",
         "sums of an own loader",
@@ -53,7 +53,7 @@ PARTS = {
 
 PLAIN = {name: values[0] for name, values in PARTS.items()}
 OWN = ("own loader", "sums of an own loader")
-OF_TERMS = ("items", "counted", "sum", "loss of items", *OWN)
+OF_TERMS = ("loss_terms", "counted", "sum", "scaled loss of terms", *OWN)
 SUMS = ("sum", "sums of an own loader")
 
 
@@ -92,7 +92,7 @@ def differs(parts):
 class Steady(Restless):
     """A predictor to which every worker has a speed of its own, which stays."""
 
-    def predict(self, drivers=None, *, horizon=1):
+    def predict(self, covariates=None, *, horizon=1):
         count = len(self.workers)
         return Forecast(np.linspace(1.0, 2.3, count), np.full(count, 1e-3))
 
@@ -208,9 +208,9 @@ class Composed:
 
     def _attached(self):
         job, parts, data = self.job, self.parts, self.data
-        counts = {"items": count} if self.kind in ("counted", "sum", *OWN) else {}
+        counts = {"loss_terms": count} if self.kind in ("counted", "sum", *OWN) else {}
         sums = dict.fromkeys(("plain sum", "sum", "sums of an own loader"), "sum")
-        losses = {"loss": "scaled", "loss of items": "scaled", **sums}
+        losses = {"loss": "scaled", "scaled loss of terms": "scaled", **sums}
         options = {"loss": losses.get(self.kind, "mean"), **counts}
         if self.kind in OWN:
             loader = job.own_loader(data)
@@ -221,8 +221,8 @@ class Composed:
             settings |= {"micro_batch": 4}
         elif parts["accumulation is said"] or self.terms:
             settings |= {"accumulate": self.every}
-        if self.kind in ("items", "loss of items"):
-            settings |= {"items": data.items}
+        if self.kind in ("loss_terms", "scaled loss of terms"):
+            settings |= {"loss_terms": data.loss_terms}
         loader = job.loader(data, **settings)
         predictor = Steady() if parts["sizes"] == "steady" else Restless()
         balance = job.attach(self.models[0], loader, predictor=predictor, policy=FREE, **options)
@@ -306,7 +306,7 @@ class Composed:
         """Compute gradients."""
         if self.kind not in SUMS:
             loss = loss / self.k
-        if self.kind in ("loss", "loss of items"):
+        if self.kind in ("loss", "scaled loss of terms"):
             loss = self.balance.scale(loss)
         self.scaler.scale(loss).backward()
 
@@ -350,7 +350,7 @@ class Composed:
         inputs, labels, _ = batch
         parameters = [p for network in self.networks for p in network.parameters()]
         loss = sum(self.loss(inputs, labels, number) for number in range(self.losses))
-        if self.kind in ("loss", "loss of items"):
+        if self.kind in ("loss", "scaled loss of terms"):
             loss = self.balance.scale(loss)
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):

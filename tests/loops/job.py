@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.predictors import Forecast
-from paceline.torch import BalancedLoader, Costs, StreamLoader, attach, weigh_terms
+from paceline.torch import BalancedLoader, Costs, StreamLoader, attach, weight_terms
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
 FREE = Policy(warmup=0, change_cost=0, risk=0)
@@ -25,7 +25,7 @@ DEVICE = os.environ.get("PACELINE_LOOPS_DEVICE", "cpu")
 class Restless:
     """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
 
-    driver_names = ()
+    covariate_names = ()
     seen = 0
 
     def reset(self, workers):
@@ -41,7 +41,7 @@ class Restless:
     def observe(self, report):
         self.seen += 1
 
-    def predict(self, drivers=None, *, horizon=1):
+    def predict(self, covariates=None, *, horizon=1):
         count = len(self.workers)
         return Forecast(np.random.default_rng(self.seen).uniform(1, 9, count), np.full(count, 1e-3))
 
@@ -244,11 +244,11 @@ class Job:
         return loader
 
     def terms(self, model, loader, **options):
-        """Weigh by the terms of the loss; return what the loop takes batches from."""
+        """Weight by the terms of the loss; return what the loop takes batches from."""
         if self.alone:
-            loader.items = lambda terms: None
+            loader.loss_terms = lambda terms: None
             return loader
-        weights = weigh_terms(model, loader, **options)
+        weights = weight_terms(model, loader, **options)
         self.balances.append(weights)
         return weights
 

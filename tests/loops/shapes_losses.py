@@ -77,12 +77,12 @@ def a_summed_loss_that_is_scaled(job):
 
 
 @exact(ranks=(2, 4))
-def a_weighed_loss(job):
+def a_weighted_loss(job):
     trained(job, lambda model, inputs, targets: mse(model(inputs), targets), kind="scaled")
 
 
 @refused("needs balance.scale(loss)")
-def a_weighed_loss_that_is_not_scaled(job):
+def a_weighted_loss_that_is_not_scaled(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader, loss="scaled")
     for inputs, targets, _ in loader:
@@ -274,5 +274,5 @@ def a_contrastive_loss_over_all_ranks(job):
 
 
 @refused("a collective inside the backward pass")
-def a_contrastive_loss_whose_gradients_are_weighed(job):
+def a_contrastive_loss_whose_gradients_are_weighted(job):
     trained(job, both_towers(job))

@@ -126,7 +126,7 @@ def a_second_plain_loader_in_the_same_backward_pass(job):
 
 
 @exact
-def a_second_plain_loader_with_a_weighed_loss(job):
+def a_second_plain_loader_with_a_weighted_loss(job):
     model, loader = job.ddp(job.network()), job.loader()
     balance, optimizer = job.attach(model, loader, loss="scaled"), job.sgd(model)
     for (inputs, targets, _), other in zip(loader, unlabelled(job), strict=False):

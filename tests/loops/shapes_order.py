@@ -94,7 +94,7 @@ def fetching_ahead_while_gradients_accumulate(job):
 
 
 @exact
-def fetching_ahead_with_a_weighed_loss(job):
+def fetching_ahead_with_a_weighted_loss(job):
     model, loader = job.ddp(job.network()), job.loader()
     balance, optimizer = job.attach(model, loader, loss="scaled"), job.sgd(model)
     for _ in range(EPOCHS):
@@ -267,7 +267,7 @@ def training_goes_on_in_evaluation_mode(job):
         for batch in loader:
             step(model, optimizer, batch)
         model.eval()
-        mse(model(held_out.inputs), held_out.targets)  # with gradients, in vain
+        mse(model(held_out.inputs), held_out.targets)  # with gradients that nobody uses
 
 
 @exact

@@ -20,7 +20,7 @@ def shape(name, verdict="exact", says="", ranks=(2,), **parts):
 
 
 AFTER_THE_FETCH = {
-    "kind": "items",
+    "kind": "loss_terms",
     "sizes": "steady",
     "second_pass": "same",
     "backward": "each",
@@ -37,23 +37,23 @@ shape("a_second_pass_with_noise_after_two_fetches", "exact, but warned", SEVERAL
 shape(
     "an_encoder_and_a_decoder_apart",
     ranks=(2, 4),
-    kind="items",
+    kind="loss_terms",
     sizes="steady",
     models="apart",
     fetch="before backward",
 )
 shape("an_output_of_a_class_of_its_own", output="object", accumulate="micro-batches")
-shape("an_output_without_a_dictionary", output="slots", kind="items", accumulate=2)
+shape("an_output_without_a_dictionary", output="slots", kind="loss_terms", accumulate=2)
 shape("a_dropped_step_of_counted_terms", kind="sum", accumulate=2, dropped="to none")
 shape("a_dropped_step_that_is_set_to_zero", ranks=(2, 4), kind="counted", dropped="to zero")
 shape("a_gradient_penalty_of_counted_terms", kind="sum", penalty="slope")
 shape("two_backward_passes_over_counted_terms", ranks=(2, 4), kind="sum", second_pass="same", backward="each")
-shape("a_loss_of_no_terms_in_a_model_that_returns_it", ranks=(2, 4), kind="items", output="loss", accumulate=2)
+shape("a_loss_of_no_terms_in_a_model_that_returns_it", ranks=(2, 4), kind="loss_terms", output="loss", accumulate=2)
 shape("counted_terms_that_are_summed_every_time", kind="counted", accumulate=3, summed="every")
 shape("an_evaluation_with_gradients_between_micro_batches", kind="counted", accumulate=2, evaluation="evaluation mode")
 shape("a_training_pass_without_a_backward_pass", kind="counted", accumulate=2, evaluation="training mode")
 shape(
-    "a_weighed_loss_of_two_passes_and_the_next_batch",
+    "a_weighted_loss_of_two_passes_and_the_next_batch",
     kind="loss",
     sizes="steady",
     second_pass="noise",
@@ -100,7 +100,7 @@ shape(
 def steps_between_averages_of_the_model_on_ranks_without_terms(job):
     """Whose gradients are 0."""
     data = Sequences()
-    model, loader = job.ddp(job.network()), job.loader(data, items=data.items)
+    model, loader = job.ddp(job.network()), job.loader(data, loss_terms=data.loss_terms)
     job.attach(model, loader)
     optimizer = job.sgd(model)
     for inputs, labels, _ in loader:
@@ -119,7 +119,7 @@ def a_refusal_that_one_rank_alone_has_cause_for(job):
     In that one torch builds its buckets, for which a rank waits that hears of the refusal late, as on a device.
     """
     model, loader = job.ddp(job.network()), job.loader(accumulate=2)
-    job.attach(model, loader, items=lambda batch: len(batch[0]))
+    job.attach(model, loader, loss_terms=lambda batch: len(batch[0]))
     batches, optimizer = (batch for _ in range(5) for batch in loader), job.sgd(model)
     for step, ((inputs, targets, _), (others, wanted, _)) in enumerate(zip(batches, batches, strict=False)):
         apart = job.rank == 0 or step == 0
@@ -183,7 +183,7 @@ def rows_gathered_on_one_rank(job):
 @exact
 def a_static_graph_with_sparse_gradients_and_counted_terms(job):
     model, loader = job.ddp(Clicks(job.network()), static_graph=True), job.loader()
-    job.attach(model, loader, items=lambda batch: len(batch[0]))
+    job.attach(model, loader, loss_terms=lambda batch: len(batch[0]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
@@ -195,7 +195,7 @@ def a_static_graph_with_sparse_gradients_and_counted_terms(job):
 def counted_waves(job, **options):
     """Train complex parameters by a loss over tokens of which a rank may have none."""
     model, loader = job.ddp(Waves(), **options), job.loader(Sequences())
-    job.attach(model, loader, items=lambda batch: (batch[1] >= 0).sum())
+    job.attach(model, loader, loss_terms=lambda batch: (batch[1] >= 0).sum())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for _ in range(EPOCHS):
         for inputs, labels, _ in loader:
@@ -225,7 +225,7 @@ def another_model_after_a_refusal(job):
         other = torch.nn.parallel.DistributedDataParallel(job.network())
         job.loaders, kept = [], job.loaders
         loader = job.loader()
-        job.attach(other, loader, items=lambda batch: len(batch[0]))
+        job.attach(other, loader, loss_terms=lambda batch: len(batch[0]))
         job.loaders = kept
         for inputs, _, _ in loader:
             try:

@@ -8,12 +8,12 @@ from shapes_order import begun, step
 from verdicts import exact, refused
 
 
-def accumulated(job, model, loader, optimizer, *, every, weighed=lambda loss: loss, sync=False):
+def accumulated(job, model, loader, optimizer, *, every, weighted=lambda loss: loss, sync=False):
     for _ in range(EPOCHS):
         for number, (inputs, targets, _) in enumerate(loader, 1):
             last = number % every == 0 or number == len(loader)
             with job.no_sync(model, last or sync):
-                weighed(mse(model(inputs), targets) / every).backward()
+                weighted(mse(model(inputs), targets) / every).backward()
             if last:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -45,10 +45,10 @@ def gradients_accumulate_in_views_of_the_buckets(job):
 
 
 @exact
-def gradients_accumulate_with_a_weighed_loss(job):
+def gradients_accumulate_with_a_weighted_loss(job):
     model, loader = job.ddp(job.network()), job.loader(accumulate=3)
     balance = job.attach(model, loader, loss="scaled")
-    accumulated(job, model, loader, job.sgd(model), every=3, weighed=balance.scale)
+    accumulated(job, model, loader, job.sgd(model), every=3, weighted=balance.scale)
 
 
 @exact

@@ -18,7 +18,7 @@ def squares(outputs, labels):
 def own(job, loss_of=masked_loss, **options):
     data = Sequences()
     model, loader = job.ddp(job.network()), job.own_loader(data)
-    batches, optimizer = job.terms(model, loader, items=count, **options), job.sgd(model)
+    batches, optimizer = job.terms(model, loader, loss_terms=count, **options), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, labels, _ in batches:
             optimizer.zero_grad()
@@ -44,7 +44,7 @@ def a_loader_of_ones_own_whose_terms_the_loop_says(job):
     for _ in range(EPOCHS):
         for inputs, labels, _ in loader:
             optimizer.zero_grad()
-            weights.items((labels >= 0).sum())
+            weights.count((labels >= 0).sum())
             token_loss(model(inputs), labels).backward()
             optimizer.step()
 
@@ -72,25 +72,25 @@ def accumulated(job, model, loader, batches, every=3, divided=True, sync=False):
 @exact(ranks=(2, 4))
 def a_loader_of_ones_own_that_accumulates(job):
     model, loader = job.ddp(job.network()), job.own_loader(Sequences())
-    accumulated(job, model, loader, job.terms(model, loader, items=count, accumulate=3))
+    accumulated(job, model, loader, job.terms(model, loader, loss_terms=count, accumulate=3))
 
 
 @refused("more than accumulate=1 says")
 def a_loader_of_ones_own_that_accumulates_unsaid(job):
     model, loader = job.ddp(job.network()), job.own_loader(Sequences())
-    accumulated(job, model, loader, job.terms(model, loader, items=count))
+    accumulated(job, model, loader, job.terms(model, loader, loss_terms=count))
 
 
 @exact(ranks=(2, 4))
 def a_loader_of_ones_own_whose_gradients_are_summed_every_time(job):
     model, loader = job.ddp(job.network()), job.own_loader(Sequences())
-    accumulated(job, model, loader, job.terms(model, loader, items=count, accumulate=3), sync=True)
+    accumulated(job, model, loader, job.terms(model, loader, loss_terms=count, accumulate=3), sync=True)
 
 
 @exact
 def a_loader_of_ones_own_that_is_read_ahead(job):
     model, loader = job.ddp(job.network()), job.own_loader(Sequences())
-    batches, optimizer = iter(job.terms(model, loader, items=count)), job.sgd(model)
+    batches, optimizer = iter(job.terms(model, loader, loss_terms=count)), job.sgd(model)
     batch = next(batches)
     while batch is not None:
         following = next(batches, None)
@@ -119,7 +119,7 @@ def counted(job, loss_of=masked_loss, *, loss="mean", **options):
     data = Sequences()
     model = job.ddp(job.network())
     loader = job.loader(data, lengths=data.lengths, **options)
-    balance, optimizer = job.attach(model, loader, items=count, loss=loss), job.sgd(model)
+    balance, optimizer = job.attach(model, loader, loss_terms=count, loss=loss), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, labels, _ in loader:
             with balance.accumulating():
@@ -144,7 +144,7 @@ def a_mean_weighted_by_the_class_of_a_sample(job):
     """Divided by the weights of the rank's samples: their sum is the number of its terms."""
     weight = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64, device=job.device)
     model, loader = job.ddp(job.network()), job.loader()
-    job.attach(model, loader, items=lambda batch: weight[batch[1].argmax(1)].sum())
+    job.attach(model, loader, loss_terms=lambda batch: weight[batch[1].argmax(1)].sum())
     optimizer = job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
@@ -162,7 +162,7 @@ def terms_that_only_balanced_micro_batches_show(job):
 def terms_that_only_accumulated_batches_show(job):
     data = Sequences()
     model, loader = job.ddp(job.network()), job.loader(data, lengths=data.lengths, accumulate=3, global_batch=16)
-    job.attach(model, loader, items=count)
+    job.attach(model, loader, loss_terms=count)
     accumulated(job, model, loader, loader)
 
 
@@ -170,7 +170,7 @@ def terms_that_only_accumulated_batches_show(job):
 def terms_that_only_a_batch_of_a_stream_shows(job):
     data = Sequences()
     model, loader = job.ddp(job.network()), job.stream(data, window=20, cost=lambda sample: 1 + sample[-1] % 13)
-    job.attach(model, loader, items=count)
+    job.attach(model, loader, loss_terms=count)
     optimizer = job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, labels, _ in loader:
@@ -179,17 +179,17 @@ def terms_that_only_a_batch_of_a_stream_shows(job):
             optimizer.step()
 
 
-@refused("the loader knows items already")
+@refused("the loader knows its loss terms already")
 def terms_that_the_loader_knows_counted_once_more(job):
     data = Sequences()
-    model, loader = job.ddp(job.network()), job.loader(data, items=data.items)
-    job.attach(model, loader, items=count)
+    model, loader = job.ddp(job.network()), job.loader(data, loss_terms=data.loss_terms)
+    job.attach(model, loader, loss_terms=count)
 
 
-@refused("did not hand out, and with attach(..., items=) their number of loss terms is not known")
+@refused("did not hand out, and with attach(..., loss_terms=) their number of loss terms is not known")
 def rows_from_elsewhere_beside_counted_terms(job):
     model, loader = job.ddp(job.network()), job.loader()
-    job.attach(model, loader, items=lambda batch: len(batch[0]))
+    job.attach(model, loader, loss_terms=lambda batch: len(batch[0]))
     for inputs, targets, _ in loader:
         mse(model(inputs), targets).backward()
         model(torch.zeros(101, 6, dtype=torch.float64, device=job.device)).sum().backward()

@@ -19,7 +19,7 @@ class Sequences(torch.utils.data.Dataset):
         counts = (chance.random((SAMPLES, LONGEST)) < 0.6) & (np.arange(LONGEST) < self.lengths[:, None])
         counts &= chance.random((SAMPLES, 1)) < 0.35
         self.labels = torch.tensor(np.where(counts, chance.integers(0, 3, counts.shape), -100))
-        self.items = counts.sum(axis=1)
+        self.loss_terms = counts.sum(axis=1)
 
     def __len__(self):
         return SAMPLES
@@ -43,7 +43,7 @@ def trained(job, loss_of=token_loss, *, model=None, kind="mean", clip=0.0, data=
     """Train on sequences; the loader knows how many labels count."""
     data = data or Sequences()
     model = job.ddp(model or job.network())
-    options = {"items": data.items, "lengths": data.lengths, **options}
+    options = {"loss_terms": data.loss_terms, "lengths": data.lengths, **options}
     loader = job.loader(data, **options)
     balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model)
     for _ in range(EPOCHS):
@@ -71,7 +71,7 @@ def tokens_of_batches_of_which_the_first_are_skipped(job):
     """As when a job resumes: sizes stay as they are, and only their numbers of terms tell batches apart."""
     data = Sequences()
     model = job.ddp(job.network())
-    loader = job.loader(data, items=data.items, lengths=data.lengths)
+    loader = job.loader(data, loss_terms=data.loss_terms, lengths=data.lengths)
     job.attach(model, loader)
     optimizer = job.sgd(model)
     for epoch in range(EPOCHS + 2):
@@ -84,7 +84,7 @@ def tokens_of_batches_of_which_the_first_are_skipped(job):
 
 
 @exact(ranks=(2, 4))
-def a_weighed_mean_over_tokens(job):
+def a_weighted_mean_over_tokens(job):
     trained(job, masked_loss, kind="scaled")
 
 
@@ -97,7 +97,7 @@ def a_mean_over_tokens_with_clipping(job):
 def global_batches_whose_labels_are_all_ignored(job):
     data = Sequences()
     data.labels[:50] = -100
-    data.items[:50] = 0
+    data.loss_terms[:50] = 0
     trained(job, data=data, shuffle=False)
 
 
@@ -128,7 +128,7 @@ def a_mean_over_tokens_in_a_model_that_returns_its_loss(job):
 
     data = Sequences()
     model = job.ddp(WithLoss(job.network()))
-    loader = job.loader(data, items=data.items, lengths=data.lengths)
+    loader = job.loader(data, loss_terms=data.loss_terms, lengths=data.lengths)
     job.attach(model, loader)
     optimizer = job.sgd(model)
     for _ in range(EPOCHS):
@@ -152,7 +152,7 @@ def accumulated(job, loss_of, *, every=3, kind="mean", sync=False, network=None)
     """Accumulate as loops do, dividing by the number of micro-batches; alone, the mean over all tokens of the step."""
     data = Sequences()
     model = job.ddp(network or job.network())
-    loader = job.loader(data, items=data.items, lengths=data.lengths, accumulate=every, global_batch=16)
+    loader = job.loader(data, loss_terms=data.loss_terms, lengths=data.lengths, accumulate=every, global_batch=16)
     balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model)
     for _ in range(EPOCHS):
         if job.alone:
@@ -183,7 +183,7 @@ def tokens_of_accumulated_batches_taken_by_hand(job):
 
 
 @exact(ranks=(2, 4))
-def tokens_of_accumulated_batches_with_a_weighed_loss(job):
+def tokens_of_accumulated_batches_with_a_weighted_loss(job):
     accumulated(job, masked_loss, kind="scaled")
 
 
@@ -255,7 +255,7 @@ def micro_batches_of_which_the_last_are_partial(job):
 
 
 @exact
-def micro_batches_with_a_weighed_loss_and_clipping(job):
+def micro_batches_with_a_weighted_loss_and_clipping(job):
     in_micro_batches(job, kind="scaled", clip=0.1)
 
 
@@ -267,13 +267,13 @@ def micro_batches_loaded_ahead_and_collated_by_hand(job):
 @exact(ranks=(2, 4))
 def micro_batches_of_tokens(job):
     data = Sequences()
-    in_micro_batches(job, masked_loss, data, items=data.items, lengths=data.lengths)
+    in_micro_batches(job, masked_loss, data, loss_terms=data.loss_terms, lengths=data.lengths)
 
 
 @exact
-def micro_batches_of_tokens_with_a_weighed_loss(job):
+def micro_batches_of_tokens_with_a_weighted_loss(job):
     data = Sequences()
-    in_micro_batches(job, masked_loss, data, items=data.items, lengths=data.lengths, kind="scaled")
+    in_micro_batches(job, masked_loss, data, loss_terms=data.loss_terms, lengths=data.lengths, kind="scaled")
 
 
 @refused("put forward and backward into `with balance.accumulating():`")
@@ -326,7 +326,7 @@ def samples_of_a_stream_whose_cost_is_learned(job):
 
 @exact
 def tokens_of_a_stream(job):
-    def items(sample):
+    def terms(sample):
         return int((sample[1] >= 0).sum())
 
-    from_a_stream(job, token_loss, Sequences(), items=items, cost=lambda sample: 1 + sample[-1] % 13)
+    from_a_stream(job, token_loss, Sequences(), loss_terms=terms, cost=lambda sample: 1 + sample[-1] % 13)

@@ -228,7 +228,7 @@ def batch_normalisation_over_all_ranks(job):
 
 
 @refused("a collective inside the backward pass")
-def batch_normalisation_over_all_ranks_whose_gradients_are_weighed(job):
+def batch_normalisation_over_all_ranks_whose_gradients_are_weighted(job):
     trained(job, synchronised(job))
 
 

@@ -1,4 +1,4 @@
-"""Horizons above 1: drivers, corrections, weights and quantiles are learnt for those that are asked for."""
+"""Horizons above 1: covariates, corrections, weights and quantiles are learnt for those that are asked for."""
 
 import numpy as np
 import pytest
@@ -11,21 +11,21 @@ def heard(model, log_TW, load_TW=None, horizons=(1,)):
     """Errors at each horizon and whether 90 % intervals held, ``[T, W]`` each; the model has seen all reports then."""
     errors, held = ({h: np.full(log_TW.shape, np.nan) for h in horizons} for _ in range(2))
     for k, log_W in enumerate(log_TW):
-        drivers_WD = None if load_TW is None else drivers_of(model, load_TW[k])
+        covariates_WD = None if load_TW is None else covariates_of(model, load_TW[k])
         for h in horizons:
             if k + h <= len(log_TW):
-                forecast, truth_W = model.predict(drivers_WD, horizon=h), log_TW[k + h - 1]
+                forecast, truth_W = model.predict(covariates_WD, horizon=h), log_TW[k + h - 1]
                 errors[h][k + h - 1] = truth_W - np.log(forecast.speed)
                 low_W, high_W = forecast.quantile(0.05), forecast.quantile(0.95)
                 held[h][k + h - 1] = (low_W <= np.exp(truth_W)) & (np.exp(truth_W) <= high_W)
-        model.observe(Report(np.exp(log_W), np.ones_like(log_W), drivers=drivers_WD))
+        model.observe(Report(np.exp(log_W), np.ones_like(log_W), covariates=covariates_WD))
     return errors, held
 
 
-def drivers_of(model, load_W):
-    drivers_WD = np.full((len(load_W), len(model.driver_names)), np.nan)
-    drivers_WD[:, model.driver_names.index("load")] = load_W
-    return drivers_WD
+def covariates_of(model, load_W):
+    covariates_WD = np.full((len(load_W), len(model.covariate_names)), np.nan)
+    covariates_WD[:, model.covariate_names.index("load")] = load_W
+    return covariates_WD
 
 
 def rms(errors):
@@ -41,28 +41,28 @@ def loaded(load_TW, seed=1):
     return np.log(100.0) - load_TW + np.random.default_rng(seed).normal(0.0, 0.02, load_TW.shape)
 
 
-def test_a_horizon_that_was_never_asked_for_keeps_what_drivers_do_to_the_next_iteration():
+def test_a_horizon_that_was_never_asked_for_keeps_what_covariates_do_to_the_next_iteration():
     load_TW = 1.2 * (np.random.default_rng(0).random((300, 2)) < 0.5)
-    model = made(Auto(drivers=["load"]))
+    model = made(Auto(covariates=["load"]))
     heard(model, loaded(load_TW), load_TW)
     for load in (0.0, 1.2):
-        soon, later = (model.predict(drivers_of(model, np.full(2, load)), horizon=h).speed for h in (1, 2))
+        soon, later = (model.predict(covariates_of(model, np.full(2, load)), horizon=h).speed for h in (1, 2))
         assert later == pytest.approx(soon, rel=0.03)
     assert later[0] < 0.4 * 100.0  # the first worker was at load 0 before
 
 
-def test_a_driver_that_says_nothing_about_the_iteration_after_next_is_not_used_for_it():
+def test_a_covariate_that_says_nothing_about_the_iteration_after_next_is_not_used_for_it():
     load_TW = 1.2 * (np.random.default_rng(0).random((400, 4)) < 0.5)
-    errors, _ = heard(made(Auto(drivers=["load"]), 4), loaded(load_TW), load_TW, horizons=(1, 2))
+    errors, _ = heard(made(Auto(covariates=["load"]), 4), loaded(load_TW), load_TW, horizons=(1, 2))
     assert rms(errors[1][200:]) < 0.2
     assert rms(errors[2][200:]) < 1.05 * 0.6  # the deviation of the load
 
 
-def test_a_driver_that_lasts_serves_both_iterations_alike():
+def test_a_covariate_that_lasts_serves_both_iterations_alike():
     iteration_T = np.arange(400)[:, None]
     load_TW = 0.5 + 0.5 * np.sin(2 * np.pi * iteration_T / 200 + np.arange(4)) * np.ones((1, 4))
     load_TW += 0.3 * (np.random.default_rng(2).random((200, 4)) < 0.5).repeat(2, axis=0)
-    errors, _ = heard(made(Auto(drivers=["load"]), 4), loaded(load_TW), load_TW, horizons=(1, 2))
+    errors, _ = heard(made(Auto(covariates=["load"]), 4), loaded(load_TW), load_TW, horizons=(1, 2))
     even = slice(201, None, 2)  # both iterations of a pair have the load of the first
     assert rms(errors[2][even]) < 0.07
 
@@ -86,7 +86,7 @@ def test_weights_are_learnt_at_the_horizon():
     assert (later[:, 1] > later[:, 0]).all()
 
 
-@pytest.mark.parametrize("make", [lambda: Auto(drivers=["load"]), Calibrated])
+@pytest.mark.parametrize("make", [lambda: Auto(covariates=["load"]), Calibrated])
 def test_a_state_with_horizons_resumes_bit_for_bit_through_gaps_and_changes_of_the_fleet(make):
     rng = np.random.default_rng(5)
     log_TW = rng.normal(0.0, 0.1, (120, 3))

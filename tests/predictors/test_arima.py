@@ -21,11 +21,11 @@ BURN_IN = 60
 """Iterations after which the two diffuse starts of a differenced series are forgotten."""
 
 EFFECT = np.array([-8.0, 3.0])
-"""Effects of the two synthetic drivers on the speed."""
+"""Effects of the two synthetic covariates on the speed."""
 
 
 def panel(order, iterations=240, workers=3, seed=0, effect=EFFECT):
-    """Speeds of this ARIMA around 200, driven by two drivers; returns speeds and drivers."""
+    """Speeds of this ARIMA around 200, driven by two covariates; returns speeds and covariates."""
     from scipy.signal import lfilter
 
     rng = np.random.default_rng(seed)
@@ -33,15 +33,15 @@ def panel(order, iterations=240, workers=3, seed=0, effect=EFFECT):
     error_TW = lfilter([1.0, *ma], [1.0, *(-np.array(ar))], rng.normal(size=(iterations, workers)), axis=0)
     for _ in range(order[1]):
         error_TW = 0.2 * np.cumsum(error_TW, axis=0)
-    drivers_TWD = rng.random((iterations, workers, 2))
-    return 200.0 + error_TW + drivers_TWD @ effect, drivers_TWD
+    covariates_TWD = rng.random((iterations, workers, 2))
+    return 200.0 + error_TW + covariates_TWD @ effect, covariates_TWD
 
 
 def given(order, driven):
     """Return our model with the coefficients that made the panel."""
     ar, ma = MODELS[order]
     names = ("cpu", "memory") if driven else ()
-    model = ARIMA(order=order, drivers=names, log_speed=False)
+    model = ARIMA(order=order, covariates=names, log_speed=False)
     model.order_ = order
     effect = EFFECT if driven else np.zeros(0)
     model.coefficients_ = {POOLED: Coefficients(effect, np.array(ar), np.array(ma))}
@@ -49,91 +49,94 @@ def given(order, driven):
     return model
 
 
-def reference(order, driven, speed_T, drivers_TD):
+def reference(order, driven, speed_T, covariates_TD):
     """Return statsmodels' results with the same coefficients, its parameters in its own order."""
     model = pytest.importorskip("statsmodels.tsa.arima.model")
     trend = "n" if order[1] else "c"
     parameters = [*([] if order[1] else [199.0]), *(EFFECT if driven else []), *np.concatenate(MODELS[order]), 2.0]
-    exog = drivers_TD if driven else None
+    exog = covariates_TD if driven else None
     return model.ARIMA(speed_T, exog=exog, order=order, trend=trend).filter(parameters)
 
 
-def observe(model, speed_TW, drivers_TWD, driven):
+def observe(model, speed_TW, covariates_TWD, driven):
     """Let the model see these iterations, and return what it forecast for each before it was seen."""
     forecasts = []
-    for speed_W, drivers_WD in zip(speed_TW, drivers_TWD, strict=True):
-        drivers = drivers_WD if driven else None
-        forecasts.append(model.predict(drivers).speed)
-        model.observe(Report(samples=np.ones(len(speed_W)), seconds=1.0 / speed_W, drivers=drivers))
+    for speed_W, covariates_WD in zip(speed_TW, covariates_TWD, strict=True):
+        covariates = covariates_WD if driven else None
+        forecasts.append(model.predict(covariates).speed)
+        model.observe(Report(samples=np.ones(len(speed_W)), seconds=1.0 / speed_W, covariates=covariates))
     return np.array(forecasts)
 
 
 @pytest.mark.parametrize("order", MODELS, ids=str)
-@pytest.mark.parametrize("driven", [False, True], ids=["alone", "with drivers"])
+@pytest.mark.parametrize("driven", [False, True], ids=["alone", "with covariates"])
 @pytest.mark.parametrize("gaps", [False, True], ids=["complete", "with gaps"])
 def test_forecasts_equal_those_of_statsmodels(order, driven, gaps):
-    speed_TW, drivers_TWD = panel(order)
+    speed_TW, covariates_TWD = panel(order)
     if gaps:
         speed_TW[100:107, 0] = np.nan
         speed_TW[np.random.default_rng(1).random(speed_TW.shape) < 0.1] = np.nan
     model = given(order, driven)
     model.reset(["a", "b", "c"])
-    one_ahead_TW = observe(model, speed_TW, drivers_TWD, driven)
+    one_ahead_TW = observe(model, speed_TW, covariates_TWD, driven)
     first = BURN_IN if order[1] else 20
     for w in range(3):
-        results = reference(order, driven, speed_TW[:150, w], drivers_TWD[:150, w])
-        results = results.append(speed_TW[150:, w], exog=drivers_TWD[150:, w] if driven else None, refit=False)
+        results = reference(order, driven, speed_TW[:150, w], covariates_TWD[:150, w])
+        results = results.append(speed_TW[150:, w], exog=covariates_TWD[150:, w] if driven else None, refit=False)
         np.testing.assert_allclose(one_ahead_TW[first:, w], results.fittedvalues[first:], rtol=1e-6)
-        ahead = drivers_TWD[-1, w]  # further ahead, the drivers stay
+        ahead = covariates_TWD[-1, w]  # further ahead, the covariates stay
         expected = results.forecast(10, exog=np.tile(ahead, (10, 1)) if driven else None)
         for horizon in (1, 2, 5, 10):
-            forecast = model.predict(drivers_TWD[-1] if driven else None, horizon=horizon).speed[w]
+            forecast = model.predict(covariates_TWD[-1] if driven else None, horizon=horizon).speed[w]
             assert forecast == pytest.approx(expected[horizon - 1], rel=1e-6)
 
 
 @pytest.mark.parametrize("order", [order for order in MODELS if not order[1]], ids=str)
 def test_without_differences_they_are_equal_from_the_second_iteration(order):
-    speed_TW, drivers_TWD = panel(order)
+    speed_TW, covariates_TWD = panel(order)
     model = given(order, driven=True)
     model.reset(["a", "b", "c"])
-    one_ahead_TW = observe(model, speed_TW, drivers_TWD, driven=True)
-    fitted_T = reference(order, True, speed_TW[:, 1], drivers_TWD[:, 1]).fittedvalues
+    one_ahead_TW = observe(model, speed_TW, covariates_TWD, driven=True)
+    fitted_T = reference(order, True, speed_TW[:, 1], covariates_TWD[:, 1]).fittedvalues
     np.testing.assert_allclose(one_ahead_TW[1:, 1], fitted_T[1:], rtol=1e-9)
 
 
-def trace_of(speed_TW, drivers_TWD):
+def trace_of(speed_TW, covariates_TWD):
     return Trace(
-        samples=np.ones_like(speed_TW), seconds=1.0 / speed_TW, drivers=drivers_TWD, driver_names=["cpu", "memory"]
+        samples=np.ones_like(speed_TW),
+        seconds=1.0 / speed_TW,
+        covariates=covariates_TWD,
+        covariate_names=["cpu", "memory"],
     )
 
 
 def scored(model, trace, start):
     """Return the root mean squared error over the iterations from ``start`` on."""
     model.reset(trace.workers)
-    forecast_TW = observe(model, trace.speed, trace.drivers, bool(model.driver_names))
+    forecast_TW = observe(model, trace.speed, trace.covariates, bool(model.covariate_names))
     return float(np.sqrt(np.nanmean(np.square(forecast_TW - trace.speed)[start:])))
 
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 1, 1), (2, 1, 2)], ids=str)
-@pytest.mark.parametrize("names", [(), ("cpu", "memory")], ids=["alone", "with drivers"])
+@pytest.mark.parametrize("names", [(), ("cpu", "memory")], ids=["alone", "with covariates"])
 def test_the_fast_fit_forecasts_as_well_as_the_likelihood(order, names):
     pytest.importorskip("statsmodels")
     trace = trace_of(*panel(order, iterations=1200, workers=2, seed=5, effect=EFFECT if names else 0.0 * EFFECT))
     error = {}
     for method in ("css", "likelihood"):
-        model = ARIMA(order, drivers=names, method=method, log_speed=False).fit([trace.select(slice(600))])
+        model = ARIMA(order, covariates=names, method=method, log_speed=False).fit([trace.select(slice(600))])
         error[method] = scored(model, trace, start=600)
     assert error["css"] <= 1.001 * error["likelihood"]
 
 
 @pytest.mark.parametrize("order", [(1, 0, 0), (0, 0, 2), (0, 1, 1), (3, 1, 0)], ids=str)
 def test_known_coefficients_are_recovered_through_gaps(order):
-    speed_TW, drivers_TWD = panel(order, iterations=4000, workers=2)
+    speed_TW, covariates_TWD = panel(order, iterations=4000, workers=2)
     speed_TW[np.random.default_rng(2).random(speed_TW.shape) < 0.01] = np.nan
-    model = ARIMA(order, log_speed=False).fit([trace_of(speed_TW, drivers_TWD)])
+    model = ARIMA(order, log_speed=False).fit([trace_of(speed_TW, covariates_TWD)])
     ar, ma = MODELS[order]
     for fit in model.coefficients_.values():
-        np.testing.assert_allclose(fit.drivers / model.driver_scale_, EFFECT, rtol=0.05)
+        np.testing.assert_allclose(fit.covariates / model.covariate_scale_, EFFECT, rtol=0.05)
         np.testing.assert_allclose(fit.ar, ar, atol=0.08)
         np.testing.assert_allclose(fit.ma, ma, atol=0.08)
 
@@ -155,7 +158,7 @@ def test_an_unfitted_arima_is_an_ewma_of_the_log_speed():
     assert model.predict().speed == pytest.approx(np.exp(level), rel=1e-9)
 
 
-def test_a_driver_that_explains_the_speed_halves_the_error():
+def test_a_covariate_that_explains_the_speed_halves_the_error():
     trace = checks.example_trace(600)
     model, ewma = ARIMA().fit([trace.select(slice(300))]), EWMA()
     forecast_TW = observe_all(model, trace)
@@ -165,7 +168,7 @@ def test_a_driver_that_explains_the_speed_halves_the_error():
 
 def observe_all(model, trace):
     model.reset(trace.workers)
-    return observe(model, trace.speed, trace.drivers, bool(model.driver_names))
+    return observe(model, trace.speed, trace.covariates, bool(model.covariate_names))
 
 
 def log_error(forecast_TW, trace):
@@ -190,13 +193,13 @@ def test_a_stranger_without_differences_is_drawn_to_the_mean_of_its_own_speeds()
     model = ARIMA(order=(1, 0, 0), log_speed=False).fit([trace_of(*panel((1, 0, 0), iterations=600))])
     model.reset(["stranger"])
     for speed in (20.0, 24.0, 25.0):
-        model.observe(Report(samples=[1.0], seconds=[1.0 / speed], drivers=model.driver_mean_[None]))
-    assert 23.0 < model.predict(model.driver_mean_[None]).speed[0] < 25.0
+        model.observe(Report(samples=[1.0], seconds=[1.0 / speed], covariates=model.covariate_mean_[None]))
+    assert 23.0 < model.predict(model.covariate_mean_[None]).speed[0] < 25.0
 
 
 def test_traces_of_different_lengths_are_fitted_together():
     long, short = (trace_of(*panel((0, 1, 1), iterations=n, seed=n)) for n in (900, 200))
-    ma = ARIMA((0, 1, 1), drivers=(), log_speed=False).fit([long, short]).coefficients_[POOLED].ma
+    ma = ARIMA((0, 1, 1), covariates=(), log_speed=False).fit([long, short]).coefficients_[POOLED].ma
     assert np.isfinite(ma).all()
 
 
@@ -231,7 +234,10 @@ def test_the_extra_is_named_when_statsmodels_is_missing(monkeypatch):
         (lambda: ARIMA(order=(1, -1, 0)), "order must be a whole number from 0 to 32, got -1"),
         (lambda: ARIMA(method="guess"), "'css' or 'likelihood', got 'guess'"),
         (lambda: ARIMA().fit([]), "at least one trace"),
-        (lambda: ARIMA(drivers=("gpu",)).fit([checks.example_trace()]), r"drivers \['gpu'\] are not in every trace"),
+        (
+            lambda: ARIMA(covariates=("gpu",)).fit([checks.example_trace()]),
+            r"covariates \['gpu'\] are not in every trace",
+        ),
         (lambda: ARIMA().fit([checks.example_trace(8)]), "fit it to longer traces, or choose a smaller order"),
     ],
 )
@@ -240,7 +246,7 @@ def test_an_error_names_what_was_expected(make, words):
         make()
 
 
-def test_a_random_walk_without_drivers_is_fitted_too():
+def test_a_random_walk_without_covariates_is_fitted_too():
     walk = np.random.default_rng(0).normal(size=(80, 1)).cumsum(axis=0)
     trace = Trace(samples=np.ones((80, 1)), seconds=np.exp(walk))
     model = ARIMA(order=(0, 1, 0)).fit([trace])
@@ -255,11 +261,11 @@ def test_a_fleet_fitted_at_once_gets_the_coefficients_of_each_worker_fitted_alon
     value_TN = np.cumsum(noise_TN, axis=0) * [1.0, 0.1, 1.0, 1.0]
     value_TN[1:, 1:] -= np.array([0.05, 0.6, 0.6]) * np.cumsum(noise_TN, axis=0)[:-1, 1:]
     value_TN[50:60, 2] = np.nan
-    drivers_TND, group_N = rng.random((400, 4, 1)), np.array([0, 1, 2, 2])
-    together, loss_G = fit_css_groups(value_TN, drivers_TND, (1, 1, 1), group_N)
+    covariates_TND, group_N = rng.random((400, 4, 1)), np.array([0, 1, 2, 2])
+    together, loss_G = fit_css_groups(value_TN, covariates_TND, (1, 1, 1), group_N)
     for group, (fit, loss) in enumerate(zip(together, loss_G, strict=True)):
         own = group_N == group
-        alone, alone_loss = fit_css(value_TN[:, own], drivers_TND[:, own], (1, 1, 1))
+        alone, alone_loss = fit_css(value_TN[:, own], covariates_TND[:, own], (1, 1, 1))
         assert fit.vector == pytest.approx(alone.vector, rel=1e-6, abs=1e-9)
         assert loss == pytest.approx(alone_loss, rel=1e-9)
 
@@ -274,17 +280,21 @@ def test_complex_roots_of_a_moving_average_are_recovered():
     assert loss == pytest.approx(1.0, rel=0.05)
 
 
-def test_a_driver_that_hardly_moved_while_fitted_does_no_harm_when_it_spikes():
+def test_a_covariate_that_hardly_moved_while_fitted_does_no_harm_when_it_spikes():
     rng = np.random.default_rng(15)
-    driver_TW = rng.normal(0.0, [1.0, 1e-3], (400, 2))
-    log_TW = rng.normal(0.0, 0.05, (400, 2)) + driver_TW * [0.1, 300.0]
+    covariate_TW = rng.normal(0.0, [1.0, 1e-3], (400, 2))
+    log_TW = rng.normal(0.0, 0.05, (400, 2)) + covariate_TW * [0.1, 300.0]
     trace = Trace(
-        np.ones_like(log_TW), np.exp(-log_TW), workers=["a", "b"], drivers=driver_TW[:, :, None], driver_names=("load",)
+        np.ones_like(log_TW),
+        np.exp(-log_TW),
+        workers=["a", "b"],
+        covariates=covariate_TW[:, :, None],
+        covariate_names=("load",),
     )
     model = ARIMA().fit([trace])
     model.reset(trace.workers)
     for k in range(300):
-        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=trace.drivers[k]))
+        model.observe(Report(trace.samples[k], trace.seconds[k], covariates=trace.covariates[k]))
     spiked = model.predict([[8.0], [8.0]]).speed
     assert spiked[1] < 2.0 * np.exp(log_TW[:, 1].max())
 
@@ -300,9 +310,9 @@ def test_a_job_logged_every_few_iterations_is_warned_of_and_fitted_as_well_as_a_
     rng = np.random.default_rng(step)
     level_TW = np.cumsum(rng.normal(0, 0.005, (3000, 2)), axis=0)
     whole = trace_of(100.0 * np.exp(level_TW + rng.normal(0, 0.05, (3000, 2))), np.zeros((3000, 2, 2)))
-    dense = ARIMA(drivers=()).fit([whole.select(slice(1500))])
+    dense = ARIMA(covariates=()).fit([whole.select(slice(1500))])
     with pytest.warns(UserWarning, match="only 0 of .* speeds follow one of the iteration before"):
-        sparse = ARIMA(drivers=()).fit([thinned(whole.select(slice(1500)), step)])
+        sparse = ARIMA(covariates=()).fit([thinned(whole.select(slice(1500)), step)])
     assert scored(sparse, whole, start=1500) < 1.05 * scored(dense, whole, start=1500)
 
 

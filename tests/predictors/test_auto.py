@@ -17,14 +17,14 @@ from paceline.training import load_model, save_model
 def served(model, trace):
     """Log errors one step ahead and whether the 90 % interval held, ``[T, W]`` each."""
     model.reset(trace.workers)
-    drivers_TWD = trace.drivers_named(model.driver_names)
+    covariates_TWD = trace.covariates_named(model.covariate_names)
     errors, inside = [], []
     for k, speed_W in enumerate(trace.speed):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        forecast = model.predict(drivers_WD)
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        forecast = model.predict(covariates_WD)
         errors.append(np.log(speed_W / forecast.speed))
         inside.append((forecast.quantile(0.05) <= speed_W) & (speed_W <= forecast.quantile(0.95)))
-        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+        model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return np.array(errors), np.array(inside)
 
 
@@ -65,12 +65,12 @@ def test_it_is_not_worse_than_the_last_value_where_speeds_only_wander():
     assert rms(served(Auto(), walk)[0][100:]) < 1.01 * rms(served(LastValue(), walk)[0][100:])
 
 
-def test_it_learns_to_use_a_driver_whose_meaning_nobody_told():
+def test_it_learns_to_use_a_covariate_whose_meaning_nobody_told():
     rng = np.random.default_rng(1)
     heat_TW = rng.normal(0.0, 1.0, (300, 4))
     seconds = np.exp(0.3 * heat_TW + rng.normal(0.0, 0.02, heat_TW.shape))
-    trace = Trace(np.ones_like(seconds), seconds, drivers=heat_TW[:, :, None], driver_names=("heat",))
-    with_heat, without = (served(Auto(drivers=names), trace)[0][150:] for names in (("heat",), ()))
+    trace = Trace(np.ones_like(seconds), seconds, covariates=heat_TW[:, :, None], covariate_names=("heat",))
+    with_heat, without = (served(Auto(covariates=names), trace)[0][150:] for names in (("heat",), ()))
     assert rms(with_heat) < 0.5 * rms(without)
 
 
@@ -92,7 +92,7 @@ def test_a_new_worker_trusts_the_network_first():
 
 
 def test_what_was_fitted_survives_a_model_file(tmp_path, unseen):
-    model = Auto(drivers=("cpu_share",))
+    model = Auto(covariates=("cpu_share",))
     network_of(model).weights_["b2"] += 0.1
     loaded = load_model(save_model(model, tmp_path / "auto.safetensors"))
     short = unseen.select(slice(0, 30))

@@ -10,12 +10,12 @@ from paceline.predictors import BarrierHead, GatedNARX, Report, Training
 
 def forecast(model, trace):
     model.reset(trace.workers)
-    drivers_TWD = trace.drivers_named(model.driver_names)
+    covariates_TWD = trace.covariates_named(model.covariate_names)
     speed_TW = np.empty(trace.seconds.shape)
     for k in range(len(trace)):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        speed_TW[k] = model.predict(drivers_WD).speed
-        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        speed_TW[k] = model.predict(covariates_WD).speed
+        model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return speed_TW
 
 

@@ -239,15 +239,15 @@ def test_the_spread_is_that_of_the_time_at_the_batch_that_was_run():
     assert (result.mae > 10).all(), "the speed at the last batch is another matter"
 
 
-def test_the_drift_may_be_any_predictor_and_reads_its_drivers():
+def test_the_drift_may_be_any_predictor_and_reads_its_covariates():
     from paceline.predictors import checks
 
     model = fit(BatchTime(drift="narx:lags=3,hidden=4"), [checks.example_trace()])
-    assert model.driver_names == ("cpu_busy", "distractor")
+    assert model.covariate_names == ("cpu_busy", "distractor")
     model.reset(checks.FLEET)
     trace = checks.example_trace(seed=5)
     for k in range(20):
-        observe(model, trace.samples[k], trace.seconds[k], drivers=trace.drivers[k])
+        observe(model, trace.samples[k], trace.seconds[k], covariates=trace.covariates[k])
     idle, busy = (model.predict(np.column_stack([np.full(3, cpu), np.full(3, 0.5)])).speed for cpu in (0.0, 1.0))
     assert (idle > busy).all()
 
@@ -329,10 +329,10 @@ def test_a_state_in_the_middle_of_a_job_resumes_curves_drift_and_limits():
 # -- probing -------------------------------------------------------------------------------------------------------
 
 
-def tried(wanted, low=1.0, high=np.inf, quantum=1, iterations=30):
+def tried(wanted, low=1.0, high=np.inf, batch_multiple=1, iterations=30):
     """The sizes of three workers of 200 samples in turn, 5 % of which may be tried."""
     bounds = np.full(3, low), np.full(3, high)
-    options = {"amount": 0.05, "quantum": quantum}
+    options = {"amount": 0.05, "batch_multiple": batch_multiple}
     sizes, mask = np.full(3, 200), np.array(wanted)
     return np.array([probed(sizes, mask, *bounds, iteration=k, **options) for k in range(iterations)])
 
@@ -349,16 +349,16 @@ def test_a_single_worker_is_probed_with_a_partner():
     assert set(sizes_KW[:, 0]) == set(sizes_KW[:, 2]) == {190, 200, 210}
 
 
-def test_probing_keeps_sum_quantum_and_bounds_and_is_the_same_every_time():
-    sizes_KW = tried((True, True, True), low=196.0, high=204.0, quantum=4)
+def test_probing_keeps_sum_batch_multiple_and_bounds_and_is_the_same_every_time():
+    sizes_KW = tried((True, True, True), low=196.0, high=204.0, batch_multiple=4)
     assert (sizes_KW.sum(axis=1) == 600).all()
     assert set(sizes_KW.ravel()) == {196, 200, 204}
-    np.testing.assert_array_equal(sizes_KW, tried((True, True, True), low=196.0, high=204.0, quantum=4))
+    np.testing.assert_array_equal(sizes_KW, tried((True, True, True), low=196.0, high=204.0, batch_multiple=4))
 
 
 def test_a_fleet_of_one_is_not_probed():
     one = np.array([64])
-    assert probed(one, one > 0, one, one, amount=0.5, quantum=1, iteration=1).tolist() == [64]
+    assert probed(one, one > 0, one, one, amount=0.5, batch_multiple=1, iteration=1).tolist() == [64]
 
 
 def test_who_knows_the_curves_or_may_not_probe_tries_nothing():
@@ -368,10 +368,10 @@ def test_who_knows_the_curves_or_may_not_probe_tries_nothing():
         one.reset(["a", "b"])
         one.observe(Report([100, 100], [0.5, 0.5]))
     sizes = np.array([100, 100])
-    assert still.probe(sizes, *free, quantum=1, iteration=9) is sizes
-    assert sorted(model.probe(sizes, *free, quantum=1, iteration=9)) == [95, 105]
+    assert still.probe(sizes, *free, batch_multiple=1, iteration=9) is sizes
+    assert sorted(model.probe(sizes, *free, batch_multiple=1, iteration=9)) == [95, 105]
     for size in (200, 100, 200):
         model.observe(Report([size, size], 0.2 + np.array([0.003, 0.003]) * size))
-    assert model.probe(sizes, *free, quantum=1, iteration=9) is sizes
+    assert model.probe(sizes, *free, batch_multiple=1, iteration=9) is sizes
     with pytest.raises(ValueError, match=r"probing must lie in \[0, 1\), got 1.0"):
         BatchTime(probing=1.0)

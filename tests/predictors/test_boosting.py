@@ -41,37 +41,37 @@ def test_a_fleet_it_has_not_seen_is_forecast_better_than_by_the_last_value(fitte
     assert ratio.mean() < 0.93
 
 
-def test_drivers_that_explain_the_speed_help():
+def test_covariates_that_explain_the_speed_help():
     trace, unseen = checks.example_trace(400), checks.example_trace(400, seed=5)
-    with_drivers, without = (Boosting(trees=60, drivers=names).fit([trace]) for names in (None, ()))
-    assert with_drivers.driver_names == ("cpu_busy", "distractor")
-    assert backtest(with_drivers, unseen).rmse.mean() < 0.8 * backtest(without, unseen).rmse.mean()
+    with_covariates, without = (Boosting(trees=60, covariates=names).fit([trace]) for names in (None, ()))
+    assert with_covariates.covariate_names == ("cpu_busy", "distractor")
+    assert backtest(with_covariates, unseen).rmse.mean() < 0.8 * backtest(without, unseen).rmse.mean()
 
 
 def test_an_input_that_no_worker_ever_reported_is_named():
     trace = checks.example_trace(100)
     with pytest.raises(ValueError, match=r"no worker's reports hold the speed 100 reports ago nor \d+ other inputs"):
-        Boosting(lags=200, drivers=()).fit([trace])
-    drivers = trace.drivers.copy()
-    drivers[..., 1] = np.nan
-    unknown = Trace(trace.samples, trace.seconds, drivers=drivers, driver_names=trace.driver_names)
+        Boosting(lags=200, covariates=()).fit([trace])
+    covariates = trace.covariates.copy()
+    covariates[..., 1] = np.nan
+    unknown = Trace(trace.samples, trace.seconds, covariates=covariates, covariate_names=trace.covariate_names)
     with pytest.raises(ValueError, match="no worker's reports hold distractor now"):
         Boosting().fit([unknown])
 
 
-def test_a_driver_that_is_sampled_every_other_iteration_has_no_past_to_fit():
+def test_a_covariate_that_is_sampled_every_other_iteration_has_no_past_to_fit():
     trace = checks.example_trace(200)
-    seconds, drivers = trace.seconds.copy(), trace.drivers.copy()
-    seconds[1::2], drivers[1::2] = np.nan, np.nan
-    sparse = Trace(trace.samples, seconds, drivers=drivers, driver_names=trace.driver_names)
+    seconds, covariates = trace.seconds.copy(), trace.covariates.copy()
+    seconds[1::2], covariates[1::2] = np.nan, np.nan
+    sparse = Trace(trace.samples, seconds, covariates=covariates, covariate_names=trace.covariate_names)
     with pytest.raises(ValueError, match="no worker's reports hold cpu_busy with a lag of 1"):
         Boosting().fit([sparse])
-    assert Boosting(driver_lags=0).fit([sparse]).trees_ is not None
+    assert Boosting(covariate_lags=0).fit([sparse]).trees_ is not None
 
 
 def test_the_unit_of_speed_does_not_matter(fitted):
     trace = synthetic_fleet("mixed", workers=2, iterations=100, seed=2)
-    other = Trace(trace.samples, trace.seconds / 8, drivers=trace.drivers, driver_names=trace.driver_names)
+    other = Trace(trace.samples, trace.seconds / 8, covariates=trace.covariates, covariate_names=trace.covariate_names)
     slow, fast = backtest(fitted, trace), backtest(fitted, other)
     np.testing.assert_allclose(8 * slow.forecast_TW[1:], fast.forecast_TW[1:], rtol=1e-6)
 
@@ -93,7 +93,7 @@ def test_serving_needs_no_scikit_learn(fitted, monkeypatch):
 def test_what_cannot_be_fitted_is_refused():
     for arguments, sentence in [
         ({"lags": 1}, "lags must be a whole number from 2 to 10000, got 1"),
-        ({"driver_lags": -1}, "driver_lags must be a whole number from 0 to 10000, got -1"),
+        ({"covariate_lags": -1}, "covariate_lags must be a whole number from 0 to 10000, got -1"),
         ({"leaves": 1}, "leaves must be a whole number from 2 to 1000, got 1"),
         ({"learning_rate": 0.0}, r"learning_rate must lie in \(0, 1\]"),
     ]:
@@ -103,5 +103,5 @@ def test_what_cannot_be_fitted_is_refused():
         Boosting().fit([])
     with pytest.raises(ValueError, match="at least 50 changes of speed to fit, got 8"):
         Boosting().fit([Trace(np.ones((10, 1)), np.ones((10, 1)))])
-    with pytest.raises(ValueError, match=r"drivers \['gpu'\] are not in every trace"):
-        Boosting(drivers=["gpu"]).fit([checks.example_trace()])
+    with pytest.raises(ValueError, match=r"covariates \['gpu'\] are not in every trace"):
+        Boosting(covariates=["gpu"]).fit([checks.example_trace()])

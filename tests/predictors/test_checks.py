@@ -1,4 +1,4 @@
-"""Every predictor keeps every promise, and every check notices a predictor that breaks its promise."""
+"""Every predictor keeps the contract, and every check notices one that breaks it."""
 
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ def test_every_predictor_that_is_offered_is_checked():
 
 @pytest.mark.parametrize("name", checks.CHECKS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_promise_is_kept(kind, name, factories):
+def test_contract_is_kept(kind, name, factories):
     if name in kind.opts_out:
         assert len(kind.opts_out[name]) > 20, "an opt-out gives its reason"
         return
@@ -31,24 +31,24 @@ def test_promise_is_kept(kind, name, factories):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_unfitted_predictor_keeps_the_promises_too(kind):
+def test_an_unfitted_predictor_keeps_the_contract_too(kind):
     checks.run(kind)
 
 
 class ImpurePredict(LastValue):
-    def predict(self, drivers=None, *, horizon=1):
+    def predict(self, covariates=None, *, horizon=1):
         self._rows["last"] = self._rows["last"] * 1.01
-        return super().predict(drivers, horizon=horizon)
+        return super().predict(covariates, horizon=horizon)
 
 
 class NoPrior(LastValue):
-    def predict(self, drivers=None, *, horizon=1):
+    def predict(self, covariates=None, *, horizon=1):
         return Forecast(speed=self._rows["last"], spread=np.full(len(self.workers), np.inf))
 
 
 class SureFromTheStart(LastValue):
-    def predict(self, drivers=None, *, horizon=1):
-        return Forecast(super().predict(drivers, horizon=horizon).speed, np.full(len(self.workers), 0.1))
+    def predict(self, covariates=None, *, horizon=1):
+        return Forecast(super().predict(covariates, horizon=horizon).speed, np.full(len(self.workers), 0.1))
 
 
 class TrustsReports(LastValue):
@@ -60,7 +60,7 @@ class TrustsReports(LastValue):
         with np.errstate(all="ignore"):
             self._rows["last"] = np.asarray(report.samples) / np.asarray(report.seconds)
 
-    def predict(self, drivers=None, *, horizon=1):
+    def predict(self, covariates=None, *, horizon=1):
         return Forecast(self._rows["last"], np.full(len(self.workers), 0.1))
 
 
@@ -70,13 +70,13 @@ class TooSlow(EWMA):
 
 
 class AlwaysTooHigh(EWMA):
-    def _next_speed(self, drivers_WD, horizon):
-        return 1.2 * super()._next_speed(drivers_WD, horizon)
+    def _next_speed(self, covariates_WD, horizon):
+        return 1.2 * super()._next_speed(covariates_WD, horizon)
 
 
 class KnowsItsPlace(LastValue):
-    def _next_speed(self, drivers_WD, horizon):
-        return super()._next_speed(drivers_WD, horizon) * (1.0 + np.arange(len(self.workers)))
+    def _next_speed(self, covariates_WD, horizon):
+        return super()._next_speed(covariates_WD, horizon) * (1.0 + np.arange(len(self.workers)))
 
 
 class ForgetfulState(EWMA):
@@ -85,7 +85,7 @@ class ForgetfulState(EWMA):
 
 
 class LivingState(LastValue):
-    def _learn(self, speed_W, drivers_WD):
+    def _learn(self, speed_W, covariates_WD):
         self._rows["last"][:] = speed_W
 
     def state_dict(self):
@@ -117,8 +117,8 @@ class GivesUpOnTheSilent(LastValue):
     def _fresh(self, count):
         return super()._fresh(count) | {"silent": np.zeros(count)}
 
-    def _learn(self, speed_W, drivers_WD):
-        super()._learn(np.where(self._rows["silent"] < 100, speed_W, np.nan), drivers_WD)
+    def _learn(self, speed_W, covariates_WD):
+        super()._learn(np.where(self._rows["silent"] < 100, speed_W, np.nan), covariates_WD)
         self._rows["silent"] = self._rows["silent"] + np.isnan(speed_W)
 
 
@@ -128,8 +128,8 @@ class DriftsInSilence(LastValue):
     def _fresh(self, count):
         return super()._fresh(count) | {"weight": np.ones(count)}
 
-    def _learn(self, speed_W, drivers_WD):
-        super()._learn(speed_W, drivers_WD)
+    def _learn(self, speed_W, covariates_WD):
+        super()._learn(speed_W, covariates_WD)
         self._rows["weight"] = np.where(np.isnan(speed_W), 1.01 * self._rows["weight"], self._rows["weight"])
 
 
@@ -148,19 +148,19 @@ class Hoarder(LastValue):
 
 
 class SurerFurtherAhead(LastValue):
-    def predict(self, drivers=None, *, horizon=1):
-        forecast = super().predict(drivers)
+    def predict(self, covariates=None, *, horizon=1):
+        forecast = super().predict(covariates)
         return Forecast(forecast.speed, forecast.spread / horizon)
 
 
-class NeedsDrivers(LastValue):
-    driver_names = ("cpu_busy",)
+class NeedsCovariates(LastValue):
+    covariate_names = ("cpu_busy",)
 
-    def _next_speed(self, drivers_WD, horizon):
-        return super()._next_speed(drivers_WD, horizon) * drivers_WD[:, 0]
+    def _next_speed(self, covariates_WD, horizon):
+        return super()._next_speed(covariates_WD, horizon) * covariates_WD[:, 0]
 
-    def predict(self, drivers=None, *, horizon=1):
-        rows = self._driver_rows(drivers)
+    def predict(self, covariates=None, *, horizon=1):
+        rows = self._covariate_rows(covariates)
         return Forecast(self._next_speed(rows, horizon), np.full(len(self.workers), np.inf))
 
 
@@ -169,14 +169,14 @@ class KeepsInputs(LastValue):
         super().observe(report)
         self.report = report
 
-    def _next_speed(self, drivers_WD, horizon):
+    def _next_speed(self, covariates_WD, horizon):
         if not hasattr(self, "report"):
-            return super()._next_speed(drivers_WD, horizon)
+            return super()._next_speed(covariates_WD, horizon)
         return np.asarray(self.report.samples) / np.asarray(self.report.seconds)
 
 
 class Dice(LastValue):
-    def _learn(self, speed_W, drivers_WD):
+    def _learn(self, speed_W, covariates_WD):
         self._rows["last"] = speed_W * np.random.default_rng().uniform(0.99, 1.01, len(speed_W))
 
 
@@ -186,8 +186,8 @@ class AcceptsAnyLength(LastValue):
 
 
 class UpsideDown(LastValue):
-    def predict(self, drivers=None, *, horizon=1):
-        forecast = super().predict(drivers, horizon=horizon)
+    def predict(self, covariates=None, *, horizon=1):
+        forecast = super().predict(covariates, horizon=horizon)
         flipped = Forecast(forecast.speed, forecast.spread)
         object.__setattr__(flipped, "quantile", lambda q: forecast.quantile(1.0 - q))
         return flipped
@@ -214,7 +214,7 @@ SABOTEURS = {
     "reset_forgets": RemembersAfterReset,
     "memory_is_bounded": Hoarder,
     "further_horizons_are_usable": SurerFurtherAhead,
-    "missing_drivers_are_survived": NeedsDrivers,
+    "missing_covariates_are_survived": NeedsCovariates,
     "inputs_are_left_alone": KeepsInputs,
     "forecasts_are_deterministic": Dice,
     "a_report_of_another_fleet_is_refused": AcceptsAnyLength,
@@ -228,7 +228,7 @@ def test_every_check_has_a_predictor_that_breaks_it():
 
 @pytest.mark.parametrize(("name", "kind"), SABOTEURS.items())
 def test_check_notices_a_broken_promise(name, kind):
-    with pytest.raises(checks.PromiseBroken):
+    with pytest.raises(checks.ContractBrokenError):
         checks.run(kind, [name])
 
 
@@ -273,10 +273,10 @@ class LosesWhatItLearnt(EWMA):
         self.factor_ = 0.9
         return self
 
-    def _next_speed(self, drivers_WD, horizon):
-        return self.factor_ * super()._next_speed(drivers_WD, horizon)
+    def _next_speed(self, covariates_WD, horizon):
+        return self.factor_ * super()._next_speed(covariates_WD, horizon)
 
 
 def test_what_was_learnt_from_traces_must_be_in_the_state():
-    with pytest.raises(checks.PromiseBroken, match="a loaded state forecasts differently"):
+    with pytest.raises(checks.ContractBrokenError, match="a loaded state forecasts differently"):
         checks.run(checks.fitted(LosesWhatItLearnt()), ["state_resumes_exactly"])

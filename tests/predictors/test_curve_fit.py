@@ -147,7 +147,7 @@ def test_a_floor_is_found_although_the_largest_batch_is_far_off(seed, noise, fac
 @settings(max_examples=60)
 @given(st.floats(1e-3, 1e3), st.floats(1e-6, 1e3), st.integers(0, 1000))
 def test_relative_deviations_do_not_depend_on_the_units(sizes_by, seconds_by, seed):
-    """Small batches weigh no less than large ones because their times are small."""
+    """Small batches count no less than large ones because their times are small."""
     generator = np.random.default_rng(seed)
     sizes = 2.0 ** np.arange(9)
     seconds = (0.3 + 0.01 * sizes) * generator.lognormal(0, 0.1, 9)

@@ -106,7 +106,7 @@ def test_the_sizes_of_any_batch_sum_to_it_or_it_is_refused(global_batch, speeds)
     try:
         sizes = split(Curves.from_speed(np.array(speeds)), global_batch).sizes
     except ValueError as error:
-        if "2**53 quanta divided by" not in str(error) or global_batch * len(speeds) <= 2**53:
+        if "2**53 multiples divided by" not in str(error) or global_batch * len(speeds) <= 2**53:
             raise
     else:
         assert sum(map(int, sizes)) == global_batch
@@ -121,7 +121,7 @@ def test_the_largest_batch_that_is_taken_is_split_exactly(workers):
 
 
 def test_where_times_tie_sizes_still_sum_and_none_is_negative():
-    """Taking two quanta back from a worker that ends last, instead of one, went unnoticed."""
+    """Taking two multiples back from a worker that ends last, instead of one, went unnoticed."""
     rng = np.random.default_rng(0)
     for _ in range(3000):
         workers, global_batch = int(rng.integers(2, 6)), int(rng.integers(1, 20))

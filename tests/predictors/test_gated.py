@@ -15,12 +15,12 @@ from paceline.training import load_model, save_model
 def served(model, trace, skip=0):
     """Log errors one step ahead, from iteration ``skip`` on, ``[T, W]``."""
     model.reset(trace.workers)
-    drivers_TWD = trace.drivers_named(model.driver_names)
+    covariates_TWD = trace.covariates_named(model.covariate_names)
     errors = []
     for k, speed_W in enumerate(trace.speed):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        errors.append(np.log(speed_W / model.predict(drivers_WD).speed))
-        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        errors.append(np.log(speed_W / model.predict(covariates_WD).speed))
+        model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return np.array(errors[skip:])
 
 
@@ -56,14 +56,16 @@ def test_a_new_worker_is_forecast_better_than_by_its_last_value_within_fifty_ite
 
 
 def test_only_ratios_of_speeds_matter(trace):
-    faster = Trace(1000.0 * trace.samples, trace.seconds, drivers=trace.drivers, driver_names=trace.driver_names)
+    faster = Trace(
+        1000.0 * trace.samples, trace.seconds, covariates=trace.covariates, covariate_names=trace.covariate_names
+    )
     model = GatedNARX(pretrained=True)
     assert served(model, faster, 1) == pytest.approx(served(model, trace, 1), abs=1e-8)
 
 
-def test_drivers_of_names_it_does_not_know_do_no_harm(trace):
+def test_covariates_of_names_it_does_not_know_do_no_harm(trace):
     names = ("temperature", "humidity")
-    foreign = Trace(trace.samples, trace.seconds, drivers=trace.drivers, driver_names=names)
+    foreign = Trace(trace.samples, trace.seconds, covariates=trace.covariates, covariate_names=names)
     without = Trace(trace.samples, trace.seconds)
     assert np.array_equal(
         served(GatedNARX(pretrained=True), foreign, 1), served(GatedNARX(pretrained=True), without, 1)
@@ -71,7 +73,7 @@ def test_drivers_of_names_it_does_not_know_do_no_harm(trace):
     assert rms(served(GatedNARX(pretrained=True), foreign, 20)) < 0.95 * rms(served(LastValue(), foreign, 20))
 
 
-def test_drivers_it_knows_help():
+def test_covariates_it_knows_help():
     unseen = synthetic_fleet("mixed", workers=20, iterations=500, seed=7)
     without = Trace(unseen.samples, unseen.seconds)
     model = GatedNARX(pretrained=True)
@@ -96,14 +98,16 @@ def test_the_same_seed_fits_the_same_weights(trace, fitted):
     assert all(np.array_equal(fitted.weights_[name], again.weights_[name]) for name in fitted.weights_)
 
 
-def test_a_driver_that_only_some_traces_have_is_used(trace):
-    half = Trace(trace.samples, trace.seconds, drivers=trace.drivers[:, :, :1], driver_names=trace.driver_names[:1])
-    assert small().fit([half, trace]).driver_names == trace.driver_names
+def test_a_covariate_that_only_some_traces_have_is_used(trace):
+    half = Trace(
+        trace.samples, trace.seconds, covariates=trace.covariates[:, :, :1], covariate_names=trace.covariate_names[:1]
+    )
+    assert small().fit([half, trace]).covariate_names == trace.covariate_names
 
 
-def test_a_driver_that_no_trace_has_is_refused(trace):
+def test_a_covariate_that_no_trace_has_is_refused(trace):
     with pytest.raises(ValueError, match=r"\['humidity'\] are in none of the traces"):
-        small(drivers=("humidity",)).fit([trace])
+        small(covariates=("humidity",)).fit([trace])
 
 
 def test_a_pretrained_network_goes_on_from_where_it_was(trace):
@@ -125,7 +129,7 @@ def test_training_in_closed_loop_helps_further_ahead(kind):
     trace, unseen = (synthetic_fleet("noexog", workers=8, iterations=500, seed=seed) for seed in (1, 2))
     ahead = {}
     for name, chosen in (("teacher", training), ("loop", looped)):
-        model = kind(training=chosen, drivers=()).fit([trace])
+        model = kind(training=chosen, covariates=()).fit([trace])
         model.reset(unseen.workers)
         errors = []
         for k in range(len(unseen) - 6):
@@ -161,7 +165,7 @@ def test_learning_online_cannot_diverge():
     assert model.predict().speed[0] == pytest.approx(128.0, rel=0.02)
 
 
-def test_asking_with_other_drivers_is_not_answered_from_memory(trace, fitted):
+def test_asking_with_other_covariates_is_not_answered_from_memory(trace, fitted):
     served(fitted, trace)
     calm, busy = (fitted.predict(np.full((8, 2), share)).speed for share in (1.0, 0.3))
     assert not np.allclose(calm, busy)

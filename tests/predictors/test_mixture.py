@@ -43,24 +43,24 @@ def test_each_worker_trusts_its_own_best_expert():
 
 def test_an_expert_that_is_always_wrong_costs_next_to_nothing():
     class Absurd(LastValue):
-        def _next_speed(self, drivers_WD, horizon):
-            return 1e3 * super()._next_speed(drivers_WD, horizon)
+        def _next_speed(self, covariates_WD, horizon):
+            return 1e3 * super()._next_speed(covariates_WD, horizon)
 
     trace = synthetic_fleet("noexog", workers=5, iterations=600)
     good = ["ewma:smoothing=0.25", "ewma:smoothing=0.1"]
     assert rms(Mixture([*good, Absurd()]), trace, 100) < 1.05 * rms(Mixture(good), trace, 100)
 
 
-def test_drivers_reach_the_experts_that_read_them():
+def test_covariates_reach_the_experts_that_read_them():
     trace = synthetic_fleet("mixed", workers=5, iterations=600)
-    model = Mixture(["ewma", RLS(drivers=("memory_pressure",)), RLS(drivers=("cpu_share",))])
-    assert model.driver_names == ("memory_pressure", "cpu_share")
-    alone = RLS(drivers=("cpu_share",))
+    model = Mixture(["ewma", RLS(covariates=("memory_pressure",)), RLS(covariates=("cpu_share",))])
+    assert model.covariate_names == ("memory_pressure", "cpu_share")
+    alone = RLS(covariates=("cpu_share",))
     mixed = Mixture([alone])
     for name in ("reset", "fit"):
         getattr(alone, name)(trace.workers if name == "reset" else [trace])
         getattr(mixed, name)(trace.workers if name == "reset" else [trace])
-    assert mixed.driver_names == ("cpu_share",)
+    assert mixed.covariate_names == ("cpu_share",)
     assert np.array_equal(mixed._inner[0].prior_weights_, alone.prior_weights_)
 
 
@@ -77,17 +77,17 @@ def test_no_expert_or_a_bare_name_is_refused():
             Mixture(experts)
 
 
-def test_each_expert_is_given_its_own_drivers_in_its_own_order():
+def test_each_expert_is_given_its_own_covariates_in_its_own_order():
     trace = synthetic_fleet("mixed", workers=3, iterations=80)
     orders = [("memory_pressure",), ("cpu_share", "memory_pressure"), ()]
-    mixed = Mixture([RLS(drivers=order) for order in orders])
-    assert mixed.driver_names == ("memory_pressure", "cpu_share")
-    for model, inner in [(mixed, None), *((RLS(drivers=o), m) for o, m in zip(orders, mixed._inner, strict=True))]:
+    mixed = Mixture([RLS(covariates=order) for order in orders])
+    assert mixed.covariate_names == ("memory_pressure", "cpu_share")
+    for model, inner in [(mixed, None), *((RLS(covariates=o), m) for o, m in zip(orders, mixed._inner, strict=True))]:
         model.reset(trace.workers)
-        panel = trace.drivers_named(model.driver_names)
+        panel = trace.covariates_named(model.covariate_names)
         for k in range(len(trace)):
-            drivers = None if panel is None else panel[k]
-            model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers))
+            covariates = None if panel is None else panel[k]
+            model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates))
         if inner is not None:
             np.testing.assert_allclose(inner._rows["weights"], model._rows["weights"], rtol=1e-9)
 
@@ -112,25 +112,25 @@ def test_averages_served_together_are_those_served_one_by_one():
     assert together.weights == pytest.approx(apart.weights, rel=1e-9)
 
 
-def test_an_answer_is_not_given_again_for_other_drivers_or_after_a_report():
-    model = Mixture([RLS(drivers=("busy",)), "ewma"])
+def test_an_answer_is_not_given_again_for_other_covariates_or_after_a_report():
+    model = Mixture([RLS(covariates=("busy",)), "ewma"])
     model.reset(["a"])
     rng = np.random.default_rng(0)
     for _ in range(200):
         busy = rng.random((1, 1))
         model.predict(busy)
-        model.observe(Report([64], np.exp(busy[0] + rng.normal(0.0, 0.01, 1)), drivers=busy))
+        model.observe(Report([64], np.exp(busy[0] + rng.normal(0.0, 0.01, 1)), covariates=busy))
     idle, busy = (model.predict([[share]]).speed[0] for share in (0.0, 1.0))
     assert idle > 1.5 * busy
     assert model.predict([[0.0]]).speed[0] == idle
-    model.observe(Report([64], [10.0], drivers=[[0.0]]))
+    model.observe(Report([64], [10.0], covariates=[[0.0]]))
     assert model.predict([[0.0]]).speed[0] != idle
 
 
-class Promised:
-    """Keeps the promise through an EWMA that it holds, and is none of the library's classes."""
+class Outsider:
+    """Keeps the contract through an EWMA that it holds, and is none of the library's classes."""
 
-    driver_names = ()
+    covariate_names = ()
 
     def __init__(self):
         self.inside = EWMA(smoothing=0.3)
@@ -146,7 +146,7 @@ class Promised:
 
 
 def test_a_users_own_predictor_is_as_good_an_expert_as_ours():
-    own, ours = (Mixture(["last-value", expert]) for expert in (Promised(), EWMA(smoothing=0.3)))
+    own, ours = (Mixture(["last-value", expert]) for expert in (Outsider(), EWMA(smoothing=0.3)))
     trace = checks.example_trace()
     for model in (own, ours):
         model.reset(trace.workers)
@@ -154,7 +154,7 @@ def test_a_users_own_predictor_is_as_good_an_expert_as_ours():
         assert own.predict().speed == pytest.approx(ours.predict().speed)
         own.observe(Report(samples_W, seconds_W))
         ours.observe(Report(samples_W, seconds_W))
-    resumed = Mixture(["last-value", Promised()])
+    resumed = Mixture(["last-value", Outsider()])
     resumed.load_state_dict(own.state_dict())
     assert resumed.predict().speed == pytest.approx(own.predict().speed)
     assert own.weights == pytest.approx(ours.weights)
@@ -162,8 +162,8 @@ def test_a_users_own_predictor_is_as_good_an_expert_as_ours():
 
 def test_an_expert_that_knows_nothing_of_a_worker_has_no_say_in_its_forecast():
     class Ignorant(LastValue):
-        def _next_speed(self, drivers_WD, horizon):
-            return np.where([True, False], np.nan, super()._next_speed(drivers_WD, horizon))
+        def _next_speed(self, covariates_WD, horizon):
+            return np.where([True, False], np.nan, super()._next_speed(covariates_WD, horizon))
 
     model = Mixture([LastValue(), Ignorant()])
     model.reset(["a", "b"])
@@ -182,10 +182,10 @@ class Always(FleetPredictor):
     def _fresh(self, count):
         return {"speed": np.full(count, self.speed)}
 
-    def _learn(self, speed_W, drivers_WD):
+    def _learn(self, speed_W, covariates_WD):
         pass
 
-    def _next_speed(self, drivers_WD, horizon):
+    def _next_speed(self, covariates_WD, horizon):
         return self._rows["speed"]
 
 
@@ -203,8 +203,8 @@ def test_a_mixture_of_one_expert_is_that_expert_however_far_ahead():
     class Fading(LastValue):
         """Expects a tenth less for every iteration ahead."""
 
-        def _next_speed(self, drivers_WD, horizon):
-            return super()._next_speed(drivers_WD, horizon) * 0.9**horizon
+        def _next_speed(self, covariates_WD, horizon):
+            return super()._next_speed(covariates_WD, horizon) * 0.9**horizon
 
     model, alone = Mixture([Fading()]), Fading()
     for each in (model, alone):

@@ -25,12 +25,12 @@ def test_a_class_that_is_defined_once_more_takes_its_old_place():
 
 
 @pytest.mark.parametrize("kind", [ARIMA, Auto, BarrierHead, Boosting, GRU, NARX, RLS], ids=lambda kind: kind.__name__)
-def test_a_text_is_not_taken_for_a_driver_in_each_letter(kind):
-    with pytest.raises(ValueError, match=r"drivers must be a list of names such as \['cpu_busy'\], got 'cpu_busy'"):
-        kind(drivers="cpu_busy")
-    assert kind(drivers=["cpu_busy"]).drivers == ("cpu_busy",)
+def test_a_text_is_not_taken_for_a_covariate_in_each_letter(kind):
+    with pytest.raises(ValueError, match=r"covariates must be a list of names such as \['cpu_busy'\], got 'cpu_busy'"):
+        kind(covariates="cpu_busy")
+    assert kind(covariates=["cpu_busy"]).covariates == ("cpu_busy",)
 
 
-def test_a_correction_takes_no_text_for_drivers_either():
-    with pytest.raises(ValueError, match="drivers must be a list of names"):
-        Pooled(EWMA(), drivers="cpu_busy")
+def test_a_correction_takes_no_text_for_covariates_either():
+    with pytest.raises(ValueError, match="covariates must be a list of names"):
+        Pooled(EWMA(), covariates="cpu_busy")

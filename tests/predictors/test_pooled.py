@@ -10,7 +10,7 @@ from paceline.predictors.linear.pooled import OWN_FORECAST, Pooled
 
 
 def hot(iterations, workers, seed=6):
-    """Log speeds that a driver explains, and the driver, ``[T, W]`` each."""
+    """Log speeds that a covariate explains, and the covariate, ``[T, W]`` each."""
     rng = np.random.default_rng(seed)
     heat_TW = rng.normal(0.0, 1.0, (iterations, workers))
     return -0.3 * heat_TW + rng.normal(0.0, 0.02, heat_TW.shape), heat_TW
@@ -70,15 +70,15 @@ def test_what_the_fleet_has_learnt_is_saved_and_resumed():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_each_worker_learns_what_a_driver_does_to_it_alone():
+def test_each_worker_learns_what_a_covariate_does_to_it_alone():
     log_TW, heat_TW = hot(300, 6)
-    log_TW[:, 3:] *= -1.0  # on half of the workers the driver acts the other way round: none of it is in common
+    log_TW[:, 3:] *= -1.0  # on half of the workers the covariate acts the other way round: none of it is in common
     common, own = (served(Pooled("last-value", ["heat"]), log_TW, heat_TW, column)[150:] for column in (FLEET, OWN))
     assert rms(own) < 0.4 * rms(common)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_without_a_driver_there_is_nothing_to_learn_alone():
+def test_without_a_covariate_there_is_nothing_to_learn_alone():
     log_TW, heat_TW = hot(60, 3)
     model = Pooled("last-value", ["heat"])
     own, plain = (served(model, log_TW, np.full_like(heat_TW, np.nan), column) for column in (OWN, PLAIN))
@@ -86,7 +86,7 @@ def test_without_a_driver_there_is_nothing_to_learn_alone():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_drivers_that_some_workers_alone_report_are_learnt_from():
+def test_covariates_that_some_workers_alone_report_are_learnt_from():
     log_TW, heat_TW = hot(200, 4)
     log_TW[:, 1] *= -1.0
     heat_TW[:, 2:] = np.nan
@@ -96,7 +96,7 @@ def test_drivers_that_some_workers_alone_report_are_learnt_from():
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("known_from", [0, 150])
-def test_drivers_that_nobody_reports_take_no_part_in_what_each_worker_learns_alone(known_from):
+def test_covariates_that_nobody_reports_take_no_part_in_what_each_worker_learns_alone(known_from):
     log_TW, heat_TW = hot(300, 4)
     log_TW[:, 2:] *= -1.0
     heat_TW[:known_from] = np.nan
@@ -105,10 +105,10 @@ def test_drivers_that_nobody_reports_take_no_part_in_what_each_worker_learns_alo
     many.reset(few.workers)
     errors = []
     for log_W, heat_W in zip(log_TW, heat_TW, strict=True):
-        drivers_WD = np.full((4, 3), np.nan)
-        drivers_WD[:, 1] = heat_W
-        errors.append(log_W - np.log(many._next_speed(drivers_WD, 1)[:, OWN]))
-        many._learn_report(Report(np.ones(4), np.exp(-log_W)), np.exp(log_W), drivers_WD)
+        covariates_WD = np.full((4, 3), np.nan)
+        covariates_WD[:, 1] = heat_W
+        errors.append(log_W - np.log(many._next_speed(covariates_WD, 1)[:, OWN]))
+        many._learn_report(Report(np.ones(4), np.exp(-log_W)), np.exp(log_W), covariates_WD)
     assert rms(np.array(errors)[200:]) == pytest.approx(alone, rel=0.1)  # more inputs of 0 doubt examples less
     own_WG, covariance_WGG = many._rows["own"], many._rows["covariance"]
     assert own_WG[:, 2:4].all()
@@ -126,7 +126,7 @@ def test_the_others_are_learnt_from_while_a_worker_is_silent():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_the_fleet_follows_a_driver_that_changes_its_meaning():
+def test_the_fleet_follows_a_covariate_that_changes_its_meaning():
     log_TW, heat_TW = hot(900, 8)
     log_TW[150:] -= 2 * (log_TW[150:] + 0.0)
     errors = served(Pooled("last-value", ["heat"]), log_TW, heat_TW)

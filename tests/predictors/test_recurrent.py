@@ -15,12 +15,12 @@ KINDS = {SimpleRNN: torch.nn.RNN, LSTM: torch.nn.LSTM, GRU: torch.nn.GRU}
 
 def rms(model, trace, skip):
     model.reset(trace.workers)
-    drivers_TWD = trace.drivers_named(model.driver_names)
+    covariates_TWD = trace.covariates_named(model.covariate_names)
     errors = []
     for k, speed_W in enumerate(trace.speed):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        errors.append(np.log(speed_W / model.predict(drivers_WD).speed))
-        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        errors.append(np.log(speed_W / model.predict(covariates_WD).speed))
+        model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return float(np.sqrt(np.mean(np.square(errors[skip:]))))
 
 
@@ -60,7 +60,7 @@ def test_the_same_seed_fits_the_same_weights_and_leaves_torch_alone(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gap_leaves_a_worker_as_it_was_and_the_others_alone(kind):
     trace = synthetic_fleet("noexog", workers=2, iterations=200)
-    model = kind(drivers=(), training=Training(epochs=2, batch_size=4)).fit([trace])
+    model = kind(covariates=(), training=Training(epochs=2, batch_size=4)).fit([trace])
     model.reset(["a", "b"])
     for k in range(50):
         model.observe(Report(trace.samples[k], trace.seconds[k]))

@@ -12,12 +12,12 @@ from paceline.predictors.linear.rls import PRIOR_VARIANCE, RLS
 def errors(model, trace, skip):
     """Log errors one step ahead, ``[T - skip, W]``."""
     model.reset(trace.workers)
-    drivers_TWD = trace.drivers_named(model.driver_names)
+    covariates_TWD = trace.covariates_named(model.covariate_names)
     found = []
     for k in range(len(trace)):
-        drivers_WD = None if drivers_TWD is None else drivers_TWD[k]
-        found.append(np.log(trace.speed[k] / model.predict(drivers_WD).speed))
-        model.observe(Report(trace.samples[k], trace.seconds[k], drivers=drivers_WD))
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        found.append(np.log(trace.speed[k] / model.predict(covariates_WD).speed))
+        model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return np.array(found[skip:])
 
 
@@ -45,10 +45,10 @@ def test_it_beats_the_last_value_on_every_synthetic_kind():
         assert rms(errors(RLS(), trace, 400)) < 0.97 * rms(errors(LastValue(), trace, 400))
 
 
-def test_drivers_that_explain_the_speed_are_used():
+def test_covariates_that_explain_the_speed_are_used():
     trace = synthetic_fleet("mixed", workers=10, iterations=800)
-    blind = rms(errors(RLS(drivers=()), trace, 400))
-    assert rms(errors(RLS(drivers=("cpu_share", "memory_pressure")), trace, 400)) < 0.99 * blind
+    blind = rms(errors(RLS(covariates=()), trace, 400))
+    assert rms(errors(RLS(covariates=("cpu_share", "memory_pressure")), trace, 400)) < 0.99 * blind
 
 
 def test_fitting_halves_the_gap_of_a_new_workers_first_steps():
@@ -70,9 +70,9 @@ def test_it_stays_bounded_through_constant_stretches_and_spikes():
     assert np.abs(model._rows["weights"]).max() < 5
 
 
-def test_a_driver_that_a_trace_lacks_is_named():
+def test_a_covariate_that_a_trace_lacks_is_named():
     with pytest.raises(ValueError, match="gpu"):
-        RLS(drivers=("gpu",)).fit([synthetic_fleet("walk", workers=1, iterations=10)])
+        RLS(covariates=("gpu",)).fit([synthetic_fleet("walk", workers=1, iterations=10)])
 
 
 def test_before_it_has_learnt_anything_it_forecasts_the_last_speed():
@@ -103,15 +103,15 @@ def test_a_new_worker_starts_from_the_median_and_the_deviations_of_the_fitted_on
     np.testing.assert_allclose(np.sqrt(fitted.prior_variance_[inside]), deviation_F[inside])
 
 
-def test_a_forecast_for_other_drivers_is_not_the_one_before():
+def test_a_forecast_for_other_covariates_is_not_the_one_before():
     trace = synthetic_fleet("mixed", workers=3, iterations=200)
-    models = [RLS(drivers=("cpu_share", "memory_pressure")) for _ in range(2)]
+    models = [RLS(covariates=("cpu_share", "memory_pressure")) for _ in range(2)]
     for model in models:
         errors(model, trace, skip=0)
-    drivers_WD = trace.drivers_named(models[0].driver_names)[-1]
-    usual = models[0].predict(drivers_WD).speed
-    other = models[0].predict(drivers_WD + 0.2).speed
-    np.testing.assert_array_equal(other, models[1].predict(drivers_WD + 0.2).speed)
+    covariates_WD = trace.covariates_named(models[0].covariate_names)[-1]
+    usual = models[0].predict(covariates_WD).speed
+    other = models[0].predict(covariates_WD + 0.2).speed
+    np.testing.assert_array_equal(other, models[1].predict(covariates_WD + 0.2).speed)
     assert (other != usual).all()
 
 

@@ -39,7 +39,7 @@ def test_a_given_smoothing_is_not_learnt():
     assert EWMA(0.2).fit([noisy_trace(0.0, 0.05)]).smoothing_ == 0.2
 
 
-def test_an_ewma_that_learns_keeps_every_promise_fitted_or_not():
+def test_an_ewma_that_learns_keeps_every_contract_fitted_or_not():
     checks.run(checks.fitted(EWMA(smoothing=None)))
     checks.run(lambda: EWMA(smoothing=None))
 

@@ -12,8 +12,8 @@ from machine_files import NESTED_1, NESTED_2, made, twice
 
 from paceline.recording import control_group
 from paceline.recording.control_group import ControlGroup, mounted
-from paceline.recording.drivers.linux import all_drivers, default_drivers
-from paceline.recording.drivers.quota import CPUQuota
+from paceline.recording.covariates.linux import all_covariates, default_covariates
+from paceline.recording.covariates.quota import CPUQuota
 
 VERSION_1 = {
     "proc/self/mounts": (
@@ -60,9 +60,9 @@ VERSIONS = [
 ]
 
 
-def named(drivers, name):
-    (driver,) = (driver for driver in drivers if driver.name == name)
-    return driver
+def named(covariates, name):
+    (covariate,) = (covariate for covariate in covariates if covariate.name == name)
+    return covariate
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def looking_always(monkeypatch):
 @pytest.mark.parametrize(("files", "cpu", "after"), VERSIONS)
 def test_a_quota_on_a_group_above_the_workers_own_throttles_it_too(tmp_path, files, cpu, after):
     made(tmp_path, files)
-    driver = named(default_drivers(root=tmp_path), "throttled")
-    grown = twice(driver, lambda: (tmp_path / cpu / "pod/cpu.stat").write_text(after))
+    covariate = named(default_covariates(root=tmp_path), "throttled")
+    grown = twice(covariate, lambda: (tmp_path / cpu / "pod/cpu.stat").write_text(after))
     assert grown == pytest.approx(2.0, rel=0.3)
 
 
@@ -85,7 +85,7 @@ def test_a_quota_on_a_group_above_is_the_allowance_and_its_usage_is_read(tmp_pat
     assert group.lineage == tuple(tmp_path / cpu / inside for inside in ("pod/worker", "pod", ""))
     usage = {"groups/cpu": "groups/cpuacct/pod/cpuacct.usage", "groups": "groups/pod/cpu.stat"}[cpu]
     assert group.usage == tmp_path / usage
-    assert named(all_drivers(root=tmp_path), "cpu_quota").sample() == 0.4
+    assert named(all_covariates(root=tmp_path), "cpu_quota").sample() == 0.4
 
 
 def test_the_smallest_quota_binds(tmp_path):
@@ -108,21 +108,21 @@ def test_the_smallest_quota_binds(tmp_path):
     ],
     ids=["version 1", "version 2"],
 )
-def test_a_quota_that_is_set_after_the_driver_was_made_is_seen(tmp_path, quiet, stat, throttled):
+def test_a_quota_that_is_set_after_the_covariate_was_made_is_seen(tmp_path, quiet, stat, throttled):
     """As ``docker update --cpus`` sets it, or the bursts of ``paceline live``."""
     version = VERSION_1 if "cpuacct" in stat else VERSION_2
     made(tmp_path, {**version, **quiet, stat: throttled.format(0)})
     assert ControlGroup.of_this_process(tmp_path) is None
-    driver = named(default_drivers(root=tmp_path), "throttled")
-    assert twice(driver, lambda: (tmp_path / stat).write_text(throttled.format(2_000_000))) > 0
-    assert driver.sample() == 0
+    covariate = named(default_covariates(root=tmp_path), "throttled")
+    assert twice(covariate, lambda: (tmp_path / stat).write_text(throttled.format(2_000_000))) > 0
+    assert covariate.sample() == 0
 
 
-def test_drivers_go_with_the_process_when_it_is_moved_and_begin_anew_there(tmp_path, looking_always):
+def test_covariates_go_with_the_process_when_it_is_moved_and_begin_anew_there(tmp_path, looking_always):
     made(tmp_path, {**NESTED_2, "groups/other/cpu.stat": "throttled_usec 9000000\n"})
     made(tmp_path, {"groups/other/cpu.max": "2000 10000\n", "groups/other/cgroup.procs": f"{os.getpid()}\n"})
     throttled, quota, runnable = (
-        named(all_drivers(root=tmp_path), name) for name in ("throttled", "cpu_quota", "runnable")
+        named(all_covariates(root=tmp_path), name) for name in ("throttled", "cpu_quota", "runnable")
     )
     throttled.sample()
     assert throttled.sample() == 0
@@ -134,9 +134,9 @@ def test_drivers_go_with_the_process_when_it_is_moved_and_begin_anew_there(tmp_p
     assert runnable.sample() == 0
 
 
-def test_a_driver_of_a_group_that_was_named_stays_there(tmp_path, looking_always):
+def test_a_covariate_of_a_group_that_was_named_stays_there(tmp_path, looking_always):
     group = ControlGroup.of_this_process(made(tmp_path, NESTED_2))
-    quota = named(all_drivers(group, tmp_path), "cpu_quota")
+    quota = named(all_covariates(group, tmp_path), "cpu_quota")
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     assert quota.sample() == 0.4
 
@@ -161,8 +161,8 @@ def test_without_an_account_of_the_groups_cpu_time_the_pinned_cores_are_read(tmp
     ticks = os.sysconf("SC_CLK_TCK")
     stat = made(tmp_path, {"proc/stat": "".join(f"cpu{n} 9 0 0 0 0 0 0 0 0 0\n" for n in range(512))}) / "proc/stat"
     busy = "".join(f"cpu{n} {9 + 4 * ticks} 0 0 0 0 0 0 0 0 0\n" for n in range(512))
-    driver = named(default_drivers(root=tmp_path), "cpu_busy")
-    assert twice(driver, lambda: stat.write_text(busy)) == pytest.approx(4.0, rel=0.3)
+    covariate = named(default_covariates(root=tmp_path), "cpu_busy")
+    assert twice(covariate, lambda: stat.write_text(busy)) == pytest.approx(4.0, rel=0.3)
 
 
 @pytest.fixture
@@ -201,18 +201,18 @@ def _removed(folder):
 
 BUSY_CHILD = """
 import sys
-from paceline.recording.drivers import default_drivers
-(driver,) = (one for one in default_drivers() if one.name == "throttled")
-seen = [driver.sample()]
+from paceline.recording.covariates import default_covariates
+(covariate,) = (one for one in default_covariates() if one.name == "throttled")
+seen = [covariate.sample()]
 if sys.argv[2] == "moved later":
-    seen.append(driver.sample())
+    seen.append(covariate.sample())
 with open(sys.argv[1] + "/cgroup.procs", "w") as procs:
     procs.write("0")
 if sys.argv[2] == "moved first":
-    (driver,) = (one for one in default_drivers() if one.name == "throttled")
+    (covariate,) = (one for one in default_covariates() if one.name == "throttled")
 for _ in range(1000):  # enough for many periods of the quota, however fast the machine
     sum(range(2000))
-    seen.append(driver.sample())
+    seen.append(covariate.sample())
 print(max(value for value in seen if value == value))
 """
 

@@ -56,18 +56,18 @@ def test_what_was_not_waited_for_is_zero(tmp_path):
     assert (trace.comm_seconds == 0).all()
 
 
-def test_drivers_are_sampled_before_each_iteration_and_nan_survives(tmp_path):
-    with Recorder(tmp_path / "0.jsonl", "0", drivers=[Counting()]) as recorder:
+def test_covariates_are_sampled_before_each_iteration_and_nan_survives(tmp_path):
+    with Recorder(tmp_path / "0.jsonl", "0", covariates=[Counting()]) as recorder:
         for _ in range(3):
             with recorder.iteration(samples=8) as step:
-                assert len(step.drivers) == 1
+                assert len(step.covariates) == 1
     trace = merge([tmp_path / "0.jsonl"])
-    assert trace.driver_names == ("count",)
-    np.testing.assert_array_equal(trace.drivers[:, 0, 0], [1, math.nan, 3])
+    assert trace.covariate_names == ("count",)
+    np.testing.assert_array_equal(trace.covariates[:, 0, 0], [1, math.nan, 3])
 
 
 def test_the_header_explains_the_columns(tmp_path):
-    path = record(tmp_path / "0.jsonl", "gpu-7", drivers=[Counting()], meta={"job": "tiny"})
+    path = record(tmp_path / "0.jsonl", "gpu-7", covariates=[Counting()], meta={"job": "tiny"})
     header = json.loads(path.read_text().splitlines()[0])
     assert header["worker"] == "gpu-7"
     assert header["columns"][0] == "iteration"
@@ -110,14 +110,14 @@ def test_clock_offsets_of_hosts_stand_in_the_merged_trace(tmp_path):
     assert "worker 1 +0.250000 s +-0.001000 s (host-1)" in told
 
 
-def test_phases_are_a_table_of_their_own_and_no_drivers(tmp_path):
-    with Recorder(tmp_path / "0.jsonl", "0", drivers=[Counting()]) as recorder:
+def test_phases_are_a_table_of_their_own_and_no_covariates(tmp_path):
+    with Recorder(tmp_path / "0.jsonl", "0", covariates=[Counting()]) as recorder:
         recorder.phases = ("forward_seconds",)
         for seconds in (0.25, 0.5):
             step = recorder.begin()
             step.seconds, step.phases = 1.0, {"forward_seconds": seconds}
             recorder.write(step, 8)
-    assert merge([tmp_path / "0.jsonl"]).driver_names == ("count",)
+    assert merge([tmp_path / "0.jsonl"]).covariate_names == ("count",)
     table = phase_table([tmp_path / "0.jsonl"])
     assert table.to_dict("list") == {
         "iteration": [0, 1],
@@ -206,7 +206,7 @@ def test_numbers_that_are_no_recording_are_refused_with_the_file(tmp_path, row, 
 
 
 def test_files_that_cannot_be_merged_are_named(tmp_path):
-    plain, driven = record(tmp_path / "a.jsonl", "a"), record(tmp_path / "b.jsonl", "b", drivers=[Counting()])
+    plain, driven = record(tmp_path / "a.jsonl", "a"), record(tmp_path / "b.jsonl", "b", covariates=[Counting()])
     with pytest.raises(ValueError, match=r"b\.jsonl has the columns"):
         merge([plain, driven])
     with pytest.raises(ValueError, match=r"no iteration in .*jsonl"):
@@ -222,7 +222,7 @@ HEADER = {
     "schema_version": 1,
     "worker": "0",
     "columns": ["iteration", "samples", "seconds", "comm_seconds", "wait_seconds", "start", "count"],
-    "drivers": ["count"],
+    "covariates": ["count"],
     "meta": {},
 }
 
@@ -233,8 +233,8 @@ HEADER = {
         ("schema_version", 2),
         ("columns", None),
         ("columns", ["iteration", "samples"]),
-        ("drivers", ["other"]),
-        ("drivers", [["count"]]),
+        ("covariates", ["other"]),
+        ("covariates", [["count"]]),
         ("worker", 7),
         ("meta", []),
         ("phases", "forward"),

@@ -13,7 +13,7 @@ from test_watching_a_run import run_file
 from paceline.cli import main
 from paceline.cli.watching.async_view import async_view
 from paceline.cli.watching.watch_command import Watched
-from paceline.coordinator.asynchronous import SGD, Deck, Server, saps, scheme
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, saps, scheme
 from paceline.engines.parameter_server.round_records import Rounds
 from paceline.engines.parameter_server.service import Service
 from paceline.predictors import LastValue
@@ -36,7 +36,7 @@ def trained_with(sinks, rules=None, samples=240, bad=0):
         np.zeros(2),
         SGD(0.1),
         rules or scheme("asp", 3),
-        Deck(samples, epochs=1),
+        EpochSampler(samples, epochs=1),
         batch=8,
         workers=WORKERS,
         predictor=LastValue(),
@@ -50,10 +50,10 @@ def trained_with(sinks, rules=None, samples=240, bad=0):
             if work.ended:
                 return server
             gradient = np.full(2, np.nan if turn < bad else 1.0)
-            service.push(worker, work.stamp, gradient, seconds=len(work.hand) / 100)
-        if turn % 8 == 7 or server.deck.empty:
+            service.push(worker, work.stamp, gradient, seconds=len(work.drawn) / 100)
+        if turn % 8 == 7 or server.sampler.empty:
             if not held.ended:
-                service.push("worse", held.stamp, np.ones(2), seconds=len(held.hand) / 10)
+                service.push("worse", held.stamp, np.ones(2), seconds=len(held.drawn) / 10)
             held = service.pull("worse")
     return server
 
@@ -65,7 +65,7 @@ def test_what_the_sink_wrote_is_read_back_with_the_books_of_the_server(tmp_path)
     assert (run.scheme, run.bound, run.batch, run.workers) == ("ASP", None, 8, WORKERS)
     assert len(run) == len(seen)
     np.testing.assert_array_equal(run.of_workers["staleness"], [one.staleness for one in seen])
-    assert run.of_fleet["applied"][-1] == server.deck.applied == 240
+    assert run.of_fleet["applied"][-1] == server.sampler.applied == 240
     assert run.of_workers["done"][-1].sum() == 240
     assert run.of_workers["pushes"].sum() == server.version
     assert run.of_fleet["largest"][-1] == server.ledger.largest_staleness
@@ -74,12 +74,12 @@ def test_what_the_sink_wrote_is_read_back_with_the_books_of_the_server(tmp_path)
     assert "worse is a straggler: its" in " ".join(run.why)
 
 
-def test_samples_in_vain_are_counted_by_their_kind_and_the_reason_is_told(tmp_path):
+def test_samples_wasted_are_counted_by_their_kind_and_the_reason_is_told(tmp_path):
     path = tmp_path / "run.jsonl"
     server = trained(round_sinks(str(path)), saps(3, bound=2), bad=1)
     run = read_async_run(path)
     accounts = server.ledger.accounts.values()
-    assert run.of_workers["in_vain"][-1].sum() == sum(account.in_vain for account in accounts)
+    assert run.of_workers["wasted"][-1].sum() == sum(account.wasted for account in accounts)
     assert run.of_fleet["refused"][-1] > 0
     assert run.of_fleet["abandoned"][-1] > 0
     assert run.wasted_share[-1] == pytest.approx(server.ledger.wasted_share, rel=1e-5)  # six digits are written
@@ -90,9 +90,11 @@ def test_samples_in_vain_are_counted_by_their_kind_and_the_reason_is_told(tmp_pa
 
 def watched(workers="abc", name="asp", applied=0):
     """Return a service that has applied so many samples before it was resumed, and the rounds that it will see."""
-    server = Server(np.zeros(1), SGD(0.1), scheme(name, 3), Deck(400, epochs=1), batch=8, workers=workers)
+    server = Server(np.zeros(1), SGD(0.1), scheme(name, 3), EpochSampler(400, epochs=1), batch=8, workers=workers)
     if applied:
-        earlier = Server(np.zeros(1), SGD(0.1), scheme(name, 3), Deck(400, epochs=1), batch=applied, workers="a")
+        earlier = Server(
+            np.zeros(1), SGD(0.1), scheme(name, 3), EpochSampler(400, epochs=1), batch=applied, workers="a"
+        )
         earlier.push("a", earlier.pull("a").stamp, np.ones(1))
         server.load_state_dict(earlier.state_dict())
     service, rounds = Service(server), []
@@ -123,7 +125,7 @@ def test_a_round_says_who_joined_and_left_and_what_became_of_the_samples_that_th
     assert rounds[-1].why == "16 samples of steps that were given up went back."
 
 
-def test_a_resumed_run_counts_the_share_in_vain_over_what_was_computed_since():
+def test_a_resumed_run_counts_the_share_for_nothing_over_what_was_computed_since():
     service, rounds = watched(applied=300)
     push(service, "a", value=np.nan)
     push(service, *"bc")
@@ -152,7 +154,7 @@ def test_a_function_that_raises_is_taken_from_the_rounds_and_the_others_go_on(ca
     assert caplog.text.count("raised, and is not called again") == 1
 
 
-def test_one_look_shows_staleness_stragglers_and_what_was_in_vain_in_80_columns(tmp_path, monkeypatch, capsys):
+def test_one_look_shows_staleness_stragglers_and_what_was_for_nothing_in_80_columns(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.jsonl"
     trained(round_sinks(str(path)), saps(3, bound=2))
     run = read_async_run(path)

@@ -1,4 +1,4 @@
-"""Drift in a live run: reported when speeds or drivers leave what the served model was fitted on, and only then."""
+"""Drift in a live run: reported when speeds or covariates leave what the served model was fitted on, and only then."""
 
 import json
 
@@ -32,14 +32,14 @@ def trace(noise, **options):
     return Trace(np.full(speed_TW.shape, 32.0), 32.0 / speed_TW, workers=FLEET)
 
 
-def served(predictor, speed_TW, drivers_TWD=None, balancer=None):
+def served(predictor, speed_TW, covariates_TWD=None, balancer=None):
     """Balance a run with these speeds, and return the record of every iteration."""
     balancer = balancer or LoadBalancer(predictor, workers=FLEET, global_batch=96)
     records = []
     for k, speed_W in enumerate(speed_TW):
         used = balancer.plan
-        drivers = None if drivers_TWD is None else drivers_TWD[k]
-        report = Report(samples=used.sizes, seconds=used.sizes / speed_W, drivers=drivers)
+        covariates = None if covariates_TWD is None else covariates_TWD[k]
+        report = Report(samples=used.sizes, seconds=used.sizes / speed_W, covariates=covariates)
         records.append(Iteration.of(used, report, balancer.step(report)))
     return records
 
@@ -70,18 +70,20 @@ def test_drift_that_ends_and_begins_again_is_reported_again(fitted):
     assert sum(record.plan.drift_began for record in records) == 2
 
 
-def test_drivers_that_leave_are_reported_too():
+def test_covariates_that_leave_are_reported_too():
     def driven(shift, seed):
         cpu_TWD = shift + np.random.default_rng(seed).uniform(0.0, 1.0, (200, 3, 1))
         return noisy(0.02, iterations=200, seed=seed), cpu_TWD
 
     speed_TW, cpu_TWD = driven(0.0, 0)
-    one = Trace(np.full((200, 3), 32.0), 32.0 / speed_TW, workers=FLEET, drivers=cpu_TWD, driver_names=["cpu_share"])
-    narx = fit(NARX(lags=2, driver_lags=0, hidden=2, training=Training(epochs=1)), [one])
+    one = Trace(
+        np.full((200, 3), 32.0), 32.0 / speed_TW, workers=FLEET, covariates=cpu_TWD, covariate_names=["cpu_share"]
+    )
+    narx = fit(NARX(lags=2, covariate_lags=0, hidden=2, training=Training(epochs=1)), [one])
     assert served(narx, *driven(0.0, 1))[-1].plan.drift == 0.0
     last = served(narx, *driven(5.0, 1))
     assert last[-1].plan.drift > 0.5
-    assert any("of the latest drivers are far from those" in record.plan.why for record in last)
+    assert any("of the latest covariates are far from those" in record.plan.why for record in last)
 
 
 @pytest.mark.parametrize("predictor", [LastValue(), EWMA(smoothing=None), fit(LastValue(), [trace(0.02)])])
@@ -160,7 +162,7 @@ def test_every_sink_tells_of_it(fitted, tmp_path, caplog):
     assert run.of_fleet["drift"] == pytest.approx([record.plan.drift for record in records], abs=1e-6)
     with (console := Console(width=120)).capture() as shown:
         console.print(view(run, done=len(run)))
-    assert "of the latest speeds or drivers are far from what the model was fitted on" in shown.get()
+    assert "of the latest speeds or covariates are far from what the model was fitted on" in shown.get()
     page = run_report(run, tmp_path / "report.html").read_text()
     assert "far from what the model was fitted on, the most at a time" in page
 

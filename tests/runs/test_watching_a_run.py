@@ -168,7 +168,7 @@ def read_while(terminal, wanted, seconds=60):
     """Read what a terminal shows, as a terminal does without pause, while something is wanted; return all of it."""
     shown, end = "", time.monotonic() + seconds
     while wanted(shown):
-        assert time.monotonic() < end, f"waited in vain, shown was: {shown[-2000:]}"
+        assert time.monotonic() < end, f"waited for nothing, shown was: {shown[-2000:]}"
         if select.select([terminal], [], [], 0.1)[0]:
             shown += os.read(terminal, 65536).decode(errors="replace")
     return shown

@@ -31,12 +31,15 @@ def both(speed_W, intercept_W, floor_W, straight):
 
 @settings(max_examples=400, deadline=None)
 @given(fleets, st.sampled_from([1, 4]), st.integers(1, 200), st.integers(0, 3), st.none() | st.integers(0, 60))
-def test_small_fleets_are_split_as_the_exact_search_does(fleet, quantum, quanta, least, spare):
+def test_small_fleets_are_split_as_the_exact_search_does(fleet, batch_multiple, multiples, least, spare):
     few, curves = both(*fleet)
-    count, batch = len(curves.slope), quanta * quantum
-    low = np.full(count, float(min(least, quanta // count) * quantum))
-    high = np.full(count, float(batch if spare is None else (-(-quanta // count) + spare) * quantum))
-    found, exact = few.split(batch, quantum, low, high), split(curves, batch, lower=low, upper=high, quantum=quantum)
+    count, batch = len(curves.slope), multiples * batch_multiple
+    low = np.full(count, float(min(least, multiples // count) * batch_multiple))
+    high = np.full(count, float(batch if spare is None else (-(-multiples // count) + spare) * batch_multiple))
+    found, exact = (
+        few.split(batch, batch_multiple, low, high),
+        split(curves, batch, lower=low, upper=high, batch_multiple=batch_multiple),
+    )
     for name in ("sizes", "seconds", "makespan", "weights"):
         np.testing.assert_array_equal(getattr(found, name), getattr(exact, name))
     assert found.sizes.dtype == exact.sizes.dtype

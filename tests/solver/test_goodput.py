@@ -26,16 +26,16 @@ def tried_all(curves, noise_scale, batches, **bounds):
     seed=st.integers(0, 10_000),
     workers=st.integers(1, 4),
     noise_scale=st.sampled_from([0.0, 1.0, 10.0, 100.0, 1e6]),
-    quantum=st.sampled_from([1, 2, 5]),
+    batch_multiple=st.sampled_from([1, 2, 5]),
     comm=st.sampled_from([0.0, 2.0]),
 )
 @settings(max_examples=60, deadline=None)
-def test_no_other_batch_has_a_higher_goodput(seed, workers, noise_scale, quantum, comm):
+def test_no_other_batch_has_a_higher_goodput(seed, workers, noise_scale, batch_multiple, comm):
     curves = fleet(seed, workers)
-    room = int(np.minimum(np.floor(curves.limit / quantum) * quantum, 60).sum())
-    batches = range(quantum, min(room, 60) // quantum * quantum + 1, quantum)
-    chosen = best_batch(curves, noise_scale, smallest=1, largest=batches[-1], quantum=quantum, comm=comm)
-    best, batch = tried_all(curves, noise_scale, batches, quantum=quantum, comm=comm)
+    room = int(np.minimum(np.floor(curves.limit / batch_multiple) * batch_multiple, 60).sum())
+    batches = range(batch_multiple, min(room, 60) // batch_multiple * batch_multiple + 1, batch_multiple)
+    chosen = best_batch(curves, noise_scale, smallest=1, largest=batches[-1], batch_multiple=batch_multiple, comm=comm)
+    best, batch = tried_all(curves, noise_scale, batches, batch_multiple=batch_multiple, comm=comm)
     assert chosen.global_batch == batch
     assert chosen.goodput == pytest.approx(best * (noise_scale + 1))
     assert chosen.split.sizes.sum() == batch
@@ -44,8 +44,8 @@ def test_no_other_batch_has_a_higher_goodput(seed, workers, noise_scale, quantum
 def test_a_real_size_problem_is_solved_exactly():
     rng = np.random.default_rng(1)
     curves = Curves(rng.uniform(0.05, 0.2, 8), rng.uniform(0.001, 0.004, 8), rng.uniform(0, 0.05, 8), np.full(8, 512.0))
-    chosen = best_batch(curves, 700.0, smallest=64, largest=8192, quantum=8)
-    assert chosen.global_batch == tried_all(curves, 700.0, range(64, 4097, 8), quantum=8)[1]
+    chosen = best_batch(curves, 700.0, smallest=64, largest=8192, batch_multiple=8)
+    assert chosen.global_batch == tried_all(curves, 700.0, range(64, 4097, 8), batch_multiple=8)[1]
 
 
 def test_noisier_gradients_never_ask_for_a_smaller_batch():
@@ -67,23 +67,23 @@ def test_the_reference_only_names_the_unit():
 
 def test_the_batch_keeps_bounds_and_memory_limits():
     curves = Curves(np.zeros(2), np.full(2, 0.001), np.full(2, 9.0), np.array([30.0, np.inf]))
-    chosen = best_batch(curves, 1e9, smallest=8, largest=10_000, quantum=8, upper=[1000, 50], lower=8)
+    chosen = best_batch(curves, 1e9, smallest=8, largest=10_000, batch_multiple=8, upper=[1000, 50], lower=8)
     assert chosen.split.sizes.tolist() == [24, 48]
 
 
 @pytest.mark.parametrize(("noise_scale", "batch"), [(0.0, 12), (1e9, 20)])
 def test_the_smallest_and_the_largest_batch_are_those_of_the_bounds_rounded_inward(noise_scale, batch):
     curves = Curves(np.zeros(2), np.array([0.001, 0.002]), np.full(2, 9.0), np.full(2, np.inf))
-    chosen = best_batch(curves, noise_scale, smallest=1, largest=99, quantum=4, lower=[3, 5], upper=[15, 9])
+    chosen = best_batch(curves, noise_scale, smallest=1, largest=99, batch_multiple=4, lower=[3, 5], upper=[15, 9])
     assert chosen.global_batch == batch
 
 
-@pytest.mark.parametrize("quantum", [1, 8])
-def test_a_range_of_one_batch_is_a_choice(quantum):
+@pytest.mark.parametrize("batch_multiple", [1, 8])
+def test_a_range_of_one_batch_is_a_choice(batch_multiple):
     curves = Curves.from_speed(np.array([100.0, 50.0, 50.0]))
-    assert best_batch(curves, 10.0, smallest=24, largest=24, quantum=quantum).global_batch == 24
+    assert best_batch(curves, 10.0, smallest=24, largest=24, batch_multiple=batch_multiple).global_batch == 24
     bounds = {"lower": 8, "upper": 8}
-    assert best_batch(curves, 10.0, smallest=1, largest=99, quantum=quantum, **bounds).global_batch == 24
+    assert best_batch(curves, 10.0, smallest=1, largest=99, batch_multiple=batch_multiple, **bounds).global_batch == 24
 
 
 def test_a_fleet_that_takes_no_time_gets_the_smallest_batch():
@@ -98,7 +98,10 @@ def test_a_fleet_that_takes_no_time_gets_the_smallest_batch():
         ({"noise_scale": -1.0}, "noise_scale must be finite and not negative"),
         ({"noise_scale": np.nan}, "noise_scale must be finite"),
         ({"smallest": 0}, "smallest must be at least 1 sample, got 0"),
-        ({"smallest": 9, "largest": 15, "quantum": 8}, "a multiple of the quantum 8 from smallest 9 to largest 15"),
+        (
+            {"smallest": 9, "largest": 15, "batch_multiple": 8},
+            "a multiple of batch_multiple 8 from smallest 9 to largest 15",
+        ),
         ({"reference": 0}, "reference must be above 0 samples, got 0"),
         ({"lower": 40}, "lower.* sum to 80, more than the global_batch 64"),
         ({"upper": 2}, "the upper bounds and memory limits sum to 4, less than the global_batch 8"),

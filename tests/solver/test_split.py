@@ -1,4 +1,4 @@
-"""The laws of `split`, over mixed curves, bounds and quanta. Axis: W workers."""
+"""The laws of `split`, over mixed curves, bounds and multiples. Axis: W workers."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Problem:
 
     def allowed(self, i: int) -> list[int]:
         low, high = self.bounds["lower"][i], min(self.bounds["upper"][i], self.curves.limit[i])
-        return [x for x in range(0, self.global_batch + 1, self.bounds["quantum"]) if low <= x <= high]
+        return [x for x in range(0, self.global_batch + 1, self.bounds["batch_multiple"]) if low <= x <= high]
 
 
 @st.composite
-def problems(draw: st.DrawFn, workers: int = 4, quanta: int = 12) -> Problem:
+def problems(draw: st.DrawFn, workers: int = 4, multiples: int = 12) -> Problem:
     count = draw(st.integers(1, workers))
-    quantum = draw(st.sampled_from([1, 1, 2, 8]))
-    batch = quantum * draw(st.integers(1, quanta))
+    batch_multiple = draw(st.sampled_from([1, 1, 2, 8]))
+    batch = batch_multiple * draw(st.integers(1, multiples))
 
     def column(values: st.SearchStrategy[float]) -> np.ndarray:
         return np.array(draw(st.lists(values, min_size=count, max_size=count)), dtype=np.float64)
@@ -70,7 +70,7 @@ def problems(draw: st.DrawFn, workers: int = 4, quanta: int = 12) -> Problem:
     curves = Curves(column(SECONDS), column(SLOPES), column(st.one_of(SECONDS, st.floats(-2, 0))), column(maybe))
     lower = column(st.one_of(st.just(0), st.integers(0, batch // count)))
     comm = column(st.one_of(st.just(0.0), QUARTERS))
-    bounds = {"lower": lower, "upper": column(maybe), "quantum": quantum, "comm": comm}
+    bounds = {"lower": lower, "upper": column(maybe), "batch_multiple": batch_multiple, "comm": comm}
     overlap = draw(st.sampled_from([1, 1, 2, 4, 8, np.inf]))
     return Problem(curves, batch, {**bounds, "overlap": overlap})
 
@@ -97,18 +97,21 @@ def brute_force(problem: Problem) -> float:
 
 
 def greedy(problem: Problem) -> float:
-    """Return the makespan of giving quantum after quantum to whoever would end first: exact, and slow."""
-    quantum, allowed = problem.bounds["quantum"], [problem.allowed(i) for i in range(len(problem.curves.slope))]
+    """Return the makespan of giving one batch multiple after the other to whoever would end first: exact, and slow."""
+    batch_multiple, allowed = (
+        problem.bounds["batch_multiple"],
+        [problem.allowed(i) for i in range(len(problem.curves.slope))],
+    )
     taken = [choice[0] for choice in allowed]
     times = [problem.seconds(i, x) for i, x in enumerate(taken)]
     queue = [(problem.seconds(i, choice[1]), i) for i, choice in enumerate(allowed) if len(choice) > 1]
     heapq.heapify(queue)
-    for _ in range((problem.global_batch - sum(taken)) // quantum):
+    for _ in range((problem.global_batch - sum(taken)) // batch_multiple):
         times_i, i = heapq.heappop(queue)
         times.append(times_i)
-        taken[i] += quantum
+        taken[i] += batch_multiple
         if taken[i] < allowed[i][-1]:
-            heapq.heappush(queue, (problem.seconds(i, taken[i] + quantum), i))
+            heapq.heappush(queue, (problem.seconds(i, taken[i] + batch_multiple), i))
     return max(times)
 
 
@@ -123,13 +126,13 @@ def test_no_split_ends_earlier_than_the_one_returned(problem: Problem) -> None:
 
 
 @settings(max_examples=60)
-@given(problems(workers=20, quanta=2000))
+@given(problems(workers=20, multiples=2000))
 def test_larger_problems_end_as_early_as_the_slow_exact_greedy(problem: Problem) -> None:
     assert solved(problem).makespan == greedy(problem)
 
 
 @settings(max_examples=60)
-@given(problems(workers=12, quanta=200), st.sampled_from([-1000, 0, 3, 20]))
+@given(problems(workers=12, multiples=200), st.sampled_from([-1000, 0, 3, 20]))
 def test_the_answer_does_not_depend_on_how_many_times_are_ranked_at_once(problem: Problem, rankable: int) -> None:
     expected = solved(problem)
     with pytest.MonkeyPatch.context() as patch:
@@ -137,8 +140,8 @@ def test_the_answer_does_not_depend_on_how_many_times_are_ranked_at_once(problem
         np.testing.assert_array_equal(problem.solve().sizes, expected.sizes)
 
 
-@given(problems(workers=10, quanta=60))
-def test_sizes_sum_to_the_batch_and_keep_bounds_and_quantum(problem: Problem) -> None:
+@given(problems(workers=10, multiples=60))
+def test_sizes_sum_to_the_batch_and_keep_bounds_and_batch_multiple(problem: Problem) -> None:
     plan = solved(problem)
     assert plan.sizes.sum() == problem.global_batch
     assert plan.sizes.dtype == np.int64
@@ -148,7 +151,7 @@ def test_sizes_sum_to_the_batch_and_keep_bounds_and_quantum(problem: Problem) ->
     np.testing.assert_array_equal(plan.weights, plan.sizes / problem.global_batch)
 
 
-@given(problems(workers=8, quanta=60), st.randoms(use_true_random=False))
+@given(problems(workers=8, multiples=60), st.randoms(use_true_random=False))
 def test_permuting_workers_permutes_sizes_up_to_equal_curves(problem: Problem, random: Any) -> None:
     plan = solved(problem)
     count = len(plan.sizes)
@@ -170,7 +173,7 @@ def test_permuting_workers_permutes_sizes_up_to_equal_curves(problem: Problem, r
             assert described(moved.sizes) == described(plan.sizes[order])
 
 
-@given(problems(workers=8, quanta=60), st.integers(-20, 20))
+@given(problems(workers=8, multiples=60), st.integers(-20, 20))
 def test_only_relative_speed_matters(problem: Problem, power: int) -> None:
     assume((problem.curves.slope == 0).any() or problem.curves.slope.min() > 1e-12)
     scale, c = 2.0**power, problem.curves
@@ -183,29 +186,33 @@ def split_sizes(curves: Curves, problem: Problem, bounds: dict[str, Any]) -> np.
     return solved(Problem(curves, problem.global_batch, bounds)).sizes
 
 
-@given(problems(workers=8, quanta=20))
+@given(problems(workers=8, multiples=20))
 def test_never_slower_than_the_equal_split(problem: Problem) -> None:
     count = len(problem.curves.slope)
-    share = 3 * problem.bounds["quantum"]
+    share = 3 * problem.bounds["batch_multiple"]
     curves = replace(problem.curves, limit=np.full(count, np.inf))
     comm = problem.bounds["comm"]
-    plan = split(curves, share * count, quantum=problem.bounds["quantum"], comm=comm)
+    plan = split(curves, share * count, batch_multiple=problem.bounds["batch_multiple"], comm=comm)
     assert plan.makespan <= (curves.seconds(np.full(count, share)) + comm).max()
 
 
-@given(problems(workers=8, quanta=80), st.integers(0, 80))
+@given(problems(workers=8, multiples=80), st.integers(0, 80))
 def test_a_faster_worker_never_gets_less(problem: Problem, cap: int) -> None:
     count = len(problem.curves.slope)
-    upper = max(cap * problem.bounds["quantum"], -(-problem.global_batch // count) + problem.bounds["quantum"])
+    upper = max(
+        cap * problem.bounds["batch_multiple"], -(-problem.global_batch // count) + problem.bounds["batch_multiple"]
+    )
     curves = replace(problem.curves, limit=np.full(count, np.inf))
     comm = problem.bounds["comm"]
-    sizes = split(curves, problem.global_batch, upper=upper, quantum=problem.bounds["quantum"], comm=comm).sizes
+    sizes = split(
+        curves, problem.global_batch, upper=upper, batch_multiple=problem.bounds["batch_multiple"], comm=comm
+    ).sizes
     kind = np.stack([curves.floor, curves.slope, curves.intercept, comm], axis=1)
     no_slower = (kind[:, None] <= kind[None]).all(axis=-1)
     equal = no_slower & no_slower.T
     more = sizes[:, None] - sizes[None]
     assert (more[no_slower & ~equal] >= 0).all()
-    assert (np.abs(more[equal]) <= problem.bounds["quantum"]).all()
+    assert (np.abs(more[equal]) <= problem.bounds["batch_multiple"]).all()
 
 
 @settings(max_examples=25, deadline=None)
@@ -234,14 +241,14 @@ def test_equals_the_mixed_integer_solver_on_medium_problems(workers: int, batch:
 
 
 @settings(max_examples=60)
-@given(problems(workers=5, quanta=30))
+@given(problems(workers=5, multiples=30))
 def test_what_the_status_says_is_true(problem: Problem) -> None:
-    plan, quantum, count = solved(problem), problem.bounds["quantum"], len(problem.curves.slope)
+    plan, batch_multiple, count = solved(problem), problem.bounds["batch_multiple"], len(problem.curves.slope)
     unbound = replace(problem.curves, limit=np.full(count, np.inf))
     higher = split(unbound, problem.global_batch, **{**problem.bounds, "upper": None})
     lower = split(problem.curves, problem.global_batch, **{**problem.bounds, "lower": 0})
-    with_one_more = np.array([problem.seconds(i, int(x) + quantum) for i, x in enumerate(plan.sizes)])
-    has_room = np.array([int(x) + quantum in problem.allowed(i) for i, x in enumerate(plan.sizes)])
+    with_one_more = np.array([problem.seconds(i, int(x) + batch_multiple) for i, x in enumerate(plan.sizes)])
+    has_room = np.array([int(x) + batch_multiple in problem.allowed(i) for i, x in enumerate(plan.sizes)])
     at_lower = np.array([int(x) == problem.allowed(i)[0] for i, x in enumerate(plan.sizes)])
     sooner, is_last = with_one_more < plan.makespan, plan.seconds == plan.makespan
     truth = {
@@ -349,10 +356,12 @@ def test_every_status_is_a_sentence() -> None:
         assert len(status.value) > 40
 
 
-def test_of_workers_that_are_used_evenly_those_that_end_last_give_quanta_back():
-    """Level floors leave a choice: three workers reach the same use with their last quantum, and end at other times."""
+def test_of_workers_that_are_used_evenly_those_that_end_last_give_multiples_back():
+    """Level floors leave a choice: three workers reach the same use with their last batch multiple, and end at other times."""
     floor, slope, intercept = np.array([[3.0, 6, 12, 3, 12], [3, 2, 1, 2, 3], [2, 0, 2, 1, 2]])
-    problem = Problem(Curves(floor, slope, intercept, np.full(5, np.inf)), 4, {"lower": np.zeros(5), "quantum": 1})
+    problem = Problem(
+        Curves(floor, slope, intercept, np.full(5, np.inf)), 4, {"lower": np.zeros(5), "batch_multiple": 1}
+    )
     assert problem.solve().sizes.sum() == 4
     assert problem.solve().sizes.min() >= 0
 
@@ -368,7 +377,7 @@ def test_of_many_workers_the_last_ends_with_the_nth_smallest_of_all_end_times(se
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_a_weighted_rank_is_the_one_that_sorting_every_value_as_often_as_it_weighs_finds(most: int) -> None:
+def test_a_weighted_rank_is_the_one_that_sorting_every_value_as_often_as_it_weights_finds(most: int) -> None:
     """A partial sort leaves wrong values beside the one that it was asked for, but rarely: hence this many."""
     rng = np.random.default_rng(0)
     for _ in range(2000):
@@ -384,7 +393,7 @@ def test_a_weighted_rank_is_the_one_that_sorting_every_value_as_often_as_it_weig
 def test_the_search_takes_few_turns_and_ranks_few_times_whatever_the_curves(kind: str, most_turns: int) -> None:
     """Work, not seconds: how often the fleet is passed over, and how many end times are ranked in the end."""
     turns, ranked, workers = 0, 0, 300
-    within, rank = Load.quanta_within, selection._weighted_rank
+    within, rank = Load.multiples_within, selection._weighted_rank
 
     def counted_turn(load: Load, deadline: Any) -> Any:
         nonlocal turns
@@ -397,7 +406,7 @@ def test_the_search_takes_few_turns_and_ranks_few_times_whatever_the_curves(kind
         return rank(values, weight, nth)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Load, "quanta_within", counted_turn)
+        patch.setattr(Load, "multiples_within", counted_turn)
         patch.setattr(selection, "_weighted_rank", counted_times)
         for seed in range(8):
             rng = np.random.default_rng(seed)

@@ -18,17 +18,17 @@ CURVES = Curves.from_speed(np.array([100.0, 200.0, 300.0]))
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"global_batch": 510, "quantum": 8}, r"multiple of the quantum 8, got 510: 504 or 512 would do"),
-        ({"global_batch": 5, "quantum": 8}, r"got 5: 8 would do"),
+        ({"global_batch": 510, "batch_multiple": 8}, r"multiple of batch_multiple 8, got 510: 504 or 512 would do"),
+        ({"global_batch": 5, "batch_multiple": 8}, r"got 5: 8 would do"),
         ({"global_batch": 0}, r"global_batch must be at least 1 sample, got 0"),
         ({"global_batch": 2**53 + 1}, r"global_batch must be at most 2\*\*53"),
-        ({"global_batch": 2**53}, r"global_batch must be at most 2\*\*53 quanta divided by the . workers"),
-        ({"quantum": 0}, r"quantum must be at least 1 sample, got 0"),
+        ({"global_batch": 2**53}, r"global_batch must be at most 2\*\*53 multiples divided by the . workers"),
+        ({"batch_multiple": 0}, r"batch_multiple must be at least 1 sample, got 0"),
         ({"lower": -1}, r"lower must be finite and not negative, got -1.0 for worker 0"),
         ({"lower": [0, np.nan, 0]}, r"lower must be finite and not negative, got nan for worker 1"),
         ({"lower": [1, 1]}, r"lower must hold one number for each of the 3 workers, got the shape \(2,\)"),
         ({"lower": 200}, r"lower bounds sum to 600, more than the global_batch 512"),
-        ({"lower": 161, "quantum": 16}, r"rounded inward to multiples of 16, sum to 528, more than .* 512"),
+        ({"lower": 161, "batch_multiple": 16}, r"rounded inward to multiples of 16, sum to 528, more than .* 512"),
         ({"upper": 100}, r"upper bounds and memory limits sum to 300, less than the global_batch 512"),
         ({"upper": [np.nan, 9, 9]}, r"upper must not be NaN or negative, .* got nan for worker 0"),
         ({"lower": [9, 0, 0], "upper": [8, 512, 512]}, r"worker 0 must take at least 9 .* and at most 8"),
@@ -68,14 +68,14 @@ def test_a_fleet_of_nobody_is_refused() -> None:
         split(Curves.from_speed(np.array([])), 512)
 
 
-@pytest.mark.parametrize(("name", "value"), [("global_batch", 512.0), ("quantum", "8")])
+@pytest.mark.parametrize(("name", "value"), [("global_batch", 512.0), ("batch_multiple", "8")])
 def test_a_number_of_samples_must_be_whole(name: str, value: object) -> None:
     with pytest.raises(TypeError, match=f"{name} must be a whole number of samples, got {value!r}"):
         split(CURVES, **{"global_batch": 512, name: value})  # type: ignore[arg-type]
 
 
-def test_bounds_are_rounded_inward_to_the_quantum() -> None:
-    assert split(CURVES, 48, lower=[9, 0, 0], upper=[48, 15, 48], quantum=8).sizes.tolist() == [16, 8, 24]
+def test_bounds_are_rounded_inward_to_the_batch_multiple() -> None:
+    assert split(CURVES, 48, lower=[9, 0, 0], upper=[48, 15, 48], batch_multiple=8).sizes.tolist() == [16, 8, 24]
 
 
 def test_any_object_with_the_four_arrays_will_do() -> None:
@@ -85,6 +85,6 @@ def test_any_object_with_the_four_arrays_will_do() -> None:
 
 def test_arguments_are_left_as_they_were() -> None:
     lower, slope = np.array([9.0, 0.0, 0.0]), CURVES.slope.copy()
-    split(CURVES, 512, lower=lower, quantum=8, spread=np.full(3, 0.1), risk=1.0)
+    split(CURVES, 512, lower=lower, batch_multiple=8, spread=np.full(3, 0.1), risk=1.0)
     assert lower.tolist() == [9.0, 0.0, 0.0]
     np.testing.assert_array_equal(CURVES.slope, slope)

@@ -1,4 +1,4 @@
-"""What caution promises: noisy workers get less, equally noisy ones get the same, and barriers are shorter."""
+"""What caution does: noisy workers get less, equally noisy ones get the same, and barriers are shorter."""
 
 from __future__ import annotations
 

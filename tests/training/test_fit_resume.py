@@ -15,7 +15,7 @@ from paceline.predictors import NARX, Training
 from paceline.training import fit, save_model
 
 place, memory, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-narx = NARX(lags=3, driver_lags=1, hidden=4, training=Training(epochs=8, batch_size=16, closed_loop=2))
+narx = NARX(lags=3, covariate_lags=1, hidden=4, training=Training(epochs=8, batch_size=16, closed_loop=2))
 
 def child(checkpoint, model):
     pid = os.fork()

@@ -46,10 +46,10 @@ def test_a_long_iterator_is_kept_on_disk_and_comes_back_the_same(monkeypatch):
     for _ in range(2):
         for trace, again in zip(traces, kept, strict=True):
             np.testing.assert_array_equal(trace.seconds, again.seconds)
-            np.testing.assert_array_equal(trace.drivers, again.drivers)
-            assert (again.workers, again.driver_names, dict(again.meta)) == (
+            np.testing.assert_array_equal(trace.covariates, again.covariates)
+            assert (again.workers, again.covariate_names, dict(again.meta)) == (
                 trace.workers,
-                trace.driver_names,
+                trace.covariate_names,
                 dict(trace.meta),
             )
 
@@ -112,17 +112,22 @@ def test_no_worker_and_no_time_is_both_fitted_and_decided_on(iterations, validat
 @NETWORKS
 def test_a_held_out_workers_early_speeds_change_nothing_that_is_fitted(predictor):
     one, other = wavy(0), wavy(0)
-    seconds, drivers = np.array(one.seconds), np.array(one.drivers)
+    seconds, covariates = np.array(one.seconds), np.array(one.covariates)
     seconds[:40, 1] *= 3.0
-    drivers[:, 1] = 0.1
+    covariates[:, 1] = 0.1
     other = Trace(
-        one.samples, seconds, drivers=drivers, driver_names=one.driver_names, workers=one.workers, meta=dict(one.meta)
+        one.samples,
+        seconds,
+        covariates=covariates,
+        covariate_names=one.covariate_names,
+        workers=one.workers,
+        meta=dict(one.meta),
     )
     # With one epoch that always beats the start, the held-out windows cannot choose between other weights.
     a, b = (fit(predictor, [trace], hold_out=["b"]) for trace in (one, other))
-    np.testing.assert_array_equal(a.driver_mean_, b.driver_mean_)
+    np.testing.assert_array_equal(a.covariate_mean_, b.covariate_mean_)
     held = Survey.of([one], held_out={"b"}.__contains__)
-    assert held.drivers["cpu_busy"].count == 160
+    assert held.covariates["cpu_busy"].count == 160
 
 
 def test_the_same_names_are_held_out_on_every_day():
@@ -310,13 +315,13 @@ def test_a_window_that_is_not_finite_is_traced_to_its_file(tmp_path, monkeypatch
     folder = folder_of(tmp_path / "jobs", 3)
     inputs = NARX._inputs
 
-    def broken(self, rows, drivers_WD):
-        found = inputs(self, rows, drivers_WD)
-        return np.where(np.abs(drivers_WD[:, :1] - wavy(1).drivers[20, 0, 0]) < 1e-9, np.nan, found)
+    def broken(self, rows, covariates_WD):
+        found = inputs(self, rows, covariates_WD)
+        return np.where(np.abs(covariates_WD[:, :1] - wavy(1).covariates[20, 0, 0]) < 1e-9, np.nan, found)
 
     monkeypatch.setattr(NARX, "_inputs", broken)
     with pytest.raises(ValueError, match=r"not finite in batch \d+ of epoch 1: 1 of its windows.*job01\.parquet$"):
-        fit(NARX(lags=3, driver_lags=1, hidden=4, training=QUICK), folder)
+        fit(NARX(lags=3, covariate_lags=1, hidden=4, training=QUICK), folder)
 
 
 def test_progress_is_told_with_a_rate_and_the_time_left():

@@ -26,14 +26,14 @@ def test_a_model_comes_back_with_its_configuration(tmp_path, predictor):
 
 def test_a_fitted_model_comes_back_forecasting_the_same_bit_for_bit(tmp_path, narx):
     again = load_model(save_model(narx, tmp_path / "narx.safetensors", fitted_on="example"))
-    assert again.driver_names == narx.driver_names == ("cpu_busy", "distractor")
+    assert again.covariate_names == narx.covariate_names == ("cpu_busy", "distractor")
     trace = checks.example_trace(seed=5)
     forecasts = []
     for model in (narx, again):
         model.reset(trace.workers)
         for k in range(20):
-            model.observe(Report(trace.samples[k], trace.seconds[k], drivers=trace.drivers[k]))
-        forecasts.append(model.predict(trace.drivers[20]).speed)
+            model.observe(Report(trace.samples[k], trace.seconds[k], covariates=trace.covariates[k]))
+        forecasts.append(model.predict(trace.covariates[20]).speed)
     np.testing.assert_array_equal(*forecasts)
 
 
@@ -103,20 +103,20 @@ def test_a_trace_shorter_than_the_lags_is_refused():
         fit(NARX(), [Trace([[8.0]] * 2, [[1.0]] * 2)])
 
 
-def test_a_driver_that_is_not_in_every_trace_is_named():
-    with pytest.raises(ValueError, match=r"drivers \['gpu'\] are not in every trace to fit"):
-        fit(NARX(drivers=["gpu"]), [checks.example_trace()])
+def test_a_covariate_that_is_not_in_every_trace_is_named():
+    with pytest.raises(ValueError, match=r"covariates \['gpu'\] are not in every trace to fit"):
+        fit(NARX(covariates=["gpu"]), [checks.example_trace()])
 
 
-def test_drivers_that_explain_the_speed_lower_the_error():
+def test_covariates_that_explain_the_speed_lower_the_error():
     fitting, unseen = checks.example_trace(600, seed=1), checks.example_trace(600, seed=2)
 
     def rmse(model):
         return backtest(fit(model, [fitting]), unseen).rmse.mean()
 
-    with_drivers, without = rmse(NARX()), rmse(NARX(drivers=()))
-    assert with_drivers < 0.7 * without
-    assert with_drivers < 0.7 * rmse(LastValue())
+    with_covariates, without = rmse(NARX()), rmse(NARX(covariates=()))
+    assert with_covariates < 0.7 * without
+    assert with_covariates < 0.7 * rmse(LastValue())
 
 
 def test_a_spike_of_any_size_is_undone():
@@ -136,7 +136,7 @@ def test_a_network_of_an_earlier_version_is_fitted_further():
     stored = Path(__file__).parents[1] / "stored_models" / "narx-1.safetensors"
     before = load_model(stored)
     trace = checks.example_trace()
-    after = fit(before, [replace(trace, driver_names=("cpu_share", "distractor"))], start=stored)
+    after = fit(before, [replace(trace, covariate_names=("cpu_share", "distractor"))], start=stored)
     more = before.lags - 1
     assert len(after.weights_["w1"]) == len(before.weights_["w1"]) + more
     assert np.any(after.weights_["direct"][-more:] != 0)

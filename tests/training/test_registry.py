@@ -169,10 +169,10 @@ def test_a_stored_file_of_each_released_format_forecasts_as_it_did(file):
     model = load_model(file)
     model.reset(["a", "b"])
     for k in range(12):
-        drivers = np.full((2, len(model.driver_names)), 0.5 + 0.02 * k)
-        model.observe(Report(samples=[32, 64], seconds=[1.0 + 0.1 * (k % 3), 2.0 - 0.05 * k], drivers=drivers))
+        covariates = np.full((2, len(model.covariate_names)), 0.5 + 0.02 * k)
+        model.observe(Report(samples=[32, 64], seconds=[1.0 + 0.1 * (k % 3), 2.0 - 0.05 * k], covariates=covariates))
     expected = json.loads(file.with_suffix(".json").read_text())
-    speed = model.predict(np.full((2, len(model.driver_names)), 0.7)).speed
+    speed = model.predict(np.full((2, len(model.covariate_names)), 0.7)).speed
     np.testing.assert_allclose(speed, expected, rtol=1e-9)
 
 
@@ -271,7 +271,7 @@ def test_a_file_alone_warns_of_a_trace_of_the_same_name(tmp_path):
 
 def test_yesterdays_model_is_the_start_of_todays(tmp_path):
     folder, model, again = folder_of(tmp_path / "jobs", 2), tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    narx = "narx:lags=3,hidden=4,driver_lags=1"
+    narx = "narx:lags=3,hidden=4,covariate_lags=1"
     run("fit", narx, "-f", folder, "-o", model, "--checkpoint", tmp_path / "fit", "--hold-out", "0.4")
     run("fit", narx, "-f", folder, "-o", again, "--start", model)
     assert learnt(load_model(model)) != learnt(load_model(again))

@@ -123,7 +123,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sighting:
+class StalenessReport:
     """What is known of one worker's staleness: seen from versions, and forecast from speeds.
 
     Parameters
@@ -139,7 +139,7 @@ class Sighting:
 
     Examples
     --------
-    >>> print(Sighting(worker="g3", size=4, batch=32, staleness=9.0, expected=20.1, bound=4.6, expected_bound=4.9).why)
+    >>> print(StalenessReport(worker="g3", size=4, batch=32, staleness=9.0, expected=20.1, bound=4.6, expected_bound=4.9).why)
     g3 is a straggler: its pushes have been 9 versions stale, where 4.6 are the limit of the usual; its next push is
     expected to be 20 versions stale; it takes 4 of 32 samples
     """
@@ -171,17 +171,19 @@ class Sighting:
         return f"{kind}: {'; '.join(parts)}"
 
 
-def sightings(workers: Sequence[str], sizes: Sizes, batch: int, staleness: Array, expected: Array) -> list[Sighting]:
+def staleness_reports(
+    workers: Sequence[str], sizes: Sizes, batch: int, staleness: Array, expected: Array
+) -> list[StalenessReport]:
     """Return what is known of every worker; sizes, smoothed and forecast staleness ``[W]``.
 
-    >>> seen = sightings(["a", "b"], np.array([8, 8]), 8, np.array([0.5, 4.0]), np.array([np.nan, np.nan]))
+    >>> seen = staleness_reports(["a", "b"], np.array([8, 8]), 8, np.array([0.5, 4.0]), np.array([np.nan, np.nan]))
     >>> [one.is_straggler for one in seen]
     [False, True]
     """
     bound, expected_bound = straggler_bound(staleness), straggler_bound(expected)
     rows = zip(workers, sizes.tolist(), staleness.tolist(), expected.tolist(), strict=True)
     return [
-        Sighting(
+        StalenessReport(
             worker=worker,
             size=size,
             batch=batch,

@@ -46,7 +46,7 @@ class Outlook:
 class Sizing(Protocol):
     """Chooses the sizes of the steps to come, after every round: as many pushes as there are workers."""
 
-    def sizes(self, sight: Outlook) -> Sizes:
+    def sizes(self, outlook: Outlook) -> Sizes:
         """Return the samples of each worker's next step, ``[W]``, at least 1."""
         ...
 
@@ -55,9 +55,9 @@ class Sizing(Protocol):
 class Full:
     """Everybody takes a full batch."""
 
-    def sizes(self, sight: Outlook) -> Sizes:
+    def sizes(self, outlook: Outlook) -> Sizes:
         """Return full batches, ``[W]``."""
-        return np.full(len(sight.sizes), sight.batch, dtype=np.int64)
+        return np.full(len(outlook.sizes), outlook.batch, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class ByForecast:
     Examples
     --------
     >>> nothing, full, speed = np.zeros(3), np.array([32, 32, 32]), np.array([80.0, 40.0, 10.0])
-    >>> sight = Outlook(32, full, staleness=nothing, speed=speed, known=speed > 0, overhead=nothing)
-    >>> ByForecast(slack=1.0).sizes(sight)
+    >>> outlook = Outlook(32, full, staleness=nothing, speed=speed, known=speed > 0, overhead=nothing)
+    >>> ByForecast(slack=1.0).sizes(outlook)
     array([32, 16,  4])
-    >>> ByForecast(slack=1.5).sizes(sight)
+    >>> ByForecast(slack=1.5).sizes(outlook)
     array([32, 32,  8])
     """
 
@@ -97,9 +97,9 @@ class ByForecast:
         if not 0 < self.first <= 1:
             raise ValueError(f"first must lie in (0, 1], got {self.first}")
 
-    def sizes(self, sight: Outlook) -> Sizes:
+    def sizes(self, outlook: Outlook) -> Sizes:
         """Return full batches for most, and less for stragglers, ``[W]``."""
-        full_W = sight.overhead + sight.batch / sight.speed
+        full_W = outlook.overhead + outlook.batch / outlook.speed
         seconds_W, others = full_W, len(full_W) - 1
         for _ in range(ROUNDS):
             rate_W = (1 / seconds_W).sum() - 1 / seconds_W  # pushes of all others in a second
@@ -109,8 +109,8 @@ class ByForecast:
             seconds_W = now_W
             if close:
                 break
-        sizes_W = np.where(sight.known, (seconds_W - sight.overhead) * sight.speed, self.first * sight.batch)
-        return _whole(sizes_W, self.least, sight.batch)
+        sizes_W = np.where(outlook.known, (seconds_W - outlook.overhead) * outlook.speed, self.first * outlook.batch)
+        return _whole(sizes_W, self.least, outlook.batch)
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class ByVersions:
     """Stragglers take less by the staleness that they have shown: the same aim, without a forecast.
 
     >>> staleness, speed = np.array([0.5, 2.0]), np.ones(2)
-    >>> sight = Outlook(32, np.array([32, 32]), staleness, speed, known=speed > 0, overhead=np.zeros(2))
-    >>> ByVersions().sizes(sight)
+    >>> outlook = Outlook(32, np.array([32, 32]), staleness, speed, known=speed > 0, overhead=np.zeros(2))
+    >>> ByVersions().sizes(outlook)
     array([32, 16])
     """
 
@@ -129,17 +129,17 @@ class ByVersions:
     def __post_init__(self) -> None:
         _require(self.slack, self.least)
 
-    def sizes(self, sight: Outlook) -> Sizes:
+    def sizes(self, outlook: Outlook) -> Sizes:
         """Return the sizes in use, scaled by the staleness allowed over that shown, ``[W]``."""
-        allowed = self.slack * (len(sight.sizes) - 1)
+        allowed = self.slack * (len(outlook.sizes) - 1)
         if not allowed:  # nobody else pushes: nothing is stale
-            return Full().sizes(sight)
+            return Full().sizes(outlook)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio_W = np.where(sight.staleness > 0, allowed / sight.staleness, 1.0)
+            ratio_W = np.where(outlook.staleness > 0, allowed / outlook.staleness, 1.0)
         # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
-        sizes_W = np.asarray(sight.sizes * np.sqrt(ratio_W), dtype=np.float64)
+        sizes_W = np.asarray(outlook.sizes * np.sqrt(ratio_W), dtype=np.float64)
         # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
-        return _whole(sizes_W * (sight.batch / sizes_W.max()), self.least, sight.batch)
+        return _whole(sizes_W * (outlook.batch / sizes_W.max()), self.least, outlook.batch)
 
 
 @dataclass(frozen=True)
@@ -147,15 +147,15 @@ class BalancedBatches:
     """Batches that end together and add up to W full ones: LB-BSP (Chen et al., SoCC 2020), under a barrier.
 
     >>> speed = np.array([20.0, 10.0])
-    >>> sight = Outlook(30, np.array([30, 30]), np.zeros(2), speed, known=speed > 0, overhead=np.zeros(2))
-    >>> BalancedBatches().sizes(sight)
+    >>> outlook = Outlook(30, np.array([30, 30]), np.zeros(2), speed, known=speed > 0, overhead=np.zeros(2))
+    >>> BalancedBatches().sizes(outlook)
     array([40, 20])
     """
 
-    def sizes(self, sight: Outlook) -> Sizes:
+    def sizes(self, outlook: Outlook) -> Sizes:
         """Return the split of the global batch, ``[W]``."""
-        workers = len(sight.sizes)
-        return split(Curves.from_speed(sight.speed), sight.batch * workers, lower=1, comm=sight.overhead).sizes
+        workers = len(outlook.sizes)
+        return split(Curves.from_speed(outlook.speed), outlook.batch * workers, lower=1, comm=outlook.overhead).sizes
 
 
 def _whole(sizes_W: Array, least: int, batch: int) -> Sizes:

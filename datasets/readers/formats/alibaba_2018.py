@@ -20,7 +20,7 @@ PERCENT, NORMALISED = "percent", "normalised to [0, 100]"
 INVALID = (-1.0, 101.0)
 """Values that mean "not measured", in percentages and normalised columns."""
 
-DRIVERS = {
+COVARIATES = {
     "cpu_util_percent": PERCENT,
     "mem_util_percent": PERCENT,
     "cpi": "cycles per instruction",
@@ -48,19 +48,19 @@ def read(
     """Yield the usage of machines or containers; a container is a worker."""
     names = COLUMNS[table]
     layout = Layout(
-        drivers={name: DRIVERS[name] for name in names if name in DRIVERS},
+        covariates={name: COVARIATES[name] for name in names if name in COVARIATES},
         period=PERIOD[table],
         meta={**META, "format": f"alibaba_{table}"},
     )
     tally = Tally()
-    blocks = (rows for path in paths for rows in _rows(path, names, list(layout.drivers), tally))
+    blocks = (rows for path in paths for rows in _rows(path, names, list(layout.covariates), tally))
     yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
 
 
-def _rows(path: Path, names: Sequence[str], drivers: list[str], tally: Tally) -> Iterator[Rows]:
-    columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(drivers, NUMBER)}
+def _rows(path: Path, names: Sequence[str], covariates: list[str], tally: Tally) -> Iterator[Rows]:
+    columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
     for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
-        values_ND = block[drivers].to_numpy(copy=True)
+        values_ND = block[covariates].to_numpy(copy=True)
         invalid_ND = np.isin(values_ND, INVALID)
         tally.cells("values of -1 or 101, which are invalid", invalid_ND.sum())
         values_ND[invalid_ND] = np.nan

@@ -23,7 +23,7 @@ COLUMNS = {
     "machine_gpu machine_load_1 machine_net_receive machine_num_worker machine_cpu",
 }
 FILES = {"sensor": "pai_sensor_table", "machine_metric": "pai_machine_metric"}
-DRIVERS = {
+COVARIATES = {
     "sensor": {
         "cpu_usage": CORES,
         "gpu_wrk_util": GPUS,
@@ -52,7 +52,7 @@ DRIVERS = {
 def read(table: str, paths: Sequence[Path], *, workers: Sequence[str] | None = None) -> Iterator[Trace]:
     """Yield traces of a single iteration: the averages over the whole life of each instance (``worker_name``)."""
     layout = Layout(
-        drivers=DRIVERS[table],
+        covariates=COVARIATES[table],
         period=1.0,
         meta={
             "source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020",
@@ -67,10 +67,10 @@ def read(table: str, paths: Sequence[Path], *, workers: Sequence[str] | None = N
 
 
 def _rows(path: Path, table: str, tally: Tally) -> Iterator[Rows]:
-    drivers, names = list(DRIVERS[table]), COLUMNS[table].split()
-    columns = {"worker_name": TEXT, **dict.fromkeys(drivers, NUMBER)}
+    covariates, names = list(COVARIATES[table]), COLUMNS[table].split()
+    columns = {"worker_name": TEXT, **dict.fromkeys(covariates, NUMBER)}
     for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
-        yield Rows(block["worker_name"], np.zeros(len(block)), block[drivers].to_numpy())
+        yield Rows(block["worker_name"], np.zeros(len(block)), block[covariates].to_numpy())
 
 
 def _is(table: str, path: Path, head: str) -> bool:

@@ -13,7 +13,7 @@ from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
 NAMES = ("timestamp", "vmid", "mincpu", "maxcpu", "avgcpu")
-DRIVERS = ("mincpu", "maxcpu", "avgcpu")
+COVARIATES = ("mincpu", "maxcpu", "avgcpu")
 
 
 def read(
@@ -22,7 +22,7 @@ def read(
     """Yield the CPU of virtual machines, every 300 s; the files of one folder are parts of one set."""
     tally = Tally()
     layout = Layout(
-        drivers=dict.fromkeys(DRIVERS, "percent"),
+        covariates=dict.fromkeys(COVARIATES, "percent"),
         period=300.0,
         meta={
             "source": "github.com/Azure/AzurePublicDataset, V2",
@@ -35,9 +35,9 @@ def read(
 
 
 def _rows(path: Path, tally: Tally) -> Iterator[Rows]:
-    columns = {"timestamp": NUMBER, "vmid": TEXT, **dict.fromkeys(DRIVERS, NUMBER)}
+    columns = {"timestamp": NUMBER, "vmid": TEXT, **dict.fromkeys(COVARIATES, NUMBER)}
     for block in frames(path, columns, tally, names=NAMES, skip=int(headed(path, NAMES))):
-        yield Rows(block["vmid"], block["timestamp"].to_numpy(), block[list(DRIVERS)].to_numpy())
+        yield Rows(block["vmid"], block["timestamp"].to_numpy(), block[list(COVARIATES)].to_numpy())
 
 
 def _is(path: Path, head: str) -> bool:

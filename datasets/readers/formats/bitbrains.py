@@ -16,7 +16,7 @@ from paceline.datasets.trace import Trace
 TIME = "Timestamp [ms]"
 """The column's name in the files, although its values are seconds."""
 
-DRIVERS = {
+COVARIATES = {
     "CPU cores": ("cpu_cores", "cores"),
     "CPU capacity provisioned [MHZ]": ("cpu_capacity", "MHz"),
     "CPU usage [MHZ]": ("cpu_usage_mhz", "MHz"),
@@ -36,7 +36,7 @@ def read(
     """Yield the usage of virtual machines every 300 s; each file of a folder is one of them, named after it."""
     tally = Tally()
     layout = Layout(
-        drivers=dict(DRIVERS.values()),
+        covariates=dict(COVARIATES.values()),
         period=300.0,
         since_1970=True,
         meta={"source": "Grid Workloads Archive, GWA-T-12 Bitbrains", "format": "bitbrains"},
@@ -49,9 +49,9 @@ def _rows(path: Path, tally: Tally) -> Iterator[Rows]:
     import pandas as pd
 
     worker = path.name.split(".")[0]
-    for block in frames(path, dict.fromkeys((TIME, *DRIVERS), NUMBER), tally, delimiter=";"):
+    for block in frames(path, dict.fromkeys((TIME, *COVARIATES), NUMBER), tally, delimiter=";"):
         names = pd.Series(np.full(len(block), worker, dtype=object), dtype="str")
-        yield Rows(names, block[TIME].to_numpy(), block[list(DRIVERS)].to_numpy())
+        yield Rows(names, block[TIME].to_numpy(), block[list(COVARIATES)].to_numpy())
 
 
 FORMATS = (
@@ -62,7 +62,7 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read,
-        columns=(TIME, *DRIVERS),
+        columns=(TIME, *COVARIATES),
         recognises=lambda path, head: {TIME, "CPU usage [%]"} <= set(header_of(head, ";")),
         job=lambda path: str(path.parent),
     ),

@@ -28,8 +28,8 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
         yield Trace(
             samples=np.where(bad_W, np.nan, 1.0)[None, :],
             seconds=np.where(bad_W, np.nan, milliseconds_W * 1e-3)[None, :],
-            drivers=kbps_W[None, :, None],
-            driver_names=["bandwidth"],
+            covariates=kbps_W[None, :, None],
+            covariate_names=["bandwidth"],
             workers=clients,
             meta={
                 "source": "github.com/SymbioticLab/FedScale",

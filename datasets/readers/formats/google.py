@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CPUS, MEMORY = "normalised compute units", "normalised bytes"
-DRIVERS = {
+COVARIATES = {
     "average_usage.cpus": CPUS,
     "average_usage.memory": MEMORY,
     "maximum_usage.cpus": CPUS,
@@ -47,7 +47,7 @@ def read(
     """Yield the usage of instances every 300 s; a worker is ``<collection_id>/<instance_index>``."""
     tally = Tally()
     layout = Layout(
-        drivers=DRIVERS,
+        covariates=COVARIATES,
         period=300.0,
         meta={
             "source": "github.com/google/cluster-data, ClusterData2019",
@@ -71,9 +71,9 @@ def _is_json(path: Path) -> bool:
 
 
 def _csv_rows(path: Path, tally: Tally) -> Iterator[Rows]:
-    columns = {"start_time": NUMBER, "collection_id": TEXT, "instance_index": TEXT, **dict.fromkeys(DRIVERS, NUMBER)}
-    for block in frames(path, columns, tally, optional=list(DRIVERS)):
-        values_ND = block.reindex(columns=list(DRIVERS)).to_numpy(dtype=np.float64)
+    columns = {"start_time": NUMBER, "collection_id": TEXT, "instance_index": TEXT, **dict.fromkeys(COVARIATES, NUMBER)}
+    for block in frames(path, columns, tally, optional=list(COVARIATES)):
+        values_ND = block.reindex(columns=list(COVARIATES)).to_numpy(dtype=np.float64)
         worker = block["collection_id"] + "/" + block["instance_index"]
         yield _within_the_trace(Rows(worker, block["start_time"].to_numpy(), values_ND), tally)
 
@@ -89,7 +89,7 @@ def _json_rows(path: Path, tally: Tally) -> Iterator[Rows]:
         return _within_the_trace(Rows(pd.Series(worker, dtype="str"), np.array(time), np.array(values)), tally)
 
     for line, one in _objects(path):
-        values = [_float(path, line, name, _nested(one, name)) for name in DRIVERS]
+        values = [_float(path, line, name, _nested(one, name)) for name in COVARIATES]
         known = one.get("collection_id") is not None and one.get("instance_index") is not None
         worker = f"{one['collection_id']}/{one['instance_index']}" if known else None
         rows.append((worker, _float(path, line, "start_time", one.get("start_time")), values))
@@ -155,7 +155,7 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read,
-        columns=(*KEYS, *DRIVERS),
+        columns=(*KEYS, *COVARIATES),
         recognises=_is,
         job=lambda path: str(path.parent),
     ),

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 STEP, SAMPLES, TIME = "01_general/step", "01_general/locally_processed_samples", "_timestamp"
 OWN = [f"02_timing/{part}_time_s" for part in ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward")]
-"""The worker's own time; ``step_time_s`` also waits for the averaging of gradients."""
+"""The worker's busy time; ``step_time_s`` also waits for the averaging of gradients."""
 AVERAGING, WHOLE = "02_timing/opt_step_time_s", "02_timing/step_time_s"
-DRIVERS = {
+COVARIATES = {
     "cpu_load": "cpu/load/avg_sys_load_one_min_percent",
     "memory_used": "memory/used_memory_sys_percent",
     "net_sent": "bandwidth/net_sent_sys_bandwidth_Mbits",
@@ -85,7 +85,7 @@ def experiment(path: Path) -> str:
 def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     """Return one row per step: some fields of a step are in the row before the one that counts it."""
     needed = dict.fromkeys((STEP, SAMPLES, TIME, AVERAGING, WHOLE, *OWN), NUMBER)
-    rows = frame(path, needed | dict.fromkeys(DRIVERS.values(), NUMBER), tally, optional=list(DRIVERS.values()))
+    rows = frame(path, needed | dict.fromkeys(COVARIATES.values(), NUMBER), tally, optional=list(COVARIATES.values()))
     rows = _without_time(rows, tally)
     steps = rows[list(needed)].assign(**{STEP: rows[STEP].bfill()}).dropna(subset=[STEP])
     if steps.empty:
@@ -105,7 +105,7 @@ def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     table["wait_seconds"] = steps[AVERAGING]
     start_T = steps[TIME] - steps[WHOLE]
     table["start"] = start_T.groupby(steps["run"]).cummax()  # accurate to a second only, so forced not to go backwards
-    return _cleaned(table, tally).join(_drivers_before(rows, table["start"].to_numpy()))
+    return _cleaned(table, tally).join(_covariates_before(rows, table["start"].to_numpy()))
 
 
 def _cleaned(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
@@ -116,11 +116,11 @@ def _cleaned(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     return table
 
 
-def _drivers_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
+def _covariates_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
     """Return the newest system row at each step's start, less one second because clocks count whole seconds."""
     import pandas as pd
 
-    columns = {name: column for name, column in DRIVERS.items() if column in rows}
+    columns = {name: column for name, column in COVARIATES.items() if column in rows}
     if not columns:
         return pd.DataFrame(index=range(len(start_T)))
     system = rows.dropna(subset=list(columns.values()), how="all").sort_values(TIME, kind="stable")

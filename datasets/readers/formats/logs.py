@@ -89,7 +89,7 @@ KINDS = {
 
 
 def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one trace per file; row k is a worker's k-th line, drivers are values of the previous line."""
+    """Yield one trace per file; row k is a worker's k-th line, covariates are values of the previous line."""
     for path in paths:
         tally = Tally()
         records = _records(path, KINDS[kind].parse, tally)
@@ -99,7 +99,7 @@ def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
         shape = (max(map(len, series.values())), len(workers))
         require_dense(path, len(records), *shape)
         samples_TW, seconds_TW = np.full(shape, np.nan), np.full(shape, np.nan)
-        drivers_TWD = np.full((*shape, len(extras)), np.nan)
+        covariates_TWD = np.full((*shape, len(extras)), np.nan)
         restarts = 0
         for w, rows in enumerate(series.values()):
             samples_TW[: len(rows), w] = [row.samples for row in rows]
@@ -107,14 +107,14 @@ def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
             again = [k for k in range(1, len(rows)) if rows[k].place < rows[k - 1].place]
             restarts = max(restarts, len(again))
             for d, name in enumerate(extras):
-                drivers_TWD[1 : len(rows), w, d] = [row.extra.get(name, np.nan) for row in rows[:-1]]
-            drivers_TWD[again, w] = np.nan  # the line before belongs to another run
+                covariates_TWD[1 : len(rows), w, d] = [row.extra.get(name, np.nan) for row in rows[:-1]]
+            covariates_TWD[again, w] = np.nan  # the line before belongs to another run
         tally.restarts(restarts)
         yield Trace(
             samples=samples_TW,
             seconds=seconds_TW,
-            drivers=drivers_TWD if extras else None,
-            driver_names=extras,
+            covariates=covariates_TWD if extras else None,
+            covariate_names=extras,
             workers=workers,
             meta={"job": path.name.split(".")[0], "format": kind, "units": KINDS[kind].units, **tally.meta()},
         )

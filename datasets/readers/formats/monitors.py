@@ -1,4 +1,4 @@
-"""Output of monitors of one machine: ``dstat --output`` and ``sadf -d`` (sar). Axes: N rows, D drivers."""
+"""Output of monitors of one machine: ``dstat --output`` and ``sadf -d`` (sar). Axes: N rows, D covariates."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
         yield Trace(
             samples=none_T,
             seconds=none_T,
-            drivers=values_ND[:, None, :],
-            driver_names=names,
+            covariates=values_ND[:, None, :],
+            covariate_names=names,
             meta={
                 "job": path.name.split(".")[0],
                 "format": "dstat",
@@ -135,7 +135,7 @@ class _Part:
         interval = np.median([abs(float(row[1])) or 1.0 for _, row in rows])
         self.rows = Rows(pd.Series(worker, dtype="str"), time_N, values_ND)
         self.layout = Layout(
-            drivers=dict.fromkeys(names, "as sar names it"),
+            covariates=dict.fromkeys(names, "as sar names it"),
             period=float(interval),
             since_1970=True,
             meta={"format": "sar"},

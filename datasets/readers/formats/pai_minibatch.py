@@ -79,8 +79,8 @@ def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
         yield Trace(
             samples=none,
             seconds=none,
-            drivers=panel_TW[:, :, None],
-            driver_names=["variation"],
+            covariates=panel_TW[:, :, None],
+            covariate_names=["variation"],
             workers=[f"job {k}" for k in range(panel_TW.shape[1])],
             meta={
                 **SOURCE,

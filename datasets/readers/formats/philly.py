@@ -37,7 +37,7 @@ def read(
     """Yield the usage of machines every minute; NaN where a machine was offline ("NA")."""
     tally = Tally()
     layout = Layout(
-        drivers=dict.fromkeys(COLUMNS[kind][2:], UNITS[kind]),
+        covariates=dict.fromkeys(COLUMNS[kind][2:], UNITS[kind]),
         period=60.0,
         since_1970=True,
         meta={**META, "format": f"philly_{kind}"},
@@ -49,14 +49,14 @@ def read(
 def _rows(path: Path, names: Sequence[str], tally: Tally) -> Iterator[Rows]:
     """Yield blocks of rows; the header may be missing, and rows may end with a comma."""
     headed = _headed(head_of(path), names)
-    time, machine, *drivers = names
-    columns = {time: TEXT, machine: TEXT, **dict.fromkeys(drivers, NUMBER)}
+    time, machine, *covariates = names
+    columns = {time: TEXT, machine: TEXT, **dict.fromkeys(covariates, NUMBER)}
     first_row = 2 if headed else 1
     found = [*names, *(["after the last comma"] if _ends_with_comma(head_of(path), names, headed) else [])]
     for block in frames(path, columns, tally, names=found, skip=int(headed), missing=["NA"]):
         seconds = seconds_since_1970(path, block[time], time, first_row)
         first_row += len(block)
-        yield Rows(block[machine], seconds, block[drivers].to_numpy())
+        yield Rows(block[machine], seconds, block[covariates].to_numpy())
 
 
 def _headed(head: str, names: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
 META = {"source": "MIT Supercloud dataset"}
-CPU_DRIVERS = {
+CPU_COVARIATES = {
     "CPUFrequency": "as in the file",
     "CPUTime": "s",
     "CPUUtilization": "percent of one core, summed over the node's cores",
@@ -22,7 +22,7 @@ CPU_DRIVERS = {
     "ReadMB": "MB",
     "WriteMB": "MB",
 }
-GPU_DRIVERS = {
+GPU_COVARIATES = {
     "utilization_gpu_pct": "percent",
     "utilization_memory_pct": "percent",
     "memory_free_MiB": "MiB",
@@ -41,7 +41,9 @@ def read_cpu(
     """Yield the CPU series of jobs every 10 s; a worker is ``<node>/<step>/<series>``."""
     for path in paths:
         tally = Tally()
-        layout = Layout(drivers=CPU_DRIVERS, period=10.0, since_1970=True, meta={**META, "format": "supercloud_cpu"})
+        layout = Layout(
+            covariates=CPU_COVARIATES, period=10.0, since_1970=True, meta={**META, "format": "supercloud_cpu"}
+        )
         yield from usage_traces([path], _cpu_rows(path, tally), layout, tally, period=period, workers=workers)
 
 
@@ -51,25 +53,27 @@ def read_gpu(
     """Yield the GPU series of jobs every 0.1 s; a worker is a GPU."""
     for path in paths:
         tally = Tally()
-        layout = Layout(drivers=GPU_DRIVERS, period=0.1, since_1970=True, meta={**META, "format": "supercloud_gpu"})
+        layout = Layout(
+            covariates=GPU_COVARIATES, period=0.1, since_1970=True, meta={**META, "format": "supercloud_gpu"}
+        )
         yield from usage_traces([path], _gpu_rows(path, tally), layout, tally, period=period, workers=workers)
 
 
 def _cpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
     names = dict.fromkeys(("Step", "Node", "Series"), TEXT)
-    columns = {**names, "EpochTime": NUMBER, **dict.fromkeys(CPU_DRIVERS, NUMBER)}
+    columns = {**names, "EpochTime": NUMBER, **dict.fromkeys(CPU_COVARIATES, NUMBER)}
     for block in frames(path, columns, tally):
         no_step = block["Step"].str.strip().isin(NO_STEPS)
         tally.rows("rows of steps -1 and -4", no_step.sum())
         kept = block[~no_step]
         worker = kept["Node"] + "/" + kept["Step"] + "/" + kept["Series"].fillna("")
-        yield Rows(worker, kept["EpochTime"].to_numpy(), kept[list(CPU_DRIVERS)].to_numpy())
+        yield Rows(worker, kept["EpochTime"].to_numpy(), kept[list(CPU_COVARIATES)].to_numpy())
 
 
 def _gpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
-    columns = {"timestamp": NUMBER, "gpu_index": TEXT, **dict.fromkeys(GPU_DRIVERS, NUMBER)}
+    columns = {"timestamp": NUMBER, "gpu_index": TEXT, **dict.fromkeys(GPU_COVARIATES, NUMBER)}
     for block in frames(path, columns, tally):
-        yield Rows("gpu " + block["gpu_index"], block["timestamp"].to_numpy(), block[list(GPU_DRIVERS)].to_numpy())
+        yield Rows("gpu " + block["gpu_index"], block["timestamp"].to_numpy(), block[list(GPU_COVARIATES)].to_numpy())
 
 
 FORMATS = (
@@ -80,7 +84,7 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read_cpu,
-        columns=("Step", "Node", "Series", "ElapsedTime", "EpochTime", *CPU_DRIVERS),
+        columns=("Step", "Node", "Series", "ElapsedTime", "EpochTime", *CPU_COVARIATES),
         recognises=lambda path, head: {"Step", "Node", "EpochTime", "CPUUtilization"} <= set(header_of(head)),
     ),
     Format(
@@ -90,7 +94,7 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read_gpu,
-        columns=("timestamp", "gpu_index", *GPU_DRIVERS),
+        columns=("timestamp", "gpu_index", *GPU_COVARIATES),
         recognises=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(header_of(head)),
     ),
 )

@@ -35,8 +35,8 @@ def read(
     """Yield one trace per run.
 
     With ``seconds``, the column of a step's time in a ``unit`` such as ms, its rows are the iterations, ``samples`` the
-    column or the number of samples in each, and drivers the newest values of the previous row. Without it every row is
-    kept, as usage only, and a warning says so.
+    column or the number of samples in each, and covariates the newest values of the previous row. Without it every row
+    is kept, as usage only, and a warning says so.
     """
     for path in paths:
         tally = Tally()
@@ -48,13 +48,20 @@ def read(
         if seconds is None:
             _say_unknown(path, table)
         taken = {seconds, samples, *OWN}
-        drivers = [name for name in map(str, table) if name not in taken]
-        if system := [name for name in drivers if name.startswith(("system.", "system/"))]:
-            drivers = system
+        covariates = [name for name in map(str, table) if name not in taken]
+        if system := [name for name in covariates if name.startswith(("system.", "system/"))]:
+            covariates = system
         trace = (
-            _usage(table, drivers) if seconds is None else _steps(path, table, run_T, drivers, seconds, samples, tally)
+            _usage(table, covariates)
+            if seconds is None
+            else _steps(path, table, run_T, covariates, seconds, samples, tally)
         )
-        meta = {"job": path.name.split(".")[0], "format": "wandb", "units": "drivers: as in the file", **tally.meta()}
+        meta = {
+            "job": path.name.split(".")[0],
+            "format": "wandb",
+            "units": "covariates: as in the file",
+            **tally.meta(),
+        }
         if left_out:
             meta["columns_dropped"] = f"{', '.join(left_out)}: no numbers"
         yield Trace(**trace, meta=meta)
@@ -86,11 +93,11 @@ def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:
     return numbers.loc[timed, held].reset_index(drop=True), [name for name in names if name not in held]
 
 
-def _usage(table: pd.DataFrame, drivers: list[str]) -> dict[str, Any]:
-    some = [name for name in drivers if table[name].notna().any()]
+def _usage(table: pd.DataFrame, covariates: list[str]) -> dict[str, Any]:
+    some = [name for name in covariates if table[name].notna().any()]
     none_T = np.full((len(table), 1), np.nan)
     panel = {"samples": none_T, "seconds": none_T, "start": table[["_timestamp"]].to_numpy()}
-    return panel | _driver_panel(table, some)
+    return panel | _covariate_panel(table, some)
 
 
 def _runs(table: pd.DataFrame) -> Sizes:
@@ -104,19 +111,19 @@ def _steps(
     path: Path,
     table: pd.DataFrame,
     run_T: Sizes,
-    drivers: list[str],
+    covariates: list[str],
     seconds: str,
     samples: str | float,
     tally: Tally,
 ) -> dict[str, Any]:
-    """Return the rows in which a step's time was logged, with the drivers known one row before."""
+    """Return the rows in which a step's time was logged, with the covariates known one row before."""
     for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
         if name not in table:
             raise ValueError(f"{path}: column {name!r} is not there or holds no numbers; there are {list(table)}")
     logged_T = table[seconds].notna().to_numpy()
     if not logged_T.any():
         raise ValueError(f"{path}: column {seconds!r} is empty in every row")
-    known = table[drivers].groupby(run_T).ffill().groupby(run_T).shift(1)[logged_T]  # what a run knows dies with it
+    known = table[covariates].groupby(run_T).ffill().groupby(run_T).shift(1)[logged_T]  # what a run knows dies with it
     rows = table[logged_T]
     seconds_T = rows[seconds].to_numpy()
     samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
@@ -128,11 +135,11 @@ def _steps(
         "seconds": seconds_T[:, None],
         "start": (rows["_timestamp"].to_numpy() - seconds_T)[:, None],
     }
-    return panel | _driver_panel(known, [name for name in drivers if known[name].notna().any()])
+    return panel | _covariate_panel(known, [name for name in covariates if known[name].notna().any()])
 
 
-def _driver_panel(table: pd.DataFrame, names: list[str]) -> dict[str, Any]:
-    return {"drivers": table[names].to_numpy()[:, None, :], "driver_names": names} if names else {}
+def _covariate_panel(table: pd.DataFrame, names: list[str]) -> dict[str, Any]:
+    return {"covariates": table[names].to_numpy()[:, None, :], "covariate_names": names} if names else {}
 
 
 def _is(path: Path, head: str) -> bool:

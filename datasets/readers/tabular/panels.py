@@ -120,7 +120,7 @@ def _rate(values: str | None) -> str | None:
 
 
 def _used(table: pd.DataFrame, values: str | None) -> pd.DataFrame:
-    """Return the table without speeds, if its values are usage: they stay as a driver."""
+    """Return the table without speeds, if its values are usage: they stay as a covariate."""
     return table.assign(samples=np.nan, seconds=np.nan) if values == "usage" else table
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Sizes
 from paceline.engines.torch.loading.global_batch import GlobalBatch
 from paceline.engines.torch.loading.order import Order, Samples
-from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 State = Mapping[str, NDArray[Any]]
 
@@ -58,7 +58,7 @@ class Assigner(ABC):
         """Leave out the rest of the epoch."""
 
     @abstractmethod
-    def next(self, shares_W: Sizes, accumulate: int) -> tuple[Dealt, Any]:
+    def next(self, shares_W: Sizes, accumulate: int) -> tuple[RankBatch, Any]:
         """Return what is known of the next batch, and this rank's samples, if the work is shared so; count nothing."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class EpochAssigner(Assigner):
         self.order = order
         self._least = rule.least
         self._unique = False
-        self._dealt = Dealt.plain(rule.equal(), rank)
+        self._rank_batch = RankBatch.plain(rule.equal(), rank)
         self.end()
 
     @abstractmethod
@@ -172,8 +172,8 @@ class EpochAssigner(Assigner):
         known |= {  # named as in states of earlier versions
             "drawn": self.place,
             "held": np.concatenate(self.buffers),
-            "hands": [len(buffer) for buffer in self.buffers],
-            "deck": self.numbers if self._unique else np.arange(0),
+            "buffers": [len(buffer) for buffer in self.buffers],
+            "sampler": self.numbers if self._unique else np.arange(0),
         }
         return {name: np.array(value) for name, value in known.items()}
 
@@ -184,9 +184,9 @@ class EpochAssigner(Assigner):
         if not int(state["remaining"]):  # before the first epoch, or after one
             self.end()
             return
-        self._unique = self._unique or len(state["deck"]) > 0
-        numbers = np.array(state["deck"]) if len(state["deck"]) else self.numbers
-        place, held, lengths = int(state["drawn"]), np.array(state["held"]), np.array(state["hands"])
+        self._unique = self._unique or len(state["sampler"]) > 0
+        numbers = np.array(state["sampler"]) if len(state["sampler"]) else self.numbers
+        place, held, lengths = int(state["drawn"]), np.array(state["held"]), np.array(state["buffers"])
         if self.buffered and len(lengths) == self.rule.world_size:
             self.buffers = np.split(held, np.cumsum(lengths)[:-1])
         elif len(held):

@@ -70,7 +70,7 @@ class BalancedLoader(RankLoader):
 
     Attributes
     ----------
-    shares, sizes, batch_sizes, dealt, step_ends, before_batch, after_batch, on_start, before_state
+    shares, sizes, batch_sizes, rank_batch, step_ends, before_batch, after_batch, on_start, before_state
         See :class:`paceline.engines.torch.loader_protocol.Loader`; :func:`attach` sets ``shares``, and listens.
 
     Raises

@@ -10,7 +10,7 @@ from paceline._arrays import Sizes
 from paceline.engines.torch.loading.assigner import EpochAssigner
 from paceline.engines.torch.loading.global_batch import GlobalBatch
 from paceline.engines.torch.loading.order import Order, Samples
-from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 AHEAD = 32
 """Batches that a buffer holds beyond the next one, while the order lasts.
@@ -53,19 +53,19 @@ class BufferAssigner(EpochAssigner):
         self.ahead = ahead
         super().__init__(order, rule, rank)
 
-    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[Dealt, Samples]:
+    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
         """Return what is known of the next batch, and this rank's samples."""
         sizes_W = self.rule.sizes(self.remaining, shares_W)
-        if sizes_W is not self._dealt.sizes:
-            self._dealt = Dealt.plain(sizes_W, self.rank)
+        if sizes_W is not self._rank_batch.sizes:
+            self._rank_batch = RankBatch.plain(sizes_W, self.rank)
         self.reserve(sizes_W)
         # Another rank may have been given this buffer's end: what comes there later has not been asked for.
         self._reach = min(self._reach, self._taken + len(self.buffers[self.rank]))
-        return self._dealt, self.buffers[self.rank][: sizes_W[self.rank]]
+        return self._rank_batch, self.buffers[self.rank][: sizes_W[self.rank]]
 
     def expected(self, asked: int) -> tuple[Samples, int]:
         """Return what lies next in the buffer, up to the end of a batch; samples are counted since the loop began."""
-        buffer, size = self.buffers[self.rank], self._dealt.own(self.rank)
+        buffer, size = self.buffers[self.rank], self._rank_batch.own(self.rank)
         first = min(asked, self._reach) - self._taken
         self._reach = self._taken + len(buffer)
         samples = buffer[first : (first // size + 1) * size]
@@ -77,13 +77,13 @@ class BufferAssigner(EpochAssigner):
 
     def settled(self) -> Samples:
         """Return this rank's part of the next batch: what else lies in its buffer stays."""
-        return self.buffers[self.rank][: self._dealt.own(self.rank)]
+        return self.buffers[self.rank][: self._rank_batch.own(self.rank)]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
         self.batches += 1
-        self._taken += self._dealt.own(self.rank)
-        self.take(self._dealt.sizes)
+        self._taken += self._rank_batch.own(self.rank)
+        self.take(self._rank_batch.sizes)
 
     def reserve(self, sizes_W: Sizes) -> None:
         """Let every rank hold enough for a batch of its size, and as much more as it may load ahead."""

@@ -16,7 +16,7 @@ Request = tuple[int, Samples]
 
 
 class Chunks(Dataset[Any]):
-    """A dataset whose items are chunks of another's samples."""
+    """A dataset whose samples are chunks of another's samples."""
 
     def __init__(self, dataset: Any, collate: Collate) -> None:
         self.dataset = dataset

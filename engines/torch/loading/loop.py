@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.engines.torch.loading.rank_loader import RankLoader
-    from paceline.engines.torch.weighing.dealt import Dealt
+    from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 
 class Loop:
@@ -23,7 +23,7 @@ class Loop:
 
     def __init__(self, loader: RankLoader) -> None:
         self._loader = loader
-        self._parts: list[tuple[Dealt, Any]] = []
+        self._parts: list[tuple[RankBatch, Any]] = []
         self._begun = self._over = False
         self._error = ""  # as text: the error itself would hold this loop, and so the loading processes
 
@@ -40,10 +40,10 @@ class Loop:
             if not self._parts and not self._over:
                 self._parts = loader.next_parts()
             if self._parts:
-                dealt, batch = self._parts.pop(0)
-                loader.dealt, loader.step_ends = dealt, dealt.last
+                rank_batch, batch = self._parts.pop(0)
+                loader.rank_batch, loader.step_ends = rank_batch, rank_batch.last
                 if loader.after_batch:
-                    loader.after_batch(dealt.sizes, batch)
+                    loader.after_batch(rank_batch.sizes, batch)
                 return batch
         except BaseException as error:
             self._error = self._error or f"{type(error).__name__}: {error}"

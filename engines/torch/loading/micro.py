@@ -1,4 +1,4 @@
-"""A rank's part of a global batch in micro-batches, and how each of them weighs."""
+"""A rank's part of a global batch in micro-batches, and how each of them counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.engines.torch.loading.assigner import Assigner
 from paceline.engines.torch.loading.chunks import Collate
 from paceline.engines.torch.loading.order import Samples
 from paceline.engines.torch.loading.rows import cut
-from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 
 class Collated(list[Any]):
@@ -34,7 +34,9 @@ class Pieces:
         return Collated(self.collate(samples[first:end]) for first, end in _borders(len(samples), self.size))
 
 
-def micro_batches(assigner: Assigner, dealt: Dealt, own: Samples, batch: Any, size: int) -> list[tuple[Dealt, Any]]:
+def micro_batches(
+    assigner: Assigner, rank_batch: RankBatch, own: Samples, batch: Any, size: int
+) -> list[tuple[RankBatch, Any]]:
     """Return the micro-batches of a rank that has these samples, and what is known of each.
 
     Weights add up to the part's: a step is the mean over all samples, or loss terms, whatever the number of
@@ -43,8 +45,8 @@ def micro_batches(assigner: Assigner, dealt: Dealt, own: Samples, batch: Any, si
     all_terms, parts = assigner.about(own)[0], []
     for number, (first, end) in enumerate(_borders(len(own), size)):
         terms, features = assigner.about(own[first:end])
-        weight = dealt.weight * (terms / all_terms if all_terms else (end - first) / len(own))
-        known = replace(dealt, weight=weight, features=features, rows=end - first, last=end == len(own))
+        weight = rank_batch.weight * (terms / all_terms if all_terms else (end - first) / len(own))
+        known = replace(rank_batch, weight=weight, features=features, rows=end - first, last=end == len(own))
         parts.append((known, batch[number] if isinstance(batch, Collated) else cut(batch, slice(first, end))))
     return parts
 

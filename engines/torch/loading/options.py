@@ -22,7 +22,9 @@ INSTEAD = {
     "in_order": "batches come in order, so leave it out",
     "pin_memory_device": "memory is pinned for the current CUDA device, so give pin_memory= alone",
     "num_replicas": "give world_size, the number of ranks",
-    **dict.fromkeys(("lengths", "cost", "items", "cap", "global_tokens", "padded"), "it is a part of costs=Costs(...)"),
+    **dict.fromkeys(
+        ("lengths", "cost", "loss_terms", "cap", "global_tokens", "padded"), "it is a part of costs=Costs(...)"
+    ),
 }
 """Options of torch's loaders and samplers that this one has not, and what to do about it."""
 
@@ -31,7 +33,7 @@ UNKNOWN = {
     "batch_size": "this rank's changes from batch to batch, and loader.global_batch is that of all ranks",
     "batch_sampler": DRAWS,
     "sizes": "where samples have costs, shares= divides their work, and batch_sizes are the samples of a drawn batch",
-    "bs": "fastai's own distributed training deals batches anew: docs/trainers.md has a callback in place of it",
+    "bs": "fastai's own distributed training assigns batches anew: docs/trainers.md has a callback in place of it",
 }
 """Attributes of torch's loader that this one has not, and what there is instead."""
 

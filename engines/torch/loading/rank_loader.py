@@ -19,7 +19,7 @@ from paceline.engines.torch.loading.micro import micro_batches
 from paceline.engines.torch.loading.options import UNKNOWN, whole
 from paceline.engines.torch.loading.source import BatchSource
 from paceline.engines.torch.state import from_torch, to_torch
-from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 
 class RankLoader:
@@ -42,7 +42,7 @@ class RankLoader:
         self._shares = rule.checked(rule.equal())
         self.batch_sizes = self._shares
         self.since_uneven = math.inf
-        self.dealt = Dealt.plain(self._shares, rank)
+        self.rank_batch = RankBatch.plain(self._shares, rank)
         self.step_ends = True
         self.before_batch: Callable[[], None] | None = None
         self.after_batch: Callable[[Sizes, Any], None] | None = None
@@ -105,8 +105,8 @@ class RankLoader:
 
     @property
     def weight(self) -> float:
-        """Weight of this rank in the mean gradient of the batch handed out last: its share of samples, or of items."""
-        return self.dealt.weight
+        """Weight of this rank in the mean gradient of the batch handed out last: its share of samples or loss terms."""
+        return self.rank_batch.weight
 
     @property
     def looping(self) -> bool:
@@ -203,7 +203,7 @@ class RankLoader:
         if self.newest_loop() is loop:
             self.newest_loop, self.ended = _none, True
 
-    def next_parts(self) -> list[tuple[Dealt, Any]]:
+    def next_parts(self) -> list[tuple[RankBatch, Any]]:
         """Return this rank's part of the next global batch, whole or in micro-batches; nothing if the epoch is over."""
         assigner = self._assigner
         if assigner.over:
@@ -211,14 +211,14 @@ class RankLoader:
             return []
         if self.before_batch and assigner.batches % self.accumulate == 0:
             self.before_batch()
-        dealt, samples = assigner.next(self._shares, self.accumulate)
+        rank_batch, samples = assigner.next(self._shares, self.accumulate)
         batch = self._source.take(samples)
         assigner.advance()  # only now: a batch that could not be loaded has not been handed out
-        self.batch_sizes = dealt.sizes
-        self.since_uneven = 0 if len(set(dealt.sizes.tolist())) > 1 else self.since_uneven + 1
+        self.batch_sizes = rank_batch.sizes
+        self.since_uneven = 0 if len(set(rank_batch.sizes.tolist())) > 1 else self.since_uneven + 1
         if self.micro_batch is None:
-            return [(dealt, batch)]
-        return micro_batches(assigner, dealt, samples, batch, self.micro_batch)
+            return [(rank_batch, batch)]
+        return micro_batches(assigner, rank_batch, samples, batch, self.micro_batch)
 
     def _restart(self) -> None:
         """Forget what was loaded ahead: other samples come from now on."""

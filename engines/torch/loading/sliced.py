@@ -10,7 +10,7 @@ from paceline._arrays import Sizes
 from paceline.engines.torch.loading.assigner import EpochAssigner
 from paceline.engines.torch.loading.global_batch import GlobalBatch
 from paceline.engines.torch.loading.order import Order, Samples
-from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 
 class SliceAssigner(EpochAssigner):
@@ -40,12 +40,12 @@ class SliceAssigner(EpochAssigner):
         self._shares_W = rule.equal()
         self._cut_for: Sizes | None = None
 
-    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[Dealt, Samples]:
+    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
         """Return what is known of the next batch, and this rank's samples."""
         if shares_W is not self._cut_for or self.remaining < self._room:
             self._cut(shares_W)
         first = self.place + self._first
-        return self._dealt, self.numbers[first : first + self._own]
+        return self._rank_batch, self.numbers[first : first + self._own]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
@@ -81,4 +81,4 @@ class SliceAssigner(EpochAssigner):
         self._cut_for = sizes_W = self.rule.sizes(self.remaining, shares_W)  # the shares themselves, if it is full
         sizes = sizes_W.tolist()
         self._first, self._own, self._total = sum(sizes[: self.rank]), sizes[self.rank], sum(sizes)
-        self._dealt, self._bytes = Dealt.plain(sizes_W, self.rank), sizes_W.astype("<i8").tobytes()
+        self._rank_batch, self._bytes = RankBatch.plain(sizes_W, self.rank), sizes_W.astype("<i8").tobytes()

@@ -54,7 +54,7 @@ def agree(
     told_W = exchange.gather(own)  # before any check, so that every rank sees the same facts and raises the same error
     if loader.world_size != exchange.world_size:
         raise ValueError(
-            f"the loader deals samples to {loader.world_size} ranks, but {exchange.world_size} ranks train together: "
+            f"the loader assigns samples to {loader.world_size} ranks, but {exchange.world_size} ranks train together: "
             "give the loader their rank and world_size"
         )
     for name in own["facts"]:  # type: ignore[attr-defined]

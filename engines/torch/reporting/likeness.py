@@ -20,7 +20,7 @@ MOST = 64
 """Numbers of a sample, or of a subset's, that are compared."""
 
 DIFFERENT = (
-    "The ranks have different data: {what} is not the same on each. Samples are dealt to ranks by their numbers, so "
+    "The ranks have different data: {what} is not the same on each. Samples are assigned to ranks by their numbers, so "
     "most of what only one rank has would never come. Give every rank the whole dataset, not its own part of it "
     "(Subset, shard, split_dataset_by_node)."
 )

@@ -1,6 +1,6 @@
 """Rows of numbers that ranks report of their iterations, and the report that a balancer learns from.
 
-Axes: W workers, F numbers in a row, D drivers.
+Axes: W workers, F numbers in a row, D covariates.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ COLUMNS = (
     "checksum",
     "epoch",
     "batches",
-    "dealt",
+    "assigned",
     "log_norm",
     "total",
     "foreign",
     "buffers",
 )
-"""The columns of a row; the drivers follow."""
+"""The columns of a row; the covariates follow."""
 
 LEAST = 0.5
 """An epoch's last batch is not learnt from if it is smaller than this share of a full one: its time says too little."""
@@ -35,8 +35,8 @@ LEAST_OWN = 0.05
 """At least this share of a worker's seconds is for its work, whatever is taken for fixed."""
 
 _AT = {name: place for place, name in enumerate(COLUMNS)}
-_PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["dealt"] + 1)
-_TOGETHER = slice(_PLAN, _AT["dealt"] + 1)
+_PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["assigned"] + 1)
+_TOGETHER = slice(_PLAN, _AT["assigned"] + 1)
 """Neighbouring columns: the plan in use and the place in the data, which all ranks share."""
 
 _TOTAL, _FOREIGN = _AT["total"], _AT["foreign"]
@@ -93,10 +93,10 @@ class RankReports:
         return column
 
     @property
-    def drivers_WD(self) -> Array:  # noqa: N802 - axes are part of an array's name
-        """The drivers, sampled when the report was sent."""
-        drivers: Array = self.report_WF[:, len(COLUMNS) : self.report_WF.shape[1] - self.features]
-        return drivers
+    def covariates_WD(self) -> Array:  # noqa: N802 - axes are part of an array's name
+        """The covariates, sampled when the report was sent."""
+        covariates: Array = self.report_WF[:, len(COLUMNS) : self.report_WF.shape[1] - self.features]
+        return covariates
 
     @property
     def features_WF(self) -> Array:  # noqa: N802
@@ -110,10 +110,10 @@ class RankReports:
         checksums = self["checksum"]
         return bool((checksums == checksums[0]).all())
 
-    def places(self, *, dealt: bool) -> Array:
-        """Return epoch and batches of every rank, and with ``dealt`` a checksum of what these held, ``[W, 2 or 3]``."""
+    def places(self, *, assigned: bool) -> Array:
+        """Return epoch and batches of every rank, and with ``assigned`` a checksum of what these held, ``[W, 2 or 3]``."""
         places: Array = self.report_WF[:, _PLACE]
-        return places if dealt else places[:, :2]
+        return places if assigned else places[:, :2]
 
     def at_shares(self, work_W: Array, shares_W: Array, fixed: float) -> RankReports:
         """Return the same rows as if each worker's work had been exactly its share: speeds are work per second.
@@ -135,12 +135,12 @@ class RankReports:
         report_WF[:, _AT["samples"]] = np.where(work_W > 0, shares_W * parts_W, np.nan)
         return RankReports(report_WF, self.features)
 
-    def report(self, drivers_WD: Array | None) -> Report:
-        """Return the mean micro-batch of every worker, NaN where it reported none, with the drivers that held then."""
+    def report(self, covariates_WD: Array | None) -> Report:
+        """Return the mean micro-batch of every worker, NaN where it reported none, with the covariates that held then."""
         samples_W, parts_W, _, seconds_W, comm_W, ran_out_W = self.report_WF.T[: _AT["checksum"]]
         out_of_memory = ran_out_W > 0 if ran_out_W.any() else None
         # Nobody reports 0 micro-batches: NaN says that nothing is known.
-        return Report(samples_W / parts_W, seconds_W / parts_W, comm_W, drivers_WD, out_of_memory=out_of_memory)
+        return Report(samples_W / parts_W, seconds_W / parts_W, comm_W, covariates_WD, out_of_memory=out_of_memory)
 
 
 def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed: float | Array) -> Array:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline.engines.torch.loading.assigner import Assigner, State, require_same
-from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts, dealt_by_terms
+from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts, assigned_by_terms
 from paceline.engines.torch.loading.global_batch import GlobalBatch
-from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 
 class StreamAssigner(Assigner):
@@ -47,16 +47,16 @@ class StreamAssigner(Assigner):
         """Leave out the rest of the epoch."""
         self.over = True
 
-    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[Dealt, list[Any]]:
+    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, list[Any]]:
         """Return what is known of the next batch, and this rank's samples."""
         drawn = self._batch or self._draw()
         if self.costs is None:
-            dealt = Dealt.plain(self.rule.sizes(len(drawn), shares_W), self.rank)
-            known, owner_N = np.zeros(0), np.repeat(np.arange(len(shares_W)), dealt.sizes)
+            rank_batch = RankBatch.plain(self.rule.sizes(len(drawn), shares_W), self.rank)
+            known, owner_N = np.zeros(0), np.repeat(np.arange(len(shares_W)), rank_batch.sizes)
         else:
-            known, dealt, owner_N = self._divided(self.costs, drawn, shares_W)
+            known, rank_batch, owner_N = self._divided(self.costs, drawn, shares_W)
         self._seen = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes()
-        return dealt, [drawn[number] for number in np.flatnonzero(owner_N == self.rank)]
+        return rank_batch, [drawn[number] for number in np.flatnonzero(owner_N == self.rank)]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
@@ -70,7 +70,7 @@ class StreamAssigner(Assigner):
         known: dict[str, object] = {"window": self.window, "seed": self.seed}
         if self.costs is None:
             return known
-        asked = [name for name in ("cost", "lengths", "items") if getattr(self.costs, name) is not None]
+        asked = [name for name in ("cost", "lengths", "loss_terms") if getattr(self.costs, name) is not None]
         return {**known, **self.costs.settings(), "numbers of a sample": asked}
 
     def check(self, state: State, *, with_rest: bool) -> None:
@@ -117,17 +117,17 @@ class StreamAssigner(Assigner):
             )
         return self._batch
 
-    def _divided(self, costs: Costs, drawn: list[Any], shares_W: Sizes) -> tuple[Array, Dealt, Sizes]:
+    def _divided(self, costs: Costs, drawn: list[Any], shares_W: Sizes) -> tuple[Array, RankBatch, Sizes]:
         """Return the features of the drawn samples, what is known of the batch, and who takes which, ``[N]``."""
         known = costs.of_drawn(drawn, self._drawn)
         if not len(self._scale):  # an average sample of the first batch costs 1: the same on every rank
             self._scale = known.features.cumsum(axis=0)[-1] / len(drawn)
-        scaled = SampleCosts(known.features / self._scale, known.tokens, known.items)
+        scaled = SampleCosts(known.features / self._scale, known.tokens, known.loss_terms)
         assert self.coefficients is not None
         found = costs.divided(scaled, shares_W, self.coefficients, self.least_samples)
         own, terms = scaled[found.of(self.rank)], scaled.terms
-        dealt = dealt_by_terms(found.counts, self.rank, own, terms, terms, 1, costs.work(own))
-        return known.features, dealt, found.owner
+        rank_batch = assigned_by_terms(found.counts, self.rank, own, terms, terms, 1, costs.work(own))
+        return known.features, rank_batch, found.owner
 
 
 def mixed(stream: Iterable[Any], window: int, seed: int, epoch: int) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.coordinator.asynchronous import SGD, Deck, Outcome, Pulled, Scheme, Server, Vector
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Pulled, Scheme, Server, Vector
 from paceline.eval.replay.asynchronous.events import Events
 from paceline.eval.replay.asynchronous.replay_tasks import ReplayTask
 from paceline.eval.replay.asynchronous.times import Times
@@ -139,7 +139,7 @@ class _RunningRace:
             task.start(course.seed),
             SGD(course.rate),
             scheme,
-            Deck(task.samples, seed=course.seed),
+            EpochSampler(task.samples, seed=course.seed),
             batch=course.batch,
             workers=list(self.workers),
             predictor=predictor,
@@ -154,7 +154,7 @@ class _RunningRace:
         # A training that diverges overflows sooner or later, and is over then.
         with np.errstate(over="ignore", invalid="ignore"), suppress(_DivergedError):
             self._go_on()
-        if self.server.deck.applied < self.budget and self._recent() < self.course.enough:
+        if self.server.sampler.applied < self.budget and self._recent() < self.course.enough:
             self.curve.append((self.events.now, 0.0))
         end = self.events.now
         waiting = [w.waited + (end - w.waits_since if w.waits_since is not None else 0) for w in self.workers.values()]
@@ -165,7 +165,7 @@ class _RunningRace:
         for name, turn in self.events:
             if turn == self.workers[name].turn:  # otherwise that step was given up
                 self._push(name)
-            if self.server.deck.applied >= self.budget or self._is_decided():
+            if self.server.sampler.applied >= self.budget or self._is_decided():
                 return
         raise RuntimeError(f"everybody waits for somebody under {self.server.scheme.name}: its rules cannot go on")
 
@@ -177,10 +177,10 @@ class _RunningRace:
             return
         if worker.waits_since is not None:
             worker.waited, worker.waits_since = worker.waited + now - worker.waits_since, None
-        worker.gradient = self.task.gradient(worker.pulled.parameters, worker.pulled.hand.rows)
+        worker.gradient = self.task.gradient(worker.pulled.parameters, worker.pulled.drawn.rows)
         worker.began, worker.turn = now, worker.turn + 1
         start = now + self.times.comm_seconds / 2
-        took = self.times.seconds(worker.row, len(worker.pulled.hand), start)
+        took = self.times.seconds(worker.row, len(worker.pulled.drawn), start)
         self.events.plan(took + self.times.comm_seconds, (name, worker.turn))
 
     def _push(self, name: str) -> None:
@@ -226,7 +226,7 @@ class _RunningRace:
 
     def _evaluate(self) -> None:
         due = self.budget * len(self.curve) / self.course.evaluations
-        if self.server.deck.applied >= due:
+        if self.server.sampler.applied >= due:
             self.curve.append((self.events.now, self.task.accuracy(self.server.parameters)))
 
 

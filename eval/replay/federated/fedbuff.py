@@ -35,7 +35,7 @@ def iter_buffered(population: Population, shards: Shards, setting: RoundSetting)
     """Yield what the run came to after as many updates as a round of the others has.
 
     As many clients train at any time as the others choose for a round; one that ends is replaced by another drawn at
-    random among the idle. Each update is weighed by the client's amount of data and by ``(1 + staleness) ** -0.5``.
+    random among the idle. Each update is weighted by the client's amount of data and by ``(1 + staleness) ** -0.5``.
     """
     count = setting.chosen(len(population))
     size = min(BUFFER, count)

@@ -31,7 +31,7 @@ LAYER = "lstm"
 """The layer of the phone profiles that stands for the model: the only one that flash and the paper share."""
 
 FULL_SIZE = "in 1000, out 1000, steps 10"
-"""The largest layer that was profiled. What a step costs besides its samples weighs most in the smallest."""
+"""The largest layer that was profiled. What a step costs besides its samples counts most in the smallest."""
 
 CALM: Array = np.ones((1, 1))
 """No slowdown: everybody at its own speed all the time."""
@@ -136,9 +136,9 @@ def fedscale(capacity: Trace, *, model_bytes: float = 1e6) -> Population:
     ValueError
         If the trace is not FedScale's, or no client of it is usable.
     """
-    if capacity.meta.get("format") != "fedscale" or capacity.drivers is None:
+    if capacity.meta.get("format") != "fedscale" or capacity.covariates is None:
         raise ValueError(f"trace {capacity.name!r} must come from the reader of the format 'fedscale'")
-    slope, bandwidth = capacity.seconds[0] / capacity.samples[0], capacity.drivers[0, :, 0] * 1e3
+    slope, bandwidth = capacity.seconds[0] / capacity.samples[0], capacity.covariates[0, :, 0] * 1e3
     usable = np.flatnonzero((slope > 0) & (bandwidth > 0) & np.isfinite(slope * bandwidth))
     if not len(usable):
         raise ValueError(f"trace {capacity.name!r} holds no client with a positive computation and communication")

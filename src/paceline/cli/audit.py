@@ -27,7 +27,7 @@ def audit(
         Path | None, typer.Option(help="A new folder in which to leave the records of all runs and what they said.")
     ] = None,
 ) -> None:
-    """Audit a training script: whether a sample weighs the same on whichever rank it lands.
+    """Audit a training script: whether a sample counts the same on whichever rank it lands.
 
     [cyan]paceline audit -- torchrun --nproc-per-node 2 train.py --lr 0.1[/]
 

@@ -34,7 +34,9 @@ def collect(
     usage: Annotated[
         str, typer.Option(help="Trace of real hosts' CPU usage, replayed by jobs of the pattern [cyan]usage[/].")
     ] = "",
-    driver: Annotated[str, typer.Option(help="The driver (column) of that trace that holds the usage.")] = "cpu_usage",
+    covariate: Annotated[
+        str, typer.Option(help="The covariate (column) of that trace that holds the usage.")
+    ] = "cpu_usage",
     slot: Annotated[
         float | None,
         typer.Option(help="Seconds that each row of that trace covers in the replay. [default: as measured]"),
@@ -80,11 +82,11 @@ def collect(
                 kind=kind,
                 quota=quota,
                 seed=seed,
-                usage=_usage(usage, driver, slot),
+                usage=_usage(usage, covariate, slot),
             )
         _command(what, folder / f"{name or _name(what)}.parquet", contention)
         return
-    replayed = _usage(usage, driver, slot)
+    replayed = _usage(usage, covariate, slot)
     folder.mkdir(parents=True, exist_ok=True)
     for job in _chosen(JOBS, what, replayed):
         _job(job if iterations is None else replace(job, iterations=iterations), folder, replayed)
@@ -121,11 +123,11 @@ def _job(job: Job, folder: Path, usage: Usage | None) -> None:
     out.print(f"{path}: {len(trace)} iterations of {len(trace.workers)} workers")
 
 
-def _usage(name: str, driver: str, slot: float | None) -> Usage | None:
+def _usage(name: str, covariate: str, slot: float | None) -> Usage | None:
     from paceline.cli import named_sources as sources
     from paceline.lab import Usage
 
-    return Usage.of_trace(sources.trace(name), driver, slot_seconds=slot) if name else None
+    return Usage.of_trace(sources.trace(name), covariate, slot_seconds=slot) if name else None
 
 
 def _chosen(jobs: dict[str, Job], names: list[str] | None, usage: Usage | None) -> list[Job]:

@@ -71,9 +71,9 @@ def data_info(
     options: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Describe traces: their workers, their drivers, what was dropped in reading, and how they were made."""
+    """Describe traces: their workers, their covariates, what was dropped in reading, and how they were made."""
     found = list(islice(_traces(name, file_format, [*(options or []), *context.args]), MOST_DESCRIBED + 1))
-    about = [{**_summary(trace), "drivers": ", ".join(trace.driver_names), **trace.meta} for trace in found]
+    about = [{**_summary(trace), "covariates": ", ".join(trace.covariate_names), **trace.meta} for trace in found]
     if as_json:
         print(json.dumps(about[0] if len(about) == 1 else about))
         return
@@ -330,7 +330,7 @@ def _summary(trace: Trace) -> dict[str, Any]:
         "pattern": trace.meta.get("pattern", ""),
         "iterations": len(trace),
         "workers": len(trace.workers),
-        "drivers": len(trace.driver_names),
+        "covariates": len(trace.covariate_names),
         "median seconds": float(np.nanmedian(trace.seconds)) if measured.size else None,
         "variation of speed": None if variation is None else float(variation),
     }

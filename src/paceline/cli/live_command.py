@@ -102,13 +102,13 @@ def outcome_table(outcome: ExperimentOutcome) -> Table:
     from paceline.lab.experiment import DISTURBANCES
 
     shown = Table(title=f"{DISTURBANCES[outcome.setting.contention]}", title_justify="left")
-    for heading in ("balanced by", "speed-up over equal batches", "clairvoyant", "reached", "waiting", "own time"):
+    for heading in ("balanced by", "speed-up over equal batches", "oracle", "reached", "waiting", "added time"):
         shown.add_column(heading, justify="left" if heading == "balanced by" else "right")
     for row in outcome.rows:
         shown.add_row(
             row.scheme,
             f"{row.speed_up:.2f} ± {row.half_width:.2f}",
-            f"{row.clairvoyant:.2f}",
+            f"{row.oracle:.2f}",
             f"{row.reached:.0%}",
             f"{row.waiting:.0%}",
             f"{row.overhead * 1e6:.0f} us",
@@ -122,7 +122,7 @@ def async_table(outcome: AsyncOutcome) -> Table:
 
     shown = Table(title=f"{DISTURBANCES[outcome.setting.contention]}", title_justify="left")
     after = f"loss after {outcome.equal_samples:,}"
-    for heading in ("scheme", "samples/s", "all turns", after, "stale", "largest", "bound", "waits", "in vain"):
+    for heading in ("scheme", "samples/s", "all turns", after, "stale", "largest", "bound", "waits", "wasted"):
         shown.add_column(heading, justify="left" if heading == "scheme" else "right")
     shown.add_column("slow rank's", justify="right")
     for row in outcome.rows:

@@ -90,7 +90,7 @@ Predictors = Annotated[
     list[str] | None,
     typer.Argument(
         help="Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
-        "[default: ewma, narx without and with drivers, arima, mixture]"
+        "[default: ewma, narx without and with covariates, arima, mixture]"
     ),
 ]
 Evaluated = Annotated[

@@ -15,7 +15,7 @@ from paceline.predictors import FleetPredictor, named
 from paceline.training import Source, load_model
 from paceline.training.model_registry import Registry, is_registry
 
-DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:drivers=()", "narx", "arima", "mixture", "auto")
+DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:covariates=()", "narx", "arima", "mixture", "auto")
 """What is replayed unless other predictors are named."""
 
 

@@ -43,7 +43,7 @@ def own_predictor(text: str) -> FleetPredictor:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If there is no such module or class, or what it makes does not keep the promise of a predictor.
+        If there is no such module or class, or what it makes does not keep the contract of a predictor.
 
     Examples
     --------
@@ -67,9 +67,9 @@ def own_predictor(text: str) -> FleetPredictor:
         return built(kind, arguments)
     made = kind()
     if arguments or not isinstance(made, Predictor):
-        missing = [name for name in _promised() if not hasattr(made, name)]
+        missing = [name for name in _of_contract() if not hasattr(made, name)]
         lacks = f"it lacks {missing}" if missing else "arguments are taken by classes that inherit from FleetPredictor"
-        raise ValueError(f"{text} must keep the promise of paceline.predictors.Predictor: {lacks}")
+        raise ValueError(f"{text} must keep the contract of paceline.predictors.Predictor: {lacks}")
     return adopted(made)
 
 
@@ -114,5 +114,5 @@ def _run(file: Path) -> ModuleType:
     return module
 
 
-def _promised() -> list[str]:
+def _of_contract() -> list[str]:
     return [name for name in (*vars(Predictor), "workers") if not name.startswith("_")]

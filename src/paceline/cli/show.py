@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class SafeConsole(Console):
     """A console that shows the escape sequences in what it prints, instead of sending them to the terminal.
 
-    Names of workers, drivers and files come from files that anybody may have made. Rich passes an escape sequence in a
-    text on; only what rich itself adds for colours reaches the terminal from here.
+    Names of workers, covariates and files come from files that anybody may have made. Rich passes an escape sequence in
+    a text on; only what rich itself adds for colours reaches the terminal from here.
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

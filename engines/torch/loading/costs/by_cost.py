@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Sizes
 from paceline.engines.torch.loading.assigner import State
-from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts, dealt_by_terms
+from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts, assigned_by_terms
 from paceline.engines.torch.loading.global_batch import GlobalBatch
 from paceline.engines.torch.loading.order import Order, Samples
 from paceline.engines.torch.loading.sliced import SliceAssigner
-from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 from paceline.solver import Assignment
 
 
@@ -51,7 +51,7 @@ class CostAssigner(SliceAssigner):
         if self.costs.cap is not None:
             self._require_room(self.costs.cap)
 
-    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[Dealt, Samples]:
+    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
         """Return what is known of the next batch, and this rank's samples."""
         self._shares_W = shares_W
         samples = self.part(self.place)
@@ -60,7 +60,7 @@ class CostAssigner(SliceAssigner):
             self._step_terms = self._terms_of(accumulate)
         sizes_W = self._assignment(self.place).counts
         terms = (batch.terms, self._step_terms)
-        return dealt_by_terms(sizes_W, self.rank, own, *terms, accumulate, self.costs.work(own)), samples
+        return assigned_by_terms(sizes_W, self.rank, own, *terms, accumulate, self.costs.work(own)), samples
 
     def advance(self) -> None:
         """Count the next batch as taken."""

@@ -21,7 +21,7 @@ def numbers_of(dataset: Any, given: Numbers, name: str, *, zero: bool = False) -
     """Return the numbers of all samples, above 0 or at least 0, or refuse the argument of this name.
 
     The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths, and for
-    ``items`` as the number of labels that are not -100. A function is called with every sample, once.
+    ``loss_terms`` as the number of labels that are not -100. A function is called with every sample, once.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def _column(dataset: Any, column: str, name: str) -> Array:
     values = dataset.with_format("arrow").select_columns([column])[:][column].combine_chunks()
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
         return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
-    if name != "items":
+    if name != "loss_terms":
         return np.array(pc.list_value_length(values), dtype=np.float64)
     rows, labels = pc.list_parent_indices(values).to_numpy(), pc.list_flatten(values).to_numpy(zero_copy_only=False)
     return np.bincount(rows[labels != IGNORED], minlength=len(values)).astype(np.float64)

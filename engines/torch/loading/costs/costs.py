@@ -11,7 +11,7 @@ import numpy as np
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced.work import sum_of_products
 from paceline.engines.torch.loading.costs.cost_column import Numbers, numbers_of, require_in_range
-from paceline.engines.torch.weighing.dealt import Dealt
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 from paceline.solver import Assignment, assign
 
 STEADY = 0.05
@@ -23,8 +23,8 @@ the long end went now here, now there, the errors of costs looked like changing 
 class Costs:
     """What samples cost: the loader draws global batches as without it, and divides them so that ranks end together.
 
-    ``lengths``, ``cost`` and ``items`` are arrays of N numbers, names of a dataset's columns, or functions of a sample;
-    for a stream functions of a sample.
+    ``lengths``, ``cost`` and ``loss_terms`` are arrays of N numbers, names of a dataset's columns, or functions of a
+    sample; for a stream functions of a sample.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ class Costs:
         Length of each sample; what a length costs is learned while training, unless ``cost`` says.
     cost
         Cost of each sample, used as it is, in any unit.
-    items
-        Terms of the loss that each sample has: of a column of labels, those that are not -100. A rank then weighs by
+    loss_terms
+        Terms of the loss that each sample has: of a column of labels, those that are not -100. A rank then weights by
         its share of the step's terms, in place of its samples.
     cap
         Most tokens of a rank in a batch, in units of ``lengths``, or else of ``cost``: its memory.
@@ -56,7 +56,7 @@ class Costs:
 
     lengths: Numbers | None = None
     cost: Numbers | None = None
-    items: Numbers | None = None
+    loss_terms: Numbers | None = None
     cap: float | None = None
     global_tokens: float | None = None
     padded: bool = False
@@ -70,34 +70,34 @@ class Costs:
                 raise ValueError(f"{name} is about samples of unequal cost: give cost= or lengths= too")
             if name != "padded" and value is not None and not 0 < value < np.inf:
                 raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
-        if not unequal and self.items is None:
-            raise ValueError("Costs says nothing of any sample: give lengths=, cost= or items=")
+        if not unequal and self.loss_terms is None:
+            raise ValueError("Costs says nothing of any sample: give lengths=, cost= or loss_terms=")
 
     def of_dataset(self, dataset: Any) -> SampleCosts:
         """Return the costs of all samples, each feature scaled to the mean 1; refuse numbers that are out of range."""
         numbers = {
-            name: None if given is None else numbers_of(dataset, given, name, zero=name == "items")
-            for name, given in (("lengths", self.lengths), ("cost", self.cost), ("items", self.items))
+            name: None if given is None else numbers_of(dataset, given, name, zero=name == "loss_terms")
+            for name, given in (("lengths", self.lengths), ("cost", self.cost), ("loss_terms", self.loss_terms))
         }
         known = self._known(numbers, len(dataset))
-        if known.items is not None and not known.items.any():
+        if known.loss_terms is not None and not known.loss_terms.any():
             raise ValueError(
-                "items are 0 for every sample: there is no loss to train on. Do they count the right labels?"
+                "loss_terms are 0 for every sample: there is no loss to train on. Do they count the right labels?"
             )
-        return SampleCosts(_scaled(known.features), known.tokens, known.items)
+        return SampleCosts(_scaled(known.features), known.tokens, known.loss_terms)
 
     def of_drawn(self, samples: list[Any], first: int) -> SampleCosts:
         """Return the costs of samples drawn from a stream, of which the first has this number; not scaled."""
-        numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost", "items"))
+        numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost", "loss_terms"))
         for name in numbers:
             if (given := getattr(self, name)) is not None:
                 values = numbers[name] = np.array([given(sample) for sample in samples], dtype=np.float64)
-                require_in_range(values, name, zero=name == "items", first=first, of=" of the stream")
+                require_in_range(values, name, zero=name == "loss_terms", first=first, of=" of the stream")
         return self._known(numbers, len(samples), first, " of the stream")
 
     def require_functions(self) -> None:
         """Refuse what is no function of a sample: samples of a stream have no numbers."""
-        for name in ("cost", "lengths", "items"):
+        for name in ("cost", "lengths", "loss_terms"):
             given = getattr(self, name)
             if given is not None and not callable(given):
                 raise TypeError(
@@ -128,11 +128,11 @@ class Costs:
     def settings(self) -> dict[str, object]:
         """Return the rules, which must be the same on every rank."""
         names = ("cap", "global_tokens", "padded")
-        return {**{name: getattr(self, name) for name in names}, "items": self.items is not None}
+        return {**{name: getattr(self, name) for name in names}, "loss_terms": self.loss_terms is not None}
 
     def _known(self, numbers: dict[str, Array | None], samples: int, first: int = 0, of: str = "") -> SampleCosts:
         """Return what costs are made of: a given cost is used as it is, and lengths leave it to be learned."""
-        length_N, cost_N, items_N = numbers["lengths"], numbers["cost"], numbers["items"]
+        length_N, cost_N, terms_N = numbers["lengths"], numbers["cost"], numbers["loss_terms"]
         ones_N = np.ones(samples)
         token_N = next((one for one in (length_N, cost_N) if one is not None), ones_N)
         if self.cap is not None and (token_N > self.cap).any():
@@ -145,7 +145,7 @@ class Costs:
         if cost_N is None and length_N is not None:
             with np.errstate(over="ignore", under="ignore"):
                 columns = [length_N, length_N**2, ones_N]
-        return SampleCosts(np.stack(columns, axis=1), token_N, items_N)
+        return SampleCosts(np.stack(columns, axis=1), token_N, terms_N)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +159,13 @@ class SampleCosts:
         1, whose coefficients are learned.
     tokens
         What each sample takes of the cap and of a budget, ``[N]``: its length, or else its cost.
-    items
+    loss_terms
         Terms of the loss of each sample, ``[N]``; None where each counts as one.
     """
 
     features: Array
     tokens: Array
-    items: Array | None = None
+    loss_terms: Array | None = None
 
     @property
     def prior(self) -> Array:
@@ -176,12 +176,12 @@ class SampleCosts:
     @property
     def terms(self) -> float:
         """Loss terms of all these samples."""
-        return float(len(self.tokens)) if self.items is None else float(self.items.sum())
+        return float(len(self.tokens)) if self.loss_terms is None else float(self.loss_terms.sum())
 
     @property
     def digest(self) -> str:
         """A checksum of all numbers."""
-        parts = [self.features, self.tokens] + ([] if self.items is None else [self.items])
+        parts = [self.features, self.tokens] + ([] if self.loss_terms is None else [self.loss_terms])
         return hashlib.blake2b(
             b"".join(np.ascontiguousarray(part).tobytes() for part in parts), digest_size=8
         ).hexdigest()
@@ -189,11 +189,11 @@ class SampleCosts:
     def __getitem__(self, samples: Sizes) -> SampleCosts:
         """Return the numbers of these samples."""
         return SampleCosts(
-            self.features[samples], self.tokens[samples], None if self.items is None else self.items[samples]
+            self.features[samples], self.tokens[samples], None if self.loss_terms is None else self.loss_terms[samples]
         )
 
 
-def dealt_by_terms(
+def assigned_by_terms(
     sizes_W: Sizes,
     rank: int,
     own: SampleCosts,
@@ -201,18 +201,18 @@ def dealt_by_terms(
     of_step: float,
     accumulate: int,
     work: tuple[float, ...],
-) -> Dealt:
+) -> RankBatch:
     """Return what is known of a batch in which this rank has these samples, and such work.
 
     Loss terms are given of all ranks in this global batch, and in all of the step's. There are ``accumulate`` of them:
     loops divide by that, which the weights take back.
     """
-    plain = Dealt.plain(sizes_W, rank)
-    if own.items is None:
-        return Dealt(sizes_W, plain.weight, plain.part, features=work)
+    plain = RankBatch.plain(sizes_W, rank)
+    if own.loss_terms is None:
+        return RankBatch(sizes_W, plain.weight, plain.part, features=work)
     part = own.terms / of_batch if of_batch else plain.part
     each = accumulate / of_step if of_step else 0.0
-    return Dealt(sizes_W, own.terms * each, part, of_batch * each, work)
+    return RankBatch(sizes_W, own.terms * each, part, of_batch * each, work)
 
 
 def _scaled(features_NF: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The picture of an asynchronous run in a terminal: who is stale, who is a straggler, what was in vain, and why.
+"""The picture of an asynchronous run in a terminal: who is stale, who is a straggler, what was wasted, and why.
 
 Axes: R rounds, W workers.
 """
@@ -64,7 +64,7 @@ def _headline(run: AsyncRun) -> Text:
     bound = "no bound" if run.bound is None else f"bound {run.bound}"
     text = Text.assemble((f"{printable(run.scheme)}, version {last['version']:.0f}", "bold"))
     text.append(f"  {last['applied']:,.0f} samples applied, {speed(run.samples_per_second)}\n")
-    text.append(f"largest staleness applied {last['largest']:.0f}, {bound}; in vain {percent(run.wasted_share[-1])}")
+    text.append(f"largest staleness applied {last['largest']:.0f}, {bound}; wasted {percent(run.wasted_share[-1])}")
     text.append(f" (dropped {last['dropped']:,.0f}, given up {last['abandoned']:,.0f}, refused {last['refused']:,.0f})")
     if np.isfinite(last["forecast"]):
         text.append(f"\nstaleness forecast {last['forecast']:.1f}, seen {last['actual']:.1f}; ")
@@ -75,7 +75,7 @@ def _headline(run: AsyncRun) -> Text:
 def _workers(run: AsyncRun) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("worker", overflow="fold")
-    for name in ("next", "staleness", "expected", "applied", "in vain", "waited", "straggler"):
+    for name in ("next", "staleness", "expected", "applied", "wasted", "waited", "straggler"):
         table.add_column(name, justify="right", no_wrap=True)
     rows, names = run.of_workers, set(run.stragglers[-1])
     stale_W = np.array([mean(column) for column in rows["staleness"][-RECENT:].T])
@@ -88,7 +88,7 @@ def _workers(run: AsyncRun) -> Table:
             _versions(float(stale_W[w])),
             _versions(float(rows["expected"][-1, w])),
             samples(last(rows["done"][:, w])),
-            samples(last(rows["in_vain"][:, w])),
+            samples(last(rows["wasted"][:, w])),
             time(last(rows["waited"][:, w])),
             percent(float(np.mean([worker in one for one in run.stragglers[-RECENT:]]))),
         )

@@ -108,7 +108,7 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
         times = _wording.count(int(np.sum(~run.agreed)), "time")
         yield Text(f"The workers had different plans {times}.", style="bold red")
     if (drift := run.of_fleet["drift"][-1]) > MANY:
-        told = f"{percent(drift)} of the latest speeds or drivers are far from what the model was fitted on."
+        told = f"{percent(drift)} of the latest speeds or covariates are far from what the model was fitted on."
         yield Text(told, style="yellow")
     if run.skipped:
         were = "was" if run.skipped == 1 else "were"

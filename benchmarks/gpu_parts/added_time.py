@@ -1,4 +1,4 @@
-"""Own time beside steps of 5, 20 and 50 ms: what balancing adds to a step, in turns with plain training."""
+"""Added time beside steps of 5, 20 and 50 ms: what balancing adds to a step, in turns with plain training."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 
 from paceline.engines.torch.reporting.exchange import Exchange
-from paceline.engines.torch.weighing.batch import Turn
-from paceline.engines.torch.weighing.graph import Pass, watch
-from paceline.engines.torch.weighing.hooks import CommHook, Only, ddp_of, drop_hook, take_hook, tensors_in
-from paceline.engines.torch.weighing.listener import Listener
-from paceline.engines.torch.weighing.refusal import Refusal
-from paceline.engines.torch.weighing.sight import Sight
-from paceline.engines.torch.weighing.waiting_gradients import WaitingGradients
+from paceline.engines.torch.weighting.batch import Turn
+from paceline.engines.torch.weighting.graph import Pass, watch
+from paceline.engines.torch.weighting.hooks import CommHook, Only, ddp_of, drop_hook, take_hook, tensors_in
+from paceline.engines.torch.weighting.listener import Listener
+from paceline.engines.torch.weighting.recognition import Recognition
+from paceline.engines.torch.weighting.refusal import Refusal
+from paceline.engines.torch.weighting.waiting_gradients import WaitingGradients
 from paceline.recording.torch.callbacks import then
 from paceline.recording.torch.collective_time import unheard
 from paceline.recording.torch.forward_work import tell
@@ -66,7 +66,7 @@ class Weighting:
         self.refusal = Refusal(exchange.group.group_name)
         self._average = average
         self._summed_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-        self._sight = Sight()
+        self._recognition = Recognition()
         self._depth = 0
         self._pass: Pass | None = None
         self._factor = 0.0  # of the gradients of this rank, before they are summed
@@ -116,7 +116,7 @@ class Weighting:
         self._pass = one = Pass(self, self.listener.look(args, kwargs))
         # Trainers may leave the wrapper in evaluation mode after validation while the model inside trains.
         if module.training or self.model.training:
-            one.turn = turn = self.listener.given(one, self._sight)
+            one.turn = turn = self.listener.given(one, self._recognition)
             if turn is not None and turn.features and self._ddp is not None:
                 tell(self.listener.work_of(turn))  # a recorder's hook on the module inside comes next
 
@@ -142,7 +142,7 @@ class Weighting:
         from a validation that could compute gradients.
         """
         if one.turn is None:
-            one.turn = self.listener.given(one, self._sight)
+            one.turn = self.listener.given(one, self._recognition)
         return one.turn
 
     def trains(self) -> None:
@@ -187,9 +187,9 @@ class Weighting:
         self.listener.trained(passes)
         weight, ranks = self._ledger.begins(turns), self.exchange.world_size
         if self._average is None:
-            self._factor = weight if self.listener.weighs else 1 / ranks
+            self._factor = weight if self.listener.weights_loss else 1 / ranks
         else:  # which divides by the number of ranks
-            self._factor = weight * ranks if self.listener.weighs else 1
+            self._factor = weight * ranks if self.listener.weights_loss else 1
 
     def backward_ended(self) -> None:
         """Note that they are computed, and summed or not."""
@@ -230,7 +230,7 @@ class Weighting:
                 self.refusal.refuse(error)
         if self._ledger.before is not None:
             self._ledger.put_back(bucket)
-        if self._sharing is None and self.listener.weighs and self.listener.sums_shares:
+        if self._sharing is None and self.listener.weights_loss and self.listener.sums_shares:
             self._sum_shares(gradients, group)
         share, sharing = self._share, self._sharing
         if self.refusal.error is not None:

@@ -1,4 +1,4 @@
-"""Drivers: what they read from the kernel, a GPU or psutil, and NaN where there is nothing to read."""
+"""Covariates: what they read from the kernel, a GPU or psutil, and NaN where there is nothing to read."""
 
 import math
 import os
@@ -12,41 +12,41 @@ import pytest
 from machine_files import made, twice
 
 from paceline.recording.control_group import ControlGroup
-from paceline.recording.drivers.linux import (
+from paceline.recording.covariates.linux import (
     CPUBusy,
     CPUPressure,
     MemoryAvailable,
     MemoryPressure,
     RunDelay,
     Runnable,
-    all_drivers,
-    default_drivers,
+    all_covariates,
+    default_covariates,
 )
-from paceline.recording.drivers.nvml import nvml_drivers
-from paceline.recording.drivers.psutil import psutil_drivers
-from paceline.recording.drivers.quota import CPUQuota, Throttled
+from paceline.recording.covariates.nvml import nvml_covariates
+from paceline.recording.covariates.psutil import psutil_covariates
+from paceline.recording.covariates.quota import CPUQuota, Throttled
 from paceline.recording.kernel_files import Growth
 
 
 def test_missing_sources_give_nan(tmp_path):
-    for driver in default_drivers(root=tmp_path):
-        driver.sample()
-        value = driver.sample()
-        assert value == 0 if driver.name == "throttled" else math.isnan(value), driver.name
+    for covariate in default_covariates(root=tmp_path):
+        covariate.sample()
+        value = covariate.sample()
+        assert value == 0 if covariate.name == "throttled" else math.isnan(value), covariate.name
 
 
 def test_a_control_group_that_is_gone_gives_nan(tmp_path):
     group = ControlGroup(tmp_path / "cpu", tmp_path / "usage", tmp_path / "pressure")
-    for driver in (CPUBusy(group, tmp_path), Throttled(group, tmp_path), Runnable(group, tmp_path)):
-        driver.sample()
-        assert math.isnan(driver.sample()), driver.name
+    for covariate in (CPUBusy(group, tmp_path), Throttled(group, tmp_path), Runnable(group, tmp_path)):
+        covariate.sample()
+        assert math.isnan(covariate.sample()), covariate.name
 
 
-def test_every_driver_has_a_name_a_unit_and_says_where_it_is_read(tmp_path):
-    drivers = default_drivers(ControlGroup(tmp_path, tmp_path, tmp_path))
-    assert [(one.name, one.unit) for one in drivers] == [(one.name, one.unit) for one in default_drivers()]
-    assert len({driver.name for driver in drivers}) == len(drivers)
-    assert all(driver.unit and type(driver).__doc__ for driver in drivers)
+def test_every_covariate_has_a_name_a_unit_and_says_where_it_is_read(tmp_path):
+    covariates = default_covariates(ControlGroup(tmp_path, tmp_path, tmp_path))
+    assert [(one.name, one.unit) for one in covariates] == [(one.name, one.unit) for one in default_covariates()]
+    assert len({covariate.name for covariate in covariates}) == len(covariates)
+    assert all(covariate.unit and type(covariate).__doc__ for covariate in covariates)
 
 
 def test_growth_is_per_second_and_unknown_at_first():
@@ -67,15 +67,15 @@ def test_growth_is_per_second_and_unknown_at_first():
 )
 def test_throttled_reads_both_versions_of_control_groups(tmp_path, before, after):
     stat = made(tmp_path, {"cpu.stat": before}) / "cpu.stat"
-    driver = Throttled(ControlGroup(tmp_path, stat, tmp_path))
-    assert twice(driver, lambda: stat.write_text(after)) == pytest.approx(2.0, rel=0.3)
+    covariate = Throttled(ControlGroup(tmp_path, stat, tmp_path))
+    assert twice(covariate, lambda: stat.write_text(after)) == pytest.approx(2.0, rel=0.3)
 
 
 def test_cpu_that_others_took_is_told_as_a_share_of_the_quota(tmp_path):
     files = {"cpu.max": "40000 100000\n", "cpu.stat": "usage_usec 5000000\n"}
     stat = made(tmp_path, files) / "cpu.stat"
-    driver = CPUBusy(ControlGroup(tmp_path, stat, tmp_path))
-    assert twice(driver, lambda: stat.write_text("usage_usec 9000000\n")) == pytest.approx(10.0, rel=0.3)
+    covariate = CPUBusy(ControlGroup(tmp_path, stat, tmp_path))
+    assert twice(covariate, lambda: stat.write_text("usage_usec 9000000\n")) == pytest.approx(10.0, rel=0.3)
 
 
 def test_cpu_that_others_took_without_a_group_is_read_for_the_pinned_cores(tmp_path):
@@ -83,30 +83,30 @@ def test_cpu_that_others_took_without_a_group_is_read_for_the_pinned_cores(tmp_p
         return "cpu  9 9 9 9 9 9 9 9 9 9\n" + "".join(f"cpu{n} {user} 0 0 500 7 0 0 0 0 0\n" for n in range(512))
 
     stat = made(tmp_path, {"proc/stat": cores(100)}) / "proc/stat"
-    driver = CPUBusy(root=tmp_path)
+    covariate = CPUBusy(root=tmp_path)
     ticks = os.sysconf("SC_CLK_TCK")
-    assert twice(driver, lambda: stat.write_text(cores(100 + 4 * ticks))) == pytest.approx(4.0, rel=0.3)
+    assert twice(covariate, lambda: stat.write_text(cores(100 + 4 * ticks))) == pytest.approx(4.0, rel=0.3)
 
 
 def test_pressure_is_that_of_the_group_where_it_has_one_else_of_the_machine(tmp_path):
     text = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
     made(tmp_path, {"group/cpu.pressure": text.format(0), "proc/pressure/memory": text.format(0)})
     group = ControlGroup(tmp_path / "group", tmp_path / "none", tmp_path / "group")
-    for driver, file in (
+    for covariate, file in (
         (CPUPressure(group, tmp_path), tmp_path / "group/cpu.pressure"),
         (MemoryPressure(group, tmp_path), tmp_path / "proc/pressure/memory"),
     ):
-        grown = twice(driver, lambda file=file: file.write_text(text.format(2_000_000)))
+        grown = twice(covariate, lambda file=file: file.write_text(text.format(2_000_000)))
         assert grown == pytest.approx(2.0, rel=0.3)
 
 
 def test_runnable_counts_the_other_processes_of_the_group_that_are_ready(tmp_path):
     files = {f"proc/{pid}/stat": f"{pid} (a name) {state} 1 1" for pid, state in ((7, "R"), (8, "S"), (9, "R"))}
     made(tmp_path, {**files, "group/cgroup.procs": f"7\n8\n9\n10\n{os.getpid()}\n"})
-    driver = Runnable(ControlGroup(tmp_path / "group", tmp_path, tmp_path), tmp_path)
-    assert driver.sample() == 2
+    covariate = Runnable(ControlGroup(tmp_path / "group", tmp_path, tmp_path), tmp_path)
+    assert covariate.sample() == 2
     (tmp_path / "proc/9/stat").write_text("9 (a name) S 1 1")
-    assert driver.sample() == 1
+    assert covariate.sample() == 1
 
 
 def test_runnable_without_a_group_is_that_of_the_machine_per_core_without_oneself(tmp_path):
@@ -127,19 +127,19 @@ def test_the_run_delay_rises_when_another_process_shares_the_core():
     try:
         os.sched_setaffinity(0, {min(cores)})
         hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        driver = RunDelay()
-        driver.sample()
+        covariate = RunDelay()
+        covariate.sample()
         end = time.monotonic() + 1.0
         while time.monotonic() < end:
             sum(range(1000))
-        delays["shared"] = driver.sample()
+        delays["shared"] = covariate.sample()
     finally:
         os.sched_setaffinity(0, cores)
         hog.kill()
         hog.wait()
-    driver.sample()
+    covariate.sample()
     time.sleep(0.3)
-    delays["asleep"] = driver.sample()
+    delays["asleep"] = covariate.sample()
     assert delays["shared"] > 0.1
     assert delays["shared"] > delays["asleep"]
 
@@ -155,13 +155,13 @@ def test_the_run_delay_rises_when_another_process_shares_the_core():
     ],
 )
 def test_the_quota_is_read_in_both_versions_of_control_groups(tmp_path, files, cores):
-    driver = CPUQuota(ControlGroup(made(tmp_path, files), tmp_path, tmp_path))
-    assert driver.sample() == pytest.approx(cores, nan_ok=True)
+    covariate = CPUQuota(ControlGroup(made(tmp_path, files), tmp_path, tmp_path))
+    assert covariate.sample() == pytest.approx(cores, nan_ok=True)
 
 
 def test_psutil_tells_percentages_once_there_is_a_boundary_before():
     pytest.importorskip("psutil")
-    cpu, memory = psutil_drivers()
+    cpu, memory = psutil_covariates()
     assert math.isnan(cpu.sample())
     assert 0 <= cpu.sample() <= 100
     assert 0 < memory.sample() < 100
@@ -203,18 +203,18 @@ class FakeNVML:
 @pytest.fixture
 def gpus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNVML())
-    monkeypatch.setattr("paceline.recording.drivers.nvml.find_spec", lambda name: True)
+    monkeypatch.setattr("paceline.recording.covariates.nvml.find_spec", lambda name: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
 
 
 def test_a_gpu_tells_how_busy_how_full_and_how_fast_it_is(gpus):
-    values = {driver.name: driver.sample() for driver in nvml_drivers(device=1)}
+    values = {covariate.name: covariate.sample() for covariate in nvml_covariates(device=1)}
     assert values == {"gpu_busy": 0.75, "gpu_memory": 21 / 80, "gpu_clock": 0.75}
 
 
 def test_what_a_gpu_cannot_tell_is_nan(gpus):
-    values = {driver.name: driver.sample() for driver in nvml_drivers()}
+    values = {covariate.name: covariate.sample() for covariate in nvml_covariates()}
     assert math.isnan(values["gpu_busy"])
     assert values["gpu_memory"] == 0.25
 
@@ -222,22 +222,22 @@ def test_what_a_gpu_cannot_tell_is_nan(gpus):
 @pytest.mark.parametrize("visible", ["1,0", "GPU-second,GPU-first"])
 def test_the_gpus_are_numbered_as_cuda_numbers_those_it_may_use(gpus, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert {driver.name: driver.sample() for driver in nvml_drivers()}["gpu_memory"] == 21 / 80
+    assert {covariate.name: covariate.sample() for covariate in nvml_covariates()}["gpu_memory"] == 21 / 80
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert {driver.name: driver.sample() for driver in nvml_drivers()}["gpu_memory"] == 0.25
+    assert {covariate.name: covariate.sample() for covariate in nvml_covariates()}["gpu_memory"] == 0.25
 
 
-def test_without_a_gpu_there_are_no_drivers_of_one(gpus, monkeypatch):
-    assert nvml_drivers(device=2) == []
+def test_without_a_gpu_there_are_no_covariates_of_one(gpus, monkeypatch):
+    assert nvml_covariates(device=2) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert nvml_drivers() == []
-    monkeypatch.setattr("paceline.recording.drivers.nvml.find_spec", lambda name: None)
-    assert nvml_drivers() == []
+    assert nvml_covariates() == []
+    monkeypatch.setattr("paceline.recording.covariates.nvml.find_spec", lambda name: None)
+    assert nvml_covariates() == []
 
 
-def test_all_drivers_are_those_that_have_something_to_tell_here(gpus, tmp_path):
+def test_all_covariates_are_those_that_have_something_to_tell_here(gpus, tmp_path):
     made(tmp_path, {"cpu.max": "40000 100000\n"})
     group = ControlGroup(tmp_path, tmp_path / "cpu.stat", tmp_path)
-    names = [driver.name for driver in all_drivers(group)]
-    assert names[:7] == [driver.name for driver in default_drivers(group)]
+    names = [covariate.name for covariate in all_covariates(group)]
+    assert names[:7] == [covariate.name for covariate in default_covariates(group)]
     assert names[7:] == ["cpu_quota", "gpu_busy", "gpu_memory", "gpu_clock"]

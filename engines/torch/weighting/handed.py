@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paceline._arrays import Sizes
-from paceline.engines.torch.weighing.batch import Batch, Turn
-from paceline.engines.torch.weighing.dealt import Dealt
-from paceline.engines.torch.weighing.hooks import tensors_in
-from paceline.engines.torch.weighing.memory import address_of, lies_in, places_of
-from paceline.engines.torch.weighing.sight import Sight, lengths
+from paceline.engines.torch.weighting.batch import Batch, Turn
+from paceline.engines.torch.weighting.hooks import tensors_in
+from paceline.engines.torch.weighting.memory import address_of, lies_in, places_of
+from paceline.engines.torch.weighting.rank_batch import RankBatch
+from paceline.engines.torch.weighting.recognition import Recognition, lengths
 
 if TYPE_CHECKING:
-    from paceline.engines.torch.weighing.graph import Pass
+    from paceline.engines.torch.weighting.graph import Pass
 
 FAR_AHEAD = 64
 """Most batches that are remembered, computed or not: the oldest are forgotten."""
@@ -91,13 +91,13 @@ class Handed:
     >>> handed = Handed(rank=0, global_batch=12)
     >>> handed.add(np.array([8, 4]))
     >>> handed.add(np.array([3, 9]))
-    >>> sight = Sight()
-    >>> [handed.given(handed.look([torch.zeros(rows, 2)]), sight).share.__round__(3) for rows in (8, 3)]
+    >>> recognition = Recognition()
+    >>> [handed.given(handed.look([torch.zeros(rows, 2)]), recognition).share.__round__(3) for rows in (8, 3)]
     [0.667, 0.25]
 
     Data from elsewhere is weighted by its rows:
 
-    >>> handed.given(handed.look([torch.zeros(5, 2)]), sight).share.__round__(3), handed.fresh
+    >>> handed.given(handed.look([torch.zeros(5, 2)]), recognition).share.__round__(3), handed.fresh
     (0.417, False)
     """
 
@@ -127,13 +127,13 @@ class Handed:
         """The turn of the batch that was computed last."""
         return None if self._current is None else self._current.turn
 
-    def add(self, sizes_W: Sizes, dealt: Dealt | None = None, batch: object = None) -> None:
+    def add(self, sizes_W: Sizes, rank_batch: RankBatch | None = None, batch: object = None) -> None:
         """Note a batch that the loader hands out, with what it knows of it beside its sizes."""
         self._added += 1
         for one in tuple(self._batches):
             if one.computed and one is not self._current and one.gone:
                 self._batches.remove(one)
-        self._batches.append(Batch(dealt or Dealt.plain(sizes_W, self.rank), self.rank, self._added, batch))
+        self._batches.append(Batch(rank_batch or RankBatch.plain(sizes_W, self.rank), self.rank, self._added, batch))
         del self._batches[:-FAR_AHEAD]
 
     def clear(self) -> None:
@@ -156,29 +156,29 @@ class Handed:
             return Seen(tensors, [batch.own], (), batch, through)
         return Seen(tensors, *lengths(args, kwargs or {}), batch, through)
 
-    def given(self, seen: Seen, sight: Sight) -> Turn:
+    def given(self, seen: Seen, recognition: Recognition) -> Turn:
         """Return the turn of a forward pass, and take its batch.
 
         Parameters
         ----------
         seen
             What its inputs show.
-        sight
+        recognition
             How the size of a batch shows in this model's inputs, as far as known.
         """
         self.guessed = self.disordered = self.fresh = False
         self.beside = 0
-        batch = seen.batch or self._fitting(seen, sight)
+        batch = seen.batch or self._fitting(seen, recognition)
         if batch is None:
             return self._foreign(seen.rows[0] if seen.rows else 1)
         self.fresh = not batch.computed
         if self.fresh:
             self._take(batch, recognised=seen.batch is not None)
-        if not (sight.settled and seen.rows[:1] == [batch.own]):
-            if not sight.fits(batch.own, seen.rows, seen.second):
+        if not (recognition.settled and seen.rows[:1] == [batch.own]):
+            if not recognition.fits(batch.own, seen.rows, seen.second):
                 return self._by_rows(seen.rows[0] if seen.rows else 1)
-            if self.fresh and (sight.clear or not self.guessed):  # another batch may show in another way
-                sight.learn(batch.own, seen.rows, seen.second)
+            if self.fresh and (recognition.clear or not self.guessed):  # another batch may show in another way
+                recognition.learn(batch.own, seen.rows, seen.second)
         if len(seen.tensors) > 1:
             self.beside = _beside(batch, seen.tensors)
         return batch.turn
@@ -227,18 +227,18 @@ class Handed:
                 made.append(batch)
         return made[0] if len(made) == 1 else None
 
-    def _fitting(self, seen: Seen, sight: Sight) -> Batch | None:
+    def _fitting(self, seen: Seen, recognition: Recognition) -> Batch | None:
         """Return the first waiting batch of a size that the inputs show; if there is none, the last computed one."""
-        fitting = [one for one in self._batches if sight.fits(one.own, seen.rows, seen.second)]
+        fitting = [one for one in self._batches if recognition.fits(one.own, seen.rows, seen.second)]
         again = self._current if self._current in fitting else None
         # In the order of fetching: a batch that is gone may have been skipped, or copied ahead with its whole step.
         waiting = [one for one in fitting if not one.computed]
-        if not sight.clear:  # the first axis counts samples more often than any other
+        if not recognition.clear:  # the first axis counts samples more often than any other
             waiting.sort(key=lambda one: one.own not in seen.rows)
         best = waiting[0] if waiting else again
         if best is None:
             return None
-        alike = [one for one in fitting if one.own == best.own] if sight.clear else fitting
+        alike = [one for one in fitting if one.own == best.own] if recognition.clear else fitting
         possible = [one for one in alike if not (one.computed and one.gone)]
         self.guessed = any(self._differ(one.turn, best.turn) for one in possible)
         # A loop that passes batches as they are makes something of the last one sooner than of the next.
@@ -257,7 +257,7 @@ class Handed:
                 self._batches.remove(one)
         self.disordered = new.number < self._newest
         self._newest = max(self._newest, new.number)
-        self._current, self.sizes = new, new.dealt.sizes
+        self._current, self.sizes = new, new.rank_batch.sizes
 
     def _foreign(self, rows: int) -> Turn:
         """Return the turn of data from elsewhere, alone or mixed with the loader's next batch, which it then uses up.
@@ -268,17 +268,17 @@ class Handed:
         waiting = [one for one in self._batches if not one.computed]
         if waiting:
             waiting[0].computed = self.fresh = True
-            self._current, self.sizes = waiting[0], waiting[0].dealt.sizes
+            self._current, self.sizes = waiting[0], waiting[0].rank_batch.sizes
         return self._by_rows(rows)
 
     def _by_rows(self, rows: int) -> Turn:
-        """Return the turn of inputs that weigh by their rows."""
+        """Return the turn of inputs that count by their rows."""
         samples, total = rows, self.global_batch
         features: tuple[float, ...] = ()
         if self._current is not None:
             total = self._current.turn.total
             if self.fresh:
-                samples, features = self._current.own, self._current.dealt.features
+                samples, features = self._current.own, self._current.rank_batch.features
         return Turn(samples, rows / total, total, known=False, part=rows / total, features=features)
 
 

@@ -1,4 +1,4 @@
-"""The deck: deals samples so that every epoch covers each of them exactly once, whatever becomes of the workers."""
+"""The sampler: assigns samples so that every epoch covers each of them exactly once, whatever becomes of the workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline._arrays import Sizes
 
 
 @dataclass(frozen=True, eq=False)
-class Hand:
+class Drawn:
     """Samples that one worker holds: their rows in the data set, and the epoch that each belongs to, ``[n]``."""
 
     rows: Sizes
@@ -25,20 +25,20 @@ class Hand:
         """Return how many samples there are."""
         return len(self.rows)
 
-    def first(self, count: int) -> Hand:
+    def first(self, count: int) -> Drawn:
         """Return the first samples, ``count`` of them."""
-        return Hand(self.rows[:count], self.epochs[:count])
+        return Drawn(self.rows[:count], self.epochs[:count])
 
-    def rest(self, count: int) -> Hand:
+    def after(self, count: int) -> Drawn:
         """Return all samples but the first ``count``."""
-        return Hand(self.rows[count:], self.epochs[count:])
+        return Drawn(self.rows[count:], self.epochs[count:])
 
 
-class Deck:
-    """Shuffles the samples anew for each epoch and deals them, those that came back first.
+class EpochSampler:
+    """Shuffles the samples anew for each epoch and assigns them, those that came back first.
 
-    A new epoch is dealt as soon as the last one has been dealt out, so that nobody waits at its end; what comes back
-    late still counts for the epoch that it was dealt in.
+    A new epoch is drawn as soon as the last one has been drawn, so that nobody waits at its end; what comes back
+    late still counts for the epoch that it was assigned in.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Deck:
     seed
         Of the shuffling.
     epochs
-        How many epochs to deal, ``None`` for no end.
+        How many epochs to draw, ``None`` for no end.
 
     Attributes
     ----------
@@ -61,15 +61,15 @@ class Deck:
 
     Examples
     --------
-    What a lost worker held is dealt again before anything else:
+    What a lost worker held is drawn again before anything else:
 
-    >>> deck = Deck(samples=6, seed=1, epochs=1)
-    >>> one, two = deck.deal(4), deck.deal(4)
+    >>> sampler = EpochSampler(samples=6, seed=1, epochs=1)
+    >>> one, two = sampler.draw(4), sampler.draw(4)
     >>> sorted([*one.rows.tolist(), *two.rows.tolist()])
     [0, 1, 2, 3, 4, 5]
-    >>> deck.apply(two)
-    >>> deck.give_back(one)
-    >>> sorted(deck.deal(9).rows) == sorted(one.rows)
+    >>> sampler.apply(two)
+    >>> sampler.give_back(one)
+    >>> sorted(sampler.draw(9).rows) == sorted(one.rows)
     True
     """
 
@@ -82,50 +82,50 @@ class Deck:
         self.seed = seed
         self.epochs = epochs
         self.applied = 0
-        self._returned: deque[Hand] = deque()
+        self._returned: deque[Drawn] = deque()
         self._applied_of: dict[int, int] = {}
         self._shuffle(0)
 
-    def deal(self, count: int, least: int = 1) -> Hand:
-        """Return up to ``count`` samples; fewer, or none, only where a finite number of epochs has been dealt out.
+    def draw(self, count: int, least: int = 1) -> Drawn:
+        """Return up to ``count`` samples; fewer, or none, only where a finite number of epochs has been drawn.
 
-        Where fewer than ``least`` would be left at the end, they are dealt too: nobody could use them alone.
+        Where fewer than ``least`` would be left at the end, they are assigned too: nobody could use them alone.
         """
         if count < 1:
             raise ValueError(f"count must be at least 1 sample, got {count}")
         if 0 < self.left - count < least:
             count = int(self.left)
-        hands: list[Hand] = []
+        draws: list[Drawn] = []
         while count > 0 and not self.empty:
-            hands.append(self._returned_up_to(count) if self._returned else self._fresh_up_to(count))
-            count -= len(hands[-1])
-        if len(hands) == 1:
-            return hands[0]
+            draws.append(self._returned_up_to(count) if self._returned else self._fresh_up_to(count))
+            count -= len(draws[-1])
+        if len(draws) == 1:
+            return draws[0]
         none = np.empty(0, np.int64)
-        return Hand(
-            np.concatenate([none, *(hand.rows for hand in hands)]),
-            np.concatenate([none, *(hand.epochs for hand in hands)]),
+        return Drawn(
+            np.concatenate([none, *(drawn.rows for drawn in draws)]),
+            np.concatenate([none, *(drawn.epochs for drawn in draws)]),
         )
 
-    def give_back(self, hand: Hand) -> None:
-        """Take back samples that were dealt and not applied."""
-        if len(hand):
-            self._returned.append(hand)
+    def give_back(self, drawn: Drawn) -> None:
+        """Take back samples that were assigned and not applied."""
+        if len(drawn):
+            self._returned.append(drawn)
 
-    def apply(self, hand: Hand) -> None:
+    def apply(self, drawn: Drawn) -> None:
         """Take note that samples were applied."""
-        self.applied += len(hand)
-        for epoch, count in Counter(hand.epochs.tolist()).items():
+        self.applied += len(drawn)
+        for epoch, count in Counter(drawn.epochs.tolist()).items():
             self._applied_of[epoch] = self._applied_of.get(epoch, 0) + count
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to deal now; samples may still come back."""
+        """Whether there is nothing to draw now; samples may still come back."""
         return not self._returned and self.epochs is not None and self._epoch >= self.epochs
 
     @property
     def left(self) -> float:
-        """How many samples there are to deal now; infinite without an end."""
+        """How many samples there are to draw now; infinite without an end."""
         fresh = math.inf if self.epochs is None else max(self.epochs - self._epoch, 0) * self.samples - self._place
         return sum(map(len, self._returned)) + fresh
 
@@ -142,15 +142,15 @@ class Deck:
             epoch += 1
         return epoch
 
-    def state_dict(self, held: Sequence[Hand] = ()) -> dict[str, NDArray[Any]]:
+    def state_dict(self, held: Sequence[Drawn] = ()) -> dict[str, NDArray[Any]]:
         """Return all that it remembers; ``held`` is what workers hold, which is lost to them when it is resumed."""
         back = [*self._returned, *held]
         none = np.empty(0, np.int64)
         return {
             "size": np.array([self.samples, self.seed, -1 if self.epochs is None else self.epochs]),
             "place": np.array([self._epoch, self._place, self.applied]),
-            "returned_rows": np.concatenate([none, *(hand.rows for hand in back)]),
-            "returned_epochs": np.concatenate([none, *(hand.epochs for hand in back)]),
+            "returned_rows": np.concatenate([none, *(drawn.rows for drawn in back)]),
+            "returned_epochs": np.concatenate([none, *(drawn.epochs for drawn in back)]),
             "applied_epochs": np.array(list(self._applied_of), dtype=np.int64),
             "applied_counts": np.array(list(self._applied_of.values()), dtype=np.int64),
         }
@@ -168,28 +168,30 @@ class Deck:
         self._shuffle(epoch)
         self._place = place
         self._returned = deque()
-        self.give_back(Hand(state["returned_rows"].copy(), state["returned_epochs"].copy()))
+        self.give_back(Drawn(state["returned_rows"].copy(), state["returned_epochs"].copy()))
         counts = zip(state["applied_epochs"], state["applied_counts"], strict=True)
         self._applied_of = {int(epoch): int(count) for epoch, count in counts}
 
     def require_fit(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Raise if a state is none of this deck.
+        """Raise if a state is none of this sampler.
 
         Raises
         ------
         ValueError
-            If it is that of a deck of other samples or another seed, or has dealt more than all epochs of this one.
+            If it is that of a sampler of other samples or another seed, or has assigned more than all epochs of this
+            one.
         """
         samples, seed, _ = (int(value) for value in state["size"])
         if (samples, seed) != (self.samples, self.seed):
             raise ValueError(
-                f"the state is that of a deck of {samples} samples with the seed {seed}; this one has "
+                f"the state is that of a sampler of {samples} samples with the seed {seed}; this one has "
                 f"{self.samples} and the seed {self.seed}: build it with the same"
             )
         epoch, place, _ = (int(value) for value in state["place"])
         if self.epochs is not None and (epoch, place) > (self.epochs, 0):
             raise ValueError(
-                f"the state has dealt samples of epoch {epoch + 1 if place else epoch}, and epochs is {self.epochs}: "
+                f"the state has assigned samples of epoch {epoch + 1 if place else epoch}, and epochs is "
+                f"{self.epochs}: "
                 "ask for as many as before, or more"
             )
 
@@ -197,16 +199,16 @@ class Deck:
         self._epoch, self._place = epoch, 0
         self._order = np.random.default_rng((self.seed, epoch)).permutation(self.samples)
 
-    def _returned_up_to(self, count: int) -> Hand:
-        hand = self._returned.popleft()
-        if len(hand) > count:
-            self._returned.appendleft(hand.rest(count))
-        return hand.first(count)
+    def _returned_up_to(self, count: int) -> Drawn:
+        drawn = self._returned.popleft()
+        if len(drawn) > count:
+            self._returned.appendleft(drawn.after(count))
+        return drawn.first(count)
 
-    def _fresh_up_to(self, count: int) -> Hand:
+    def _fresh_up_to(self, count: int) -> Drawn:
         rows = self._order[self._place : self._place + count]
-        hand = Hand(rows, np.full(len(rows), self._epoch))
+        drawn = Drawn(rows, np.full(len(rows), self._epoch))
         self._place += len(rows)
         if self._place == self.samples:
             self._shuffle(self._epoch + 1)
-        return hand
+        return drawn

@@ -8,16 +8,16 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from paceline.engines.torch.weighing.batch import Turn
-from paceline.engines.torch.weighing.graph import Pass
-from paceline.engines.torch.weighing.handed import Seen
-from paceline.engines.torch.weighing.sight import Sight
+from paceline.engines.torch.weighting.batch import Turn
+from paceline.engines.torch.weighting.graph import Pass
+from paceline.engines.torch.weighting.handed import Seen
+from paceline.engines.torch.weighting.recognition import Recognition
 
 Loss = Literal["mean", "sum", "scaled"]
 """A rank's loss: a mean over its batch, a sum, or a mean that the loop gives to ``balance.scale()``."""
 
 
-def weighs(loss: str, count: object) -> bool:
+def weights_loss(loss: str, count: object) -> bool:
     """Whether gradients are weighted as they are summed over the ranks: of means, and where a function counts terms."""
     return loss == "mean" or count is not None
 
@@ -43,7 +43,7 @@ class Listener(Protocol):
     """What a weighting reports a model's passes to: the balance."""
 
     loss: Loss
-    weighs: bool
+    weights_loss: bool
     """Whether gradients are weighted as they are summed over the ranks."""
 
     adds_parts: bool
@@ -68,7 +68,7 @@ class Listener(Protocol):
         """Return what the inputs of a forward pass show of its batch."""
         ...
 
-    def given(self, one: Pass, sight: Sight) -> Turn | None:
+    def given(self, one: Pass, recognition: Recognition) -> Turn | None:
         """Note that a forward pass in training begins, and return its turn; None if nobody knows its batch."""
         ...
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.engines.torch.weighing.batch import Turn
-from paceline.engines.torch.weighing.handed import Handed
+from paceline.engines.torch.weighting.batch import Turn
+from paceline.engines.torch.weighting.handed import Handed
 
 Doubt = tuple[str, str]
 """A subject, and a sentence about it."""
@@ -17,14 +17,14 @@ DISORDERED = (
 
 FOREIGN = (
     "The model was given {rows} rows in training, which the balanced loader did not hand out. Their gradients are "
-    "weighed by the number of rows on each rank: right for the mean over all rows where steps on them come beside "
+    "weighted by the number of rows on each rank: right for the mean over all rows where steps on them come beside "
     "those on the loader's batches. A step that has them in place of a batch, or mixed with one, is so only once the "
     'ranks have exchanged their next reports. With other losses use attach(..., loss="scaled") and balance.scale().'
 )
 
 UNSEEN = (
     "The model was given {rows} rows in training, in which no batch of the balanced loader can be seen. Losses are "
-    "weighed as if batches were computed in the order in which they were fetched."
+    "weighted as if batches were computed in the order in which they were fetched."
 )
 
 GUESSED = (
@@ -36,7 +36,7 @@ GUESSED = (
 
 BESIDE_A_BATCH = (
     "The model was given {rows} rows beside a batch, which look like samples, and which the loader did not hand out. "
-    "Their gradients weigh by this rank's share of the batch. If the loss has terms of them, use "
+    "Their gradients count by this rank's share of the batch. If the loss has terms of them, use "
     'attach(..., loss="scaled"), and balance.scale() for the terms of the balanced batch alone.'
 )
 

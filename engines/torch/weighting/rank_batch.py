@@ -8,7 +8,7 @@ from paceline._arrays import Sizes
 
 
 @dataclass(frozen=True, eq=False)
-class Dealt:
+class RankBatch:
     """One global batch, as one rank sees it.
 
     Parameters
@@ -21,7 +21,7 @@ class Dealt:
     part
         This rank's share of this global batch alone; those of all ranks sum to 1.
     whole
-        The sum of the weights of all ranks: 1, but where loss terms weigh and a step has several micro-batches.
+        The sum of the weights of all ranks: 1, but where loss terms count and a step has several micro-batches.
     features
         What the work of this rank's part is made of; empty where samples have no costs.
     rows
@@ -43,13 +43,13 @@ class Dealt:
         return self.rows if self.rows >= 0 else int(self.sizes[rank])
 
     @staticmethod
-    def plain(sizes_W: Sizes, rank: int) -> Dealt:
+    def plain(sizes_W: Sizes, rank: int) -> RankBatch:
         """Return a batch whose samples all count and cost the same.
 
         >>> import numpy as np
-        >>> Dealt.plain(np.array([6, 2]), rank=1).weight
+        >>> RankBatch.plain(np.array([6, 2]), rank=1).weight
         0.25
         """
         sizes = sizes_W.tolist()  # plain numbers: a call of numpy costs more than the sum of a fleet
         share = sizes[rank] / sum(sizes)
-        return Dealt(sizes_W, share, share)
+        return RankBatch(sizes_W, share, share)

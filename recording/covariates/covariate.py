@@ -1,16 +1,16 @@
-"""The protocol of a driver: a factor that drives a worker's speed. No hardware driver is meant."""
+"""The protocol of a covariate: a factor that drives a worker's speed. No hardware covariate is meant."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class Driver(Protocol):
+class Covariate(Protocol):
     """A factor that changes a worker's speed, such as competing tasks, sampled at every boundary."""
 
     @property
     def name(self) -> str:
-        """The driver's name in traces."""
+        """The covariate's name in traces."""
         ...
 
     @property

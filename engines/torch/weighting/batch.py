@@ -1,18 +1,18 @@
-"""A batch that the loader handed out, and what a forward pass over it weighs. Axis: W ranks."""
+"""A batch that the loader handed out, and what a forward pass over it counts. Axis: W ranks."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from paceline.engines.torch.weighing.dealt import Dealt
-from paceline.engines.torch.weighing.hooks import tensors_in
-from paceline.engines.torch.weighing.memory import Place, places_of
+from paceline.engines.torch.weighting.hooks import tensors_in
+from paceline.engines.torch.weighting.memory import Place, places_of
+from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Turn:
-    """What a forward pass in training weighs.
+    """What a forward pass in training counts.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Batch:
 
     Parameters
     ----------
-    dealt
+    rank_batch
         What the loader knows of it.
     rank
         This rank.
@@ -68,15 +68,28 @@ class Batch:
         Whether a model was given it, and whether it was recognised then.
     """
 
-    __slots__ = ("computed", "dealt", "firsts", "later", "number", "own", "places", "recognised", "turn")
+    __slots__ = (
+        "assigned",
+        "computed",
+        "firsts",
+        "later",
+        "number",
+        "own",
+        "places",
+        "rank_batch",
+        "recognised",
+        "turn",
+    )
 
-    def __init__(self, dealt: Dealt, rank: int, number: int, batch: object) -> None:
-        self.dealt, self.number = dealt, number
-        sizes = dealt.sizes.tolist()  # plain numbers: a call of numpy costs more than the sum of a fleet
-        cut = dealt.rows >= 0
-        self.own: int = dealt.rows if cut else sizes[rank]
-        whole = math.nan if cut else dealt.whole  # nobody knows the micro-batches of other ranks
-        self.turn = Turn(self.own, dealt.weight, sum(sizes), True, dealt.part, whole, dealt.features, dealt.last)
+    def __init__(self, rank_batch: RankBatch, rank: int, number: int, batch: object) -> None:
+        self.rank_batch, self.number = rank_batch, number
+        sizes = rank_batch.sizes.tolist()  # plain numbers: a call of numpy costs more than the sum of a fleet
+        cut = rank_batch.rows >= 0
+        self.own: int = rank_batch.rows if cut else sizes[rank]
+        whole = math.nan if cut else rank_batch.whole  # nobody knows the micro-batches of other ranks
+        self.turn = Turn(
+            self.own, rank_batch.weight, sum(sizes), True, rank_batch.part, whole, rank_batch.features, rank_batch.last
+        )
         self.computed = self.recognised = False
         self.places = places_of(tensors_in(batch))
         self.later: list[Place] = []

@@ -13,24 +13,24 @@ import torch.distributed as dist
 
 from paceline.engines.torch.optimisers import Optimisers
 from paceline.engines.torch.reporting.exchange import Exchange
-from paceline.engines.torch.weighing.batch import Batch, Turn
-from paceline.engines.torch.weighing.dealt import Dealt
-from paceline.engines.torch.weighing.doubts import beside, guessed
-from paceline.engines.torch.weighing.graph import Pass, behind
-from paceline.engines.torch.weighing.handed import Handed
-from paceline.engines.torch.weighing.hooks import ddp_of, tensors_in
-from paceline.engines.torch.weighing.listener import Loss, Warnings
-from paceline.engines.torch.weighing.sight import Sight, lengths
-from paceline.engines.torch.weighing.weighting import Weighting
+from paceline.engines.torch.weighting.batch import Batch, Turn
+from paceline.engines.torch.weighting.doubts import beside, guessed
+from paceline.engines.torch.weighting.graph import Pass, behind
+from paceline.engines.torch.weighting.handed import Handed
+from paceline.engines.torch.weighting.hooks import ddp_of, tensors_in
+from paceline.engines.torch.weighting.listener import Loss, Warnings
+from paceline.engines.torch.weighting.rank_batch import RankBatch
+from paceline.engines.torch.weighting.recognition import Recognition, lengths
+from paceline.engines.torch.weighting.weighting import Weighting
 
-Items = Callable[[Any], Any]
+TermCount = Callable[[Any], Any]
 """Returns how many terms the loss of a batch has: a number, or a tensor of one."""
 
 
 class Terms:
-    """Weighs each rank's gradients by its share of the loss terms of a step. :func:`weigh_terms` makes it.
+    """Weights each rank's gradients by its share of the loss terms of a step. :func:`weight_terms` makes it.
 
-    Loop over it in place of the loader, or say :meth:`items` before every forward pass.
+    Loop over it in place of the loader, or say :meth:`count` before every forward pass.
 
     Parameters
     ----------
@@ -46,13 +46,13 @@ class Terms:
         By how many micro-batches the loop divides its losses: the most that it sums. Sums are not divided.
     """
 
-    weighs = adds_parts = sums_shares = True
+    weights_loss = adds_parts = sums_shares = True
 
     def __init__(
         self,
         model: torch.nn.Module,
         loader: Iterable[Any] | None,
-        count: Items | None,
+        count: TermCount | None,
         *,
         loss: Loss = "mean",
         accumulate: int = 1,
@@ -75,7 +75,7 @@ class Terms:
         self._end = weakref.finalize(self, self._optimisers.watch())
         self._end.atexit = False
 
-    def items(self, terms: float) -> None:
+    def count(self, terms: float) -> None:
         """Say how many terms the loss of the next forward pass has, on this rank; 0 where all are ignored.
 
         Raises
@@ -87,23 +87,25 @@ class Terms:
         """
         if self._said is not None:
             raise RuntimeError(
-                "items(n) was called twice before a forward pass, so numbers of loss terms would be mixed up: call it "
-                "just before every forward pass, or loop over what attach(..., items=count) returns"
+                "count(n) was called twice before a forward pass, so numbers of loss terms would be mixed up: call it "
+                "just before every forward pass, or loop over what attach(..., loss_terms=count) returns"
             )
         self._said = checked_terms(terms)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the loader's batches, and count the terms of each."""
         if self.loader is None or self._count is None:
-            raise TypeError("there is no loader to loop over, or no items= to count by: call items(n) in your loop")
+            raise TypeError(
+                "there is no loader to loop over, or no loss_terms= to count by: call count(n) in your loop"
+            )
         self._handed.clear()
         for batch in self.loader:
             rows = (lengths([batch], {})[0] or [1])[1 if isinstance(batch, (list, tuple)) else 0]
-            self._handed.add(np.array([rows]), self._dealt(checked_terms(self._count(batch)), rows), batch)
+            self._handed.add(np.array([rows]), self._rank_batch(checked_terms(self._count(batch)), rows), batch)
             yield batch
 
-    def _dealt(self, terms: float, rows: int = 1) -> Dealt:
-        return Dealt(np.array([rows]), terms if self.loss == "mean" else 1.0, terms, rows=rows)
+    def _rank_batch(self, terms: float, rows: int = 1) -> RankBatch:
+        return RankBatch(np.array([rows]), terms if self.loss == "mean" else 1.0, terms, rows=rows)
 
     def __len__(self) -> int:
         """Return the loader's length."""
@@ -117,13 +119,13 @@ class Terms:
 
     # -- what the hooks of the model report --------------------------------------------------------------------------
 
-    def given(self, one: Pass, sight: Sight) -> Turn | None:
+    def given(self, one: Pass, recognition: Recognition) -> Turn | None:
         """Return the turn of a forward pass: it has the terms that were said last, or those of its batch."""
         handed = self._handed
         if self._count is None:
             terms, self._said = self._said, None
-            return None if terms is None else Batch(self._dealt(terms), 0, 0, None).turn
-        turn = handed.given(one.seen, sight)
+            return None if terms is None else Batch(self._rank_batch(terms), 0, 0, None).turn
+        turn = handed.given(one.seen, recognition)
         if handed.guessed or (not turn.known and handed.in_flight):
             one.doubt = [guessed(handed)]
         elif handed.beside:
@@ -134,8 +136,8 @@ class Terms:
         """Refuse a pass whose terms are not known, and warn of one that may have been given another batch."""
         if any(one.turn is None for one in passes):
             raise RuntimeError(
-                "how many terms has the loss of this batch? Call items(n) before every forward pass in training, or "
-                "loop over what attach(..., items=) returned"
+                "how many terms has the loss of this batch? Call count(n) before every forward pass in training, or "
+                "loop over what attach(..., loss_terms=) returned"
             )
         for about, sentence in (doubt for one in passes for doubt in one.doubt):
             self.warn(about, sentence)
@@ -175,19 +177,19 @@ def checked_terms(counted: Any) -> float:
     """
     terms = float(counted)
     if not 0 <= terms < math.inf:
-        raise ValueError(f"items must be a finite number that is not negative for every batch, got {terms:g}")
+        raise ValueError(f"loss_terms must be a finite number that is not negative for every batch, got {terms:g}")
     return terms
 
 
-def weigh_terms(
+def weight_terms(
     model: torch.nn.Module,
     loader: Iterable[Any] | None = None,
-    items: Items | None = None,
+    loss_terms: TermCount | None = None,
     *,
     loss: Literal["mean", "sum"] = "mean",
     accumulate: int = 1,
 ) -> Terms:
-    """Weigh every rank's gradients by its share of the loss terms of a step; batches stay as your loader makes them.
+    """Weight every rank's gradients by its share of the loss terms of a step; batches stay as your loader makes them.
 
     Parameters
     ----------
@@ -196,7 +198,7 @@ def weigh_terms(
     loader
         What the loop takes batches from, such as a ``DataLoader`` with a ``batch_sampler``; None where the loop
         says the terms of every batch itself.
-    items
+    loss_terms
         A function of a batch that returns how many terms its loss has; None likewise.
     loss
         ``"mean"`` for a loss that is a mean over the batch's terms, ``"sum"`` for one that is their sum.
@@ -206,7 +208,7 @@ def weigh_terms(
     Returns
     -------
     Terms
-        Loop over it in place of the loader, or call its ``items(n)`` before every forward pass.
+        Loop over it in place of the loader, or call its ``count(n)`` before every forward pass.
 
     Raises
     ------
@@ -215,19 +217,19 @@ def weigh_terms(
 
     Examples
     --------
-    >>> batches = weigh_terms(model, dataloader, lambda batch: (batch["labels"] != -100).sum())  # doctest: +SKIP
+    >>> batches = weight_terms(model, dataloader, lambda batch: (batch["labels"] != -100).sum())  # doctest: +SKIP
     """
     if ddp_of(model) is None:
         raise TypeError(
-            f"weigh_terms needs DistributedDataParallel, got {type(model).__name__}: its hook sums the "
+            f"weight_terms needs DistributedDataParallel, got {type(model).__name__}: its hook sums the "
             "terms of all ranks beside the gradients"
         )
     if hasattr(loader, "position"):
         raise TypeError(
-            "weigh_terms is for a loader of your own: use attach(model, loader, items=) for a BalancedLoader"
+            "weight_terms is for a loader of your own: use attach(model, loader, loss_terms=) for a BalancedLoader"
         )
     if loss not in ("mean", "sum"):
         raise ValueError(f'loss must be "mean" or "sum" with a loader of your own, got {loss!r}')
     if accumulate < 1:
         raise ValueError(f"accumulate must be at least 1 micro-batch, got {accumulate}")
-    return Terms(model, loader, items, loss=loss, accumulate=accumulate)
+    return Terms(model, loader, loss_terms, loss=loss, accumulate=accumulate)

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
-from paceline.engines.torch.weighing.batch import Turn
-from paceline.engines.torch.weighing.handed import Seen
+from paceline.engines.torch.weighting.batch import Turn
+from paceline.engines.torch.weighting.handed import Seen
 
 MOST = 1024
 """Passes that are remembered: more than any step goes back through."""

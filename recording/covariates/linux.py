@@ -1,7 +1,7 @@
-"""Driving factors read from Linux: the CPU and memory of the machine and of the worker's control group.
+"""Covariates read from Linux: the CPU and memory of the machine and of the worker's control group.
 
-Counters are reported as their growth per second since the last boundary. A value that cannot be read is NaN. Drivers of
-a control group follow the process when it is moved to another group, and start again there.
+Counters are reported as their growth per second since the last boundary. A value that cannot be read is NaN. Covariates
+of a control group follow the process when it is moved to another group, and start again there.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline.recording.control_group import ControlGroup, Whereabouts, used_seconds
-from paceline.recording.drivers.driver import Driver
-from paceline.recording.drivers.followed import Followed
-from paceline.recording.drivers.quota import CPUQuota, Throttled
+from paceline.recording.covariates.covariate import Covariate
+from paceline.recording.covariates.followed import Followed
+from paceline.recording.covariates.quota import CPUQuota, Throttled
 from paceline.recording.kernel_files import NAN, File, Growth, field, number
 
 ROOT = Path("/")
 
 
-def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> list[Driver]:
-    """Return the seven default drivers, for the calling process.
+def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> list[Covariate]:
+    """Return the seven default covariates, for the calling process.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> lis
 
     Examples
     --------
-    >>> [driver.name for driver in default_drivers()]
+    >>> [covariate.name for covariate in default_covariates()]
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
     of_group = _OfGroup(group, root)
@@ -47,25 +47,25 @@ def default_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> lis
     ]
 
 
-def all_drivers(group: ControlGroup | None = None, root: Path = ROOT) -> list[Driver]:
-    """Return every driver that has something to measure here, for the calling process.
+def all_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> list[Covariate]:
+    """Return every covariate that has something to measure here, for the calling process.
 
-    These are the seven of :func:`default_drivers`, the quota if there is one now, and those of the GPU if NVML sees
+    These are the seven of :func:`default_covariates`, the quota if there is one now, and those of the GPU if NVML sees
     one. psutil's are left out: on Linux the kernel's own files give the same values faster.
     """
-    from paceline.recording.drivers.nvml import nvml_drivers
+    from paceline.recording.covariates.nvml import nvml_covariates
 
     has_quota = (group or ControlGroup.of_this_process(root)) is not None
     quota = [_OfGroup(group, root)(CPUQuota)] if has_quota else []
-    return [*default_drivers(group, root), *quota, *nvml_drivers()]
+    return [*default_covariates(group, root), *quota, *nvml_covariates()]
 
 
 class _OfGroup:
-    # Makes drivers of the given group; without one, of the group that the process is in, even after a move.
+    # Makes covariates of the given group; without one, of the group that the process is in, even after a move.
     def __init__(self, group: ControlGroup | None, root: Path) -> None:
         self._group, self._root, self._where = group, root, Whereabouts(root)
 
-    def __call__(self, made: Callable[[ControlGroup | None, Path], Driver], *, any_group: bool = False) -> Driver:
+    def __call__(self, made: Callable[[ControlGroup | None, Path], Covariate], *, any_group: bool = False) -> Covariate:
         if self._group is not None:
             return made(self._group, self._root)
         return Followed(made, self._where, self._root, any_group=any_group)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
-class Sight:
+class Recognition:
     """How the size of a batch shows in the inputs of one model: the ways that fitted every new batch so far.
 
     At the first batch several may fit by chance, such as the number of time steps; the next of another size decides.
@@ -20,12 +20,12 @@ class Sight:
     --------
     A recurrent network whose inputs have time as the first axis, at first as many steps as there are samples:
 
-    >>> sight = Sight()
-    >>> sight.learn(8, [8], [8])
-    >>> sight.fits(6, [8], [6])
+    >>> recognition = Recognition()
+    >>> recognition.learn(8, [8], [8])
+    >>> recognition.fits(6, [8], [6])
     True
-    >>> sight.learn(6, [8], [6])
-    >>> sight.fits(8, [8], [5])
+    >>> recognition.learn(6, [8], [6])
+    >>> recognition.fits(8, [8], [5])
     False
     """
 

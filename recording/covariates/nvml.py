@@ -1,4 +1,4 @@
-"""Driving factors of a GPU, read with NVML: how busy it is, how full its memory is, and how fast its clock runs.
+"""Covariates of a GPU, read with NVML: how busy it is, how full its memory is, and how fast its clock runs.
 
 NVML reports utilisation as an average over its last sample period (1/6 s to 1 s), usually several iterations.
 """
@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.recording.drivers.driver import Driver
+    from paceline.recording.covariates.covariate import Covariate
 
 
-def nvml_drivers(device: int | None = None) -> list[Driver]:
-    """Return the drivers of a GPU; none if there is no GPU, no NVML, or no pynvml.
+def nvml_covariates(device: int | None = None) -> list[Covariate]:
+    """Return the covariates of a GPU; none if there is no GPU, no NVML, or no pynvml.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def nvml_drivers(device: int | None = None) -> list[Driver]:
 
     Examples
     --------
-    >>> [driver.name for driver in nvml_drivers(device=4096)]
+    >>> [covariate.name for covariate in nvml_covariates(device=4096)]
     []
     """
     if find_spec("pynvml") is None:

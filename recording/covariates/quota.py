@@ -1,4 +1,4 @@
-"""Driving factors of a CPU quota: how long it throttled the worker, and how many cores it grants.
+"""Covariates of a CPU quota: how long it throttled the worker, and how many cores it grants.
 
 Any parent of the worker's group (a container's, a service's) may have a quota, and it may be set, changed or removed at
 any time.

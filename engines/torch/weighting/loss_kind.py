@@ -10,8 +10,8 @@ import torch
 
 from paceline._arrays import Array, Sizes
 from paceline.engines.torch.norms import Norms
-from paceline.engines.torch.weighing.batch import Turn
-from paceline.engines.torch.weighing.listener import Loss
+from paceline.engines.torch.weighting.batch import Turn
+from paceline.engines.torch.weighting.listener import Loss
 
 UNEVEN = 1.2
 """Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""

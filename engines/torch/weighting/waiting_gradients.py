@@ -1,4 +1,4 @@
-"""The gradients of a model that wait to be summed over the ranks: which batches they are of, and what they weigh.
+"""The gradients of a model that wait to be summed over the ranks: which batches they are of, and what they weight.
 
 A loop may accumulate several batches, compute one twice, or drop what it has accumulated. One weight has to be right
 for the sum, and what is counted must follow what is there.
@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from paceline.engines.torch.weighing.batch import Turn
-from paceline.engines.torch.weighing.hooks import gradients_in
-from paceline.engines.torch.weighing.listener import Listener
+from paceline.engines.torch.weighting.batch import Turn
+from paceline.engines.torch.weighting.hooks import gradients_in
+from paceline.engines.torch.weighting.listener import Listener
 
 Mark = tuple[int, int]
 """A gradient, and how often it was changed."""
@@ -35,7 +35,7 @@ class WaitingGradients:
     model
         The model, whose parameters get the gradients.
     listener
-        Says how they are weighed, and is warned through.
+        Says how they are weighted, and is warned through.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class WaitingGradients:
     def __init__(self, model: torch.nn.Module, listener: Listener) -> None:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._listener = listener
-        self._weighs = listener.weighs
+        self._weights_loss = listener.weights_loss
         self.turn: Turn | None = None
         self._turns: list[Turn] = []
         self._counted: list[Turn] = []
@@ -95,13 +95,13 @@ class WaitingGradients:
         self._summed_now = False
         if self._unsummed and (self._listener.adds_parts or self._done):
             self._drop_what_is_gone()
-        if not self._unsummed and self._weighs and (self._listener.adds_parts or turn.whole != 1):
+        if not self._unsummed and self._weights_loss and (self._listener.adds_parts or turn.whole != 1):
             self._put_aside()
         if self._listener.adds_parts:
             self._enter(turn)
         else:
             self._turns = [turn]
-        if self._weighs and self._unsummed and turn.share and self._scale not in (0.0, turn.share):
+        if self._weights_loss and self._unsummed and turn.share and self._scale not in (0.0, turn.share):
             self._multiply(self._scale / turn.share)
         if turn.share or not self._unsummed:  # else its gradients are 0, and those before keep their weight
             self._scale = turn.share
@@ -160,12 +160,12 @@ class WaitingGradients:
                 "one backward pass covers two batches, whose loss terms would not count alike: call backward() for each"
             )
         for other in others:
-            if self._weighs and other.share != turn.share:
+            if self._weights_loss and other.share != turn.share:
                 self._listener.warn("backward", TWO_BATCHES.format(samples=turn.samples, others=other.samples))
         return turn
 
     def _put_aside(self) -> None:
-        """Put aside gradients that were summed already, so that they are not weighed once more; ``ends`` adds them."""
+        """Put aside gradients that were summed already, so that they are not weighted once more; ``ends`` adds them."""
         if not self._any():
             self._counted.clear()
             return

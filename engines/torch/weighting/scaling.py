@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline.engines.torch.weighing.batch import Turn
-from paceline.engines.torch.weighing.graph import Pass, behind, number_now
-from paceline.engines.torch.weighing.handed import Handed
-from paceline.engines.torch.weighing.weighting import Weighting
+from paceline.engines.torch.weighting.batch import Turn
+from paceline.engines.torch.weighting.graph import Pass, behind, number_now
+from paceline.engines.torch.weighting.handed import Handed
+from paceline.engines.torch.weighting.weighting import Weighting
 
 TWO_BATCHES = (
-    "the loss given to balance.scale() is of two batches, which weigh {} on this rank: scale the loss of each by itself"
+    "the loss given to balance.scale() is of two batches, which count {} on this rank: scale the loss of each by itself"
 )
 
 

@@ -1,4 +1,4 @@
-"""Driving factors read with psutil, which also supports macOS and Windows. They describe the whole machine."""
+"""Covariates read with psutil, which also supports macOS and Windows. They describe the whole machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from paceline._require import require
 
 if TYPE_CHECKING:
-    from paceline.recording.drivers.driver import Driver
+    from paceline.recording.covariates.covariate import Covariate
 
 
-def psutil_drivers() -> list[Driver]:
-    """Return the two drivers of the machine that LB-BSP's workers report: CPU and memory, in percent.
+def psutil_covariates() -> list[Covariate]:
+    """Return the two covariates of the machine that LB-BSP's workers report: CPU and memory, in percent.
 
     Raises
     ------
@@ -20,7 +20,7 @@ def psutil_drivers() -> list[Driver]:
 
     Examples
     --------
-    >>> [driver.name for driver in psutil_drivers()]
+    >>> [covariate.name for covariate in psutil_covariates()]
     ['cpu_percent', 'memory_percent']
     """
     return [CPUPercent(), MemoryPercent()]
@@ -55,7 +55,7 @@ class MemoryPercent:
 
 
 def _psutil() -> Any:
-    require("psutil", needed_by="psutil_drivers", extra="drivers")
+    require("psutil", needed_by="psutil_covariates", extra="covariates")
     import psutil  # type: ignore[import-untyped]
 
     return psutil
