@@ -29,7 +29,7 @@ LEAST_SCALE = 1e-3
 
 
 def lightgbm(data: Set) -> list[Array]:
-    """One model over all series on scaled differences of log speed and covariates, as mlforecast's users are advised."""
+    """One model over all series on scaled differences of log speed and covariates, as mlforecast advises."""
     from lightgbm import LGBMRegressor
 
     names = common_covariates(data.traces)
@@ -96,7 +96,7 @@ def _rolling(values_TW: Array, width: int) -> Array:
 
 
 def neural_mlp(data: Set) -> list[Array]:
-    """Neuralforecast's MLP on past log speeds and covariates, a fit for all series of one length; never fitted again."""
+    """Neuralforecast's MLP on past log speeds and covariates, a fit for all series of one length; fitted once."""
     import pandas as pd
 
     lengths = sorted({len(trace) for trace in data.traces})

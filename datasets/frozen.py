@@ -21,7 +21,7 @@ MOST_NAMED = 5
 
 
 def frozen(trace: Trace) -> dict[str, int]:
-    """Return for how many iterations all covariates of a worker stand still; workers without such stretches are left out.
+    """Return for how many iterations all covariates of a worker stand still; other workers are left out.
 
     A single covariate that rests, such as used memory, is nothing unusual while others move. A worker whose covariates
     never change has no frozen stretch.

@@ -1,4 +1,4 @@
-"""Measure how well a predictor forecasts one recorded job, one step ahead. Axes: T iterations, W workers, D covariates."""
+"""How well a predictor forecasts one recorded job, one step ahead. Axes: T iterations, W workers, D covariates."""
 
 from __future__ import annotations
 

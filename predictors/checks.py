@@ -286,7 +286,7 @@ def a_silent_worker_leaves_others_alone(make: Factory) -> None:
 
 
 def a_missing_report_changes_nothing(make: Factory) -> None:
-    """A missing report leaves that worker's state as it is, to the last bit, however often; covariates are not known."""
+    """A missing report leaves that worker's state as it is, to the last bit, however often."""
     predictor = _warm(make)
     before = predictor.state_dict()
     for report in _reports(SILENCE, seed=4):

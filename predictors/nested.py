@@ -45,7 +45,7 @@ class NestedPredictor(FleetPredictor):
         return self._reading()[0]
 
     def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp] | None]]:
-        """Return all covariates, and the places of those that each inner predictor reads, ``None`` if that is all of them.
+        """Return all covariates, and the places of those that each inner predictor reads, ``None`` if it reads all.
 
         Cached until the next fit: every forecast asks.
         """

@@ -1,4 +1,4 @@
-"""What the arguments of a predictor may be: ranges of whole numbers, which decide its memory, and names of covariates."""
+"""Valid arguments of predictors: ranges of whole numbers, which decide memory, and names of covariates."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Recorder:
 
 
 class Step:
-    """The iteration under way: the covariates sampled before it, its times, and the times that its seconds leave out."""
+    """The iteration under way: the covariates sampled before it, its times, and those that its seconds leave out."""
 
     def __init__(self, covariates: tuple[float, ...], start: float) -> None:
         self.covariates = covariates

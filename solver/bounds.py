@@ -48,7 +48,7 @@ def checked_load(
 
 
 def checked_multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
-    """Return the global batch in multiples, and the batch multiple; the error for an odd batch names the nearest valid ones."""
+    """Return the global batch in multiples, and the batch multiple; an error names the nearest valid batches."""
     size = _whole("global_batch", global_batch)
     step = _whole("batch_multiple", batch_multiple)
     if size > LARGEST_BATCH:

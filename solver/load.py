@@ -57,7 +57,7 @@ def overlapped(compute: Array, comm: Array, overlap: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Curves of a fleet in which each worker gets ``lower`` to ``upper`` multiples of ``batch_multiple`` samples, ``[W]``.
+    """Curves of a fleet in which each worker gets ``lower`` to ``upper`` multiples of the batch, ``[W]``.
 
     Counts of multiples are whole numbers stored as float64, which is exact below 2**53.
     """

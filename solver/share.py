@@ -51,7 +51,7 @@ def share(load: Load, multiples: int) -> Array:
 
 
 def _evenly_used(load: Load, most: Array, deadline: float, multiples: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Return the multiples at the lowest use that is enough, and which workers reach that use with their last batch multiple.
+    """Return the multiples at the lowest use that is enough, and which workers reach it with their last one.
 
     A worker's use is its multiples divided by what its curve alone, without the upper bound, would allow by the
     deadline.
@@ -113,7 +113,7 @@ def earliest(load: Load, multiples: int) -> tuple[float, Array]:
 
 
 def _first_pivot(load: Load, multiples: int) -> float:
-    """Estimate the deadline: take all curves for lines without bounds, and half a batch multiple per worker for rounding.
+    """Estimate the deadline: take all curves for lines without bounds, and half a multiple per worker for rounding.
 
     The estimate is a little late on purpose: if the pivot is late, the few times before it are ranked at once.
     """
@@ -173,7 +173,7 @@ def _ranked(load: Load, done: Array, late: Array, multiples: int) -> tuple[float
 
 
 def _first_steps(load: Load, done: Array, rows: NDArray[np.intp]) -> Array:
-    """Return the first batch multiple above ``done`` of these workers; where a curve begins flat, the last one as early."""
+    """Return the first batch multiple above ``done`` of these workers; where a curve begins flat, the last as early."""
     first = done[rows] + 1
     if load.flat is not None:
         flat = np.flatnonzero(load.begins_flat[rows] & (done[rows] == load.lower[rows]))

@@ -1,4 +1,4 @@
-"""The sampler: assigns samples so that every epoch covers each of them exactly once, whatever becomes of the workers."""
+"""The sampler draws samples so that every epoch covers each of them exactly once, whatever becomes of the workers."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
 KINDS = ("seasons", "queues", "misled", "heated")
-"""Kinds: periods and slow waves without covariates; queues on shared hosts; covariates that mislead, and heavy tails; clocks
-that fall with heat."""
+"""Kinds: periods and slow waves without covariates; queues on shared hosts; covariates that mislead, and heavy tails;
+clocks that fall with heat."""
 
 SAMPLES = 32.0
 """Batch size of every worker in every iteration."""

@@ -19,8 +19,8 @@ STEPS = 30
 def default_batch_multiple(global_batch: int, world_size: int) -> int:
     """Return the largest power of two that divides the batch and fits :data:`STEPS` times into a rank's share of it.
 
-    >>> default_batch_multiple(896, world_size=2), default_batch_multiple(1000, world_size=2), default_batch_multiple(30, world_size=2)
-    (8, 8, 1)
+    >>> [default_batch_multiple(batch, world_size=2) for batch in (896, 1000, 30)]
+    [8, 8, 1]
     """
     most = global_batch / world_size / STEPS
     batch_multiple = 1

@@ -1,4 +1,4 @@
-"""Synchronisation schemes to replay: each chooses the batch sizes of the next iteration. Axes: W workers, D covariates."""
+"""Synchronisation schemes to replay: each chooses the next batch sizes. Axes: W workers, D covariates."""
 
 from __future__ import annotations
 

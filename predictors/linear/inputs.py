@@ -1,4 +1,4 @@
-"""Inputs of linear models of the next change in log speed: past speeds, averages and covariates, in each worker's scales.
+"""Inputs of linear models of the next change in log speed: past speeds, averages and covariates, in a worker's scales.
 
 Axes: W workers, D covariates, R remembered log speeds, F inputs.
 """

@@ -18,7 +18,7 @@ VARIANCE = 0.05
 
 
 def fresh(count: int, covariates: int) -> Rows:
-    """Return the weights of ``count`` workers that have not reported: of each covariate's level and move, side by side."""
+    """Return the weights of ``count`` workers that have not reported: of each covariate's level and move."""
     return {
         "own": np.zeros((count, 2 * covariates)),
         "covariance": np.tile(VARIANCE * np.eye(2 * covariates), (count, 1, 1)),

@@ -50,7 +50,7 @@ class Pooled(NestedPredictor):
 
     The first correction is a ridge regression of the predictor's error, in each worker's running scale, on past speeds,
     averages, covariates and the forecast itself. All workers share its weights, so that a fleet of many workers learns
-    within few iterations what a covariate does, and a worker that joins starts with it. The second is what covariates do to
+    within few iterations what a covariate does, and a worker that joins starts with it. The second is what they do to
     this worker beyond that, such as one whose samples come late: recursive least squares of what error is left. Errors
     and inputs far out count less. It is an expert for a mixture, which uses all columns. Further ahead than one
     iteration, both corrections are learnt for the horizon that is asked for, from where those of the next one are.

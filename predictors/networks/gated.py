@@ -169,7 +169,7 @@ class GatedNARX(Network):
         return scaled[2]
 
     def _newly_scaled(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
-        """Return the covariates in deviations, the last value (or 0) where one is missing, and which were ever known."""
+        """Return the covariates in deviations, the last (or 0) where one is missing, and which were ever known."""
         standard_WD = (covariates_WD - self.covariate_mean_) / self.covariate_scale_
         standard_WD = np.minimum(np.maximum(standard_WD, -FARTHEST), FARTHEST)
         missing_WD = np.isnan(standard_WD)

@@ -65,7 +65,7 @@ def fit_gates(
     fitting: Fitting,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Fit the weights of :func:`gated_layer` to windows of :class:`GateExamples` under Huber loss, hiding some covariates.
+    """Fit the weights of :func:`gated_layer` to windows of :class:`GateExamples` under Huber loss, hiding covariates.
 
     A hidden covariate looks like one that was never sampled, so that the network learns to do without it. Returns
     ``w1 [F, H]``, ``b1 [H]``, ``w2 [H, R + 2]``, ``b2 [R + 2]``.

@@ -139,7 +139,8 @@ class StalenessReport:
 
     Examples
     --------
-    >>> print(StalenessReport(worker="g3", size=4, batch=32, staleness=9.0, expected=20.1, bound=4.6, expected_bound=4.9).why)
+    >>> seen = {"staleness": 9.0, "expected": 20.1, "bound": 4.6, "expected_bound": 4.9}
+    >>> print(StalenessReport(worker="g3", size=4, batch=32, **seen).why)
     g3 is a straggler: its pushes have been 9 versions stale, where 4.6 are the limit of the usual; its next push is
     expected to be 20 versions stale; it takes 4 of 32 samples
     """

@@ -111,7 +111,7 @@ class RankReports:
         return bool((checksums == checksums[0]).all())
 
     def places(self, *, assigned: bool) -> Array:
-        """Return epoch and batches of every rank, and with ``assigned`` a checksum of what these held, ``[W, 2 or 3]``."""
+        """Return epoch and batches of every rank, and with ``assigned`` a checksum of what they held, ``[W, 2 or 3]``."""
         places: Array = self.report_WF[:, _PLACE]
         return places if assigned else places[:, :2]
 
@@ -136,7 +136,7 @@ class RankReports:
         return RankReports(report_WF, self.features)
 
     def report(self, covariates_WD: Array | None) -> Report:
-        """Return the mean micro-batch of every worker, NaN where it reported none, with the covariates that held then."""
+        """Return the mean micro-batch of every worker, NaN where it reported none, with the covariates of then."""
         samples_W, parts_W, _, seconds_W, comm_W, ran_out_W = self.report_WF.T[: _AT["checksum"]]
         out_of_memory = ran_out_W > 0 if ran_out_W.any() else None
         # Nobody reports 0 micro-batches: NaN says that nothing is known.
