@@ -85,7 +85,7 @@ def ours() -> dict[str, Callable[[], Predictor]]:
 
 
 def auto(data: Set) -> Auto:
-    """Return Auto, not fitted, but given the names of the set's covariates; peers and fitted predictors see them too."""
+    """Return Auto, not fitted, but given the names of the set's covariates; peers and fitted ones see them too."""
     return Auto(common_covariates(data.traces))
 
 

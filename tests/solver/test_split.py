@@ -357,7 +357,7 @@ def test_every_status_is_a_sentence() -> None:
 
 
 def test_of_workers_that_are_used_evenly_those_that_end_last_give_multiples_back():
-    """Level floors leave a choice: three workers reach the same use with their last multiple, and end at other times."""
+    """With level floors three workers reach the same use with their last multiple, and end at other times."""
     floor, slope, intercept = np.array([[3.0, 6, 12, 3, 12], [3, 2, 1, 2, 3], [2, 0, 2, 1, 2]])
     problem = Problem(
         Curves(floor, slope, intercept, np.full(5, np.inf)), 4, {"lower": np.zeros(5), "batch_multiple": 1}

@@ -111,7 +111,7 @@ class RankReports:
         return bool((checksums == checksums[0]).all())
 
     def places(self, *, assigned: bool) -> Array:
-        """Return epoch and batches of every rank, and with ``assigned`` a checksum of what they held, ``[W, 2 or 3]``."""
+        """Return epoch and batches of every rank, and with ``assigned`` a checksum of their data, ``[W, 2 or 3]``."""
         places: Array = self.report_WF[:, _PLACE]
         return places if assigned else places[:, :2]
 
