@@ -24,7 +24,7 @@ class Cause(Enum):
 
     TERMS = (
         "each batch's loss is divided by something that the batch itself holds",
-        "divide by the sum over all ranks and micro-batches of the step, or let the loader count: Costs(items=...)",
+        "divide by the sum over all ranks and micro-batches of the step, or let the loader count: Costs(loss_terms=)",
         "terms",
     )
     ROWS = (

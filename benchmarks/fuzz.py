@@ -31,7 +31,7 @@ LONGEST = 1 << 14
 """Bytes of the longest input."""
 
 SECONDS = 20
-"""Seconds of computing that one input may take; by the process's own time, as a busy machine stretches a clock's."""
+"""Seconds of computing that one input may take; of the process, as a busy machine stretches a clock's."""
 
 EVERY = 64
 """Inputs between two looks at the time that was used."""

@@ -44,7 +44,7 @@ class FleetPredictor:
     """
 
     opts_out: ClassVar[Mapping[str, str]] = {}
-    """Promise checks that do not apply to this predictor, each with the reason."""
+    """Contract checks that do not apply to this predictor, each with the reason."""
 
     workers: tuple[str, ...] = ()
 

@@ -94,7 +94,7 @@ def best_batch(
     Notes
     -----
     Branch and bound: ``X / (N + X)`` rises with X and the makespan never falls, so no batch from a to b is better than
-    b would be in the makespan of a. Intervals are halved, the most promising first, until none can hold a better batch.
+    b would be in the makespan of a. Intervals are halved, the likeliest first, until none can hold a better batch.
     Of equally good batches the smallest is taken. A few dozen splits are usual. Where goodput is nearly level (no fixed
     costs, a huge noise scale) most batches are tried: set a larger batch multiple then.
     """

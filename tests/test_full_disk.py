@@ -201,7 +201,7 @@ with Recorder("0.jsonl", "0") as recorder:
     record(5)
 assert 0 < recorder.lost < 300, recorder.lost
 assert len(merge(["0.jsonl"])) == 310 - recorder.lost
-print("as promised")
+print("all was kept")
 """
 
 
@@ -213,7 +213,7 @@ def mounted(options, folder, code):
         pytest.skip("no file system can be mounted here")
     inside = f'mount -t tmpfs -o {options} none {folder} && cd {folder} && {sys.executable} -c "$CODE"'
     done = subprocess.run([*unshared, inside], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "as promised\n", done.stderr
+    assert done.stdout == "all was kept\n", done.stderr
     return done.stderr
 
 
@@ -233,7 +233,7 @@ try:
     Recorder("0.jsonl", "0").__enter__()
 except OSError as error:
     assert "0.jsonl" in str(error)
-    print("as promised")
+    print("all was kept")
 """
 
 

@@ -177,9 +177,9 @@ def watch_balanced(patches: Patches) -> None:
 def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
     """Return a collate function whose batches are counted, and of the audit's precision."""
 
-    def counting(items: list[Any]) -> Any:
+    def counting(samples: list[Any]) -> Any:
         recorder.handed_out(name)
-        return recorder.delivered((collate or default_collate)(items))
+        return recorder.delivered((collate or default_collate)(samples))
 
     return counting
 

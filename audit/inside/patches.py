@@ -118,19 +118,19 @@ class Patches:
         if self._stream(loader) not in self.recorder.tape.streams:
             self.recorder.tape.facts.setdefault("lengths", {})[self._stream(loader)] = length_of(loader)
         dataset, together = fetcher.dataset, fetcher.auto_collation
-        collate = fetcher.collate_fn if together else lambda items: fetcher.collate_fn(items[0])
+        collate = fetcher.collate_fn if together else lambda samples: fetcher.collate_fn(samples[0])
         if hasattr(fetcher, "dataset_iter"):
             loaded = self._from_stream(fetcher, index) if together else [next(fetcher.dataset_iter)]
             indices: list[Any] = list(range(len(loaded)))
-            items = self.recorder.fetched(self._stream(loader), lambda: loaded, dataset, indices)
+            samples = self.recorder.fetched(self._stream(loader), lambda: loaded, dataset, indices)
         elif not together:
-            items = self.recorder.fetched(self._stream(loader), lambda: [dataset[index]], dataset, [index])
+            samples = self.recorder.fetched(self._stream(loader), lambda: [dataset[index]], dataset, [index])
         else:
             many = getattr(dataset, "__getitems__", None)
             numbers = list(index)
             load = (lambda: list(many(numbers))) if many else (lambda: [dataset[number] for number in numbers])
-            items = self.recorder.fetched(self._stream(loader), load, dataset, numbers)
-        return self.recorder.delivered(collate(items))
+            samples = self.recorder.fetched(self._stream(loader), load, dataset, numbers)
+        return self.recorder.delivered(collate(samples))
 
     @staticmethod
     def _from_stream(fetcher: Any, index: Any) -> list[Any]:

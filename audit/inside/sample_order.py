@@ -134,5 +134,5 @@ class Supplies:
     def take(self, stream: str, rank: int, batch: int, place: int) -> Any:
         """Return a written sample."""
         if rank not in self._ranks:
-            self._ranks[rank] = torch.load(self.folder / f"{rank}.items", weights_only=True)
+            self._ranks[rank] = torch.load(self.folder / f"{rank}.samples", weights_only=True)
         return self._ranks[rank][stream][batch][place]

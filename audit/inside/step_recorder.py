@@ -52,7 +52,7 @@ class StepRecorder:
         self.asked_for_names: Any = torch.nn.Module.named_parameters
         self._end = end
         self._supplies = Supplies(plan.supplies) if plan.supplies else None
-        self._items: dict[str, list[list[Any]]] = {}
+        self._samples: dict[str, list[list[Any]]] = {}
         self._facts: dict[str, Any] = {}
         self._chance: int | None = None
         self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -77,17 +77,17 @@ class StepRecorder:
         with Chance(zlib.crc32(f"{stream} {number} {rank}".encode())):  # what augments draws the same in every run
             refs = self._arranged(stream, number, rank)
             if refs is None:
-                items = load()
-                known = [self._known(item, index) for item, index in zip(items, indices, strict=True)]
+                samples = load()
+                known = [self._known(item, index) for item, index in zip(samples, indices, strict=True)]
             else:
                 assert self._supplies is not None
                 known = [self._supplies.take(stream, *ref) for ref in refs]
-                items = [read(one, dataset) for one in known]
+                samples = [read(one, dataset) for one in known]
         self._loading = False
         batches.append([Sample(digest(one), counts(one)) for one in known])
-        self._items.setdefault(stream, []).append(known)
+        self._samples.setdefault(stream, []).append(known)
         self._chance = chance()
-        return items
+        return samples
 
     def _arranged(self, stream: str, number: int, rank: int) -> list[tuple[int, int, int]] | None:
         batches = (self.plan.arranged or {}).get(stream, [])
@@ -196,7 +196,7 @@ class StepRecorder:
             "hooks": self.names.that_hook(),
             "dtypes": sorted(self._dtypes),
         }
-        torch.save(self._items, self.folder / f"{self.tape.rank}.items")
+        torch.save(self._samples, self.folder / f"{self.tape.rank}.samples")
         self.tape.save(self.folder)
         self._end(self.folder, self.tape.world_size)
 

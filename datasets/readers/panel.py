@@ -102,7 +102,9 @@ def usage_traces(
     with ExitStack() as stack:
         path = paths[0]
         buckets = Buckets(paths, len(layout.covariates), stack)
-        names = _deal(_timed(path, blocks, layout), buckets, tally, None if workers is None else frozenset(workers))
+        names = _bucketed(
+            _timed(path, blocks, layout), buckets, tally, None if workers is None else frozenset(workers)
+        )
         if not names:
             raise ValueError(f"{path}: no row with a worker and a time is left; dropped: {tally.meta()['dropped']}")
         part = 0
@@ -186,7 +188,7 @@ def _timed(path: Path, blocks: Iterable[Rows], layout: Layout) -> Iterator[Rows]
         yield block
 
 
-def _deal(blocks: Iterable[Rows], buckets: Buckets, tally: Tally, only: frozenset[str] | None) -> list[str]:
+def _bucketed(blocks: Iterable[Rows], buckets: Buckets, tally: Tally, only: frozenset[str] | None) -> list[str]:
     """Put all rows into buckets, and return the workers' names in the order of their numbers."""
     import pandas as pd
 

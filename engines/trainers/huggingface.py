@@ -20,7 +20,7 @@ from paceline.engines.trainers.huggingface_options import (
     costs_for,
     loading,
     refuse_ignored,
-    refuse_items,
+    refuse_loss_terms,
     shuffles,
 )
 from paceline.runs import Target, sinks
@@ -178,7 +178,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
     def _attach(self, loss: Loss) -> None:
         """Attach the balancer to the model, which the Trainer has wrapped by then."""
         assert self._feed is not None
-        refuse_items(loss, self._costs)
+        refuse_loss_terms(loss, self._costs)
         self._attached_to = (self.model_wrapped, self._feed.loader)
         self.balance = balance = attach(*self._attached_to, **{**self._balancing, "loss": loss})
         balance.on_iteration.extend(self._sinks)

@@ -91,7 +91,7 @@ def costs_for(dataset: Any, costs: Costs | None, micro_batches: int) -> Costs | 
     return replace(costs, **read)
 
 
-def refuse_items(loss: str, costs: Costs | None) -> None:
+def refuse_loss_terms(loss: str, costs: Costs | None) -> None:
     """Refuse numbers of loss terms for a loss that needs none."""
     if loss == "sum" and costs is not None and costs.loss_terms is not None:
         raise ValueError(

@@ -646,7 +646,7 @@ def test_a_client_that_trains_by_epochs_is_warned_of_once_said_by_why_and_balanc
     assert again.plan(names_of(6)).sizes[0] == 8
 
 
-def test_with_a_deadline_one_whose_time_does_not_follow_is_left_out_only_if_its_own_time_is_too_long():
+def test_with_a_deadline_one_whose_time_does_not_follow_is_left_out_only_if_its_busy_time_is_too_long():
     balancer, _, _ = lived(["epochs", *["steps"] * 5], [20.0] + [100.0] * 5, noise=0.05)
     for deadline, asked in ((30.0, True), (8.0, False)):
         hurried = FederatedBalancer(batch=32, local_steps=10, deadline=deadline)

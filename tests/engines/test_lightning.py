@@ -100,7 +100,7 @@ def test_balanced_fabric_trains_as_one_process_does_on_the_global_batch(outcomes
     runs.assert_exact(outcomes["fabric"][case])
 
 
-def test_fabric_does_not_take_the_loader_and_so_cannot_deal_it_anew(outcomes):
+def test_fabric_does_not_take_the_loader_and_so_cannot_assign_it_anew(outcomes):
     assert "Only PyTorch DataLoader" in outcomes["fabric"]["set up"]
 
 

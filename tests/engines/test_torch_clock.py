@@ -314,7 +314,7 @@ def burn_for(seconds):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="both ranks would be slowed down")
 @pytest.mark.parametrize("way", ["plain", "buffers", "gathered", "between", "fsdp"])
-def test_a_slow_rank_is_known_by_its_own_time_while_the_wall_time_of_a_step_is_blind(way):
+def test_a_slow_rank_is_known_by_its_busy_time_while_the_wall_time_of_a_step_is_blind(way):
     (own, wall), (own_too, other_wall) = run_ranks(2, slow_rank, way)
     assert own.tolist() == own_too.tolist()
     assert own[1] > 1.5 * own[0]

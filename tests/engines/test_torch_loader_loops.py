@@ -360,7 +360,7 @@ def test_ranks_that_loop_alike_have_the_same_position_and_others_have_not():
     assert float(first.position[2]) == first.position[2] < 2**32
 
 
-def test_settings_name_all_that_the_deal_depends_on_and_nothing_of_how_it_is_loaded():
+def test_settings_name_all_that_the_assignment_depends_on_and_nothing_of_how_it_is_loaded():
     first = BalancedLoader(range(50), 8, rank=0, world_size=2)
     many, few = (
         BalancedLoader(range(50), 8, rank=1, world_size=2, num_workers=2, prefetch_factor=3, timeout=9),

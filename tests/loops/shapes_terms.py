@@ -109,7 +109,7 @@ def a_loader_of_ones_own_whose_terms_nobody_says(job):
 
 
 @refused("got a DataLoader, whose batches are fixed, by its batch_sampler too")
-def a_loader_of_ones_own_without_items(job):
+def a_loader_of_ones_own_without_loss_terms(job):
     model, loader = job.ddp(job.network()), job.own_loader(Sequences())
     job.attach(model, loader)
 

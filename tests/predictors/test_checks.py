@@ -227,7 +227,7 @@ def test_every_check_has_a_predictor_that_breaks_it():
 
 
 @pytest.mark.parametrize(("name", "kind"), SABOTEURS.items())
-def test_check_notices_a_broken_promise(name, kind):
+def test_check_notices_a_broken_contract(name, kind):
     with pytest.raises(checks.ContractBrokenError):
         checks.run(kind, [name])
 

@@ -230,7 +230,7 @@ def test_waiting_in_a_collective_is_no_work_under_a_quota_either():
     assert clock.report().seconds == pytest.approx(0.04)
 
 
-def own_seconds_with_a_quota_on_the_second_rank(rank):
+def busy_time_with_a_quota_on_the_second_rank(rank):
     torch.manual_seed(0)
     attaching = importlib.import_module("paceline.engines.torch.attach")
     if rank == 1:
@@ -253,5 +253,5 @@ class Tiny(Allowance):
 
 
 def test_attach_reports_by_the_quota_of_the_rank():
-    own, _ = run_ranks(2, own_seconds_with_a_quota_on_the_second_rank)
+    own, _ = run_ranks(2, busy_time_with_a_quota_on_the_second_rank)
     assert own[1] > 20 * own[0], "no machine is so busy that a step takes twenty times its CPU time"

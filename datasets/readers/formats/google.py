@@ -101,7 +101,7 @@ def _json_rows(path: Path, tally: Tally) -> Iterator[Rows]:
 
 
 def _within_the_trace(rows: Rows, tally: Tally) -> Rows:
-    """Return the rows of the trace's own time, in seconds."""
+    """Return the rows of the trace's clock, in seconds."""
     outside_N = (rows.time <= 0) | (rows.time >= NEVER)
     tally.rows("rows before or after the trace's time", outside_N.sum())
     return Rows(rows.worker[~outside_N], rows.time[~outside_N] * 1e-6, rows.values[~outside_N])

@@ -102,12 +102,12 @@ class CostAssigner(SliceAssigner):
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return where the epoch stands."""
-        return {**super().state_dict(), "step_items": np.array(self._step_terms)}
+        return {**super().state_dict(), "step_terms": np.array(self._step_terms)}
 
     def load_state_dict(self, state: State) -> None:
         """Stand where a state says, with any number of ranks."""
         super().load_state_dict(state)
-        self._step_terms = float(state.get("step_items", 0.0))
+        self._step_terms = float(state.get("step_terms", 0.0))
 
     def _stand(self, numbers: Samples, place: int) -> None:
         super()._stand(numbers, place)
