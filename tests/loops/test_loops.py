@@ -42,7 +42,7 @@ def run(ranks, out, names):
 def outcomes(request, tmp_path_factory):
     """What became of a shape: all that were selected run together, because to start ranks takes longer than to run."""
     folder = tmp_path_factory.mktemp("loops")
-    here = [item for item in request.session.loss_terms if getattr(item, "module", None) is request.module]
+    here = [item for item in request.session.items if getattr(item, "module", None) is request.module]
     selected = [item.callspec.params for item in here if hasattr(item, "callspec")]
 
     @functools.cache
