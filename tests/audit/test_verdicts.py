@@ -53,7 +53,7 @@ def audited(module, names, out):
 def verdicts(request, tmp_path_factory):
     """The verdict on a case: all that were selected are audited together, as to start ranks takes longest."""
     folder = tmp_path_factory.mktemp("audits")
-    here = [item for item in request.session.loss_terms if getattr(item, "module", None) is request.module]
+    here = [item for item in request.session.items if getattr(item, "module", None) is request.module]
     selected = [item.callspec.params for item in here if hasattr(item, "callspec") and "name" in item.callspec.params]
 
     @functools.cache

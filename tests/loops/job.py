@@ -246,7 +246,7 @@ class Job:
     def terms(self, model, loader, **options):
         """Weight by the terms of the loss; return what the loop takes batches from."""
         if self.alone:
-            loader.loss_terms = lambda terms: None
+            loader.count = lambda terms: None
             return loader
         weights = weight_terms(model, loader, **options)
         self.balances.append(weights)
