@@ -5,7 +5,6 @@ Axes: W clients of one round, N rows for all known clients.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,31 +14,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask
 from paceline._wording import SHOWN, listed
-from paceline.coordinator.federated.client_table import BRIEFEST_COMM, Known
-from paceline.coordinator.federated.clients import Clients, Rows
+from paceline.coordinator.federated.client_table import Known
+from paceline.coordinator.federated.clients import Clients
 from paceline.coordinator.federated.history import enter, shares_of
+from paceline.coordinator.federated.round_learning import RoundLearning
 from paceline.coordinator.federated.round_plan import RoundPlan
 from paceline.coordinator.federated.round_reasons import ForecastSource, Reason
 from paceline.coordinator.federated.round_report import RoundReport
 from paceline.coordinator.federated.round_sizes import RoundBounds, Rules, sized
 from paceline.coordinator.federated.shares import Shares
 from paceline.coordinator.federated.summary import summary_of
-from paceline.coordinator.federated.validation import plausible_comm, plausible_speeds
 from paceline.predictors import Curves, LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
 
-logger = logging.getLogger("paceline.federated")
-
 NO_TIME = 1e-12
 """Seconds of a sample for a client whose time does not follow its samples."""
-
-NOT_FOLLOWING = (
-    "the time of %s does not follow its batch, so it gets the mean batch: let clients train the local steps and the "
-    "batch that they are asked for, and not epochs"
-)
-
-SHRINK = 0.8
-"""A client that ran out of memory gets at most this share of the batch that it ran out with."""
 
 
 class FederatedBalancer:
@@ -290,14 +279,15 @@ class FederatedBalancer:
                 "in this round: leave replies of earlier rounds out of the report"
             )
         rows = self._known.join(plan.clients, self.rounds)
-        self._learn(plan, report, rows, place)
+        learning = RoundLearning(self.batch, self.local_steps, self.plausible)
+        learning.learn(self._known, plan, report, rows, place)
         # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
         self._clients.column("ceiling")[rows[place[report.used]]] = np.inf
         silent_W = enter(self._clients, plan, report, rows, place)
         if plan.asked.any():
             self._unanswered = 0 if len(place) else self._unanswered + 1
         if report.waited > 0:
-            self._slow_down(plan, report.waited, rows, silent_W)
+            learning.slow_down(self._known, plan, report.waited, rows, silent_W)
         self.rounds += 1
 
     def shares(self, clients: Sequence[object] | None = None) -> Shares:
@@ -353,60 +343,6 @@ class FederatedBalancer:
     @property
     def _clients(self) -> Clients:
         return self._known.clients
-
-    def _learn(self, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
-        """Learn speeds and communication of those that replied, and how slow the silent ones must be."""
-        rows = rows[place]
-        accepted_W = plausible_speeds(report, self._known.usual("speed"), self.plausible)
-        timed_W = plausible_comm(report, accepted_W, self._known.usual("comm"), self.plausible)
-        samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
-        # A predictor of curves is to learn them over the samples of a step.
-        self._known.observe("speed", rows[accepted_W], samples_W / self.local_steps, seconds_W / self.local_steps)
-        comm_W = np.maximum(report.communication[timed_W], BRIEFEST_COMM)
-        self._known.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
-        size_W = plan.sizes[place[accepted_W]].astype(np.float64)
-        news = self._known.following.learn(
-            rows[accepted_W],
-            samples_W,
-            seconds_W,
-            size_W,
-            float(plan.sizes[plan.asked].mean()) if plan.asked.any() else float(self.batch),
-        )
-        self._say_who_follows(*news, rows, report)
-        doubtful_W = np.isfinite(report.speed) & ~accepted_W
-        self._reject(report, rows, doubtful_W, accepted_W)
-        ran_out_W = report.ran_out
-        held_W = np.maximum(SHRINK * plan.sizes[place[ran_out_W]], 1.0)
-        fits = self._clients.column("fits")
-        fits[rows[ran_out_W]] = np.minimum(fits[rows[ran_out_W]], held_W)
-
-    def _say_who_follows(self, found: Rows, cleared: Rows, rows: Rows, report: RoundReport) -> None:
-        for news, said in (
-            (found, NOT_FOLLOWING),
-            (cleared, "the time of %s follows its batch by now: it is balanced"),
-        ):
-            names = [report.names[i] for i in np.flatnonzero(np.isin(rows, news))]
-            if names:
-                logger.warning(said, listed(names[:SHOWN], max(len(names) - SHOWN, 0)))
-
-    def _reject(self, report: RoundReport, rows: Rows, doubtful_W: Mask, accepted_W: Mask) -> None:
-        rejected = self._clients.column("rejected")
-        rejected[rows[doubtful_W]] += 1
-        rejected[rows[accepted_W]] = 0
-        for i in np.flatnonzero(doubtful_W)[:SHOWN]:
-            logger.warning(
-                "round %d: %s reported %.3g samples/s, which cannot be; it is forecast without",
-                self.rounds,
-                report.names[i],
-                report.speed[i],
-            )
-
-    def _slow_down(self, plan: RoundPlan, waited: float, rows: Rows, silent_W: Mask) -> None:
-        """Take those that were silent for the whole wait to be at most as fast as that shows."""
-        left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
-        most_W = plan.sizes * plan.local_steps / left_W
-        ceiling, silent = self._clients.column("ceiling"), rows[silent_W]
-        ceiling[silent] = np.minimum(ceiling[silent], most_W[silent_W])
 
     def _of_all_steps(self, curves: Curves, is_flat_W: Mask) -> Curves:
         """Return the curves of all local steps together; next to nothing where the time does not follow the samples."""
