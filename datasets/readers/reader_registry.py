@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.datasets.frame import REQUIRED
 from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.readers import series, tidy
+from paceline.datasets.readers.csv_rows import header_of
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.formats import (
@@ -189,6 +191,8 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
     """
     path = Path(path)
     text = head(path)
+    if set(REQUIRED) <= set(header_of(text)):
+        return FORMATS["csv"]  # the library's own names: no other format has them all
     fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
     if not fitting and tidy.is_table_with(text, options or {}):
         return FORMATS["json" if is_json(text) else "csv"]
