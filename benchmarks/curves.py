@@ -294,12 +294,12 @@ def drifts(rng: np.random.Generator, count: int, iterations: int) -> dict[str, A
 def sized_by(mix: Mix, smoothing: float) -> dict[str, FleetPredictor]:
     """Return the predictors to compare; the fitted one knows the profiles, near the equal share."""
     drift = f"ewma:smoothing={smoothing}"
-    known = BatchTime(drift=drift)
+    known = BatchTime(relative_speed=drift)
     share = mix.global_batch / len(mix.fleet)
     for w, curve in enumerate(mix.fleet):
         fit = fit_curve(curve.batch, curve.seconds, nearness(curve.batch, share))
         known.curves_[str(w)] = np.array([*fit, np.inf, share])
-    return {"EWMA": EWMA(smoothing), "BatchTime, unfitted": BatchTime(drift=drift), "BatchTime, fitted": known}
+    return {"EWMA": EWMA(smoothing), "BatchTime, unfitted": BatchTime(relative_speed=drift), "BatchTime, fitted": known}
 
 
 def mean_seconds(mix: Mix, predictor: FleetPredictor, drift_TW: Array, *, balancer: bool) -> float:

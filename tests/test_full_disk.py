@@ -124,7 +124,7 @@ def test_no_iteration_is_written_without_the_header_of_its_fleet(tmp_path, room)
 def test_a_checkpoint_that_does_not_fit_is_written_by_a_later_push_and_the_training_goes_on(tmp_path, room, caplog):
     path = tmp_path / "run.safetensors"
     server = Server(np.zeros(2), SGD(0.1), scheme("asp", 1), EpochSampler(8, epochs=1), batch=4, workers="a")
-    service = Service(server, checkpoint=path, every=4)
+    service = Service(server, checkpoint=path, checkpoint_every=4)
     for size in (64, None):
         room(size)
         service.push("a", service.pull("a").stamp, np.ones(2))

@@ -54,6 +54,9 @@ def test_a_replaced_word_does_not_occur(word):
 
 
 def test_a_replaced_word_would_be_seen():
-    assert "driver" in replaced() and "in vain" in replaced()
-    assert found("driver", "driver_names_W = 1") and found("in vain", "samples_in_vain")
-    assert not found("driver", "Drivers") and not found("items", "for key in known.items():")
+    assert "driver" in replaced()
+    assert "in vain" in replaced()
+    assert found("driver", "driver_names_W = 1")
+    assert found("in vain", "samples_in_vain")
+    assert not found("driver", "Drivers")
+    assert not found("items", "for key in known.items():")

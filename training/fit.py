@@ -42,7 +42,7 @@ def fit(
     start: FleetPredictor | str | Path | None = None,
     hold_out: float | Collection[str] = 0.0,
     checkpoint: str | Path | None = None,
-    every: float = 60.0,
+    checkpoint_seconds: float = 60.0,
     strict: bool = False,
     progress: bool | Callable[[Moment], None] = False,
     device: str = "cpu",
@@ -69,7 +69,7 @@ def fit(
         stop. The same seed holds out the same names on every day. By default the end of every worker decides.
     checkpoint
         A folder. A fit that is killed and called again in the same way goes on there, to the same weights to the bit.
-    every
+    checkpoint_seconds
         Seconds between two checkpoints.
     strict
         Whether a file that cannot be read is an error; otherwise it is left out, with a warning.
@@ -113,7 +113,7 @@ def fit(
     """
     require_predictor(predictor)
     fitted = copy.deepcopy(predictor)
-    _check(hold_out, every, memory, device, precision)
+    _check(hold_out, checkpoint_seconds, memory, device, precision)
     if checkpoint is not None and is_address(str(checkpoint)):
         raise ValueError(f"checkpoint must be a folder of this machine, got the address {shown(str(checkpoint))}")
     if checkpoint is not None and Path(checkpoint).exists() and not Path(checkpoint).is_dir():
@@ -137,14 +137,14 @@ def fit(
         given = Fitting(folder=folder, distributed=distributed)
         place = None if folder is None else given.reading("traces")
         held = hold_out if isinstance(hold_out, int | float) else sorted(hold_out)
-        survey = surveyed(source, is_held, _teller(source, tell), place, repr((held, seed)), every)
+        survey = surveyed(source, is_held, _teller(source, tell), place, repr((held, seed)), checkpoint_seconds)
         held_out = frozenset(filter(is_held, survey.workers))
         fitting = Fitting(
             survey=survey,
             warm=start is not None,
             held_out=_checked_share(held_out, survey, hold_out) if hold_out else None,
             folder=folder,
-            every=every,
+            checkpoint_seconds=checkpoint_seconds,
             device=device,
             mixed=precision == "mixed",
             distributed=distributed,
@@ -161,11 +161,15 @@ def fit(
     return fitted
 
 
-def _check(hold_out: float | Collection[str], every: float, memory: int, device: str, precision: str) -> None:
+def _check(
+    hold_out: float | Collection[str], checkpoint_seconds: float, memory: int, device: str, precision: str
+) -> None:
     if isinstance(hold_out, str) or (isinstance(hold_out, int | float) and not 0.0 <= hold_out < 1.0):
         raise ValueError(f"hold_out must be a share in [0, 1) or a list of workers' names, got {hold_out!r}")
-    if every < 0 or memory < 1:
-        raise ValueError(f"every must be at least 0 s and memory at least 1 byte, got {every} and {memory}")
+    if checkpoint_seconds < 0 or memory < 1:
+        raise ValueError(
+            f"checkpoint_seconds must be at least 0 s and memory at least 1 byte, got {checkpoint_seconds} and {memory}"
+        )
     if precision not in ("single", "mixed"):
         raise ValueError(f"precision must be 'single' or 'mixed', got {precision!r}")
     if device != "cpu":

@@ -24,7 +24,7 @@ def surveyed(
     tell: Callable[[Trace], None],
     folder: Path | None,
     identity: str,
-    every: float,
+    checkpoint_seconds: float,
 ) -> Survey:
     """Return what the traces hold.
 
@@ -39,7 +39,7 @@ def surveyed(
         again if they changed.
     identity
         What else the result depends on.
-    every
+    checkpoint_seconds
         Seconds between two notes; each is made between two files.
     """
     path = None if folder is None else folder / FILE
@@ -48,7 +48,7 @@ def surveyed(
     surveying, last = Surveying(held_out, begun), time.monotonic()
     for trace in source:
         between_files = source.at_first_of_file and len(source.facts) > 1
-        if path is not None and between_files and time.monotonic() - last >= every:
+        if path is not None and between_files and time.monotonic() - last >= checkpoint_seconds:
             about = {"identity": identity, "source": source.so_far(), "survey": asdict(surveying.survey(Survey))}
             path.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(path) as temporary:

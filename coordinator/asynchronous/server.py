@@ -276,7 +276,7 @@ class Server:
         """Samples of each worker's next step, ``[W]``."""
         return self._ahead.sizes.copy()
 
-    def watch(self) -> list[StalenessReport]:
+    def staleness_reports(self) -> list[StalenessReport]:
         """Return who is a straggler, by the versions seen and by the forecast, and why, worker by worker."""
         return staleness_reports(self.workers, self.sizes, self.batch, self.staleness, self.expected_staleness)
 

@@ -102,9 +102,7 @@ def usage_traces(
     with ExitStack() as stack:
         path = paths[0]
         buckets = Buckets(paths, len(layout.covariates), stack)
-        names = _bucketed(
-            _timed(path, blocks, layout), buckets, tally, None if workers is None else frozenset(workers)
-        )
+        names = _bucketed(_timed(path, blocks, layout), buckets, tally, None if workers is None else frozenset(workers))
         if not names:
             raise ValueError(f"{path}: no row with a worker and a time is left; dropped: {tally.meta()['dropped']}")
         part = 0

@@ -47,7 +47,7 @@ class Standing:
     @classmethod
     def of(cls, server: Server) -> Standing:
         """Return that of now."""
-        seen, accounts = server.watch(), server.ledger.accounts.values()
+        seen, accounts = server.staleness_reports(), server.ledger.accounts.values()
         return cls(
             sizes={one.worker: one.size for one in seen},
             stragglers={one.worker: one.why for one in seen if one.is_straggler},

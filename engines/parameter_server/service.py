@@ -77,7 +77,7 @@ class Service:
     patience
         Seconds after which a worker that holds the last samples is given up, when others have nothing to do; twice as
         many each time that this has happened.
-    checkpoint, every
+    checkpoint, checkpoint_every
         File to write the state to, and after how many applied samples; it is also written when the training has ended.
         A crash loses no update beyond that interval, and those that are applied while a file is being written. Where
         one cannot be written, that is logged once, and tried again after the next interval and at the end.
@@ -94,7 +94,7 @@ class Service:
     server: Server
     patience: float = 60.0
     checkpoint: Path | None = None
-    every: int = 0
+    checkpoint_every: int = 0
     on_verdict: list[Callable[[Verdict], None]] = field(default_factory=list)
     waited: dict[str, float] = field(default_factory=dict, init=False)
     """Seconds that each worker has waited for others so far."""
@@ -103,8 +103,10 @@ class Service:
     def __post_init__(self) -> None:
         if not self.patience > 0:
             raise ValueError(f"patience must be above 0 seconds, got {self.patience}")
-        if self.every < 0 or (self.every and self.checkpoint is None):
-            raise ValueError(f"every must be samples between checkpoints, and needs a file; got {self.every}")
+        if self.checkpoint_every < 0 or (self.checkpoint_every and self.checkpoint is None):
+            raise ValueError(
+                f"checkpoint_every must be samples between checkpoints, and needs a file; got {self.checkpoint_every}"
+            )
         self._changed = Condition()
         self._writing = Lock()
         self._failure: Exception | None = None
@@ -191,10 +193,10 @@ class Service:
         with self._changed:
             return self.server.parameters
 
-    def watch(self) -> list[StalenessReport]:
+    def staleness_reports(self) -> list[StalenessReport]:
         """Return who is a straggler, and why, worker by worker."""
         with self._changed:
-            return self.server.watch()
+            return self.server.staleness_reports()
 
     def save(self) -> None:
         """Write a checkpoint now.
@@ -262,7 +264,9 @@ class Service:
             applied = self.server.sampler.applied
             if self.checkpoint is None or applied == self._asked:
                 return False
-            due = self.server.finished or (bool(self.every) and applied - self._asked >= self.every)
+            due = self.server.finished or (
+                bool(self.checkpoint_every) and applied - self._asked >= self.checkpoint_every
+            )
             self._asked = applied if due else self._asked
             return due
 

@@ -103,7 +103,7 @@ class RayServer:
 
     def watch(self) -> list[str]:
         """Return a sentence about every worker: whether it is a straggler, and why."""
-        return [one.why for one in self.service.watch()]
+        return [one.why for one in self.service.staleness_reports()]
 
     def patience(self) -> float | None:
         """Return for how long to wait for workers that are silent, in seconds; ``None`` while there is work to do."""

@@ -44,7 +44,7 @@ class RayPlan:
         A name of ``paceline.coordinator.asynchronous.SCHEMES``.
     predictor
         Forecasts the workers' speeds: a name as in :func:`paceline.predictors.named`.
-    checkpoint, every
+    checkpoint, checkpoint_every
         File that the server's host can write, and after how many applied samples it is written. A server that dies
         goes on from there; without a file it begins anew.
     servers
@@ -80,7 +80,7 @@ class RayPlan:
     scheme: str = "saps"
     predictor: str = "ewma"
     checkpoint: str | None = None
-    every: int = 0
+    checkpoint_every: int = 0
     servers: int = 1
     metrics: str | tuple[str, ...] = ()
     comebacks: int = 3
@@ -127,7 +127,7 @@ class RayPlan:
             least=self.least,
         )
         path = None if self.checkpoint is None else Path(self.checkpoint)
-        return Service(server, self.patience, checkpoint=path, every=self.every)
+        return Service(server, self.patience, checkpoint=path, checkpoint_every=self.checkpoint_every)
 
     def _sinks(self) -> list[Callable[[Round], None]]:
         return round_sinks(*([self.metrics] if isinstance(self.metrics, str) else self.metrics))

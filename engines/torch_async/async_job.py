@@ -95,7 +95,7 @@ class AsyncJob:
         How gradients travel: ``"float32"``, ``"float16"`` or ``"bfloat16"``.
     seed
         Of the order of the samples.
-    checkpoint, every
+    checkpoint, checkpoint_every
         File that rank 0 writes its state to, and after how many applied samples; it is resumed from if it is there.
     servers
         1: parameters are split over several servers on Ray only.
@@ -150,7 +150,7 @@ class AsyncJob:
         wire: str = "float32",
         seed: int = 0,
         checkpoint: str | Path | None = None,
-        every: int = 0,
+        checkpoint_every: int = 0,
         servers: int = 1,
         metrics: str | Sequence[str | Callable[[Round], None]] = (),
         on_verdict: Sequence[Callable[[Verdict], None]] = (),
@@ -188,7 +188,9 @@ class AsyncJob:
                 least=least_of(model) if least is None else least,
             )
             path = None if checkpoint is None else Path(checkpoint)
-            self.service = Service(server, patience, checkpoint=path, every=every, on_verdict=list(on_verdict))
+            self.service = Service(
+                server, patience, checkpoint=path, checkpoint_every=checkpoint_every, on_verdict=list(on_verdict)
+            )
             self.service.resume()
             if targets := round_sinks(*([metrics] if isinstance(metrics, str) else metrics)):
                 Rounds(self.service, targets)

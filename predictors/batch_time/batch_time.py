@@ -4,7 +4,7 @@ Axes: W workers, D covariates, F fields.
 
 A GPU's step takes ``t(x) = max(floor, intercept + slope * x)``: flat until the device is saturated, then a line whose
 intercept makes proportional shares wrong. The curve changes slowly; disturbances from one iteration to the next
-multiply it: ``t = curve(x) / drift``. Any other predictor forecasts the drift, as if it were a speed.
+multiply it: ``t = curve(x) / relative speed``. Any other predictor forecasts the relative speed, as if it were a speed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ LEAST_NOISE, TOLERATED = 0.02, 0.1
 
 
 class BatchTime(FleetPredictor):
-    """Batch time curve of each worker, divided by a drift that another predictor forecasts.
+    """Batch time curve of each worker, divided by a relative speed that another predictor forecasts.
 
     A curve starts as the one fitted to the worker or its device type. Without one it is ``t = x / v`` through the last
     report, the best estimate while the batch size stays the same: slope and intercept are then indistinguishable, and
@@ -74,8 +74,8 @@ class BatchTime(FleetPredictor):
     devices
         Device type of each worker, such as ``{"rank-0": "k80"}``. Workers of one type share one fitted curve; a worker
         that is not named is a type of its own.
-    drift
-        The predictor of the drift, by its name and arguments as in :func:`paceline.predictors.named`.
+    relative_speed
+        The predictor of the relative speed, by its name and arguments as in :func:`paceline.predictors.named`.
     near
         The batch size near which fitted curves must be accurate, such as the global batch over the number of workers;
         more distant sizes count less. Real curves are lines only over a few octaves, so give it if you can.
@@ -107,7 +107,7 @@ class BatchTime(FleetPredictor):
     def __init__(
         self,
         devices: Mapping[str, str] | None = None,
-        drift: str = "ewma",
+        relative_speed: str = "ewma",
         near: float | None = None,
         overlap: float | None = None,
         probing: float = 0.05,
@@ -120,17 +120,17 @@ class BatchTime(FleetPredictor):
             raise ValueError(f"probing must lie in [0, 1), got {probing}")
         super().__init__()
         self.devices = dict(devices or {})
-        self.drift = drift
+        self.relative_speed = relative_speed
         self.near = near
         self.overlap = overlap
         self.probing = probing
         self.curves_: dict[str, Array] = {}
-        self._drift = named(drift)
+        self._relative = named(relative_speed)
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
-        """The covariates that the predictor of the drift reads."""
-        return self._drift.covariate_names
+        """The covariates that the predictor of the relative speed reads."""
+        return self._relative.covariate_names
 
     @property
     def wants_excitation(self) -> NDArray[np.bool_]:
@@ -151,16 +151,16 @@ class BatchTime(FleetPredictor):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit a curve to every device type whose batch size varied in these traces, then the drift to the rest."""
+        """Fit a curve to every device type whose batch size varied in these traces, and relative speeds to the rest."""
         return self.fit_streamed(list(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
-        """Fit curves and drift, with all traces in memory; curves of devices that are not in them are kept."""
+        """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""
         traces = [replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in fitting.kept(traces)]
         self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
-        # The drift is a speed of its own, so what is known of the traces' covariates is looked up again.
-        drifts = [self._drift_of(trace) for trace in traces]
-        fit_with(self._drift, drifts, replace(fitting.part("drift"), survey=None, held_out=None))
+        # The relative speed is a speed of its own, so what is known of the traces' covariates is looked up again.
+        relatives = [self._relative_of(trace) for trace in traces]
+        fit_with(self._relative, relatives, replace(fitting.part("relative_speed"), survey=None, held_out=None))
         return self
 
     def fit_profiles(self, profiles: pd.DataFrame) -> Self:
@@ -177,9 +177,9 @@ class BatchTime(FleetPredictor):
     def _device(self, worker: str) -> str:
         return self.devices.get(worker, worker)
 
-    def _drift_of(self, trace: Trace) -> Trace:
-        """Return the trace with each batch replaced by its seconds under the curve: its speed is then the drift."""
-        # With seconds under the curve in place of samples, samples / seconds is curve(x) / t: the drift.
+    def _relative_of(self, trace: Trace) -> Trace:
+        """Return the trace with each batch replaced by its seconds under the curve: its speed is the relative one."""
+        # With seconds under the curve in place of samples, samples / seconds is curve(x) / t: the relative speed.
         curve_WF = np.stack([self._start(worker) for worker in trace.workers])
         return replace(trace, samples=_seconds(dict(zip(FIELDS, curve_WF.T, strict=True)), trace.samples))
 
@@ -188,30 +188,30 @@ class BatchTime(FleetPredictor):
         known = self.curves_.get(self._device(worker))
         return median_curve(self.curves_) if known is None else known
 
-    # -- the fleet, here and in the drift's predictor --------------------------------------------------------------
+    # -- the fleet, here and in the relative speed's predictor ---------------------------------------------------------
 
     def reset(self, workers: Sequence[str]) -> None:
         """Start, or start again, with this fleet and no memory of any iteration."""
         super().reset(workers)
-        self._drift.reset(self.workers)
+        self._relative.reset(self.workers)
         for w in range(len(self.workers)):
             self._set_start(w)
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
         super().join(worker)
-        self._drift.join(worker)
+        self._relative.join(worker)
         self._set_start(len(self.workers) - 1)
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
         super().leave(worker)
-        self._drift.leave(worker)
+        self._relative.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
         """Give a worker another name; it keeps its place and everything learnt about it."""
         super().rename(old, new)
-        self._drift.rename(old, new)
+        self._relative.rename(old, new)
 
     def _set_start(self, w: int) -> None:
         for name, value in zip(FIELDS, self._start(self.workers[w]), strict=True):
@@ -220,16 +220,18 @@ class BatchTime(FleetPredictor):
         self._rows["information"][w] = FITTED if fitted else UNKNOWN
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and observed, by the drift's predictor too, as arrays."""
-        # The fleet is saved once: the drift's predictor always has the same one.
-        drift = {n.replace("/", "/drift/", 1): v for n, v in self._drift.state_dict().items() if n != "workers"}
-        return super().state_dict() | drift
+        """Return everything learnt and observed, by the relative speed's predictor too, as arrays."""
+        # The fleet is saved once: the relative speed's predictor always has the same one.
+        relative = {
+            n.replace("/", "/relative/", 1): v for n, v in self._relative.state_dict().items() if n != "workers"
+        }
+        return super().state_dict() | relative
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
-        super().load_state_dict({name: value for name, value in state.items() if "/drift/" not in name})
-        drift = {name.replace("/drift/", "/", 1): value for name, value in state.items() if "/drift/" in name}
-        self._drift.load_state_dict({"workers": np.array(self.workers, dtype=np.str_), **drift})
+        super().load_state_dict({name: value for name, value in state.items() if "/relative/" not in name})
+        relative = {name.replace("/relative/", "/", 1): value for name, value in state.items() if "/relative/" in name}
+        self._relative.load_state_dict({"workers": np.array(self.workers, dtype=np.str_), **relative})
 
     def _learnt(self) -> dict[str, NDArray[Any]]:
         if not self.curves_:
@@ -273,12 +275,14 @@ class BatchTime(FleetPredictor):
         seconds_W = size_W / speed_W
         self._learn_slope(size_W, seconds_W)
         self._learn_memory(size_W)
-        self._drift.observe(Report(samples=_seconds(self._rows, size_W), seconds=seconds_W, covariates=covariates_WD))
+        self._relative.observe(
+            Report(samples=_seconds(self._rows, size_W), seconds=seconds_W, covariates=covariates_WD)
+        )
         self._rows["last"] = np.where(seen_W, size_W, self._rows["last"])
         self._rows["last_seconds"] = np.where(seen_W, seconds_W, self._rows["last_seconds"])
 
     def _learn_slope(self, size_W: Array, seconds_W: Array) -> None:
-        """Compare each report with the worker's last one: the batch moved in between, and the drift hardly did.
+        """Compare each report with the worker's last one: the batch moved in between, the relative speed hardly.
 
         A comparison with a smoothed past would go wrong under a balancer: a worker that slows down gets smaller batches
         while its smoothed speed is still falling, so the slope would seem to vanish.
@@ -296,7 +300,7 @@ class BatchTime(FleetPredictor):
         rows["centre"] = np.where(np.isfinite(size_W), nearer_W, centre_W)
 
     def _turn(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
-        """Turn each line about its point at the mean recent batch, whose time the drift knows, by one step of RLS."""
+        """Turn each line about its point at the mean recent batch, whose time is known, by one step of RLS."""
         rows, centre_W = self._rows, self._rows["centre"]
         line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], centre_W))
         # On the floor a time says nothing about the slope, so only moves on the rising part of the curve count.
@@ -336,26 +340,26 @@ class BatchTime(FleetPredictor):
 
     def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         rows = self._rows
-        drift_W = self._drift.predict(covariates_WD, horizon=horizon).speed
+        relative_W = self._relative.predict(covariates_WD, horizon=horizon).speed
         size_W = self._likely_size()
         return Forecast(
-            speed=np.clip(size_W * drift_W / _seconds(rows, size_W), SLOWEST, FASTEST),
+            speed=np.clip(size_W * relative_W / _seconds(rows, size_W), SLOWEST, FASTEST),
             spread=self._spread(rows["last"], horizon),
             batch_time=Curves(
-                floor=rows["floor"] / drift_W,
-                slope=rows["slope"] / drift_W,
-                intercept=rows["intercept"] / drift_W,
+                floor=rows["floor"] / relative_W,
+                slope=rows["slope"] / relative_W,
+                intercept=rows["intercept"] / relative_W,
                 limit=self._limit(),
             ),
         )
 
     def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
         size_W = self._rows["last"]
-        return size_W * self._drift._next_speed(covariates_WD, horizon) / _seconds(self._rows, size_W)
+        return size_W * self._relative._next_speed(covariates_WD, horizon) / _seconds(self._rows, size_W)
 
     def _speed_of(self, samples_W: Array, covariates_WD: Array) -> Array:
         size_W = np.where(samples_W > 0, samples_W, np.nan)
-        return size_W * self._drift._next_speed(covariates_WD, 1) / _seconds(self._rows, size_W)
+        return size_W * self._relative._next_speed(covariates_WD, 1) / _seconds(self._rows, size_W)
 
     def _likely_size(self) -> Array:
         """Return the last batch; without one, the median of the others, or a size its curve was fitted at."""

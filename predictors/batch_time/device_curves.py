@@ -20,7 +20,7 @@ FIELDS = ("floor", "slope", "intercept", "most", "size")
 """The fields of a device's row: floor, slope, intercept, the memory limit, and a batch size it was measured at."""
 
 PROPORTIONAL = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
-"""The curve of an unknown device: its drift then equals its speed in samples/s."""
+"""The curve of an unknown device: its relative speed then equals its speed in samples/s."""
 
 LEAST_RANGE = 1.2
 """Sizes must differ by at least this factor to determine both slope and intercept."""

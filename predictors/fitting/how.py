@@ -78,7 +78,7 @@ class Fitting:
         end of every trace instead.
     folder
         Where checkpoints are kept; ``None`` keeps none.
-    every
+    checkpoint_seconds
         Seconds between two checkpoints; 0 writes one after every batch.
     identity
         What a checkpoint must have been made from to be resumed.
@@ -96,7 +96,7 @@ class Fitting:
     warm: bool = False
     held_out: frozenset[str] | None = None
     folder: Path | None = None
-    every: float = 60.0
+    checkpoint_seconds: float = 60.0
     identity: str = ""
     device: str = "cpu"
     mixed: bool = False

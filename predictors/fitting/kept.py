@@ -27,7 +27,7 @@ class Kept:
         Where they are kept; made if it is not there.
     identity
         What they are made from; windows of another fit are removed.
-    every
+    checkpoint_seconds
         Seconds between two notes of how far it is.
 
     Attributes
@@ -42,7 +42,7 @@ class Kept:
         Windows of each shard, and those of all that validate.
     """
 
-    def __init__(self, folder: Path, identity: str, every: float) -> None:
+    def __init__(self, folder: Path, identity: str, checkpoint_seconds: float) -> None:
         self.folder = folder
         self.names: list[str] = []
         self.complete = False
@@ -50,7 +50,7 @@ class Kept:
         self.counts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.validating = 0
         self._rng: dict[str, Any] = {}
-        self._identity, self._every, self._last = identity, every, time.monotonic()
+        self._identity, self._every, self._last = identity, checkpoint_seconds, time.monotonic()
         self._files: Sequence[BinaryIO] = ()
         self._generator: np.random.Generator | None = None
         if not self._loaded():

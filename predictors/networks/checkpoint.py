@@ -55,14 +55,14 @@ class Saved:
         Where to keep it; ``None`` keeps none.
     identity
         What the training is made from; a checkpoint of another is refused.
-    every
+    checkpoint_seconds
         Seconds between two checkpoints.
     """
 
-    def __init__(self, folder: Path | None, identity: str, every: float) -> None:
+    def __init__(self, folder: Path | None, identity: str, checkpoint_seconds: float) -> None:
         self._path = None if folder is None else folder / FILE
         self._identity = identity
-        self._every = every
+        self._every = checkpoint_seconds
         self._last = time.monotonic()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)

@@ -69,7 +69,7 @@ def descend(
         If the loss is no longer finite; the sentence names the batch and the traces that its windows come from.
     """
     run = _Descent(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weight)
-    saved = Saved(fitting.folder, fitting.identity, every=fitting.every)
+    saved = Saved(fitting.folder, fitting.identity, checkpoint_seconds=fitting.checkpoint_seconds)
     with one_thread():
         return run.to_the_end(saved)
 

@@ -147,7 +147,7 @@ def _spilled(
     if kept is None:
         # The folder lives as long as the windows do, and goes with them even after an error.
         place = tempfile.TemporaryDirectory(prefix="windows-")
-        kept = Kept(Path(place.name), identity="", every=np.inf)
+        kept = Kept(Path(place.name), identity="", checkpoint_seconds=np.inf)
     with ExitStack() as stack:
         files: list[BinaryIO] = [stack.enter_context(kept.path(shard).open("ab")) for shard in range(shards)]
         kept.begin(kind, files, rng)

@@ -234,13 +234,13 @@ def test_a_straggler_is_told_before_its_first_push_by_the_forecast_and_afterward
     server.report("d", 4, 4.5)  # half-way it says how fast it is
     for _ in range(4):
         server.push("a", server.pull("a").stamp, np.zeros(2), seconds=1.0)
-    told = server.watch()
+    told = server.staleness_reports()
     assert [one.is_straggler for one in told] == [False, False, False, True]
     assert np.isnan(told[3].staleness)
     assert told[3].expected == pytest.approx(27.0)
     server.push("d", held.stamp, np.zeros(2), seconds=9.0)
-    assert server.watch()[3].staleness == 13.0
-    assert "d is a straggler: its pushes have been 13 versions stale" in server.watch()[3].why
+    assert server.staleness_reports()[3].staleness == 13.0
+    assert "d is a straggler: its pushes have been 13 versions stale" in server.staleness_reports()[3].why
 
 
 @pytest.mark.parametrize("name", SCHEMES)

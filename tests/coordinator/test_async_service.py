@@ -32,7 +32,7 @@ def to_the_end(service, workers="ab"):
 
 def test_a_checkpoint_is_written_at_every_interval_and_at_the_end(tmp_path):
     path = tmp_path / "run.safetensors"
-    service = service_of(checkpoint=path, every=2 * BATCH)
+    service = service_of(checkpoint=path, checkpoint_every=2 * BATCH)
     seen = []
     while step(service, "a"):
         behind = service.server.sampler.applied
@@ -46,7 +46,7 @@ def test_a_checkpoint_is_written_at_every_interval_and_at_the_end(tmp_path):
 
 
 def test_a_disk_that_is_full_costs_checkpoints_and_no_training(tmp_path, caplog):
-    service = service_of(checkpoint=tmp_path / "gone" / "run.safetensors", every=BATCH, epochs=3)
+    service = service_of(checkpoint=tmp_path / "gone" / "run.safetensors", checkpoint_every=BATCH, epochs=3)
     for _ in range(10):
         step(service, "a")
     assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -62,7 +62,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_no_training(tmp_path, caplog)
 
 @pytest.mark.parametrize("every", [0, 1, BATCH, 3 * BATCH])
 def test_a_disk_that_stays_full_is_said_once_in_a_whole_training(tmp_path, caplog, every):
-    to_the_end(service_of(checkpoint=tmp_path / "gone" / "run.safetensors", every=every, epochs=5))
+    to_the_end(service_of(checkpoint=tmp_path / "gone" / "run.safetensors", checkpoint_every=every, epochs=5))
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 

@@ -78,7 +78,7 @@ def test_a_worker_that_is_killed_comes_back_and_one_may_join_and_leave():
 
 
 def test_a_server_that_is_killed_restarts_from_its_checkpoint_and_ends_the_training(tmp_path):
-    job = RayJob(plan(epochs=40, checkpoint=str(tmp_path / "run.safetensors"), every=2 * SAMPLES))
+    job = RayJob(plan(epochs=40, checkpoint=str(tmp_path / "run.safetensors"), checkpoint_every=2 * SAMPLES))
     until(job, 8 * SAMPLES)
     _, before, _ = ray.get(job.server.progress.remote())
     ray.kill(job.server, no_restart=False)
@@ -91,7 +91,7 @@ def test_a_server_that_is_killed_restarts_from_its_checkpoint_and_ends_the_train
 
 
 def test_parameters_may_be_split_over_servers_and_a_server_that_dies_brings_all_parts_back(tmp_path):
-    job = RayJob(plan(epochs=40, servers=2, checkpoint=str(tmp_path / "run.safetensors"), every=2 * SAMPLES))
+    job = RayJob(plan(epochs=40, servers=2, checkpoint=str(tmp_path / "run.safetensors"), checkpoint_every=2 * SAMPLES))
     until(job, 8 * SAMPLES)
     ray.kill(ray.get(job.server.shards.remote())[1])
     assert applied(job) == 40 * SAMPLES

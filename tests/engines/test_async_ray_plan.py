@@ -46,7 +46,7 @@ def test_metrics_may_be_one_name_or_several(tmp_path, several):
         ({"batch": 0}, "batch must be at least 1"),
         ({"workers": 0}, "workers must be at least 1"),
         ({"servers": 4}, "servers must be from 1 to"),
-        ({"every": 100}, "needs a file"),
+        ({"checkpoint_every": 100}, "needs a file"),
     ],
 )
 def test_a_mistake_in_a_plan_is_refused_where_the_plan_is_made(mistake, said):

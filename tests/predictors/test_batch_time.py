@@ -160,7 +160,7 @@ def test_noise_alone_is_not_taken_for_knowledge():
 
 
 def test_a_worker_that_slows_down_keeps_its_curve_and_drifts_as_a_whole():
-    model = fit(BatchTime(drift="last-value"), [recorded()])
+    model = fit(BatchTime(relative_speed="last-value"), [recorded()])
     model.reset(FLEET)
     sizes = np.array([100.0, 200.0, 300.0])
     observe(model, sizes, TRUTH.seconds(sizes) * [1, 3, 1])
@@ -188,7 +188,7 @@ def test_what_the_balancer_does_about_a_slow_worker_is_not_mistaken_for_the_curv
 def test_sizes_from_curves_beat_sizes_from_speeds_where_there_is_an_intercept(fitted):
     """Devices switch between two states; equal times are reached at once, not by going there step by step."""
     late = {}
-    for name, model in {"curves": BatchTime(drift="last-value"), "speeds": EWMA(smoothing=1.0)}.items():
+    for name, model in {"curves": BatchTime(relative_speed="last-value"), "speeds": EWMA(smoothing=1.0)}.items():
         model = fit(model, [recorded()]) if fitted else model
         model.reset(FLEET)
         rng = np.random.default_rng(0)
@@ -239,10 +239,10 @@ def test_the_spread_is_that_of_the_time_at_the_batch_that_was_run():
     assert (result.mae > 10).all(), "the speed at the last batch is another matter"
 
 
-def test_the_drift_may_be_any_predictor_and_reads_its_covariates():
+def test_the_relative_speed_may_be_any_predictor_and_reads_its_covariates():
     from paceline.predictors import checks
 
-    model = fit(BatchTime(drift="narx:lags=3,hidden=4"), [checks.example_trace()])
+    model = fit(BatchTime(relative_speed="narx:lags=3,hidden=4"), [checks.example_trace()])
     assert model.covariate_names == ("cpu_busy", "distractor")
     model.reset(checks.FLEET)
     trace = checks.example_trace(seed=5)
@@ -276,7 +276,7 @@ def test_communication_that_overlaps_is_taken_out_of_the_times_and_put_back_by_t
             np.maximum(computing, comm) if np.isinf(overlap) else (computing**overlap + comm**overlap) ** (1 / overlap)
         )
 
-    model = BatchTime(drift="last-value", overlap=overlap)
+    model = BatchTime(relative_speed="last-value", overlap=overlap)
     trace = recorded(sizes=(128, 256, 512))
     seconds_TW = np.stack([step_seconds(row) for row in trace.samples])
     model.fit([Trace(trace.samples, seconds_TW, comm_seconds=np.tile(comm, (len(trace), 1)), workers=FLEET)])
@@ -305,7 +305,7 @@ def test_arguments_out_of_range_are_named(arguments):
 
 
 def test_a_saved_model_comes_back_with_its_curves(tmp_path):
-    model = fit(BatchTime(devices={"rank-0": "v100"}, drift="ewma:smoothing=0.5"), [recorded()])
+    model = fit(BatchTime(devices={"rank-0": "v100"}, relative_speed="ewma:smoothing=0.5"), [recorded()])
     again = load_model(save_model(model, tmp_path / "model.safetensors"))
     assert repr(again) == repr(model)
     for predictor in (model, again):

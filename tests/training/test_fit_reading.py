@@ -39,7 +39,7 @@ def test_a_fit_interrupted_while_it_reads_goes_on_after_the_last_file(tmp_path, 
     folder = folder_of(tmp_path / "jobs", 6)
     uninterrupted = learnt(fit(predictor, folder, memory=memory))
     at = [("read", 4), ("read", 6), ("windows", 3), ("windows", 5), ("training", 1)]
-    where = {"memory": memory, "checkpoint": tmp_path / "fit", "every": 0.0}
+    where = {"memory": memory, "checkpoint": tmp_path / "fit", "checkpoint_seconds": 0.0}
     again = []
     for stage, done in at:
         reads.clear()
@@ -59,7 +59,7 @@ def test_a_fit_interrupted_while_it_reads_goes_on_after_the_last_file(tmp_path, 
 
 def test_a_file_that_changed_since_is_read_again(tmp_path, reads):
     folder, narx = folder_of(tmp_path / "jobs", 4), networks()[0]
-    where = {"checkpoint": tmp_path / "fit", "every": 0.0}
+    where = {"checkpoint": tmp_path / "fit", "checkpoint_seconds": 0.0}
     for stage, done in (("read", 3), ("windows", 3)):
         with pytest.raises(StopHereError):
             fit(narx, folder, progress=interrupted_at(stage, done), **where)
@@ -69,7 +69,7 @@ def test_a_file_that_changed_since_is_read_again(tmp_path, reads):
 
 def test_held_out_workers_of_another_call_begin_anew(tmp_path):
     folder, narx = folder_of(tmp_path / "jobs", 3), networks()[0]
-    where = {"checkpoint": tmp_path / "fit", "every": 0.0}
+    where = {"checkpoint": tmp_path / "fit", "checkpoint_seconds": 0.0}
     with pytest.raises(StopHereError):
         fit(narx, folder, progress=interrupted_at("windows", 2), **where)
     assert learnt(fit(narx, folder, hold_out=["b"], **where)) == learnt(fit(narx, folder, hold_out=["b"]))
@@ -79,7 +79,7 @@ def test_a_torn_note_or_shard_only_costs_time(tmp_path):
     folder, narx = folder_of(tmp_path / "jobs", 3), networks()[0]
     uninterrupted = learnt(fit(narx, folder))
     for name in ("survey.json", "state.json", "kind.npy", "000.records"):
-        where = {"checkpoint": tmp_path / name, "every": 0.0}
+        where = {"checkpoint": tmp_path / name, "checkpoint_seconds": 0.0}
         with pytest.raises(StopHereError):
             fit(narx, folder, progress=interrupted_at("windows", 3), **where)
         (torn,) = (tmp_path / name).rglob(name)

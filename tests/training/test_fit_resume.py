@@ -20,7 +20,7 @@ narx = NARX(lags=3, covariate_lags=1, hidden=4, training=Training(epochs=8, batc
 def child(checkpoint, model):
     pid = os.fork()
     if not pid:
-        save_model(fit(narx, place + "/jobs", checkpoint=checkpoint, every=0.0, memory=memory), model)
+        save_model(fit(narx, place + "/jobs", checkpoint=checkpoint, checkpoint_seconds=0.0, memory=memory), model)
         os._exit(0)
     return pid
 
@@ -69,7 +69,7 @@ def test_a_fit_interrupted_again_and_again_ends_with_the_same_weights(tmp_path, 
                 traces,
                 memory=memory,
                 checkpoint=tmp_path / "fit",
-                every=0.0,
+                checkpoint_seconds=0.0,
                 progress=interrupted_after(batches),
             )
             break
@@ -85,7 +85,7 @@ def test_predictors_of_several_trainings_resume_each(tmp_path):
         [BarrierHead(hidden=3, training=quick), Mixture([GatedNARX(hidden=3, training=quick), "ewma"])]
     ):
         uninterrupted = learnt(fit(predictor, traces))
-        place = {"checkpoint": tmp_path / str(n), "every": 0.0}
+        place = {"checkpoint": tmp_path / str(n), "checkpoint_seconds": 0.0}
         for batches in (3, 9, 12):
             with pytest.raises(StopHereError):
                 fit(predictor, traces, progress=interrupted_after(batches), **place)
