@@ -54,7 +54,7 @@ def test_all_parts_together_take_less_than_ten_minutes_and_have_a_heading(gpu):
 def test_the_page_names_the_device_its_driver_and_the_commit(gpu):
     from gpu_page import page
 
-    device = {"name": "a card", "torch": "2.13", "cuda": "13.0", "covariate": "covariate 600", "commit": "abc1234"}
+    device = {"name": "a card", "torch": "2.13", "cuda": "13.0", "driver": "driver 600", "commit": "abc1234"}
     part = {"part": "added_time", "tables": [[["busy, ms"], ["5"]]], "device": device, "seconds": 1.0}
     late = {"part": "event_clocks", "tables": [], "failed": ["event_clocks was not done after 60 s:"], "seconds": 60.0}
     written = page([late, part])

@@ -57,6 +57,13 @@ def test_a_pass_over_any_batch_that_is_there_gets_its_weight_or_is_said_to_be_a_
             break
 
 
+def test_a_batch_that_was_taken_for_skipped_is_not_silently_another_by_the_length_of_its_second_axis():
+    handed, recognition = handed_out(1, 1, 2), Recognition()
+    turn_of(handed, recognition, torch.zeros(2, 2))
+    turn_of(handed, recognition, torch.zeros(1, 2))  # a late batch: its one row is none of the two, its two columns are
+    assert handed.guessed
+
+
 def test_batches_that_are_skipped_are_over():
     handed, recognition = handed_out(4, 7, 9), Recognition()
     turn_of(handed, recognition, torch.zeros(9, 2))

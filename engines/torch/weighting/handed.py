@@ -115,7 +115,7 @@ class Handed:
         self.sizes: Sizes | None = None
         self._lasting: set[tuple[int, int]] = set()
         self._added = self._newest = self.beside = 0
-        self.fresh = self.guessed = self.disordered = self.whole = False
+        self.fresh = self.guessed = self.disordered = self.whole = self._skipped = False
 
     @property
     def in_flight(self) -> int:
@@ -241,6 +241,8 @@ class Handed:
         alike = [one for one in fitting if one.own == best.own] if recognition.clear else fitting
         possible = [one for one in alike if not (one.computed and one.gone)]
         self.guessed = any(self._differ(one.turn, best.turn) for one in possible)
+        if self._skipped and not recognition.clear and best.own not in seen.rows:
+            self.guessed = True  # it may be a batch that was taken for skipped, whose second axis is as long by chance
         # A loop that passes batches as they are makes something of the last one sooner than of the next.
         if self.guessed and again in possible and again is not None and again.recognised:
             return again
@@ -255,6 +257,7 @@ class Handed:
         for one in tuple(self._batches):
             if not one.computed and one.number < new.number and (one.gone or not recognised):
                 self._batches.remove(one)
+                self._skipped = True
         self.disordered = new.number < self._newest
         self._newest = max(self._newest, new.number)
         self._current, self.sizes = new, new.rank_batch.sizes
