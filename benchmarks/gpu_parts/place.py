@@ -51,11 +51,13 @@ class Place:
     ----------
     limit
         Whether memory is limited.
+    latest
+        Seconds by which a stand-in's events are seen late at most.
     """
 
     device = "cuda"
 
-    def __init__(self, *, limit: bool = False) -> None:
+    def __init__(self, *, limit: bool = False, latest: float = 0.004) -> None:
         self.real = torch.cuda.is_available()
         self.stand_in: Any = None
         self._cycles = 1e9
@@ -68,7 +70,7 @@ class Place:
         else:
             from standin import CYCLES, StandIn
 
-            self.stand_in = StandIn(limit=STANDIN_LIMIT if limit else 2**40).install()
+            self.stand_in = StandIn(limit=STANDIN_LIMIT if limit else 2**40, latest=latest).install()
             self._cycles = CYCLES
 
     def busy(self, seconds: float) -> None:
