@@ -48,7 +48,7 @@ def grouped(tape: Tape) -> list[list[TapedStep]]:
 
 
 Placement = Callable[[str, range, list[list[int]]], list[list[list[Ref]]]]
-"""How a step's samples are given out: of a stream, its batches, and their sizes on every rank."""
+"""Function that places a step's samples: from a stream, its batches, and their sizes on every rank."""
 
 
 def arranged(tapes: Sequence[Tape], place: Placement) -> Arranged:

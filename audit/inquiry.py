@@ -1,4 +1,4 @@
-"""What an audit knows so far: the script, its first run, how precise it is; and how a verdict is said."""
+"""State of an audit under way: the script, its first run, how precise it is; and the wording of verdicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COARSE = 3e-2
 
 @dataclass(frozen=True)
 class AuditRun:
-    """What a run left: the records of its ranks, the folder in which they lie, and its last words if it failed."""
+    """Result of one run: the records of its ranks, the folder in which they lie, and the error if the run failed."""
 
     tapes: list[Tape]
     folder: str = ""
@@ -54,7 +54,7 @@ class Inquiry:
 
     @property
     def balanced(self) -> list[dict[str, Any]]:
-        """What the script's balanced loaders are."""
+        """Facts about the script's balanced loaders, as the first run recorded them."""
         return list(self.base.tapes[0].facts.get("balanced", []))
 
     @property

@@ -22,12 +22,12 @@ from paceline.audit.comparisons import Arranged, Ref
 from paceline.audit.tape import Tape
 
 STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
-"""What the steps of the probing run hold."""
+"""Samples of each step of the probing run: those of the script, the sets x, y and z alone, and their mixtures."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a probing run shows.
+    """Result of a probing run: how much samples, ranks and micro-batches count in its gradients.
 
     Parameters
     ----------

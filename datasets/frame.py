@@ -167,7 +167,7 @@ def _kept(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _is_whole(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], workers: int) -> bool:
-    """Whether every iteration has one row of every worker, in the same order: as ``Trace.save`` writes them.
+    """Return whether every iteration has one row of every worker, in the same order: as ``Trace.save`` writes them.
 
     Such a table is the panel as it lies; sorting its rows again took most of the time of reading.
     """

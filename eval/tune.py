@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """What the trials found.
+    """Result of a search: the best arguments, their score, all trials, and which arguments mattered.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What balancing is worth on a recorded job: with a fixed split, with forecasts, with hindsight.
+"""Worth of balancing a recorded job: with a fixed split, with forecasts, with hindsight.
 
 Axes: T iterations, W workers. The simplifications are those of :mod:`paceline.eval.replay.synchronous`: speeds do not
 depend on the batch size, and communication is left out.

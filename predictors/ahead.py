@@ -37,7 +37,7 @@ class LearnsAhead(Protocol):
 
 
 class Ahead(FleetPredictor):
-    """What is learnt for one horizon, and what was expected at it of iterations still to come.
+    """State learnt for one horizon, and the forecasts at this horizon of iterations still to come.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ class Ahead(FleetPredictor):
 
     @property
     def rows(self) -> dict[str, Array]:
-        """What is learnt about each worker."""
+        """Learnt state of each worker."""
         return self._rows
 
     @property
     def fleet(self) -> dict[str, Array]:
-        """What is learnt about the whole fleet."""
+        """Learnt state of the whole fleet."""
         return self._fleet
 
     def start_as(self, rows: Mapping[str, Array]) -> None:

@@ -29,7 +29,7 @@ SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 
 STEP = 0.3
-"""How far a quantile moves in one iteration, in running scales."""
+"""Distance that a quantile moves in one iteration, in running scales."""
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""

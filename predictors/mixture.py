@@ -100,7 +100,7 @@ class Mixture(NestedPredictor):
 
     @property
     def weights(self) -> Array:
-        """How far each expert is trusted, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
+        """Trust in each expert, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
         self._require_fleet()
         return weights_of(self._rows)
 
@@ -174,7 +174,7 @@ class Mixture(NestedPredictor):
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """What the experts and the mixture expected, and for which question: after which report, with which covariates."""
+    """Cached forecasts of the experts and the mixture, with the report and covariates that they were made from."""
 
     regret_WE: Array | None
     asked: Array | None

@@ -1,4 +1,4 @@
-"""What a predictor was fitted on, kept with it: how much speeds changed, and where each covariate that it reads lay.
+"""Reference of a predictor, kept with it: how much speeds changed in its fit, and where each of its covariates lay.
 
 Axes: T iterations, W workers, D covariates, R rows: the changes of speed, and each covariate.
 """

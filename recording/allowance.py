@@ -1,4 +1,4 @@
-"""What a CPU quota allows a process, and how long work takes if the quota lasts."""
+"""CPU quota of a process: what it allows, and how long work takes if the quota lasts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Allowance:
         self._last: Used | None = None
 
     def _is_alone(self) -> bool:
-        """Whether the quota is this process's own, by what it and its group have used since the last look."""
+        """Return whether the quota is this process's own, by what it and its group have used since the last look."""
         now, last = time.monotonic(), self._last
         if self._usage is not None and (last is None or now - last.at >= LOOK):
             self._last = used = Used(now, time.process_time(), used_seconds(self._usage.text()))

@@ -79,7 +79,7 @@ class AsyncRun:
 
     @property
     def seconds(self) -> Array:
-        """When each round ended, ``[R]``, in seconds after the first one."""
+        """Time at which each round ended, ``[R]``, in seconds after the first one."""
         return np.asarray(self.of_fleet["time"] - self.of_fleet["time"][0])
 
     @property

@@ -9,7 +9,7 @@ from paceline._arrays import Array, Sizes
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Round:
-    """What the server saw in a round: at least as many pushes as there are workers. Arrays are in their order.
+    """Record of a round at the server: at least as many pushes as there are workers. Arrays are in their order.
 
     Parameters
     ----------

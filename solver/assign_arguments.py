@@ -18,7 +18,7 @@ from paceline.solver.load import BatchTimeCurves
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """How long each rank takes for its work: ``max(floor, fixed + work * pace)``, three arrays ``[W]``.
+    """Time of each rank for its work: ``max(floor, fixed + work * pace)``, three arrays ``[W]``.
 
     Parameters
     ----------

@@ -169,7 +169,7 @@ def _best_exchange(
 
 
 def _allowed(samples: Samples, owner_N: Sizes, pair: tuple[int, int], gives: Sizes, takes: Sizes) -> Mask:
-    """Whether exchanges leave both ranks under the cap, and the one that gives with enough samples."""
+    """Return which exchanges leave both ranks under the cap, and the giving rank with enough samples."""
     fine: Mask = (takes >= 0) | (np.count_nonzero(owner_N == pair[0]) > samples.lower)
     if samples.cap < np.inf:
         held = [samples.tokens[owner_N == rank].cumsum()[-1:].sum() for rank in pair]

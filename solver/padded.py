@@ -22,7 +22,7 @@ WINDOW = 8
 """Ranks among which the next is chosen so that little of its time is left over: more took longer and gained nothing."""
 
 STATES = 512
-"""Where there are no more partial orders of the ranks than this (always with 9 ranks), the best is found exactly."""
+"""Most partial orders of the ranks for which the best is found exactly: always with 9 ranks."""
 
 Cut = list[tuple[int, int]]
 """Ranks in the order of falling lengths, with their numbers of samples."""

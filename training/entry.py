@@ -1,4 +1,4 @@
-"""What a registry keeps of a model: where it comes from, and how good it is."""
+"""Entries of a registry: where a model comes from, and how good it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.training.sources import Fact
 
 @dataclass(frozen=True)
 class Score:
-    """How good one predictor is, relative to the last value: see :func:`paceline.eval.leaderboard`."""
+    """Scores of one predictor, relative to the last value: see :func:`paceline.eval.leaderboard`."""
 
     predictor: str
     rmse: float
@@ -22,7 +22,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good a model is on traces that it was not fitted to.
+    """Scores of a model on traces that it was not fitted to.
 
     Parameters
     ----------

@@ -246,7 +246,7 @@ class Registry:
 
 
 def is_registry(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a registry of models."""
+    """Return whether a folder is a registry of models."""
     return (Path(path) / INDEX).is_file()
 
 

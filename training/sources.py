@@ -125,7 +125,7 @@ class Source:
 
     @property
     def at_first_of_file(self) -> bool:
-        """Whether the trace that came last is the first one of its file."""
+        """True if the trace that came last is the first one of its file."""
         return self._usable.get(self._place) == 1
 
     def so_far(self) -> dict[str, Any]:

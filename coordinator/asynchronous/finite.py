@@ -1,4 +1,4 @@
-"""What can be wrong with a gradient. Axis: P parameters."""
+"""Flaws of a pushed gradient: wrong type or shape, NaN or infinity, a wrong count of samples. Axis: P parameters."""
 
 from __future__ import annotations
 

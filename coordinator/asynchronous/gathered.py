@@ -58,7 +58,7 @@ class Gathered:
 
     @property
     def factor(self) -> float:
-        """What the learning rate is multiplied by for the mean gradient."""
+        """Factor that multiplies the learning rate when the mean of the gathered gradients is applied."""
         norm = sum(map(self._share, self.pushes)) if self.mean else 1.0
         return sum(map(self.weight, self.pushes)) / norm
 

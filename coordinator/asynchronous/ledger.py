@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """What became of a step; the values are how a sentence says it."""
+    """Outcome of a step; the values are its wording in a sentence."""
 
     APPLIED = "applied"
     DAMPED = "applied, damped"

@@ -1,4 +1,4 @@
-"""What the server applies an update with: any optimiser behind one method. Axis: P parameters."""
+"""Optimisers with which the server applies updates, all behind one method. Axis: P parameters."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PASS, EACH, OPEN, FULL = Undamped(), Each(), Open(), Full()
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """What a server does with pulls and pushes.
+    """Rules by which a server handles pulls and pushes.
 
     Parameters
     ----------

@@ -243,12 +243,12 @@ class Server:
 
     @property
     def version(self) -> int:
-        """How many updates have been applied."""
+        """Number of updates applied so far."""
         return self.fleet.version
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Who takes part, in the order of every array."""
+        """Names of the workers that take part, in the order of every array."""
         return tuple(self.fleet.members)
 
     @property
@@ -258,7 +258,7 @@ class Server:
 
     @property
     def finished(self) -> bool:
-        """Whether every sample of every epoch has been applied."""
+        """True if every sample of every epoch has been applied."""
         return self.sampler.finished
 
     @property

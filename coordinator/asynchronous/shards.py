@@ -20,7 +20,7 @@ from paceline.coordinator.asynchronous.rules.compensation import Compensation
 from paceline.coordinator.asynchronous.store import LocalStore
 
 OWN = ("parameters", "optimiser/", "compensation/")
-"""How the names begin of what the shards keep of a state; the rest is the lead's."""
+"""Beginnings of the names in a state that the shards keep; the lead keeps the others."""
 
 NEVER_CAME = "its gradient has not come to every server"
 

@@ -1,4 +1,4 @@
-"""Where the parameters are, and what gradients do to them. Axis: P parameters."""
+"""Stores of the parameters, and the updates that gradients make to them. Axis: P parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How steps end: gathered, applied in an update, or wasted; and what is said of pushes that end none."""
+"""Ends of steps: gathered, applied in an update, or wasted; and the answers to pushes that end no step."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Updates:
 
     @property
     def held(self) -> list[Drawn]:
-        """What workers hold, and what is gathered: samples that are neither in the sampler nor applied."""
+        """Samples that workers hold or that are gathered: neither in the sampler nor applied."""
         at_work = [member.step.drawn for member in self.fleet if member.step is not None]
         return at_work + [push.drawn for push in self.gathered.pushes]
 

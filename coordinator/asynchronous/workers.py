@@ -1,4 +1,4 @@
-"""What the server knows of each worker: the step that it is at, its clock, and how stale it has been."""
+"""State of each worker at the server: its present step, its clock, and its staleness so far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMOOTHING = 0.2
 
 
 class Stamp(NamedTuple):
-    """What a pull hands out and the push hands back.
+    """Version and ticket that a pull hands out and the push hands back.
 
     The version alone does not tell two steps apart: a worker whose gradient is gathered may pull the same one twice.
     """

@@ -1,4 +1,4 @@
-"""How far to follow forecasts, chosen from what each choice would have cost. Axes: W workers, C choices."""
+"""Choice of how far to follow forecasts, by the cost that each choice would have had. Axes: W workers, C choices."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from paceline.predictors.forecast import Forecast
 from paceline.solver.risk import log_caution
 
 CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -0.25], [0.5, -0.5], [0.0, 0.0]])
-"""How much each choice trusts of the differences between log speeds, and adds of :func:`paceline.solver.log_caution`.
+"""Choices: the factor of the differences between log speeds, and that of :func:`paceline.solver.log_caution`.
 
-It trusts all, half or none of them, which is equal batches, and spares noisy workers not at all, by half or fully."""
+A choice trusts all, half or none of the differences (none is equal batches), and spares noisy workers not at all,
+by half or fully."""
 
 FADING = 0.98
 """Factor by which the cost of past iterations fades in each: about 50 count."""

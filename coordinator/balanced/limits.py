@@ -31,9 +31,9 @@ class Bounds(NamedTuple):
     low: Array
     high: Array
     enough: bool
-    """Whether the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
+    """True if the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
     limited: Mask
-    """Whom memory gives less than the policy's upper bound, ``[W]``."""
+    """Mask of the workers whose memory limit is below the policy's upper bound, ``[W]``."""
     any_limited: bool
 
     def broken_by(self, sizes: Sizes, batch_multiple: int) -> bool:

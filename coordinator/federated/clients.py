@@ -1,4 +1,4 @@
-"""Who is known: a row of an array for each client, found by its id. Axes: N rows, W clients of one round."""
+"""Known clients: a row of an array for each, found by its id. Axes: N rows, W clients of one round."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COLUMNS: dict[str, tuple[type, float]] = {
     "base": (np.float64, 0.0),
     **dict.fromkeys(MOMENTS, (np.float64, 0.0)),
 }
-"""What is kept of each client, and of one that is new.
+"""Columns that are kept of each client, with the value for a new one.
 
 ``data`` and ``memory`` as it says, and what ``fits`` as learnt when it ran out of memory, in samples; ``seen`` the
 round in which it joined or last replied; ``planned`` and ``replied`` rounds; ``silent``, ``left_out`` and

@@ -29,7 +29,7 @@ APART = 0.1
 """Deviation of the batches, in the log, from which on a fit says anything."""
 
 NOTICEABLE = 1.3
-"""Who gets less than this many times the mean batch, or the mean over it, has not been led astray yet."""
+"""Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm."""
 
 CONTRAST = 2.0
 """Factor between the two batches of a test, towards the mean batch."""
@@ -41,11 +41,11 @@ FEWEST, MOST = 4, 8
 """Reports before a client may be suspected or found not to follow, and after which a test is over."""
 
 RARELY = 5
-"""How many times as seldom a client is tested whose batch hardly moves as one whose time seems not to follow."""
+"""Factor by which a client whose batch hardly moves is tested more seldom than one whose time seems not to follow."""
 
 
 class State(IntEnum):
-    """What is known of whether a client's time follows its batch."""
+    """State of knowledge about whether a client's time follows its batch."""
 
     TRUSTED = 0
     TESTED = 1

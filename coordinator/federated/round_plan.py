@@ -73,7 +73,7 @@ class RoundPlan:
 
     @cached_property
     def asked(self) -> Mask:
-        """Who is asked to compute, ``[W]``."""
+        """Mask of the clients that are asked to compute, ``[W]``."""
         asked: Mask = self.sizes > 0
         return asked
 
@@ -84,7 +84,7 @@ class RoundPlan:
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """Where each client stands in the arrays."""
+        """Index of each client in the arrays."""
         return {client: i for i, client in enumerate(self.clients)}
 
     def why(self, client: object) -> str:

@@ -1,4 +1,4 @@
-"""Why a client computes with the batch that it was given, in sentences."""
+"""Reasons for the batch of each client, in sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline._wording import count, duration, percent
 
 
 class ForecastSource(IntEnum):
-    """What a forecast rests on."""
+    """Basis of a client's forecast."""
 
     OWN = 0
     DEVICE = 1
@@ -18,7 +18,7 @@ class ForecastSource(IntEnum):
 
 
 class Reason(IntEnum):
-    """What decided the batch of a client."""
+    """Reason for the batch of a client."""
 
     BALANCED = 0
     LEAST = 1
@@ -45,7 +45,7 @@ LAST = {
     Reason.LEAST: ", even with the smallest batch",
     Reason.TRIED_AGAIN: ", which is tried again with the smallest batch",
 }
-"""What is added to the name of the client for which a round waits."""
+"""Text added to the name of the client for which a round waits."""
 
 SPARED = "; it gets a smaller batch, as its speed may differ"
 

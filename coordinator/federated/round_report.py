@@ -1,4 +1,4 @@
-"""What the clients of one round sent back. Axis: W clients that replied."""
+"""Report of one round, from the replies of its clients. Axis: W clients that replied."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ class RoundReport:
 
     @property
     def ran_out(self) -> Mask:
-        """Which clients ran out of memory, ``[W]``."""
+        """Mask of the clients that ran out of memory, ``[W]``."""
         ran_out_W: Mask = self._optional(self.out_of_memory) == 1
         return ran_out_W
 
     @property
     def used(self) -> Mask:
-        """Whose update can enter the aggregate, ``[W]``: neither an error nor out of memory."""
+        """Mask of the clients whose update can enter the aggregate, ``[W]``: neither an error nor out of memory."""
         used_W: Mask = (self._optional(self.failed) != 1) & ~self.ran_out
         return used_W
 

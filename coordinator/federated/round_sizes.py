@@ -31,7 +31,7 @@ LOG_CHANCE: Array = np.log([NormalDist().cdf(score) for score in SCORES])
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundBounds:
-    """What is known of the clients of a round before their batches are chosen.
+    """Forecasts and limits of a round's clients, from which their batches are chosen.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class RoundBounds:
 
 @dataclass(frozen=True)
 class Rules:
-    """What batches may be, whoever the clients are; see `FederatedBalancer`."""
+    """Limits of batches that hold for all clients; see `FederatedBalancer`."""
 
     batch: int
     least: int

@@ -1,4 +1,4 @@
-"""Which reports can be: clients may be broken, or lie. Axis: W clients that replied."""
+"""Plausibility of reports: clients may be broken, or lie. Axis: W clients that replied."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class _Names:
 
 
 def _as_pandas_reads(names: Sequence[str]) -> bool:
-    """Whether pandas leaves these names as they are: it takes 01 for a number, and NA for none.
+    """Return whether pandas leaves these names as they are: it takes 01 for a number, and NA for a missing value.
 
     >>> [_as_pandas_reads(names) for names in (["7", "8"], ["a", "b, c"], ["01"], ["NA"])]
     [True, True, False, False]

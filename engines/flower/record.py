@@ -11,7 +11,7 @@ RECORD = "paceline"
 """The name of our record in a message's content, beside the user's own."""
 
 BATCH, STEPS = "batch-size", "local-steps"
-"""How the record, and the user's configuration unless it says otherwise, name them."""
+"""Names of both in the record, and in the user's configuration unless it says otherwise."""
 
 LONGEST_NAME = 100
 """A device type is cut to so many characters: it comes from a client."""
@@ -19,7 +19,7 @@ LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class Measured:
-    """What a client measured and said of itself; NaN where it said nothing or nonsense.
+    """Measurements of a client, and its statements about itself; NaN for a missing or senseless one.
 
     Parameters
     ----------

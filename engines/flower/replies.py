@@ -1,4 +1,4 @@
-"""What came back from the clients of a Flower round: a report to learn from, and weights to check. Axis: W replies."""
+"""Replies of the clients of a Flower round: a report to learn from, and weights to check. Axis: W replies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.engines.flower.record import RECORD, Measured, measured_in
 logger = logging.getLogger("paceline.federated")
 
 OUT_OF_MEMORY = "out of memory"
-"""How torch and others word it; Flower passes on the text of a client's exception."""
+"""Wording of torch and others; Flower passes on the text of a client's exception."""
 
 
 @dataclass(frozen=True)

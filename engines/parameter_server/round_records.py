@@ -28,7 +28,7 @@ NAMED = 3
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """What of a round is compared with the round before: each worker's next size, who is a straggler, and the losses.
+    """State after a round, to compare with the round before: next sizes, stragglers, and samples wasted so far.
 
     Parameters
     ----------

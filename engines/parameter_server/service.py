@@ -56,7 +56,7 @@ class Work:
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to do."""
+        """True if there are no samples left to compute on."""
         return not len(self.drawn)
 
 

@@ -1,4 +1,4 @@
-"""What a job on Ray trains, and how."""
+"""Setting of a training job on Ray."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Gradient = Callable[[Vector, Sizes], Vector]
 
 @dataclass(frozen=True, kw_only=True)
 class RayPlan:
-    """What a job trains, and how.
+    """Setting of a training job on Ray: model, data, scheme, processes and checkpoints.
 
     Parameters
     ----------

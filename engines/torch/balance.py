@@ -99,7 +99,7 @@ class Balance:
 
     @property
     def closed(self) -> bool:
-        """Whether it was taken off."""
+        """True if the balance has been taken off the models."""
         return not self._end.alive
 
     def add(self, model: torch.nn.Module, average: CommHook | None = None) -> None:

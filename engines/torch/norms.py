@@ -38,7 +38,7 @@ class Norms:
 
     @property
     def known(self) -> bool:
-        """Whether the step under way has any."""
+        """True if the step under way has a norm already."""
         return bool(self._logs)
 
     def add(self, norm: torch.Tensor) -> None:

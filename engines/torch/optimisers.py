@@ -116,7 +116,7 @@ class Optimisers:
 
 
 def _steps(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> bool:
-    """Whether the optimiser steps parameters of these models that have a gradient."""
+    """Return whether the optimiser steps parameters of these models that have a gradient."""
     ours = {id(parameter) for model in models for parameter in model.parameters()}
     return any(id(parameter) in ours for parameter in _stepped(optimizer))
 

@@ -1,4 +1,4 @@
-"""What a balanced model's passes show: which batch it is given, how long its own computing takes, what is wrong."""
+"""Observation of a balanced model's passes: the batch of each, the busy time, and errors of the loop."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Passes:
 
     @property
     def sums_shares(self) -> bool:
-        """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass.
+        """True if weights are summed over the ranks: equal on all ranks, and constant during a backward pass.
 
         It stops once it shows that the loop trains on the loader's batches alone. Then they sum to one by the plan, and
         a collective less in every step is a millisecond for small models. A loop that takes up other data later sums

@@ -41,7 +41,7 @@ REFUSALS = 5
 """A worker whose push is refused this often in a row stops: it will not get better, and its samples go to others."""
 
 THREAD = "paceline-"
-"""What the names of the threads that answer workers begin with."""
+"""Beginning of the names of the threads that answer workers."""
 
 
 class JobSamples(Protocol):

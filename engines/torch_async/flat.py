@@ -97,7 +97,7 @@ class FlatModel:
 
     @property
     def buffers(self) -> int:
-        """How many numbers the model keeps beside its parameters."""
+        """Number of values that the model keeps beside its parameters."""
         return sum(buffer.numel() for buffer in chain(self.model.buffers()))
 
 

@@ -1,4 +1,4 @@
-"""How a worker reaches the server: over gloo, or in the same process; and the server's end of it."""
+"""Links between a worker and the server, over gloo or in the same process; and the server's end of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Link(Protocol):
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of the push before the last pull; ``None`` if there was none."""
+        """Outcome of the push before the last pull; ``None`` if there was none."""
         ...
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 Schedule = Callable[[int], float] | LRScheduler
-"""What the learning rates are multiplied by after that many applied samples, or a scheduler of the optimiser."""
+"""Factor of the learning rates as a function of the samples applied, or a scheduler of the optimiser."""
 
 Settings = list[dict[str, Any]]
 

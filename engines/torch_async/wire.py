@@ -1,4 +1,4 @@
-"""What goes over the wire: heads of whole numbers in front of rows of numbers. Nothing is ever unpickled.
+"""Format of messages: heads of whole numbers in front of rows of numbers. Nothing is ever unpickled.
 
 Axes: P parameters, n samples.
 """
@@ -17,7 +17,7 @@ from paceline._arrays import Sizes
 from paceline.engines.torch_async.flat import FRONT
 
 WIRES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-"""How gradients may travel. Parameters always travel as float32."""
+"""Number types that gradients may travel in. Parameters always travel as float32."""
 
 NANO = 10**9
 
@@ -26,7 +26,7 @@ HEAD, FIRST = 8, FRONT // 2 - 8
 
 
 class Ask(IntEnum):
-    """What a worker wants; who pushes wants the next step too, and saves a message."""
+    """Request of a worker; a push asks for the next step too, which saves a message."""
 
     PULL = 0
     PUSH = 1
@@ -38,7 +38,7 @@ class Ask(IntEnum):
 
 @dataclass(frozen=True)
 class Head:
-    """What each message begins with, either way: eight whole numbers.
+    """Head of each message in either direction: eight whole numbers.
 
     Parameters
     ----------

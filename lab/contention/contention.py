@@ -20,7 +20,7 @@ USAGE = "usage"
 
 @dataclass(frozen=True, kw_only=True)
 class Contention:
-    """What competes with the workers of a job, and when.
+    """Contention for a job's workers: the competing processes, their kind and their times.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ class AsyncSetting(Setting):
 
     @property
     def turns(self) -> list[tuple[str, int]]:
-        """Who trains when, and the seed of the bursts meanwhile: all turns of a round see the same.
+        """Turns in order: the scheme that trains, and the seed of the bursts, the same for all turns of a round.
 
         The order is turned round by one in each round, so that a machine whose speed drifts favours nobody.
         """
@@ -103,7 +103,7 @@ def write_turns(turns: list[AsyncTurn], path: Path) -> None:
 
 @dataclass(frozen=True)
 class AsyncRow:
-    """How one scheme did: medians over its turns, but for what is said to be the largest.
+    """Results of one scheme: medians over its turns, except those said to be the largest.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class AsyncRow:
 
 @dataclass(frozen=True)
 class AsyncOutcome:
-    """What came of a live experiment among asynchronous schemes."""
+    """Outcome of a live experiment among asynchronous schemes."""
 
     setting: AsyncSetting
     turns: list[AsyncTurn]
@@ -153,7 +153,7 @@ class AsyncOutcome:
 
     @property
     def rows(self) -> list[AsyncRow]:
-        """How every scheme did, in the order of the setting."""
+        """Results of every scheme, in the order of the setting."""
         return [self.row(scheme) for scheme in self.setting.schemes]
 
     def row(self, scheme: str) -> AsyncRow:

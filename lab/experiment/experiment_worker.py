@@ -32,7 +32,7 @@ NOT_YET = 2**62
 
 
 class Finish:
-    """Where a turn ends, in memory shared by the ranks of one machine."""
+    """End of a turn, as an iteration in memory shared by the ranks of one machine."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""What a rank of a live experiment saw, written down by the rank and read by the one who started it."""
+"""Record of a live experiment by one rank, written by the rank and read by the process that started it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TurnSeen:
 
 @dataclass(frozen=True)
 class IterationSeen:
-    """What a balanced iteration reported: a part of :class:`paceline.runs.iteration.Iteration`."""
+    """Report of a balanced iteration: a part of :class:`paceline.runs.iteration.Iteration`."""
 
     index: int
     sizes: list[int]

@@ -120,7 +120,7 @@ class ChangePoint(FleetPredictor):
             rows[name] = np.where(seen_W1, moved_W2, rows[name])
 
     def _restart(self) -> None:
-        """Where evidence suffices, move the level to the mean of its run, without the extreme: it may be a spike."""
+        """Move the level to the mean of its run, where evidence suffices, without the extreme: it may be a spike."""
         rows = self._rows
         side_W1 = rows["evidence"].argmax(axis=1)[:, None]
         evidence_W, length_W, sum_W, extreme_W = (np.take_along_axis(rows[name], side_W1, axis=1)[:, 0] for name in RUN)

@@ -1,4 +1,4 @@
-"""What a fit is given beside the traces: checkpoints, held-out workers, a device, and whom to tell of progress.
+"""Options of a fit, beside the traces: checkpoints, held-out workers, a device, and a callback for progress.
 
 Axes: W workers.
 """
@@ -36,7 +36,7 @@ few.
 
 @dataclass(frozen=True)
 class Moment:
-    """How far a fit is.
+    """Progress of a fit.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """How a fit is carried out.
+    """Options of a fit.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def fit_with(predictor: Any, traces: Iterable[Trace], fitting: Fitting) -> None:
 
 
 def streams(predictor: object) -> bool:
-    """Whether it can be fitted to a stream: a class that overrides ``fit`` alone is fitted by its own ``fit``."""
+    """Return whether a predictor can be fitted to a stream; one that overrides ``fit`` alone cannot."""
     for kind in type(predictor).__mro__:
         if "fit_streamed" in vars(kind):
             return True

@@ -67,7 +67,7 @@ class Kept:
         self._files, self._generator = files, generator
 
     def due(self) -> bool:
-        """Whether it is time to note how far it is."""
+        """Return whether it is time to note the progress."""
         return time.monotonic() - self._last >= self._every
 
     def note(self, *, complete: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What traces hold, learnt in one pass without keeping them: covariates and their scale, workers, counts.
+"""Survey of traces, in one pass without keeping them: covariates and their scale, workers, counts.
 
 Axes: T iterations, W workers, D covariates.
 """
@@ -26,7 +26,7 @@ BLOCK = 1 << 15
 
 @dataclass(frozen=True)
 class Survey:
-    """What some traces hold.
+    """Summary of some traces.
 
     Parameters
     ----------

@@ -204,7 +204,7 @@ def _ridge(products_FF: Array, prior_F: Array) -> Array:
 
 @dataclass(eq=False)
 class _Asked:
-    """What was asked, after which report and with which covariates, and what follows from it.
+    """Cached answer to the last forecast asked for: its report and covariates, and the corrections that follow.
 
     The covariates if any is known, the log of the predictor's forecast, the inputs, each worker's scale, the most
     scales that it may be corrected by, the fleet's correction in scales, and the worker's own beyond that (``None``

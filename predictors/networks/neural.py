@@ -17,7 +17,7 @@ from paceline._arrays import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a network is trained.
+    """Options of a network's training.
 
     Parameters
     ----------

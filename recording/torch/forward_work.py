@@ -8,7 +8,7 @@ from typing import Any
 from paceline.recording.torch.samples import shapes_in
 
 _told: list[float] = []
-"""What a loader said of the forward pass that begins: one number, or none."""
+"""Work that a loader stated for the forward pass that begins: one number, or none."""
 
 
 def tell(work: float) -> None:

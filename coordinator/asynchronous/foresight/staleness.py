@@ -24,7 +24,7 @@ NORMAL = 1.4826
 """A normal distribution's standard deviation, over its median absolute deviation."""
 
 COVERAGE, STEP = 0.9, 0.05
-"""How often the upper limit is to hold, and how far it moves after each push, as a share of the forecast."""
+"""Share of pushes for which the upper limit is to hold, and its move after each push, as a share of the forecast."""
 
 
 def expected_staleness(seconds: Array) -> Array:
@@ -124,7 +124,7 @@ class Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class StalenessReport:
-    """What is known of one worker's staleness: seen from versions, and forecast from speeds.
+    """Staleness of one worker: measured from versions, and forecast from speeds.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class StalenessReport:
 
     @property
     def is_straggler(self) -> bool:
-        """Whether it is one by what was seen or by what is forecast."""
+        """True if the worker is a straggler by its measured staleness or by its forecast staleness."""
         return self.staleness > self.bound or self.expected > self.expected_bound
 
     @property

@@ -17,7 +17,7 @@ ROUNDS, CLOSE = 100, 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """What sizes are chosen from.
+    """Inputs from which a rule chooses the batch sizes.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ class Gathering(Protocol):
 
     @property
     def mean(self) -> bool:
-        """Whether the update is their mean, weighted by samples, or else their sum."""
+        """True if the update is the mean of the pushes, weighted by samples; False if it is their sum."""
         ...
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:

@@ -47,7 +47,7 @@ class Assigner(ABC):
     @property
     @abstractmethod
     def over(self) -> bool:
-        """Whether the epoch has no further batch."""
+        """True if the epoch has no further batch."""
 
     @abstractmethod
     def start(self, epoch: int) -> None:
@@ -133,7 +133,7 @@ class EpochAssigner(Assigner):
 
     @property
     def over(self) -> bool:
-        """Whether the epoch has no further batch."""
+        """True if the epoch has no further batch."""
         return self.remaining < self._least
 
     def start(self, epoch: int) -> None:

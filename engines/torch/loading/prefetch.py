@@ -116,9 +116,9 @@ class Prefetcher:
 
 
 class Requests:
-    """What the loading processes are asked for, one after the other, as long as there is somebody who asks.
+    """Requests to the loading processes, one after the other, as long as the object that makes them exists.
 
-    The one who asks is known weakly: it owns the processes, which end at once only if it is not part of a cycle.
+    That object is referenced weakly: it owns the processes, which end at once only if it is not part of a cycle.
     """
 
     def __init__(self, next_request: WeakMethod[Callable[[], Request]]) -> None:

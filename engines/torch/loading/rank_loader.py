@@ -110,7 +110,7 @@ class RankLoader:
 
     @property
     def looping(self) -> bool:
-        """Whether a loop over it is under way: until its end, or until the script leaves it."""
+        """True if a loop over the loader is under way: until its end, or until the script leaves it."""
         return self.newest_loop() is not None
 
     @property

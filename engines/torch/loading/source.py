@@ -1,4 +1,4 @@
-"""Where a batch comes from: loaded when it is asked for, or ahead of time by other processes."""
+"""Sources of batches: loaded when asked for, or ahead of time by other processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.engines.torch.loading.prefetch import Prefetcher
 
 
 class BatchSource(Protocol):
-    """What loads the batches of one rank."""
+    """Source of the batches of one rank."""
 
     def restart(self) -> None:
         """Begin a new generation: other samples come from now on, and what was loaded ahead is of no use."""

@@ -1,4 +1,4 @@
-"""What the ranks must agree on before they balance: library version, data, policy, predictor and weighting."""
+"""Agreement of the ranks before they balance: on library version, data, policy, predictor and weighting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What shows that ranks hold the same data under the same numbers, of datasets that can be looked into for free.
+"""Evidence that ranks hold the same data under the same numbers, for datasets that are cheap to inspect.
 
-A dataset of one's own is not looked into: to load a sample may take long, draw random numbers, or open files that
-loading processes must open themselves.
+A dataset of the user's own class is not inspected: loading a sample may take long, draw random numbers, or open files
+that loading processes must open themselves.
 """
 
 from __future__ import annotations

@@ -100,13 +100,13 @@ class RankReports:
 
     @property
     def features_WF(self) -> Array:  # noqa: N802
-        """What the work is made of, of all samples in the report, ``[W, F]``."""
+        """Features of the work of all samples in the report, ``[W, F]``."""
         features: Array = self.report_WF[:, self.report_WF.shape[1] - self.features :]
         return features
 
     @property
     def agreed(self) -> bool:
-        """Whether all ranks used the same plan."""
+        """True if all ranks used the same plan."""
         checksums = self["checksum"]
         return bool((checksums == checksums[0]).all())
 

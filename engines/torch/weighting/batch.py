@@ -12,7 +12,7 @@ from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Turn:
-    """What a forward pass in training counts.
+    """Samples and weight of a forward pass in training.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Batch:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing is left of it that a further pass could be given."""
+        """True if nothing is left of the batch that a further pass could be given."""
         for place in self.firsts:  # noqa: SIM110 - each step of a generator costs as much as a call
             if place[3]() is not None:
                 return False

@@ -1,4 +1,4 @@
-"""Which forward passes a loss goes back through, found in autograd's graph.
+"""Forward passes that a loss goes back through, found in autograd's graph.
 
 autograd numbers the nodes that a thread makes. A forward pass is a range of these numbers, so whatever class its output
 has, and whatever a loss, a penalty or a second model makes of it, the graph shows the passes behind it.
@@ -31,7 +31,7 @@ class Owner(Protocol):
         ...
 
     def takes(self, inputs: Iterable[torch.Tensor]) -> bool:
-        """Whether one of these tensors is a parameter of the model."""
+        """Return whether one of these tensors is a parameter of the model."""
         ...
 
     def refuse(self, error: RuntimeError) -> None:

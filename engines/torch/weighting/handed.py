@@ -1,4 +1,4 @@
-"""Which of the loader's batches a forward pass was given, found from its inputs. Axis: W ranks.
+"""Identification of the loader's batch that a forward pass was given, by its inputs. Axis: W ranks.
 
 A loop may fetch the next batch before it computes the last, skip one, compute one again, or train on data from
 elsewhere. So the weight of a gradient follows from the inputs of the model, never from the batch that the loader handed
@@ -34,7 +34,7 @@ Shown = tuple[int, torch.dtype, torch.Size]
 
 @dataclass(eq=False, slots=True)
 class Seen:
-    """What the inputs of a forward pass show of its batch.
+    """Evidence of a batch in the inputs of a forward pass.
 
     Parameters
     ----------

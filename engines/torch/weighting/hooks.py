@@ -162,7 +162,7 @@ def _refuse_hook(state: object, hook: object) -> None:
 
 
 def was_attached(ddp: DistributedDataParallel) -> bool:
-    """Whether the model is attached, or was and its balance is closed."""
+    """Return whether the model is attached, or was and its balance is closed."""
     return ddp in _slots
 
 

@@ -88,7 +88,7 @@ class LossKind:
         self._y: list[Array] = []
 
     def wants(self, sizes_W: Sizes | None) -> bool:
-        """Whether the gradients of a batch of these sizes are worth a look."""
+        """Return whether the gradients of a batch of these sizes can show the kind of the loss."""
         if sizes_W is None or self.full:
             return False
         sizes = sizes_W.tolist()  # runs in every step, and plain numbers are several times as fast as numpy here

@@ -1,4 +1,4 @@
-"""What a loader knows of a batch that it hands out, beside its rows. Axis: W ranks."""
+"""Facts that a loader knows of a batch that it hands out, beside its rows. Axis: W ranks."""
 
 from __future__ import annotations
 

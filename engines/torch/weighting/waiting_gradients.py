@@ -62,7 +62,7 @@ class WaitingGradients:
 
     @property
     def trains(self) -> bool:
-        """Whether a parameter gets gradients."""
+        """True if any parameter gets gradients."""
         for parameter in self._parameters:  # noqa: SIM110 - each step of a generator costs as much as a call
             if parameter.requires_grad:
                 return True
@@ -70,14 +70,14 @@ class WaitingGradients:
 
     @property
     def part(self) -> float:
-        """What is to be summed over the ranks: the part of a step's last micro-batch, or of all its batches."""
+        """Share to be summed over the ranks: that of a step's last micro-batch, or of all its batches."""
         if self._listener.adds_parts:
             return sum(turn.part for turn in self._turns)
         return self._turns[-1].part if self._turns else math.nan
 
     @property
     def waits(self) -> bool:
-        """Whether gradients of this rank alone are there, those of 0 too that a batch without terms leaves."""
+        """True if there are gradients of this rank alone, zeros included that a batch without loss terms leaves."""
         return self._unsummed and (self._any() or any(_mark(one.grad) == mark for one, mark in self._there.items()))
 
     def begins(self, turns: list[Turn]) -> float:
@@ -206,7 +206,7 @@ class WaitingGradients:
             )
 
     def _any(self) -> bool:
-        """Whether a parameter has a gradient other than 0."""
+        """Return whether a parameter has a gradient other than 0."""
         return any(one.grad is not None and bool(one.grad.any()) for one in self._parameters)
 
     def _multiply(self, factor: float) -> None:

@@ -28,7 +28,7 @@ from paceline.recording.torch.collective_time import unheard
 from paceline.recording.torch.forward_work import tell
 
 NO_TERMS = 1e-30
-"""Where no rank has any loss term all gradients are 0, and are to stay 0."""
+"""Least divisor: where no rank has any loss term all gradients are 0, and must stay 0."""
 
 
 class Weighting:
@@ -96,11 +96,11 @@ class Weighting:
 
     @property
     def alone(self) -> bool:
-        """Whether a step taken now would use gradients of this rank alone."""
+        """True if a step taken now would use gradients of this rank alone."""
         return self._ddp is not None and (self.in_backward or self._ledger.waits)
 
     def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether gradients were summed since an optimiser's last step; this is its next."""
+        """Return whether gradients were summed since this optimiser's last step, and note that it steps now."""
         before = self._summed_for.get(optimizer, 0)
         self._summed_for[optimizer] = self.sums
         return self._ddp is None or self.sums > before
@@ -153,7 +153,7 @@ class Weighting:
     # -- backward ----------------------------------------------------------------------------------------------------
 
     def takes(self, inputs: Iterable[torch.Tensor]) -> bool:
-        """Whether one of these tensors is a parameter of the model."""
+        """Return whether one of these tensors is a parameter of the model."""
         wanted = {id(tensor) for tensor in inputs}
         return any(id(parameter) in wanted for parameter in self.model.parameters())
 

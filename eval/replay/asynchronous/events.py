@@ -1,4 +1,4 @@
-"""What happens next: a queue of events by their simulated times."""
+"""Queue of events by their simulated times."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SMOOTHED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """How long a race is, and how it is run.
+    """Length of a race, and its settings.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class Race:
-    """What came of it.
+    """Result of a race.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is trained in a replay: small, real problems that need no download. Axes: N samples, P parameters."""
+"""Tasks that a replay trains: small, real problems that need no download. Axes: N samples, P parameters."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ TASKS: dict[str, Callable[[], ReplayTask]] = {
     "digits-mlp": lambda: Perceptron(hidden=32),
     "letters-transformer": Letters,
 }
-"""What may be trained, by name."""
+"""Tasks that may be trained, by name."""
 
 
 @cache

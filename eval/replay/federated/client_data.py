@@ -48,7 +48,7 @@ class Shards:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return int(max(self.labels.max(), self.test_labels.max())) + 1
 
 

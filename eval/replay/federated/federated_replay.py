@@ -19,7 +19,7 @@ from paceline.predictors import Predictor
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSetting:
-    """What is the same for all schemes of a comparison.
+    """Setting of a comparison, the same for all its schemes.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class RoundSetting:
 
 @dataclass(frozen=True)
 class RoundMoment:
-    """What a run had come to after a round.
+    """State of a run after a round.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the clients of a round are asked to do: balanced batches, and what others do instead. Axis: W clients.
+"""Schemes that tell a round's clients what to do: balanced batches, and the alternatives to them. Axis: W clients.
 
 Every scheme is given the same forecasts, those of a `FederatedBalancer`, and is asked by the same replay.
 """
@@ -22,7 +22,7 @@ MOST_STEPS = 8
 
 @dataclass(frozen=True, eq=False)
 class ClientAssignment:
-    """What each chosen client is asked to do.
+    """Instructions to the chosen clients of a round.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class ClientAssignment:
 
     @property
     def asked(self) -> Mask:
-        """Who is asked, ``[W]``."""
+        """Mask of the clients that are asked, ``[W]``."""
         asked: Mask = (self.sizes > 0) & (self.steps > 0)
         return asked
 

@@ -1,4 +1,4 @@
-"""What the samples of a dataset or stream cost, and what of their loss counts. Axes: N samples, W ranks, F features."""
+"""Costs and loss terms of the samples of a dataset or stream. Axes: N samples, W ranks, F features."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ the long end went now here, now there, the errors of costs looked like changing 
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """What samples cost: the loader draws global batches as without it, and divides them so that ranks end together.
+    """Costs of samples: the loader draws the same global batches, but divides them so that ranks end together.
 
     ``lengths``, ``cost`` and ``loss_terms`` are arrays of N numbers, names of a dataset's columns, or functions of a
     sample; for a stream functions of a sample.
