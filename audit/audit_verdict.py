@@ -201,6 +201,6 @@ class AuditVerdict:
         return "" if self.cause is None else f"{self.cause.remedy}. See {PAGE}#{self.cause.anchor}."
 
     def to_json(self) -> str:
-        """Return it as JSON, with its sentence and remedy."""
+        """Return the verdict as JSON, with its sentence and remedy."""
         known = asdict(self) | {"status": self.status.name.lower(), "cause": self.cause and self.cause.name.lower()}
         return json.dumps(known | {"sentence": self.sentence, "remedy": self.remedy}, indent=2)

@@ -86,7 +86,7 @@ class Waiting:
 
 
 def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
-    """Return how much workers wait, how much of it comes from uneven speeds, and how much from uneven work.
+    """Return how much workers wait, and how much of that comes from uneven speeds, and from uneven work.
 
     What a cost leaves out of the work counts as speed: a part of the time that does not depend on the work, or noise.
 
@@ -134,7 +134,7 @@ def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
 
 
 def waiting_of(trace: Trace) -> Waiting:
-    """Return the same of a recorded job."""
+    """Return how much the workers of a recorded job wait, by cause."""
     return waiting(trace.seconds, trace.work)
 
 

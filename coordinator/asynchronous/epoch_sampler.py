@@ -143,7 +143,7 @@ class EpochSampler:
         return epoch
 
     def state_dict(self, held: Sequence[Drawn] = ()) -> dict[str, NDArray[Any]]:
-        """Return all that it remembers; ``held`` is what workers hold, which is lost to them when it is resumed."""
+        """Return the state; samples in ``held``, which workers hold, are drawn again when it is resumed."""
         back = [*self._returned, *held]
         none = np.empty(0, np.int64)
         return {
@@ -173,7 +173,7 @@ class EpochSampler:
         self._applied_of = {int(epoch): int(count) for epoch, count in counts}
 
     def require_fit(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Raise if a state is none of this sampler.
+        """Raise unless a state belongs to this sampler.
 
         Raises
         ------

@@ -9,7 +9,7 @@ from paceline.coordinator.asynchronous.epoch_sampler import Drawn
 
 @dataclass(frozen=True, eq=False)
 class Push:
-    """A push that was taken: whose, of which samples, how stale, and how much it counts for that."""
+    """A push that was taken: its worker, its samples, its staleness, and its weight for that."""
 
     worker: str
     drawn: Drawn

@@ -132,7 +132,7 @@ class Server:
     # -- who takes part ------------------------------------------------------------------------------------------
 
     def join(self, worker: str) -> None:
-        """Let a worker take part; one that is there already, because it died and came back, begins anew."""
+        """Let a worker take part; one that comes back after it died starts afresh."""
         if worker in self.fleet.members:
             self.abandon(worker)
             return
@@ -183,7 +183,7 @@ class Server:
         comm_seconds: float = 0.0,
         now: float = 0.0,
     ) -> Verdict:
-        """Take a worker's gradient and say what became of it. A bad push is refused in a sentence.
+        """Take a worker's gradient and return the verdict. A bad push is refused, with the reason in a sentence.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class Server:
         self._ahead.report(worker, samples, seconds, comm_seconds)
 
     def is_given_up(self, worker: str, stamp: Stamp) -> bool:
-        """Say whether a step was given up, so that going on with it is a waste: ask between micro-batches."""
+        """Return whether a step was given up, so that computing on is a waste: ask between micro-batches."""
         member = self.fleet.members.get(worker)
         return member is None or member.step is None or member.step.stamp != stamp
 
@@ -277,7 +277,7 @@ class Server:
         return self._ahead.sizes.copy()
 
     def watch(self) -> list[StalenessReport]:
-        """Return who is a straggler, by the versions seen and by the forecast, and why, worker by worker."""
+        """Return every worker's staleness, seen and forecast, and whether it is a straggler."""
         return staleness_reports(self.workers, self.sizes, self.batch, self.staleness, self.expected_staleness)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Server:
         return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._tickets])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned; whoever is at a step has lost it.
+        """Resume from what ``state_dict`` returned; steps under way are lost.
 
         Raises
         ------
@@ -314,7 +314,7 @@ class Server:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _learn(self, member: Member, staleness: int, now: float) -> None:
-        """Take note of when a sound push came, and how stale."""
+        """Learn the time and the staleness of a valid push."""
         assert member.step is not None
         expected = member.step.expected
         # The forecast counts pushes of workers that do not wait; where they wait, or are gathered by plan, it is none.

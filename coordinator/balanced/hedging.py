@@ -86,15 +86,15 @@ class Hedging:
         return np.asarray(forecast.speed / planned_W * (np.add.reduce(planned_W) / np.add.reduce(forecast.speed)))
 
     def start(self) -> None:
-        """Judge no plan of a fleet that has changed since; what has been learnt stays."""
+        """Drop the plans not yet judged, because the fleet has changed; the learnt costs stay."""
         self._planned = []
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that was followed."""
+        """Return the learnt costs of the choices, and the plans not yet judged."""
         return {"cost": self._cost_C.copy(), "choice": np.array(self.choice), "planned": np.array(self._planned)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; a state that knows nothing of it begins anew."""
+        """Resume; a state saved without hedging starts it afresh."""
         self._cost_C = np.array(state.get("cost", np.zeros(len(CHOICES_C2))))
         self.choice = int(state.get("choice", 0))
         self._planned = list(np.array(state.get("planned", ())))

@@ -37,7 +37,7 @@ class Bounds(NamedTuple):
     any_limited: bool
 
     def broken_by(self, sizes: Sizes, batch_multiple: int) -> bool:
-        """Return whether a size lies outside, or is no multiple of ``batch_multiple``."""
+        """Return whether a size lies outside the bounds, or is not a multiple of ``batch_multiple``."""
         return bool(((sizes < self.low) | (sizes > self.high) | (sizes % batch_multiple != 0)).any())
 
 

@@ -154,7 +154,7 @@ class FederatedBalancer:
 
     @property
     def clients(self) -> list[str]:
-        """Those known, in the order in which they joined."""
+        """Names of the known clients, in the order in which they joined."""
         return self._clients.names
 
     def join(
@@ -165,7 +165,7 @@ class FederatedBalancer:
         data: ArrayLike | None = None,
         memory: ArrayLike | None = None,
     ) -> None:
-        """Make clients known, or say more of those that are. Who is not announced joins when it is first asked.
+        """Add clients, or update facts about known ones. A client that was not added joins when it is first asked.
 
         Parameters
         ----------
@@ -301,7 +301,7 @@ class FederatedBalancer:
         self.rounds += 1
 
     def shares(self, clients: Sequence[object] | None = None) -> Shares:
-        """Return what became of the data of these clients, or of all known ones, over the rounds."""
+        """Return the use of these clients' data over the rounds, or of all known clients'."""
         return shares_of(self._clients, self.clients if clients is None else [str(client) for client in clients])
 
     # -- saved and resumed ---------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class FederatedBalancer:
             raise ValueError(f"deadline must be a positive number of seconds or None, got {self.deadline}")
 
     def _rules(self, *, anything_known: bool) -> Rules:
-        """Return the rules; before anybody reported no forecast in seconds says who would miss a deadline.
+        """Return the limits of batches; the deadline is left out before any report, as no forecast is in seconds.
 
         All that is known then is whether anybody replied at all: as long as nobody does, the batch is halved.
         """
@@ -402,7 +402,7 @@ class FederatedBalancer:
             )
 
     def _slow_down(self, plan: RoundPlan, waited: float, rows: Rows, silent_W: Mask) -> None:
-        """Take those that were silent for the whole wait to be at most as fast as that shows."""
+        """Cap the speed of clients that were silent for the whole wait at the most that this silence allows."""
         left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
         most_W = plan.sizes * plan.local_steps / left_W
         ceiling, silent = self._clients.column("ceiling"), rows[silent_W]

@@ -110,7 +110,7 @@ class Following:
         return self.clients.taken("state", rows).astype(np.int64)
 
     def sizes(self, rows: Rows, batch: int, least: int) -> Array:
-        """Return the batch of those that are not balanced now, ``[W]``; NaN for all others."""
+        """Return the batches of clients that are not balanced now, ``[W]``; NaN for all others."""
         state_W, turn_W, base_W = self.state(rows), self.clients.taken("turn", rows), self.clients.taken("base", rows)
         towards_W = np.where(base_W > batch, base_W / CONTRAST, base_W * CONTRAST)
         tested_W = np.where(turn_W % 2 == 0, np.floor(towards_W), base_W)
@@ -120,7 +120,7 @@ class Following:
         return size_W
 
     def seconds(self, rows: Rows) -> Array:
-        """Return the usual time of those whose time does not follow their batch, ``[W]``; NaN for all others."""
+        """Return the usual time of clients whose time does not follow their batch, ``[W]``; NaN for all others."""
         flat_W = self.state(rows) == State.FLAT
         count_W, seconds_W = self.clients.taken("fit_count", rows), self.clients.taken("fit_y", rows)
         return np.where(flat_W, np.exp(seconds_W / np.where(flat_W, count_W, 1.0)), np.nan)

@@ -13,7 +13,7 @@ from paceline._arrays import Array, Mask
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundReport:
-    """The replies of one round. Who was asked and is not listed did not reply; an error is a reply with NaN.
+    """The replies of one round. A client that was asked and is not listed did not reply; an error is a reply with NaN.
 
     Parameters
     ----------

@@ -178,7 +178,7 @@ def _split(now: RoundBounds, asked_W: Mask, lower_W: Array, upper_W: Array, caut
 
 
 def _ends_late(now: RoundBounds, size_W: Sizes, asked_W: Mask) -> Mask:
-    """Return who ends after the median of those asked by more than the time of a sample."""
+    """Return which clients end later than the median of those asked, by more than the time of a sample."""
     end_W = now.curves.busy_seconds(size_W) + now.comm
     late_W: Mask = asked_W & (end_W > np.median(end_W[asked_W]) + now.curves.slope) if asked_W.any() else asked_W
     return late_W

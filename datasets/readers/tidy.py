@@ -188,7 +188,7 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
 
 
 def _checked_header(path: Path) -> list[str]:
-    """Refuse a header that is none, as every column costs a millisecond, or that names two columns alike."""
+    """Refuse a first line that is not a header (each column costs a millisecond), or that repeats a column."""
     first = head(path)
     header = header_of(first)
     if (columns := len(header)) > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):

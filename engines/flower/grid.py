@@ -13,7 +13,7 @@ CLOCK = time.monotonic
 
 
 class TimedGrid:
-    """Everything that a grid does, and how long each client took to reply to the latest training messages.
+    """A Flower grid that also measures how long each client took to reply to the latest training messages.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class Measured:
     device: str = ""
 
     def about(self, name: str) -> float | str | None:
-        """Return what a client said of its ``data``, ``memory`` or ``devices``; ``None`` if it said nothing.
+        """Return the client's statement about its ``data``, ``memory`` or ``devices``; ``None`` if it made none.
 
         >>> Measured(data=600.0).about("data"), Measured().about("data"), Measured().about("devices")
         (600.0, None, None)
@@ -50,7 +50,7 @@ class Measured:
 
 
 def measured_in(record: Any) -> Measured:
-    """Return what a record of a client's reply says, whatever it holds.
+    """Return the measurements in a client's record, whatever it holds.
 
     >>> measured_in({"samples": 320.0, "seconds": "soon", "device": "pixel"})
     Measured(samples=320.0, seconds=nan, data=nan, memory=nan, device='pixel')
@@ -68,7 +68,7 @@ def measured_in(record: Any) -> Measured:
 
 
 def whole_in(record: Any, name: str) -> int:
-    """Return a positive whole number of a record; 0 where it holds none.
+    """Return a positive whole number from a record; 0 where it holds none.
 
     >>> whole_in({"batch-size": 32}, "batch-size"), whole_in({"batch-size": 2.5}, "batch-size"), whole_in(None, "x")
     (32, 0, 0)

@@ -46,7 +46,7 @@ class Standing:
 
     @classmethod
     def of(cls, server: Server) -> Standing:
-        """Return that of now."""
+        """Return the present state of a server."""
         seen, accounts = server.watch(), server.ledger.accounts.values()
         return cls(
             sizes={one.worker: one.size for one in seen},

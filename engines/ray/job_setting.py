@@ -100,7 +100,7 @@ class RayPlan:
         self._sinks()
 
     def service(self, store: Store | None = None) -> Service:
-        """Return the server that the plan tells of, resumed if there is a checkpoint.
+        """Return the server of this plan, resumed if there is a checkpoint.
 
         Parameters
         ----------

@@ -61,7 +61,7 @@ def straggler_bound(staleness: Array) -> float:
 
 
 def stragglers(staleness: Array) -> Mask:
-    """Return who is a straggler, ``[W]``.
+    """Return a mask of the stragglers, ``[W]``.
 
     >>> stragglers(np.array([3.0, 3.1, 2.9, 12.0]))
     array([False, False, False,  True])
@@ -160,7 +160,7 @@ class StalenessReport:
 
     @property
     def why(self) -> str:
-        """All of this in a sentence."""
+        """Sentence that says how stale the worker is, and how many samples it takes."""
         kind = f"{self.worker} is {'a straggler' if self.is_straggler else 'no straggler'}"
         parts = []
         if math.isfinite(self.staleness):
@@ -175,7 +175,7 @@ class StalenessReport:
 def staleness_reports(
     workers: Sequence[str], sizes: Sizes, batch: int, staleness: Array, expected: Array
 ) -> list[StalenessReport]:
-    """Return what is known of every worker; sizes, smoothed and forecast staleness ``[W]``.
+    """Return the staleness report of every worker; sizes, smoothed and forecast staleness are ``[W]``.
 
     >>> seen = staleness_reports(["a", "b"], np.array([8, 8]), 8, np.array([0.5, 4.0]), np.array([np.nan, np.nan]))
     >>> [one.is_straggler for one in seen]

@@ -91,7 +91,7 @@ def _is(name: str, meant: set[str]) -> bool:
 
 
 def span_unit(name: str) -> str | None:
-    """Return the unit of a column of durations, ``s`` if it names none; ``None`` if it is none.
+    """Return the unit of a column of durations, ``s`` if it names none; ``None`` for any other column.
 
     >>> span_unit("step_time_ms"), span_unit("duration"), span_unit("timestamp"), span_unit("iteration seconds")
     ('ms', 's', None, 's')

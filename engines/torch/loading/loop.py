@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """Hands out the batches of one loop; once it has ended it has ended, and once it has failed it fails again.
+    """Iterator over the batches of one loop: after its end it stays ended, after an error it raises that again.
 
     A generator that has failed ends, when it is asked again, as if all were well: a loop that goes on after an error
     would leave out the rest of the epoch on this rank alone.

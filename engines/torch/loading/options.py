@@ -101,7 +101,7 @@ def whole(name: str, value: Any, least: int, unit: str = "") -> int:
 
 
 def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return which rank this is, of how many: those of ``torch.distributed`` where they are not given.
+    """Return the rank and the number of ranks: those of ``torch.distributed`` unless given.
 
     >>> place(2, 2)
     Traceback (most recent call last):

@@ -29,7 +29,7 @@ class BatchSource(Protocol):
 
 
 def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> BatchSource:
-    """Return what loads in this way what a rank is assigned."""
+    """Return the source of a rank's batches for these options of loading."""
     pin = loading.pin_memory and torch.cuda.is_available()
     if loading.pin_memory and not pin:
         warnings.warn("pin_memory: there is no CUDA device here, so batches are not pinned", stacklevel=3)
@@ -47,7 +47,7 @@ class OnDemand:
         self.take = collate if dataset is None else Chunks(dataset, collate).load
 
     def restart(self) -> None:
-        """Nothing is under way that could be left over."""
+        """Do nothing: no samples were loaded ahead."""
 
 
 class Pinned:
