@@ -225,7 +225,7 @@ def _score(
 
 
 def _require_journal(path: Path) -> None:
-    """Refuse a file that is no journal: Optuna would fail without naming it, or append to it."""
+    """Refuse a file that is not a journal: Optuna would fail without naming it, or append to it."""
     if not path.exists():
         return
     try:

@@ -73,7 +73,7 @@ class Ahead(FleetPredictor):
         self._rows.update({name: rows[name].copy(order="F") for name in self._rows if name in rows})
 
     def passed(self, expected_WP: Array) -> Array:
-        """Keep what is expected of a later iteration; return what was expected of the one just finished, ``[W, P]``."""
+        """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``."""
         expected_WHP = self._rows["expected"]
         self._rows["expected"] = np.concatenate([expected_WHP[:, 1:], expected_WP[:, None]], axis=1)
         return np.asarray(expected_WHP[:, 0])

@@ -228,7 +228,7 @@ class FleetPredictor:
         return saved.astype(fresh.dtype, order="F", copy=True)
 
     def _load_reference(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume what it was fitted on; called once the covariates that it reads are known."""
+        """Load the spread of the fitted data; called once the covariates that it covers are known."""
         reference = Reference.of_array(state[REFERENCE]) if REFERENCE in state else None
         if reference is not None and len(reference.covariates) != len(self.covariate_names):
             raise ValueError(

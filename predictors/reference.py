@@ -25,7 +25,7 @@ MANY = 0.05
 
 @dataclass(frozen=True)
 class Spread:
-    """Count, mean and sum of squared deviations of some numbers; two add up to that of all numbers.
+    """Count, mean and sum of squared deviations of some numbers; the sum of two spreads covers all numbers.
 
     Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
     """
@@ -84,7 +84,7 @@ class Reference:
 
     @classmethod
     def of_array(cls, rows: Array) -> Self:
-        """Return what :meth:`array` stored.
+        """Return the reference that :meth:`array` stored.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class Reference:
         return cls(change, tuple(covariates))
 
     def array(self) -> Array:
-        """Return it as an array ``[R, 3]`` of count, mean and sum of squared deviations."""
+        """Return the spreads as an array ``[R, 3]`` of count, mean and sum of squared deviations."""
         return np.array(
             [(one.count, one.mean, one.squares) for one in (self.change, *self.covariates)], dtype=np.float64
         )

@@ -58,7 +58,7 @@ class Allowance:
         self._follow()
 
     def spent(self) -> Spent:
-        """Return what was spent so far; only differences mean something."""
+        """Return the CPU time spent so far; only differences mean something."""
         # Nothing is throttled without a quota. This is asked twice in every step, when the caches hold the model: to
         # read the kernel's count took longer than all else that is measured.
         if self._told < math.inf:
@@ -66,7 +66,7 @@ class Allowance:
         return Spent(time.process_time(), self._stood)
 
     def look(self) -> None:
-        """Read the quota that holds now."""
+        """Read the present quota."""
         if self._where.group() is not self._group:
             self._follow()
         told = self._quota.sample()

@@ -1,4 +1,4 @@
-"""Reading what the kernel tells: small files that are read again and again, and counters that only grow."""
+"""Reading kernel files: small files that are read again and again, and counters that only grow."""
 
 from __future__ import annotations
 

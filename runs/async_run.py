@@ -96,7 +96,7 @@ class AsyncRunReader(GrowingFile[RoundLine]):
     header, schema = "paceline_async_run", SCHEMA
 
     def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
-        """Keep what the header says of the scheme."""
+        """Keep the header's facts about the scheme."""
         bound, batch = header.get("bound"), header.get("batch")
         self._scheme = str(header.get("scheme", "not known"))
         self._bound = bound if isinstance(bound, int) else None
@@ -131,7 +131,7 @@ class AsyncRunReader(GrowingFile[RoundLine]):
 
 
 def is_asynchronous(path: str | Path) -> bool:
-    """Say whether a file is the record of an asynchronous run, by its first line."""
+    """Return whether a file is the record of an asynchronous run, by its first line."""
     with Path(path).open("rb") as file:
         return AsyncRunReader.header in parsed(file.readline(LONGEST))
 

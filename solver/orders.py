@@ -78,7 +78,7 @@ class Table:
         return bool(self._covered(until)[-1] >= self.count)
 
     def order(self, until: float) -> list[int]:
-        """Return such an order of ranks."""
+        """Return an order of ranks in which all samples end by this time."""
         covered = self._covered(until)
         state, kinds = len(covered) - 1, []
         for states, before_SK in reversed(self.layers):

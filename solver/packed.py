@@ -37,7 +37,7 @@ def packed(samples: Samples, fleet: Fleet, enough: float) -> Sizes:
 
 
 def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
-    """Give the longest sample to the rank that would end it first, and so on; many alike at once."""
+    """Give the longest sample to the rank that would end it first, and so on; like samples in one go."""
     cost_N, ends_W = samples.costs, fleet.fixed.copy()
     owner_N = np.empty(len(samples), dtype=np.int64)
     rising, until_N = -cost_N, np.concatenate([[0.0], cost_N.cumsum()])
@@ -112,7 +112,7 @@ def _one_by_one(samples: Samples, fleet: Fleet, order: Sizes, *, tight: bool) ->
 
 
 def _nobody_without(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
-    """Give ranks that have too few samples the shortest of those that others can spare, the slowest rank first."""
+    """Give ranks with too few samples the shortest that others can spare, the slowest rank first."""
     counts_W = np.bincount(owner_N, minlength=len(fleet))
     short_W = np.flatnonzero(counts_W < samples.lower)
     for rank in short_W[np.argsort(-fleet.pace[short_W], kind="stable")].tolist():

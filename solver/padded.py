@@ -87,7 +87,7 @@ class Cuts:
         return cut if first == len(self.longest) else None
 
     def sparing(self, order: Sequence[int], until: float) -> Cut | None:
-        """Return a cut in which the next rank is the one, of the next few in this order, with least time left over."""
+        """Return a cut that chooses each next rank, among a few in this order, by the least time left over."""
         cut, first, rest = [], 0, list(order)
         while rest:
             count, place = self._sparing(rest[:WINDOW], first, len(rest) - 1, until)

@@ -47,7 +47,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what was stored as JSON."""
+        """Return the evaluation that was stored as JSON."""
         return cls(
             data=tuple(Fact(**fact) for fact in stored["data"]),
             model=Score(**stored["model"]),
@@ -88,7 +88,7 @@ class Entry:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what was stored as JSON."""
+        """Return the entry that was stored as JSON."""
         data = tuple(Fact(**fact) for fact in stored["data"])
         evaluation = None if stored["evaluation"] is None else Evaluation.of(stored["evaluation"])
         return cls(**{**stored, "data": data, "evaluation": evaluation})

@@ -75,7 +75,7 @@ class Limits:
         return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if memory is None else memory)
 
     def after(self, report: Report, sizes: Sizes, forecast: Forecast) -> Self:
-        """Return the bounds after a report: who ran out of memory gets less, unless the curves' limit does that."""
+        """Return the bounds after a report: workers out of memory get less, unless their curves limit them already."""
         ran_out = _flags(report.out_of_memory, len(sizes))
         if not ran_out.any():
             return self

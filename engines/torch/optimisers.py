@@ -1,4 +1,4 @@
-"""A look at every step of an optimiser: at gradients that part the ranks, or that nothing weights."""
+"""Checks before every step of an optimiser: for gradients that let ranks diverge, or that nothing weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BESIDE = (
 
 
 class Optimisers:
-    """Looks at the optimisers of this process before each of their steps.
+    """Checks the optimisers of this process before each of their steps.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Optimisers:
         return stop
 
     def before_step(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
-        """Refuse a step that parts the ranks, with equal batches too; warn of one whose gradients nothing weights."""
+        """Refuse a step that makes ranks diverge, even with equal batches; warn of gradients that nothing weights."""
         alone, unsummed = [], []
         for weighting in self._weightings:
             if weighting.refusal.error is not None and not weighting.in_backward:

@@ -31,7 +31,7 @@ from paceline.recording.torch.busy_clock import Clock
 
 
 class Passes:
-    """Listens to the hooks of the models that train on one loader: what one rank knows by itself.
+    """Listens to the hooks of the models that train on one loader: everything that one rank sees by itself.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class Passes:
         return turn
 
     def noted(self, turn: Turn, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
-        """Remember what a model was given of a batch, and made of it; look at the gradients of its output."""
+        """Remember the tensors that a model got of a batch, and made of it; look at the gradients of its output."""
         if not self.handed.whole:
             self.handed.note(turn, tensors_in(inputs))
         self.handed.note(turn, made, made=True)
@@ -205,7 +205,7 @@ class Passes:
             self.scaling.require(passes)
 
     def work_of(self, turn: Turn) -> float:
-        """Return what this rank's samples of a turn cost, in average samples."""
+        """Return the cost of this rank's samples of a turn, in average samples."""
         coefficients = self._loader.coefficients
         assert coefficients is not None, "its samples have costs"
         return float(sum(part * each for part, each in zip(turn.features, coefficients.tolist(), strict=True)))
@@ -237,7 +237,7 @@ class Passes:
             self.report()
 
     def backward_ended(self) -> None:
-        """Do all three for a model whose gradients nobody sums in a hook, after its step's last backward pass."""
+        """Call `ready`, `summed` and `sent` after a step's last backward pass, for a model whose hook sums nothing."""
         if self._micro_batches >= self._loader.accumulate and self._loader.step_ends:
             self.summed(self.ready(None, None))
             self.sent()

@@ -104,7 +104,7 @@ class Planning:
             raise RuntimeError(audit.apart(self.balancer.workers, places))
 
     def settle(self, rows: RankReports, iteration: int) -> None:
-        """Let all ranks go on from what the first has learnt, as their plans differ.
+        """Give all ranks the state of the first, because their plans differ.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class Planning:
         self._take_plan()
 
     def _in_work(self, rows: RankReports, work: WorkModel) -> RankReports:
-        """Return the reports in work in place of samples, where samples have costs; and learn what these are."""
+        """Return the reports with work in place of samples, where samples have costs, and learn these costs."""
         work_W, parts_W = work.work(rows.features_WF), rows["micro_batches"]
         planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed)
         if work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
@@ -162,7 +162,7 @@ class Planning:
         return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
 
     def hand_over(self) -> None:
-        """Drawn the shares of the latest plan to the loader, which checks them, unless it has them already."""
+        """Set the shares of the latest plan on the loader, which checks them, unless they are set already."""
         if self._sizes_W is not self._handed_W or self._loader.shares is not self._shares_W:
             self._loader.shares = self._sizes_W if self.in_order else self._sizes_W[self._rank_order]
             self._handed_W, self._shares_W = self._sizes_W, self._loader.shares

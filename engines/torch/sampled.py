@@ -47,7 +47,7 @@ class Sampled:
         self.next = ended + (ended - began) / SAMPLING
 
     def close(self) -> None:
-        """Let go of the covariates, each of which keeps a kernel file open."""
+        """Release the covariates, each of which keeps a kernel file open."""
         self._covariates, self.next = (), math.inf
 
 

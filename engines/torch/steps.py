@@ -1,4 +1,4 @@
-"""The steps of a job: what each rank has measured goes out, what all measured comes in, and new sizes are set.
+"""Steps of a job: each rank's measurements are sent, those of all are received, and new sizes are set.
 
 Axis: W workers.
 """
@@ -121,7 +121,7 @@ class Steps:
             self._receive()
 
     def _receive(self) -> None:
-        """Take in the reports of all ranks, and plan, unless they have parted ways."""
+        """Receive the reports of all ranks, and plan, unless the ranks have diverged."""
         self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
         report_WF = self._exchange.receive()
         self._clock.wait_ends()
@@ -138,7 +138,7 @@ class Steps:
         self.overhead_seconds = self._passes.spent + time.perf_counter() - began
 
     def finish(self) -> None:
-        """Let all ranks go on from one plan, look at what they reported, and tell observers of it."""
+        """Make all ranks continue from one plan, check their reports, and call the observers."""
         if self._exchange.under_way:
             self._receive()
         rows, self.rows = self.rows, None
@@ -172,7 +172,7 @@ class Steps:
         return samples_W
 
     def tell(self, rows: RankReports) -> None:
-        """Tell the observers of the iteration that is over."""
+        """Call the observers with the iteration that is over."""
         handed_W, used, planning = self._passes.handed.sizes, self._used, self._planning
         iteration = record(
             rows,

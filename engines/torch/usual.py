@@ -51,7 +51,7 @@ def policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) ->
 
 
 def say_unknown_bounds(policy: Policy, names: Sequence[str]) -> None:
-    """Warn of bounds of workers that are not there: names are easily mistyped, and a bound may keep memory free."""
+    """Warn of bounds for unknown workers: names are easily mistyped, and a bound may be there to keep memory free."""
     bounds = [name for given in (policy.lower, policy.upper) if isinstance(given, Mapping) for name in given]
     if unknown := sorted(set(bounds) - set(names)):
         warnings.warn(

@@ -221,7 +221,7 @@ class AsyncJob:
         self._finish()
 
     def push(self) -> None:
-        """Drawn in the gradient of the batch just computed, to be applied at the server.
+        """Send the gradient of the batch just computed to the server, which applies it.
 
         Raises
         ------
@@ -299,7 +299,7 @@ class AsyncJob:
         self._pushed = self._work.ended
 
     def _finish(self) -> None:
-        """Rank 0 answers until everybody has the final parameters; the last push has written the last checkpoint."""
+        """Let rank 0 answer until all have the final parameters; the last push has written the last checkpoint."""
         self._left = True  # its thread at the server has ended with the final parameters
         late = self._threads
         while self.service is not None and late:
@@ -313,7 +313,7 @@ class AsyncJob:
                 return
 
     def _linked(self, timeout: float) -> Link:
-        """Return this rank's way to the server; every rank makes all groups, as gloo wants it."""
+        """Return this rank's link to the server; every rank makes all groups, as gloo requires."""
         numbers, own = len(self.flat.parameters), None
         wait_at_exit()
         for rank in range(1, self.workers):

@@ -42,14 +42,14 @@ class LostServerError(RuntimeError):
 
 
 class Link(Protocol):
-    """A worker's way to the server."""
+    """A worker's link to the server."""
 
     def pull(self) -> Work:
-        """Start a step."""
+        """Start a step, and return it."""
         ...
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Drawn in a gradient; what became of it is known after the next pull."""
+        """Send a gradient; its outcome is known after the next pull."""
         ...
 
     def is_given_up(self, stamp: Stamp) -> bool:
@@ -57,7 +57,7 @@ class Link(Protocol):
         ...
 
     def leave(self) -> None:
-        """Leave the job."""
+        """Leave the job: the server gives this worker's samples to others."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Link(Protocol):
 
 
 class LocalLink:
-    """The way to a server in the same process; parameters are put into ``row``, ``[P]``."""
+    """A link to a server in the same process; parameters are put into ``row``, ``[P]``."""
 
     def __init__(self, service: Service, worker: str, row: torch.Tensor) -> None:
         self.service, self.worker, self._row = service, worker, row.numpy()
@@ -80,7 +80,7 @@ class LocalLink:
         return self.service.pull(self.worker, into=self._row)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Drawn in a gradient."""
+        """Pass a gradient to the server."""
         row = gradient.float().numpy()
         verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
         self._pushed = verdict.outcome
@@ -95,7 +95,7 @@ class LocalLink:
 
 
 class GlooLink:
-    """The way to a server in another process.
+    """A link to a server in another process.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class GlooLink:
         return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), drawn, head.seconds / NANO)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Drawn in a gradient. The server answers with the next step at once: a pull must follow."""
+        """Send a gradient. The server answers with the next step at once: a pull must follow."""
         wire = list(WIRES.values()).index(gradient.dtype)
         times = round(seconds * NANO), round(comm_seconds * NANO)
         is_row = gradient.data_ptr() == self._up[FRONT:].data_ptr() and gradient.numel() == self.numbers
@@ -180,7 +180,7 @@ class GlooLink:
 
 
 def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
-    """Answer one worker until it leaves, is lost, or sends nonsense: then what it held goes to others."""
+    """Answer one worker until it leaves, is lost, or sends nonsense; the samples that it held then go to others."""
     last, room, out = NOTHING_PUSHED, torch.zeros(FRONT + numbers), torch.zeros(FRONT + numbers)
     try:
         while True:

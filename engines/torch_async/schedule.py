@@ -56,7 +56,7 @@ class Ticks:
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
-    """Return what each group says, as copies; its parameters by their identity."""
+    """Return copies of the settings of each parameter group, its parameters by identity."""
     return [
         {
             name: [id(one) for one in value] if name == "params" else copy.deepcopy(value)
@@ -67,7 +67,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
 
 
 def require_followed(optimizer: torch.optim.Optimizer, schedule: Schedule | None) -> None:
-    """Raise where a copy of the optimiser would not do what the optimiser does.
+    """Raise if a copy of the optimiser would not behave as the optimiser does.
 
     Raises
     ------

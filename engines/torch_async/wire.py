@@ -47,7 +47,7 @@ class Head:
     version, ticket
         The stamp.
     samples
-        Samples of a push, or rank_batch.
+        Samples of a push, or samples assigned in an answer.
     numbers
         How many numbers follow.
     wire
@@ -76,7 +76,7 @@ class Head:
 
 
 def sent(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
-    """Send a tensor, and return when it is on its way; gloo sends nothing for an empty one, and nor is it received."""
+    """Send a tensor, and return when it is on its way; gloo skips empty tensors, and so does `received`."""
     if tensor.numel():
         dist.send(tensor, peer, group=group)
 
@@ -90,7 +90,7 @@ def received(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGro
 
 
 def rows_written(rows: Sizes, message: torch.Tensor) -> torch.Tensor:
-    """Write the rows of the samples rank_batch, ``[n]``, behind a head; return those for which there is no room."""
+    """Write the rows of the assigned samples, ``[n]``, behind a head; return those for which there is no room."""
     row = torch.from_numpy(np.ascontiguousarray(rows))
     _front(message)[HEAD : HEAD + len(row[:FIRST])] = row[:FIRST]
     return row[FIRST:]

@@ -74,7 +74,7 @@ class Contention:
         return plan(self.pattern, self.workers, self.competitors, seconds, self.seed)
 
     def meta(self, place: Place) -> dict[str, str]:
-        """Return its description, for the ``meta`` of a trace."""
+        """Return a description of the contention, for the ``meta`` of a trace."""
         return {
             "pattern": self.pattern,
             "competitors": f"{self.competitors} ({self.kind})" if self.pattern != "none" else "0",

@@ -1,4 +1,4 @@
-"""Asynchronous schemes as contestants of a live experiment: what is compared, and what came of it."""
+"""Asynchronous schemes as contestants of a live experiment: its setting and its outcome."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class AsyncTurn:
     wasted: float
 
     def loss_after(self, samples: int) -> float:
-        """Return the loss after so many samples, between the two looks next to it."""
+        """Return the loss after so many samples, interpolated between the two nearest evaluations."""
         return float(np.interp(samples, self.applied, self.losses))
 
     @classmethod
@@ -157,7 +157,7 @@ class AsyncOutcome:
         return [self.row(scheme) for scheme in self.setting.schemes]
 
     def row(self, scheme: str) -> AsyncRow:
-        """Sum up how one scheme did."""
+        """Return the results of one scheme."""
         turns = [turn for turn in self.turns if turn.scheme == scheme]
         rates = [sum(turn.samples) / turn.seconds for turn in turns]
         return AsyncRow(

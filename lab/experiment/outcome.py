@@ -110,7 +110,7 @@ class ExperimentOutcome:
         return [self.row(scheme) for scheme in self.setting.schemes]
 
     def row(self, scheme: str) -> Row:
-        """Sum up how one scheme did."""
+        """Return the results of one scheme."""
         logs = np.log(self.pairs(scheme))
         speed_up = float(np.exp(logs.mean()))
         walls_K, sizes_KW, own_KW = self._measured(scheme)

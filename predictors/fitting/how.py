@@ -110,11 +110,11 @@ class Fitting:
         return self.folder / f"{READING}-{os.environ.get('RANK', '0') if self.distributed else '0'}" / what
 
     def part(self, name: str) -> Fitting:
-        """Return the same for a predictor inside another one, with checkpoints of its own."""
+        """Return these options for a predictor inside another one, with checkpoints of its own."""
         return replace(self, folder=None if self.folder is None else self.folder / name)
 
     def surveyed(self, traces: Iterable[Trace]) -> Survey:
-        """Return what the traces hold."""
+        """Return the survey of the traces."""
         return self.survey or Survey.of(traces, held_out=(self.held_out or frozenset()).__contains__)
 
     def roles(self, trace: Trace, validation: float) -> Iterator[tuple[Mask, bool]]:

@@ -97,7 +97,7 @@ class Survey:
         return tuple(self.covariates) if wanted is None else wanted
 
     def reference(self, names: tuple[str, ...]) -> Reference:
-        """Return what a predictor that reads these covariates is fitted on."""
+        """Return the spread of the data that a predictor with these covariates is fitted on."""
         return Reference(self.change, tuple(self.covariates.get(name, Spread()) for name in names))
 
     def mean_and_scale(self, names: tuple[str, ...]) -> tuple[Array, Array]:
@@ -140,7 +140,7 @@ class Surveying:
             self._covariates[name] = self._covariates.get(name, Spread()) + Spread.of(trace.covariates[:, fitted_W, d])
 
     def survey(self, kind: type[S]) -> S:
-        """Return what was surveyed so far.
+        """Return the survey of the traces so far.
 
         Raises
         ------

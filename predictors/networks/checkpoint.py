@@ -120,7 +120,7 @@ class Saved:
         schedule: torch.optim.lr_scheduler.LRScheduler,
         generator: torch.Generator,
     ) -> tuple[Position, dict[str, Array]] | None:
-        """Put everything back, and return the position and the best weights; ``None`` without a checkpoint.
+        """Restore everything, and return the position and the best weights; ``None`` without a checkpoint.
 
         Raises
         ------

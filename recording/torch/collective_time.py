@@ -1,4 +1,4 @@
-"""Finds out when this process waits for other processes: whenever it is inside a collective.
+"""Detection of waits for other processes: a process waits while it is inside a collective.
 
 The calls that wait cannot be listed one by one: a broadcast of buffers, synchronised batch normalisation, tensor
 parallelism and gathered losses all wait somewhere inside the forward or backward pass. All of them end in a few

@@ -19,7 +19,7 @@ State = Mapping[str, NDArray[Any]]
 
 
 class Assigner(ABC):
-    """The contract of what a loader asks who takes which samples. Every rank runs the same, and so need not ask others.
+    """Protocol of an assigner: it says which rank takes which samples. All ranks compute the same and exchange nothing.
 
     Attributes
     ----------
@@ -178,7 +178,7 @@ class EpochAssigner(Assigner):
         return {name: np.array(value) for name, value in known.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Stand where a state says, exactly; with another number of ranks, what the old ones held comes first."""
+        """Move to a saved place; for another number of ranks, samples that the old ones held come first."""
         self.start(int(state["epoch"]))
         self.digest, self.batches = int(state["digest"]), int(state["batches"])
         if not int(state["remaining"]):  # before the first epoch, or after one

@@ -34,7 +34,7 @@ def different(exchange: Exchange, dataset: Any) -> str:
 
 
 def likeness(dataset: Any) -> tuple[str, int]:
-    """Return what was looked at, and a checksum of it.
+    """Return the name of the part that was looked at, and its checksum.
 
     >>> whole = TensorDataset(torch.arange(8.0))
     >>> [likeness(Subset(whole, range(first, 8, 2))) for first in (0, 1)]
@@ -58,7 +58,7 @@ def likeness(dataset: Any) -> tuple[str, int]:
 
 
 def _checksum(row: Any) -> int:
-    """Return a checksum of a few numbers, of which other processors may have rounded the last digits otherwise."""
+    """Return a checksum of a few numbers, to three digits: processors may round the last ones differently."""
     if isinstance(row, torch.Tensor):
         row = row.detach().to_dense().reshape(-1)[:MOST].tolist()  # not by numpy, which has no bfloat16
     numbers = np.ravel(row)[:MOST]

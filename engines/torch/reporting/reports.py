@@ -116,7 +116,7 @@ class RankReports:
         return places if assigned else places[:, :2]
 
     def at_shares(self, work_W: Array, shares_W: Array, fixed: float) -> RankReports:
-        """Return the same rows as if each worker's work had been exactly its share: speeds are work per second.
+        """Return the rows with each worker's work scaled to exactly its share: speeds are then work per second.
 
         Whole samples, and padding, make work differ a little from the shares, and a global batch's from the mean. That
         is no payoff of the shares, which is judged from these rows.
@@ -136,7 +136,7 @@ class RankReports:
         return RankReports(report_WF, self.features)
 
     def report(self, covariates_WD: Array | None) -> Report:
-        """Return the mean micro-batch of every worker, NaN where it reported none, with the covariates of then."""
+        """Return the mean micro-batch of every worker, NaN without one, with the covariates sampled before it."""
         samples_W, parts_W, _, seconds_W, comm_W, ran_out_W = self.report_WF.T[: _AT["checksum"]]
         out_of_memory = ran_out_W > 0 if ran_out_W.any() else None
         # Nobody reports 0 micro-batches: NaN says that nothing is known.

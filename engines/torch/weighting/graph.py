@@ -24,10 +24,10 @@ MOST = 1024
 
 
 class Owner(Protocol):
-    """Is told when a backward pass goes through forward passes of its model."""
+    """Protocol of the object that is told when a backward pass goes through forward passes of its model."""
 
     def settle(self, one: Pass) -> Turn | None:
-        """Return the batch of a pass, which it takes in the first call."""
+        """Return the turn of a forward pass, which takes its batch in the first call."""
         ...
 
     def takes(self, inputs: Iterable[torch.Tensor]) -> bool:
@@ -43,7 +43,7 @@ class Owner(Protocol):
         ...
 
     def backward_ended(self) -> None:
-        """Note that they are computed."""
+        """Note that the gradients of the backward pass are computed."""
         ...
 
     def backward_failed(self) -> None:

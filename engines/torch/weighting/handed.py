@@ -128,7 +128,7 @@ class Handed:
         return None if self._current is None else self._current.turn
 
     def add(self, sizes_W: Sizes, rank_batch: RankBatch | None = None, batch: object = None) -> None:
-        """Note a batch that the loader hands out, with what it knows of it beside its sizes."""
+        """Note a batch that the loader hands out, with the loader's facts about it."""
         self._added += 1
         for one in tuple(self._batches):
             if one.computed and one is not self._current and one.gone:
@@ -208,7 +208,7 @@ class Handed:
         batch.later += places
 
     def _recognised(self, tensors: Sequence[Shown], through: Sequence[Pass]) -> Batch | None:
-        """Return the batch in whose memory inputs lie, or of which a model made them; None if it is not exactly one."""
+        """Return the batch whose memory holds the inputs, or that a model made them from; None unless it is one."""
         own = []
         for batch in self._batches:
             for pointer, _, _ in tensors:

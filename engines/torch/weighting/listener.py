@@ -65,15 +65,15 @@ class Listener(Protocol):
         ...
 
     def look(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:
-        """Return what the inputs of a forward pass show of its batch."""
+        """Return the evidence of a batch in the inputs of a forward pass."""
         ...
 
     def given(self, one: Pass, recognition: Recognition) -> Turn | None:
-        """Note that a forward pass in training begins, and return its turn; None if nobody knows its batch."""
+        """Note that a forward pass in training begins, and return its turn; None if its batch is not known."""
         ...
 
     def work_of(self, turn: Turn) -> float:
-        """Return what this rank's samples of a turn cost, in average samples."""
+        """Return the cost of this rank's samples of a turn, in average samples."""
         ...
 
     def trained(self, passes: Sequence[Pass]) -> None:
@@ -81,7 +81,7 @@ class Listener(Protocol):
         ...
 
     def noted(self, turn: Turn, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
-        """Note what a pass in training was given, and the tensors that it made of it."""
+        """Note the tensors that a pass in training got, and those that it made of them."""
         ...
 
     def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> Any:

@@ -12,7 +12,7 @@ Place = tuple[int, int, "weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor]"
 
 
 def places_of(tensors: Iterable[torch.Tensor]) -> list[Place]:
-    """Return where these tensors lie, if they have a place of their own; of a view, who owns the memory is its base."""
+    """Return the places in memory of those tensors that have one; the memory of a view belongs to its base."""
     places: list[Place] = []
     for tensor in tensors:
         try:
@@ -32,7 +32,7 @@ def places_of(tensors: Iterable[torch.Tensor]) -> list[Place]:
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Return where a tensor lies in memory; 0 if it has no place of its own there, as sparse and empty ones."""
+    """Return the address of a tensor in memory; 0 if it has none, as a sparse or an empty one."""
     try:
         return tensor.data_ptr()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""A refusal that every rank hears of: one rank alone may see what is wrong, while the others wait for its gradients."""
+"""Refusals that reach every rank: one rank alone may see an error, while the others wait for its gradients."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Refusal:
         self._late, self._late_key = Late(), ""  # of a device's gradients, which are looked at later
 
     def refuse(self, error: RuntimeError) -> None:
-        """Refuse the step under way: the others find out when gradients are summed, for which they wait."""
+        """Refuse the step under way; the other ranks learn of it when gradients are summed, for which they wait."""
         self.error = self.error or error
         with suppress(RuntimeError, ValueError):
             dist.distributed_c10d._get_default_store().set(self._key, str(error))
 
     def cause(self, key: str = "") -> str:
-        """Return the cause that another rank has left, for this step or another's key; nothing if none has."""
+        """Return the cause that another rank has left, for this step or under another key; empty if there is none."""
         key = key or self._key
         with suppress(RuntimeError, ValueError):
             store = dist.distributed_c10d._get_default_store()

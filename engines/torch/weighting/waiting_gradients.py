@@ -1,4 +1,4 @@
-"""The gradients of a model that wait to be summed over the ranks: which batches they are of, and what they weight.
+"""Gradients of a model that wait to be summed over the ranks, the batches behind them, and their weight.
 
 A loop may accumulate several batches, compute one twice, or drop what it has accumulated. One weight has to be right
 for the sum, and what is counted must follow what is there.
@@ -124,7 +124,7 @@ class WaitingGradients:
             self._there = {one: _mark(one.grad) for one in self._parameters if one.grad is not None}
 
     def _add_done(self, total: torch.Tensor | None) -> None:
-        """Add what had been summed before; where terms are counted, every term of both counts the same."""
+        """Add the gradients put aside; where terms are counted, each term of both sums counts the same."""
         counts = self._listener.adds_parts and total is not None
         before, self._total = self._total, total.clone() if counts and total is not None else None
         old: torch.Tensor | float = 1.0
@@ -140,7 +140,7 @@ class WaitingGradients:
         self._done = None
 
     def put_back(self, bucket: Any) -> None:
-        """Let a bucket hold what was there before a backward pass without any loss term."""
+        """Restore in a bucket the gradients from before a backward pass without any loss term."""
         assert self.before is not None, "something was put aside"
         for parameter, gradient in zip(bucket.parameters(), gradients_in(bucket), strict=True):
             kept = self.before.get(parameter)

@@ -1,4 +1,4 @@
-"""Weights one model's gradients by the samples behind them, no matter what the loop fetched or skipped in between.
+"""Weights one model's gradients by the samples behind them, no matter which batches the loop fetched or skipped.
 
 A forward pass notes which batch it was given. A backward pass goes through forward passes, which the graph shows, and
 its gradients carry the weight of their batch. While a loop trains only on the loader's batches, the weights of all
@@ -136,7 +136,7 @@ class Weighting:
                         tensor.register_hook(torch.zeros_like)
 
     def settle(self, one: Pass) -> Turn | None:
-        """Return the turn of a pass; one in evaluation mode takes it once gradients are computed.
+        """Return the turn of a pass; in evaluation mode a pass gets one only once gradients are computed.
 
         A model in evaluation mode may be trained too, such as one whose statistics are kept. Only its gradients tell it
         from a validation that could compute gradients.
@@ -192,7 +192,7 @@ class Weighting:
             self._factor = weight * ranks if self.listener.weights_loss else 1
 
     def backward_ended(self) -> None:
-        """Note that they are computed, and summed or not."""
+        """Note that the gradients of a backward pass are computed; they may or may not be summed by now."""
         self.in_backward = False
         if self._unfinished:  # the first sparse gradients of a static graph come in buckets of which none is the last
             self.listener.summed(self.listener.ready(None, self._ledger.turn))

@@ -52,7 +52,7 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class Race:
-    """Result of a race.
+    """Result of a race: accuracy over simulated time, waiting, and the server at the end.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def race(task: ReplayTask, times: Times, scheme: Scheme, course: Course, predict
 
 @dataclass
 class _Worker:
-    """A worker in the race: the step that it is at, since when, and how long it has waited."""
+    """A worker in the race: its present step, the time that it began, and how long the worker has waited."""
 
     row: int
     turn: int = 0

@@ -36,7 +36,7 @@ class ReplayTask(Protocol):
         ...
 
     def accuracy(self, parameters: Vector) -> float:
-        """Return the share of held-out samples that are predicted right."""
+        """Return the share of held-out samples that are predicted correctly."""
         ...
 
 
@@ -128,7 +128,7 @@ class Letters:
         return self._model.gradient(parameters, self._train[rows])
 
     def accuracy(self, parameters: Vector) -> float:
-        """Return the share of held-out letters that are predicted right."""
+        """Return the share of held-out letters that are predicted correctly."""
         return self._model.accuracy(parameters, self._test)
 
 
@@ -142,7 +142,7 @@ TASKS: dict[str, Callable[[], ReplayTask]] = {
 
 @cache
 def task(name: str) -> ReplayTask:
-    """Return what goes by this name, a key of ``TASKS``; it is built once.
+    """Return the task of this name, a key of ``TASKS``; it is built once.
 
     Raises
     ------

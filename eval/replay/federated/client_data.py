@@ -1,4 +1,4 @@
-"""Data that is spread over clients, alike or not. Axes: N samples, F features, C clients."""
+"""Training data spread over clients, alike or not. Axes: N samples, F features, C clients."""
 
 from __future__ import annotations
 

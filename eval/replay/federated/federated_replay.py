@@ -96,7 +96,7 @@ def balancer_of(population: Population, shards: Shards, setting: RoundSetting) -
 def iter_rounds(
     population: Population, shards: Shards, scheme: ClientScheme, setting: RoundSetting
 ) -> Iterator[RoundMoment]:
-    """Yield what each round came to: its clients train on their own data, and take the time that they would.
+    """Yield the state after each round: clients train on their own data, and take simulated time.
 
     Updates are averaged by amounts of data. The clients of a round, their links and the batches they draw are the same
     for every scheme, as far as it asks for the same.

@@ -47,10 +47,10 @@ class ClientAssignment:
 
 
 class ClientScheme(Protocol):
-    """Chooses what the clients of a round do, from what the balancer forecasts of them."""
+    """Chooses the work of a round's clients from the balancer's forecasts."""
 
     def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
-        """Return what these clients are asked to do."""
+        """Return the instructions to these clients."""
         ...
 
 
@@ -95,7 +95,7 @@ class AdaptiveSteps:
 
 
 class DeadlineDrop:
-    """Equal work, but only from those expected by a deadline; who is late after all is dropped.
+    """Equal work, but only for clients expected by a deadline; replies that are late after all are dropped.
 
     After FedCS (T. Nishio and R. Yonetani, ICC 2019), which selects as many clients as fit into a given deadline. Here
     the deadline is that by which a given share of the clients is expected.
@@ -136,7 +136,7 @@ def report_round(
     comm: Array,
     in_time: Mask,
 ) -> None:
-    """Let the balancer learn what came of a round, whatever its clients were asked to do.
+    """Report a round's results to the balancer, whatever its clients were asked to do.
 
     Parameters
     ----------
