@@ -40,7 +40,7 @@ class Inquiry:
     steps
         Steps that are compared.
     notebook
-        Whether ranks are pretended, so that there is no loader of a script to speak of.
+        Whether one process takes the parts of all ranks, as in a notebook; then the script has no loader.
     """
 
     run: Runner

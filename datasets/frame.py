@@ -60,7 +60,8 @@ def renamed(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataF
     Raises
     ------
     ValueError
-        If a name is none of a trace, a column is not there, or the frame has a column of that name already.
+        If a name is not one of a trace's columns, a column is not there, or the frame has a column of that name
+        already.
     """
     known = (*REQUIRED, *(name for name in MEASURED if name not in REQUIRED))
     if unknown := [name for name in columns if name not in known]:

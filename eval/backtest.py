@@ -140,7 +140,7 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     TypeError
         If either is something else, such as a name or a path.
     ValueError
-        If the warm-up leaves no iteration to score, or a forecast is no speed, such as NaN.
+        If the warm-up leaves no iteration to score, or a forecast is not a speed, such as NaN.
 
     Examples
     --------

@@ -106,7 +106,7 @@ def tune(
     training
         How networks are trained, apart from what is tried.
     seed
-        Decides which arguments are tried, and who is held out.
+        Decides which arguments are tried, and which workers are held out.
     tell
         Called after each trial with its number and score.
 

@@ -88,8 +88,8 @@ class Worth:
 def worth(trace: Trace, *, global_batch: int | None = None) -> Worth:
     """Replay a job with equal batches, a fixed split, an average of past speeds and hindsight, and explain the result.
 
-    A trace without an answer (no speeds, one worker, too few iterations, nothing to divide) is no error: the sentences
-    say what is missing.
+    A trace without an answer (no speeds, one worker, too few iterations, nothing to divide) is not an error: the
+    sentences say what is missing.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ class Reference:
         Raises
         ------
         ValueError
-            If the array is none of a reference.
+            If the array is not that of a reference.
         """
         stored = np.asarray(rows, dtype=np.float64)
         if stored.ndim != 2 or stored.shape[1:] != (3,) or not len(stored) or not np.isfinite(stored).all():

@@ -36,7 +36,7 @@ class Round:
     waited
         Seconds that each has waited for others so far, ``[W]``.
     dropped, abandoned, refused
-        Samples of all workers that came to such an end so far; all of them went back to be drawn again.
+        Samples of all workers whose steps ended like this so far; all of them went back to be drawn again.
     wasted_share
         Share of the samples computed since the server started that was for nothing; ``applied`` may be more than that,
         of a run that was resumed.

@@ -58,7 +58,7 @@ class Samples:
     tokens
         What each takes of the cap, ``[N]``, in the same order.
     cap
-        Most tokens of a rank; infinite where there is none.
+        Most tokens of a rank; infinite without a cap.
     lower
         Fewest samples of a rank.
     """

@@ -54,7 +54,7 @@ def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
 
 
 def _slots(ends_W: Array, each_W: Array, count: int) -> Sizes:
-    """Return who takes each of ``count`` like samples, the first to end first, if each takes a rank so long."""
+    """Return the rank of each of ``count`` like samples, the first to end first; ``each_W`` is a sample's time."""
     if count == 1:
         return np.array([np.argmin(ends_W + each_W)])
     # One more a rank than a fluid would fill: rounding down then leaves enough slots.

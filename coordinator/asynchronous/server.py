@@ -206,7 +206,7 @@ class Server:
         if member is None or member.step is None or member.step.stamp != stamp:
             late = member.late(stamp) if member is not None else None
             if late is not None and not miscounted(count := late.count(samples), len(late.drawn)):
-                # Its time is worth knowing all the same: nobody needs the forecast more than who is given up.
+                # Its time is learnt all the same: a worker whose steps are given up needs the forecast most.
                 self.report(worker, count, seconds, comm_seconds)
             return self._updates.stray(worker, stamp, issued=self._tickets)
         count = member.step.count(samples)
@@ -317,7 +317,8 @@ class Server:
         """Learn the time and the staleness of a valid push."""
         assert member.step is not None
         expected = member.step.expected
-        # The forecast counts pushes of workers that do not wait; where they wait, or are gathered by plan, it is none.
+        # The forecast counts pushes of workers that do not wait; it does not hold where workers wait or pushes are
+        # gathered.
         if math.isfinite(expected) and isinstance(self.scheme.gate, Open) and not self.scheme.gathering.mean:
             self.calibration.note(expected, staleness)
         member.note(staleness, now)

@@ -16,7 +16,7 @@ from paceline.predictors.reference import MANY, Reference, changes
 from paceline.predictors.report import Report
 
 SMOOTHING = 0.01
-"""Weight of the newest iteration in the shares: the last hundred count, so that one jump of a whole fleet is none."""
+"""Weight of the newest iteration in the shares: the last hundred count, and one jump of a whole fleet is not drift."""
 
 OVER = 0.5
 """Drift ends below this share of what it began at, so that it is not reported again and again at the threshold."""

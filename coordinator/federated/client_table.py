@@ -1,6 +1,6 @@
 """All that is known of clients: their rows, and two predictors of what they compute and communicate.
 
-The clients are the fleet of both predictors, in the same order; who is not asked in a round does not report in it.
+The clients are the fleet of both predictors, in the same order; a client that is not asked in a round has no report.
 Axes: N rows, one for each known client; W clients of one round.
 """
 
@@ -137,7 +137,7 @@ class Known:
                 forecast.spread[own],
                 ForecastSource.OWN,
             )
-        # The prior is no knowledge: where that is all there is, a ceiling would turn it into some.
+        # A prior alone is not knowledge: a ceiling would make it look like some.
         held_W = (ceiling_W < speed_W) & (source_W != ForecastSource.NOTHING)
         speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, ForecastSource.SILENCE, source_W)
         curves, free_W = Curves.from_speed(speed_W), own_W & ~held_W

@@ -87,7 +87,7 @@ class FederatedBalancer:
     ValueError
         If an argument is out of range.
     TypeError
-        If the predictor is none.
+        If the predictor is not a predictor.
 
     Notes
     -----
@@ -142,7 +142,7 @@ class FederatedBalancer:
         self._unanswered = 0  # rounds in a row, up to now, to which nobody replied
         self._known = Known(self.predictor, most_clients, self.try_again)
 
-    # -- who is known --------------------------------------------------------------------------------------------
+    # -- known clients -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Return how many clients are known."""

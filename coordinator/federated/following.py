@@ -1,8 +1,8 @@
 """Clients whose time does not follow their batch: those that train by epochs, whatever batch they are given.
 
 Such a client seems the faster, the larger its batch, and balancing would drive its batch to a bound. A fit of its time
-against its samples raises the suspicion. It is no proof: under balancing the time of a client whose speed drifts stays
-the same too, as its batch follows. So a suspect is tested, with batches that differ by a factor of two.
+against its samples raises the suspicion. That is not a proof: under balancing the time of a client whose speed drifts
+stays the same too, as its batch follows. So a suspect is tested, with batches that differ by a factor of two.
 
 Axes: W clients of one round; 6 moments.
 """
@@ -89,7 +89,7 @@ class Following:
         trusted_W, tested_W = state_W == State.TRUSTED, state_W == State.TESTED
         astray_W = np.abs(np.log(size_W / batch))
         fits_ill_W = apart_W & (most_W < SUSPECT) & (astray_W >= np.log(NOTICEABLE))
-        # Where the batch hardly moves no fit says anything: who is far from the mean is tested all the same, rarely.
+        # Where the batch hardly moves no fit means anything: a client far from the mean is tested all the same, rarely.
         unknown_W = ~apart_W & (astray_W >= np.log(CONTRAST))
         due_W, rested_W = turn_W >= FEWEST, turn_W >= self.again - RARELY * self.again
         suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))

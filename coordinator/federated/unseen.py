@@ -1,6 +1,6 @@
 """Clients that never reported: drawn from the clients of their device type.
 
-Axes: M clients that reported; W clients of one round; D device types, of which the first is "not known".
+Axes: M clients that reported; W clients of one round; D device types, the first of them "not known".
 """
 
 from __future__ import annotations

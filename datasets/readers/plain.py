@@ -24,8 +24,8 @@ MOST_NAMES = 20_000
 def plain_table(file: BinaryIO, size: int, header: Sequence[str], worker: str) -> pd.DataFrame | None:
     """Return the table that ``pandas.read_csv`` would, its workers as categories; ``size`` is the file's, in bytes.
 
-    It is ``None`` if a cell is no plain number (a date, a word for a missing value), a row has another length, or there
-    are very many workers.
+    It is ``None`` if a cell is not a plain number (a date, a word for a missing value), a row has another length, or
+    there are very many workers.
     """
     import pandas as pd
     import pyarrow as pa

@@ -37,7 +37,7 @@ class Standing:
     stragglers
         For each, why it is one.
     wasted
-        Samples of all workers that came to such an end so far.
+        Samples so far of steps with each outcome, over all workers.
     """
 
     sizes: dict[str, int]

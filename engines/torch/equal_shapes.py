@@ -19,7 +19,7 @@ SHARDING = ("torch.distributed.", "deepspeed.", "megatron.")
 """Modules that gather shards of a model, hundreds a step; the sizes of shards do not follow the batch."""
 
 CALLS = ("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger", "torch.distributed.nn.", "paceline.")
-"""Modules that a call of the script goes through."""
+"""Modules between the script's call and this check, skipped to find the caller."""
 
 
 class EqualShapes:

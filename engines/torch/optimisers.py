@@ -51,7 +51,7 @@ class Optimisers:
     uneven
         Whether batches may differ in size: before, nothing can be weighted wrongly.
     accepted
-        Raises an error if the step under way is refused for another reason; None where there is none.
+        Raises an error if the step under way is refused for another reason; None if there is no such check.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ def _beside(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module])
     """Yield a warning if the optimiser steps parameters of no model whose gradients are summed."""
     stepped = {id(one): one for one in _stepped(optimizer)}
     ours = {id(one) for model in models for one in model.parameters()}
-    # DistributedDataParallel sums other models' gradients, of which another warning tells.
+    # Other models' gradients are summed by DistributedDataParallel: another warning covers these.
     summed = {id(one) for ddp in living(DistributedDataParallel) for one in ddp.parameters()}
     beside = [one for number, one in stepped.items() if number not in ours and number not in summed]
     if beside:

@@ -101,9 +101,9 @@ class Passes:
     def sums_shares(self) -> bool:
         """True if weights are summed over the ranks: equal on all ranks, and constant during a backward pass.
 
-        It stops once it shows that the loop trains on the loader's batches alone. Then they sum to one by the plan, and
-        a collective less in every step is a millisecond for small models. A loop that takes up other data later sums
-        gradients more often than it asks for batches, and all ranks see that alike, at once.
+        The sums end once the loop has shown that it trains on the loader's batches alone: weights then sum to one by
+        the plan, and one collective less in every step saves a millisecond for small models. A loop that turns to other
+        data later sums gradients more often than it asks for batches, which all ranks see alike, at once.
         """
         return self.adds_parts or self.mixes or self.sums >= self.usual_sums
 
@@ -215,7 +215,7 @@ class Passes:
         if turn is not None and not turn.last and self._loader.micro_batch:
             raise RuntimeError(SUMMED_TOO_EARLY)
         began = time.thread_time()
-        waiting = self._clock.ready()
+        waiting = self._clock.ready()  # first: the look below is not part of the model's busy time
         if gradients is not None and self.kind.looks:
             self.kind.look_at_parameters(gradients)
         self.spent += time.thread_time() - began
@@ -224,8 +224,8 @@ class Passes:
     def sent(self) -> None:
         """Note that gradients were handed to the network, and count the step if it had a new batch.
 
-        Reports are sent once in an iteration. When that is must not depend on what this rank has seen: the others would
-        wait for ever for a report that they alone send. Gradients are summed by all ranks alike, so sums are counted.
+        Reports are sent once in an iteration, at a moment that must not depend on what this rank alone has seen: a rank
+        that sends none leaves the others waiting for ever. All ranks sum gradients alike, so sums are counted.
         """
         self.to_come.sent()
         if self._fresh:

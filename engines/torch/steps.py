@@ -28,7 +28,8 @@ from paceline.recording.torch.busy_clock import Clock
 from paceline.runs.iteration import Iteration
 
 TRUSTED = 3
-"""Exchanges in which every rank trained on the loader's batches alone, before weights are taken to sum to one."""
+"""Exchanges in which every rank trained on the loader's batches alone, before weights are taken to sum to one. They
+also show how often this loop sums gradients in a step."""
 
 
 class Steps:
@@ -112,7 +113,7 @@ class Steps:
         self._sizes.append(computed)
         self._exchange.send([*measure, *place, *seen, *self._covariates.values, *features])
         passes.spent += time.perf_counter() - began
-        self._clock.look()
+        self._clock.look()  # now, while the other ranks are awaited: reading the quota takes longer than all else here
         self.out_of_memory, passes.foreign = False, False
 
     def backward_ends(self) -> None:

@@ -13,7 +13,8 @@ from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.weighting.listener import BalanceWarning
 
 STEPS = 30
-"""The usual batch multiple divides a rank's share of the batch into at least this many steps."""
+"""The usual batch multiple divides a rank's share of the batch into at least this many steps, so that rounding
+moves a size by a thirtieth of that share at most. Multiples let sizes repeat, and with them the kernels chosen."""
 
 
 def default_batch_multiple(global_batch: int, world_size: int) -> int:

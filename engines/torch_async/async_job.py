@@ -82,7 +82,7 @@ class AsyncJob:
         Forecasts the workers' speeds: a name as in :func:`paceline.predictors.named`.
     schedule
         What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
-        optimizer, of which the server steps a copy. Do not step it in the loop.
+        optimizer; the server steps a copy of it. Do not step it in the loop.
     tick
         Applied samples for which that scheduler is stepped once, ``batch`` unless given; for one made for epochs
         ``len(dataset)``.

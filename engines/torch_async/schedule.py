@@ -72,8 +72,8 @@ def require_followed(optimizer: torch.optim.Optimizer, schedule: Schedule | None
     Raises
     ------
     ValueError
-        If its steps are hooked, a scheduler works on it and no schedule is given, or the schedule is none that can be
-        followed.
+        If its steps are hooked, a scheduler works on it and no schedule is given, or the schedule is not one that can
+        be followed.
     """
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise ValueError("optimizer has hooks on its step, which the copy at the server would not call: remove them")

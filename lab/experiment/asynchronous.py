@@ -118,7 +118,7 @@ class AsyncRow:
     staleness
         Mean staleness of what was applied, in versions.
     largest, bound
-        The largest ever applied, and the bound; -1 is none.
+        The largest staleness applied, and the bound; -1 is no bound.
     waiting
         The largest share of a turn that any worker waited.
     wasted

@@ -9,10 +9,10 @@ from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.report import FASTEST, SLOWEST
 
 ALLOWANCE = 0.5
-"""A speed within this many scales of the level is no evidence of a change."""
+"""A speed within this many scales of the level is not evidence of a change."""
 
 LARGEST_ERROR = 3.0
-"""One speed counts for at most this many scales, so that a spike of any size is no change."""
+"""One speed counts for at most this many scales, so that a spike of any size is not a change."""
 
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest error in a worker's running scale, and the least scale in log speed."""

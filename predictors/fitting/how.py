@@ -27,7 +27,7 @@ READING = "reading"
 """Name of the folders, within those of checkpoints, of what was read so far."""
 
 MEMORY = 100 << 20
-"""Bytes of training windows held at once; more than that go to files, of which one is read at a time.
+"""Bytes of training windows held at once; more than that go to files, which are read one at a time.
 
 Reading one trace of a million numbers for the first time takes more, so that a fit to many takes no more than one to a
 few.

@@ -267,7 +267,7 @@ def difference(start: Spent, stop: Spent) -> Spent:
 
 
 def added(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the sums of two rows of numbers, of which either may be empty.
+    """Return the sums of two rows of numbers; either may be empty.
 
     >>> added((1.0, 2.0), (0.5, 0.5)), added((), (1.0,))
     ((1.5, 2.5), (1.0,))

@@ -1,4 +1,4 @@
-"""Staleness: forecast from speeds before a push comes, beside what it was, and who is a straggler by either.
+"""Staleness: forecast from speeds before a push, measured after it; and stragglers by either.
 
 Axis: W workers.
 """

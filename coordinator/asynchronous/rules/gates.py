@@ -82,8 +82,8 @@ class Ranged:
 
     Examples
     --------
-    The fast worker pushes every second, the slow one every 4 s, next at 8 s: after three more steps, at 8 s, the wait
-    is none.
+    The fast worker pushes every second, the slow one every 4 s, next at 8 s: after three more steps, at 8 s, the
+    fast worker does not wait at all.
 
     >>> fast, slow = Member("fast", clock=5, pushed=(4.0, 5.0)), Member("slow", clock=1, pushed=(0.0, 4.0))
     >>> rule = Ranged(low=3, high=9)

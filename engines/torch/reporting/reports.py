@@ -32,7 +32,7 @@ LEAST = 0.5
 """An epoch's last batch is not learnt from if it is smaller than this share of a full one: its time says too little."""
 
 LEAST_OWN = 0.05
-"""At least this share of a worker's seconds is for its work, whatever is taken for fixed."""
+"""Least share of a worker's seconds that is for its work: too large an estimate of the fixed part would leave none."""
 
 _AT = {name: place for place, name in enumerate(COLUMNS)}
 _PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["assigned"] + 1)
@@ -119,7 +119,7 @@ class RankReports:
         """Return the rows with each worker's work scaled to exactly its share: speeds are then work per second.
 
         Whole samples, and padding, make work differ a little from the shares, and a global batch's from the mean. That
-        is no payoff of the shares, which is judged from these rows.
+        is not due to the shares, which are judged from these rows.
 
         Parameters
         ----------

@@ -81,7 +81,7 @@ class Handed:
     whole
         Whether its inputs lie in the memory of one batch.
     beside
-        Rows that it was given beside the batch, which look like samples; 0 if there are none.
+        Rows that look like samples, given to the model beside the batch; 0 if there are none.
 
     Examples
     --------
@@ -283,9 +283,9 @@ class Handed:
 
 
 def _beside(batch: Batch, tensors: Sequence[Shown]) -> int:
-    """Return the rows of an input that are none of the batch's, but look like its: of the same type and trailing shape.
+    """Return the rows of an input that do not belong to the batch, but look alike: of the same type and trailing shape.
 
-    One row for all is no sample, and as many for each are views of the samples.
+    One row for all is not a sample, and a multiple of the batch's rows are views of its samples.
     """
     kinds = {(dtype, shape[1:]) for _, dtype, shape in tensors if len(shape) > 1 and shape[0] == batch.own}
     for pointer, dtype, shape in tensors:

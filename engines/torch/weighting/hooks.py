@@ -95,7 +95,7 @@ def averaging(hook: Callable[..., Any], state: object) -> CommHook:
     Raises
     ------
     TypeError
-        If it is no function.
+        If it is not a function.
     """
     if not callable(hook):
         raise TypeError(
@@ -112,7 +112,7 @@ def averaging(hook: Callable[..., Any], state: object) -> CommHook:
 def gradients_in(bucket: Any) -> list[torch.Tensor]:
     """Return the gradients in a bucket, each of its parameter's shape.
 
-    Complex ones lie in it as pairs of real numbers, of which ``bucket.gradients()`` finds the first half only.
+    Complex gradients lie in it as pairs of real numbers; ``bucket.gradients()`` returns only the first half of them.
     """
     parameters = bucket.parameters()
     if not parameters[0].is_complex():

@@ -20,7 +20,7 @@ MOST = 60
 """Most steps to look at: the kind of a loss does not change, and every norm takes time."""
 
 FEWEST = 6
-"""Fewest steps before a warning."""
+"""Fewest steps before a warning: the standard error from fewer is itself too uncertain."""
 
 SURE, CLEAR = 3.0, 0.15
 """Standard errors by which the growth of gradients must be on the wrong side of the border, and the largest standard

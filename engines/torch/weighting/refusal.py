@@ -39,6 +39,7 @@ class Refusal:
     def refuse(self, error: RuntimeError) -> None:
         """Refuse the step under way; the other ranks learn of it when gradients are summed, for which they wait."""
         self.error = self.error or error
+        # Through the store, not a collective: the other ranks are on their way into the sum of gradients.
         with suppress(RuntimeError, ValueError):
             dist.distributed_c10d._get_default_store().set(self._key, str(error))
 
@@ -60,7 +61,7 @@ class Refusal:
         """Look at summed gradients once a device has computed them: to look now would wait for it."""
         if not self._late.under_way:
             self._late_key = self._key
-            self._late.fetch(gradients[:1].sum())
+            self._late.fetch(gradients[:1].sum())  # a number without axes; 0 of an empty bucket
 
     def raise_of_device(self) -> None:
         """Raise what another rank has refused, as soon as a device tells: that rank sums nothing any more."""

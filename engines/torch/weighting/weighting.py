@@ -78,6 +78,8 @@ class Weighting:
         # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
         # is looked at from outside, because hooks inside would break its graph.
         self._inside: torch.nn.Module = self._ddp.module if self._ddp is model and self._ddp is not None else model
+        # The first pre-hook, so that a recorder's hook, which takes the work told here, runs after it. The other hook
+        # runs after errors too, so that the depth of calls is right in the next forward pass.
         self._handles = [
             self._inside.register_forward_pre_hook(Only(self._before_forward), with_kwargs=True, prepend=True),
             self._inside.register_forward_hook(Only(self._after_forward), always_call=True, with_kwargs=True),
@@ -186,6 +188,7 @@ class Weighting:
                 turns.append(turn)
         self.listener.trained(passes)
         weight, ranks = self._ledger.begins(turns), self.exchange.world_size
+        # Weights sum to one over the ranks, or are divided by their sum: a sum of gradients is then their mean.
         if self._average is None:
             self._factor = weight if self.listener.weights_loss else 1 / ranks
         else:  # which divides by the number of ranks
@@ -224,17 +227,17 @@ class Weighting:
             self._begin([self._pass])
         last, gradients, waiting = bucket.is_last(), bucket.buffer(), None
         if last:
-            try:
+            try:  # before the factor: the check of the loss looks at this rank's own gradients
                 waiting = self.listener.ready(gradients, self._ledger.turn)
             except RuntimeError as error:
                 self.refusal.refuse(error)
-        if self._ledger.before is not None:
+        if self._ledger.before is not None:  # before the sum: no factor removes the NaN of a mean over no terms
             self._ledger.put_back(bucket)
         if self._sharing is None and self.listener.weights_loss and self.listener.sums_shares:
             self._sum_shares(gradients, group)
         share, sharing = self._share, self._sharing
         if self.refusal.error is not None:
-            gradients.fill_(math.nan)
+            gradients.fill_(math.nan)  # so that all ranks learn of the refusal from the sum, which they wait for anyway
         elif self._factor != 1:
             gradients.mul_(self._factor)
         # dist.all_reduce without its Python checks; the script's hook averages what it is given.
@@ -255,7 +258,7 @@ class Weighting:
             if last and total.is_cuda and not total.is_sparse:
                 self.refusal.look_later(total)
             elif last and not total.is_sparse:
-                first = total[:1].tolist()
+                first = total[:1].tolist()  # one number is enough, as a refusal fills whole buckets
                 self._spoilt = bool(first) and first[0] != first[0]
             if waiting is not None:
                 self.listener.summed(waiting)
@@ -263,7 +266,7 @@ class Weighting:
 
         result = then(future, summed)
         if last:
-            self.listener.sent()
+            self.listener.sent()  # the report goes out after the gradients, and so never delays them
             # Runs before the wait for the gradients, which begins in a callback that comes next. No public call for it.
             torch.autograd.Variable._execution_engine.queue_callback(self.listener.backward_ends)
         return result
@@ -276,6 +279,7 @@ class Weighting:
     def _sum_shares(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> None:
         """Start to sum the weights of all ranks, at the first bucket: they may not sum to one."""
         if self._share is None:
+            # float64 whatever the gradients are: the sum is compared with 1 to nine digits.
             self._share = torch.empty(1, dtype=torch.float64, device=gradients.device)
         part = self._ledger.part
         if self.listener.adds_parts and math.isfinite(self.listener.micro_batches):
@@ -291,5 +295,5 @@ def _divide(total: torch.Tensor, share: torch.Tensor | None, sharing: Any) -> No
     if share.is_cuda:
         # Reading its value, to compare it with 1, would wait for the device. Sparse gradients take no axis here.
         total.div_(share.clamp_(min=NO_TERMS)[0])
-    elif abs(float(share) - 1) > 1e-9:
+    elif abs(float(share) - 1) > 1e-9:  # more than rounding; otherwise a pass over all gradients is saved
         total.div_(max(float(share), NO_TERMS))

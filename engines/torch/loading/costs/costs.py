@@ -87,7 +87,7 @@ class Costs:
         return SampleCosts(_scaled(known.features), known.tokens, known.loss_terms)
 
     def of_drawn(self, samples: list[Any], first: int) -> SampleCosts:
-        """Return the costs of samples drawn from a stream, of which the first has this number; not scaled."""
+        """Return the costs of samples drawn from a stream, the first of which has this number; not scaled."""
         numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost", "loss_terms"))
         for name in numbers:
             if (given := getattr(self, name)) is not None:
