@@ -156,9 +156,9 @@ class AuditVerdict:
     first_step, parameter
         Where a deviation begins.
     precision
-        That of the gradients.
+        Precision of the gradients, such as ``float64``.
     noise
-        By how much two equal runs differ.
+        Relative deviation of two equal runs.
     notes
         What else the audit has to say, a sentence each.
     runs

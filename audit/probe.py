@@ -34,7 +34,7 @@ class Probe:
     control
         Relative deviation of two steps that hold the same.
     residual
-        What is left over where x and y are mixed, relative.
+        Part of the gradient of mixed x and y that neither explains, relative.
     shares
         The share of x in a mixture by its gradient, for the pairs x, y and x, z; NaN where it cannot be told.
     expected

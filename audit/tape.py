@@ -42,7 +42,7 @@ class Tape:
     Parameters
     ----------
     rank, world_size
-        Whose it is.
+        The rank that the tape is of.
     streams
         The batches of every stream of samples.
     start

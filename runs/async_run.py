@@ -48,7 +48,7 @@ class AsyncRun:
     of_fleet
         Arrays ``[R]`` of the numbers of the whole fleet.
     stragglers
-        Who was one, R times.
+        Names of the stragglers of each round, R times.
     acted, why
         Whether something happened, and what, R times.
     skipped, lost

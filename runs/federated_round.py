@@ -20,7 +20,7 @@ def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seco
     Parameters
     ----------
     plan, report
-        Of the round; somebody was asked.
+        Plan and report of the round; at least one client was asked.
     time
         When the round ended, in seconds since the epoch.
     wall_seconds

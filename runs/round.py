@@ -20,7 +20,7 @@ class Round:
     scheme, bound, batch
         The scheme's name, its bound in versions (``None`` for none), and the samples of a full batch.
     workers
-        Who takes part.
+        Names of the workers that take part.
     version, applied
         Updates and samples applied so far.
     sizes
@@ -46,7 +46,7 @@ class Round:
     largest
         The largest staleness applied so far.
     stragglers
-        Who is one, by what was seen or by the forecast.
+        Names of the stragglers, by measured or by forecast staleness.
     acted
         Whether workers, sizes or stragglers changed, or a step came to nothing.
     why

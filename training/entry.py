@@ -31,7 +31,7 @@ class Evaluation:
     model
         The model's scores.
     baselines
-        Those of simple predictors on the same traces.
+        Scores of simple predictors on the same traces.
     worst
         The workers it forecasts worst, as ``trace/worker``, with their RMSE over the last value's.
     speed_up, regret

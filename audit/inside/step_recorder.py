@@ -38,7 +38,7 @@ class StepRecorder:
     Parameters
     ----------
     plan
-        What the run is to do.
+        Plan of the run.
     folder
         Where the record is written.
     end

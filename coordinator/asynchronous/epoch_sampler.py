@@ -45,7 +45,7 @@ class EpochSampler:
     samples
         How many there are, at least 1.
     seed
-        Of the shuffling.
+        Seed of the shuffling.
     epochs
         How many epochs to draw, ``None`` for no end.
 

@@ -24,15 +24,15 @@ class Scheme:
     Parameters
     ----------
     name
-        What it is called in tables.
+        Name of the scheme in tables.
     damping
         How much a push counts, by its staleness.
     compensation
-        What is done to a stale gradient, if anything.
+        Correction of stale gradients, if any.
     gathering
         How many pushes make an update.
     gate
-        Who waits before a step.
+        Rule for whether a worker waits before its next step.
     sizing
         How many samples each worker takes.
     bound

@@ -37,11 +37,11 @@ class Server:
     Parameters
     ----------
     parameters
-        Where training starts, ``[P]``, float32 or float64.
+        Initial parameters, ``[P]``, float32 or float64.
     optimiser
         What updates are applied with.
     scheme
-        What is done with pulls and pushes.
+        Rules for pulls and pushes.
     sampler
         Assigns the samples.
     batch
@@ -129,7 +129,7 @@ class Server:
         for worker in workers:
             self.join(worker)
 
-    # -- who takes part ------------------------------------------------------------------------------------------
+    # -- workers -------------------------------------------------------------------------------------------------
 
     def join(self, worker: str) -> None:
         """Let a worker take part; one that comes back after it died starts afresh."""

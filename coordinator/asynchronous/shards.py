@@ -36,7 +36,7 @@ class Shard:
         A copy of its own. It sees this part only: one that looks at all parameters together, to clip them by their norm
         for instance, does something else here.
     compensation
-        That of the scheme.
+        The scheme's compensation of stale gradients.
     """
 
     def __init__(self, parameters: Vector, optimiser: Optimiser, compensation: Compensation | None) -> None:

@@ -63,11 +63,11 @@ class LocalStore:
     Parameters
     ----------
     parameters
-        Where training starts, ``[P]``, float32 or float64.
+        Initial parameters, ``[P]``, float32 or float64.
     optimiser
         What updates are applied with.
     compensation
-        What is done to a stale gradient, if anything.
+        Correction of stale gradients, if any.
     copy
         ``False`` works in the array given, for optimisers that hold it too.
 

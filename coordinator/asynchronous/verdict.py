@@ -37,7 +37,7 @@ class Verdict:
     Parameters
     ----------
     worker
-        Who pushed.
+        Name of the worker that pushed.
     outcome
         Applied, damped, gathered, dropped or refused.
     version
@@ -47,7 +47,7 @@ class Verdict:
     staleness
         Versions between pull and push; -1 where the push was refused.
     factor
-        What the learning rate was multiplied by for its staleness; 0 where nothing was applied.
+        Factor of the learning rate for this staleness; 0 where nothing was applied.
     reason
         Why it was dropped or refused.
     given_up

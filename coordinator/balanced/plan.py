@@ -35,7 +35,7 @@ class Plan:
     acted
         Whether a size differs from the previous plan.
     reasons
-        What was done and why: the parts of the sentence ``why``, whose words are made when it is read.
+        Parts of the sentence ``why``: the action and its reasons. The wording is made when it is read.
     iteration
         Number of iterations reported when the plan was made.
     drift

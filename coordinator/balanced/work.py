@@ -82,7 +82,7 @@ class WorkModel:
     fixed
         Seconds of a batch besides its samples.
     status
-        What is known.
+        State of knowledge about costs.
 
     Raises
     ------

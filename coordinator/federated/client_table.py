@@ -55,7 +55,7 @@ class Expected:
     spread
         Relative deviation, ``[W]``; infinite where nothing is known.
     source
-        What it rests on, as `Source`, ``[W]``.
+        Basis of the forecast, as `ForecastSource`, ``[W]``.
     curves
         Seconds for a number of samples, or of models, ``[W]``.
     """
@@ -72,11 +72,11 @@ class Known:
     Parameters
     ----------
     predictor
-        Copied for each of the two.
+        Predictor, copied for speeds and for times to communicate.
     most
         How many clients are known at once.
     again
-        Of `Following`.
+        As for `Following`.
     """
 
     def __init__(self, predictor: Predictor, most: int, again: int) -> None:

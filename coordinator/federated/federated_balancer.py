@@ -58,9 +58,9 @@ class FederatedBalancer:
     local_steps
         Local steps of every client in a round.
     deadline
-        Seconds after which a round closes. Who would miss it with its balanced batch, if it computed slower than
-        forecast by one standard deviation, gets less; who would miss it even with ``least`` is not asked. ``None`` is
-        no deadline.
+        Seconds after which a round closes. A client that would miss it with its balanced batch, if it computed slower
+        than forecast by one standard deviation, gets less; one that would miss it even with ``least`` is not asked.
+        ``None`` is no deadline.
     least
         The smallest batch of a client that is asked; unless given, a quarter of ``batch``: smaller ones cost more
         accuracy than they save time (``benchmarks/federated.md``). A client with less data uses all of it.
@@ -274,13 +274,14 @@ class FederatedBalancer:
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:
         """Learn from the replies of a round.
 
-        Who was asked and is not in the report did not reply: if the report says how long the server waited, the client
-        is from now on taken to be at least that slow. A speed that cannot be is not used, logged, and shown by `why`.
+        A client that was asked and is not in the report did not reply: if the report says how long the server waited,
+        it is from now on taken to be at least that slow. A speed that cannot be is not used, logged, and shown by
+        `why`.
 
         Raises
         ------
         ValueError
-            If somebody replied who was not asked. Nothing is learnt then.
+            If a client replied that was not asked. Nothing is learnt then.
         """
         place = np.array([plan.place.get(name, -1) for name in report.names], dtype=np.intp)
         strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.asked[i]]

@@ -58,7 +58,7 @@ class Following:
     Parameters
     ----------
     clients
-        In whose columns the fits are kept.
+        Known clients; the fits are kept in their columns.
     again
         Reports after which a client whose time follows may be tested again, and one whose time does not is.
     """

@@ -22,13 +22,13 @@ def enter(clients: Clients, plan: RoundPlan, report: RoundReport, rows: Rows, pl
     Parameters
     ----------
     clients
-        Whose columns are the books.
+        Known clients; the history is kept in their columns.
     plan, report
         Of the round.
     rows
         The row of each client of the plan, ``[W]``.
     place
-        Where in the plan each of those that replied stands.
+        Index in the plan of each client that replied.
     """
     column = clients.column
     column("planned")[rows] += 1

@@ -34,7 +34,7 @@ class RoundPlan:
     comm_seconds
         Forecast of the time to fetch the model and send the update, ``[W]``, in seconds.
     source
-        What the forecast of the speed rests on, ``[W]``, as `Source`.
+        Basis of the forecast of the speed, ``[W]``, as `ForecastSource`.
     seconds
         When each is expected to have replied, ``[W]``, in seconds after the round began; 0 if it is not asked.
     caution

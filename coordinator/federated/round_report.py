@@ -18,7 +18,7 @@ class RoundReport:
     Parameters
     ----------
     clients
-        Who replied, in any order, none twice.
+        Ids of the clients that replied, in any order, none twice.
     samples
         Samples each processed in all its local steps, ``[W]``.
     seconds

@@ -44,7 +44,7 @@ class RoundBounds:
     data, memory
         The most samples a batch may have by the client's data and memory, ``[W]``; NaN data are not known.
     due
-        Who was left out for so long that it is to be tried again, ``[W]``.
+        Mask of the clients to try again, as they were left out for so long, ``[W]``.
     fixed, cause
         The batch of those that are not balanced, ``[W]``, NaN for others; and why, as `Reason`.
     """

@@ -22,7 +22,7 @@ class Shares:
     Parameters
     ----------
     clients
-        Who, in the order of every array.
+        Ids of the clients, in the order of every array.
     data
         Its share of the data of all clients listed, ``[W]``; an unknown amount counts as the mean of the known.
     weight

@@ -54,8 +54,8 @@ def plausible_speeds(report: RoundReport, usual: float, plausible: float) -> Mas
 def plausible_comm(report: RoundReport, accepted_W: Mask, usual: float, plausible: float) -> Mask:
     """Return which times to communicate are plausible, ``[W]``: within what the server saw pass, or not absurdly long.
 
-    ``accepted_W`` says whose speed can be, ``[W]``, and ``usual`` is the mean time so far, NaN before any report. Where
-    the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
+    ``accepted_W`` says which speeds are plausible, ``[W]``, and ``usual`` is the mean time so far, NaN before any
+    report. Where the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
     """
     comm_W, seconds_W = report.communication, report.compute_seconds[accepted_W]
     usual = max(np.nan_to_num(usual), float(np.median(seconds_W)) if len(seconds_W) else 0.0)

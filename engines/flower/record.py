@@ -24,9 +24,9 @@ class Measured:
     Parameters
     ----------
     samples, seconds
-        Of all its local steps.
+        Samples and time of all its local steps.
     data, memory
-        In samples.
+        Its amount of data and its largest batch, in samples.
     device
         Its device type, empty if it gave none.
     """

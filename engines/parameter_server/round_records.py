@@ -35,7 +35,7 @@ class Standing:
     sizes
         Samples of the next step, by worker.
     stragglers
-        For each, why it is one.
+        Reason for each straggler, by worker.
     wasted
         Samples so far of steps with each outcome, over all workers.
     """

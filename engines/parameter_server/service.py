@@ -214,7 +214,7 @@ class Service:
         with self._writing:  # one after the other: an older state must not replace a newer one
             with self._changed:
                 state = self.server.state_dict()
-            # Written without the server's lock, so that only who pushed waits for the disk.
+            # Written without the server's lock, so that only the worker that pushed waits for the disk.
             with written_whole(self.checkpoint) as temporary:
                 try:
                     save_file(state, temporary)

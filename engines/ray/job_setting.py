@@ -29,9 +29,9 @@ class RayPlan:
     Parameters
     ----------
     parameters
-        Where training starts, ``[P]``.
+        Initial parameters, ``[P]``.
     optimiser
-        What the server applies updates with.
+        Optimiser with which the server applies updates.
     gradient
         Called once in each worker's process; returns the function that computes gradients there.
     samples, epochs, seed

@@ -24,7 +24,7 @@ class RayJob:
     Parameters
     ----------
     plan
-        What is trained, and how.
+        Setting of the job.
 
     Raises
     ------

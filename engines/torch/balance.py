@@ -113,8 +113,8 @@ class Balance:
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.
 
-        It is the weight of the batch that the loss was computed from. A loss that no attached model took part in gets
-        that of the last batch of the loader that one was given.
+        The factor is the weight of the batch that the loss was computed from. A loss without an attached model gets
+        that of the last batch of the loader that an attached model was given.
 
         Raises
         ------

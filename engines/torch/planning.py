@@ -38,7 +38,7 @@ class Planning:
     loader
         Gets the sizes, in the order of ranks.
     exchange
-        Where ranks that part ways find the first one's state.
+        Sends the first rank's state to ranks that have diverged.
     workers
         The names of the ranks, in their order.
     covariates
@@ -51,7 +51,7 @@ class Planning:
     plan
         The latest plan.
     checksum
-        By which ranks see that they use the same plan, and the same costs.
+        Number by which ranks see that they use the same plan, and the same costs.
     work
         What samples cost, learned or given; None where they have no costs.
     order, in_order

@@ -42,28 +42,28 @@ class Steps:
     planning
         Learns from reports, and plans.
     exchange
-        Carries them.
+        Carries the reports between ranks.
     passes
-        What this rank has seen of its own models.
+        Observes the passes of this rank's models.
     clock
-        What it has measured of its busy time.
+        Measures this rank's busy time.
     covariates
-        What it has sampled of its surroundings.
+        Samples this rank's covariates.
 
     Attributes
     ----------
     observers
         Called with the record of every iteration.
     overhead_seconds
-        What balancing took of the last iteration.
+        Seconds that balancing took of the last iteration.
     optimisers
-        Looks at what they step.
+        Checks before every step of an optimiser.
     out_of_memory
         Whether this rank's batch did not fit.
     rows
         Reports that have arrived since the loader was last asked for a batch; None before.
     handle
-        What the script holds of all this, and may have let go.
+        The balance, kept alive by the model's hooks even if the script has dropped it.
     """
 
     def __init__(

@@ -94,7 +94,7 @@ class AsyncJob:
     wire
         How gradients travel: ``"float32"``, ``"float16"`` or ``"bfloat16"``.
     seed
-        Of the order of the samples.
+        Seed of the order of the samples.
     checkpoint, every
         File that rank 0 writes its state to, and after how many applied samples; it is resumed from if it is there.
     servers

@@ -43,7 +43,7 @@ class Head:
     Parameters
     ----------
     kind
-        What a worker asks for; the number of its last push's outcome in an answer.
+        The worker's request; in an answer, the number of its last push's outcome.
     version, ticket
         The stamp.
     samples

@@ -110,9 +110,9 @@ class AsyncRow:
     scheme
         Its name.
     samples_per_second
-        Samples applied a second; the least and the most of all turns beside it.
+        Samples applied a second.
     spread
-        These two.
+        The least and the most samples applied a second in a turn.
     loss
         After ``AsyncOutcome.equal_samples``.
     staleness

@@ -135,7 +135,7 @@ class StalenessReport:
     staleness, expected
         Smoothed and forecast staleness, in versions; NaN where it is not known.
     bound, expected_bound
-        Above which it is a straggler, by either.
+        Limits of smoothed and of forecast staleness, above which the worker is a straggler.
 
     Examples
     --------

@@ -30,7 +30,7 @@ class Prefetcher:
     Parameters
     ----------
     dataset, collate
-        What is loaded, and what makes a batch of samples; None stacks them as torch does.
+        The dataset, and the function that makes a batch of samples; None stacks them as torch does.
     assigner
         Says which samples this rank is expected to take.
     loading

@@ -39,7 +39,7 @@ class Seen:
     Parameters
     ----------
     tensors
-        What is seen of each tensor.
+        Address, type and shape of each tensor.
     rows, second
         Lengths of the inputs, the likeliest first, and of their second axes.
     batch

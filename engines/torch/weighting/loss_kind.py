@@ -57,7 +57,7 @@ class LossKind:
     Parameters
     ----------
     loss
-        What the loss was said to be.
+        Kind of the loss, as given to ``attach``.
     late
         Whether a device computes the gradients: then what is said of a step is known one step later.
 

@@ -25,7 +25,7 @@ class Refusal:
     Attributes
     ----------
     error
-        What is to be raised; None if no step is refused.
+        The error to raise; None if no step is refused.
     step
         The sum of gradients that is refused, counted alike on all ranks.
     """

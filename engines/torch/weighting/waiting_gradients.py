@@ -35,7 +35,7 @@ class WaitingGradients:
     model
         The model, whose parameters get the gradients.
     listener
-        Says how they are weighted, and is warned through.
+        Says how gradients are weighted, and takes warnings.
 
     Attributes
     ----------

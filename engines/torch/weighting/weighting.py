@@ -52,7 +52,7 @@ class Weighting:
     sums
         How often its gradients were summed over the ranks.
     refusal
-        Of a step whose gradients have no weight, on this rank or on another.
+        Refusal of a step whose gradients have no right weight, on this rank or on another.
     """
 
     def __init__(

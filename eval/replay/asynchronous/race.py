@@ -32,7 +32,7 @@ class Course:
     epochs
         How often every sample is applied; fractions are fine.
     seed
-        Of the parameters at the start, and of the order of the samples.
+        Seed of the initial parameters and of the order of the samples.
     evaluations
         How often the server's parameters are tried on held-out samples, at equal distances in applied samples.
     enough
@@ -92,11 +92,11 @@ def race(task: ReplayTask, times: Times, scheme: Scheme, course: Course, predict
     Parameters
     ----------
     task
-        What is trained.
+        The task to train.
     times
         How long computing takes.
     scheme
-        What the server does.
+        The server's scheme.
     course
         Length, batch, learning rate and seed.
     predictor

@@ -33,9 +33,9 @@ class RoundSetting:
     seed
         Draws the clients of each round, their batches and their links: the same for every scheme.
     predictor
-        Of the balancer's forecasts; unless given, the balancer's own choice.
+        Predictor of the balancer; unless given, the balancer's own choice.
     risk
-        Of the balancer.
+        The balancer's ``risk``.
     least
         The smallest balanced batch; unless given, the balancer's own choice.
     met_before
@@ -67,7 +67,7 @@ class RoundMoment:
     seconds
         Simulated time since the start.
     accuracy
-        Of the global model on the test samples; NaN where nobody trains.
+        Accuracy of the global model on the test samples; NaN where nobody trains.
     spread
         The round's slowest reply over its median, among clients that had replied ``met_before`` times; NaN without two.
     waiting

@@ -145,7 +145,8 @@ def report_round(
     seconds, comm
         Time each computed and communicated, ``[W]``, in seconds.
     in_time
-        Whose reply was used, ``[W]``; the time of one that was dropped is known too, once it replies.
+        Mask of the clients whose reply was used, ``[W]``; the time of one that was dropped is known too, once it
+        replies.
     """
     plan = balancer.plan(chosen)
     rows = np.flatnonzero(given.asked & plan.asked)

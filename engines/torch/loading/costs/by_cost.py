@@ -25,7 +25,7 @@ class CostAssigner(SliceAssigner):
     Attributes
     ----------
     costs, table
-        By which rules global batches are divided, and the costs of all samples.
+        The rules by which global batches are divided, and the costs of all samples.
 
     Examples
     --------

@@ -155,7 +155,7 @@ class SampleCosts:
     Parameters
     ----------
     features
-        What the cost of a sample is made of, ``[N, F]``: its given cost alone; or its length, the square of that, and
+        Features of a sample's cost, ``[N, F]``: its given cost alone; or its length, the square of that, and
         1, whose coefficients are learned.
     tokens
         What each sample takes of the cap and of a budget, ``[N]``: its length, or else its cost.
