@@ -50,7 +50,7 @@ LAST = {
 SPARED = "; it gets a smaller batch, as its speed may differ"
 
 WORTH_SAYING = 1.1
-"""A client that is taken to be so many times as slow as forecast is told so."""
+"""Factor from which the sentence about a client says that it is planned as slower than forecast."""
 
 SOURCES = {
     ForecastSource.OWN: "by its own reports",

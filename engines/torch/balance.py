@@ -119,7 +119,7 @@ class Balance:
         Raises
         ------
         RuntimeError
-            If ``attach`` was not told ``loss="scaled"``, or the loss is one of two batches.
+            If ``attach`` was not given ``loss="scaled"``, or the loss is one of two batches.
         """
         if self._passes.scaling is None:
             raise RuntimeError(

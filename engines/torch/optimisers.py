@@ -42,7 +42,7 @@ class Optimisers:
     listener
         Says how gradients are weighted, and warns.
     weightings
-        The hooks on the models that are weighted; there may come more.
+        The hooks on the models that are weighted; the list may grow.
     counts_all
         Whether the loader's length is in batches of all ranks.
 

@@ -22,10 +22,10 @@ from paceline.predictors import Report
 logger = logging.getLogger(__name__)
 
 RETOLD = 16
-"""Iterations that are told to the predictor anew when costs have changed: most predictors remember fewer."""
+"""Iterations that are reported to the predictor again when costs have changed: most predictors remember fewer."""
 
 CHANGED = 0.02
-"""Speeds are told anew where the costs of one worker have moved this far from those of another."""
+"""Change of one worker's costs relative to another's from which speeds are reported again."""
 
 
 class Planning:

@@ -86,7 +86,7 @@ class Steps:
         self._started = self._wall_seconds = math.nan
 
     def begin(self) -> None:
-        """Let the loader cut the next batch by the newest plan, and tell observers of the iteration before it."""
+        """Let the loader cut the next batch by the newest plan, and call the observers of the iteration before it."""
         if threading.get_ident() != self._thread:
             raise RuntimeError(OTHER_THREAD)
         passes, began = self._passes, time.perf_counter()
@@ -151,7 +151,7 @@ class Steps:
             planning.settle(rows, self._passes.index)
             planning.learn(rows)
         planning.hand_over()
-        if not rows.together:  # whatever each rank would plan from the same state, all go on with the first one's sizes
+        if not rows.together:  # whatever ranks would plan from the same state, all use the first one's sizes
             self._loader.adopt(self._exchange.from_first(self._loader.place()))
         if rows.has_norms and (sentence := self._passes.kind.learn(self._normed(rows), rows["log_norm"])):
             self._passes.warn(sentence, sentence)

@@ -240,7 +240,7 @@ class AsyncJob:
         self._push_seconds = time.monotonic() - self._began - seconds
 
     def is_given_up(self) -> bool:
-        """Say whether the step under way is wasted by now: a loop of micro-batches may ask, and leave it unpushed."""
+        """Return whether the server has given up the step under way: a loop of micro-batches may then skip its push."""
         if self._work is None or self._pushed:  # there is no step; and after a push the server's answer is on its way
             return False
         self._pushed = self._link.is_given_up(self._work.stamp)
@@ -261,7 +261,7 @@ class AsyncJob:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave the job before its end, at most once; the others go on with what this rank held."""
+        """Leave the job before its end, at most once; the others get the samples that this rank held."""
         if self._left:  # nobody listens any more: a second message would wait for ever
             return
         self._left, self._work = True, None

@@ -53,7 +53,7 @@ class Link(Protocol):
         ...
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        """Ask whether a step was given up."""
+        """Return whether the server has given up a step."""
         ...
 
     def leave(self) -> None:
@@ -75,7 +75,7 @@ class LocalLink:
         self._pushed: Outcome | None = None
 
     def pull(self) -> Work:
-        """Start a step."""
+        """Start a step, and return it."""
         self.outcome, self._pushed = self._pushed, None
         return self.service.pull(self.worker, into=self._row)
 
@@ -86,11 +86,11 @@ class LocalLink:
         self._pushed = verdict.outcome
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        """Ask whether a step was given up."""
+        """Return whether the server has given up a step."""
         return self.service.is_given_up(self.worker, stamp)
 
     def leave(self) -> None:
-        """Leave the job."""
+        """Leave the job: the server gives this worker's samples to others."""
         self.service.leave(self.worker)
 
 
@@ -113,7 +113,7 @@ class GlooLink:
         self._answer_comes = False
 
     def pull(self) -> Work:
-        """Start a step; its parameters are overwritten by the next pull."""
+        """Start a step, and return it; its parameters are overwritten by the next pull."""
         try:
             if not self._answer_comes:
                 self._say(Head(Ask.PULL, numbers=self.numbers))
@@ -147,7 +147,7 @@ class GlooLink:
             raise _lost(error) from error
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        """Ask whether a step was given up."""
+        """Ask the server whether it has given up a step."""
         try:
             self._say(Head(Ask.POLL, *stamp))
             answer = received(FRONT, torch.float32, SERVER, self.group)
@@ -156,7 +156,7 @@ class GlooLink:
             raise _lost(error) from error
 
     def leave(self) -> None:
-        """Leave the job."""
+        """Leave the job: the server gives this worker's samples to others."""
         # The server may be sending a step: as long as nobody takes it, it would not hear of it.
         if self._answer_comes and self.pull().ended:
             return

@@ -61,7 +61,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Paced:
-    """Every push is an update, unless it would carry somebody at work past the bound: then it is gathered. Ours.
+    """Every push is an update, unless that would carry a step under way past the bound: then it is gathered. Ours.
 
     A version is admitted only while no worker at a step would become staler than the bound. Until it has pushed, the
     others go on without waiting, and what they push makes one update together (a sum: each push moves the parameters as

@@ -56,7 +56,7 @@ class Loop:
         raise StopIteration
 
     def _begin(self) -> None:
-        """Become the loader's newest loop; or say why this one cannot go on."""
+        """Become the loader's newest loop, or raise the reason why this loop cannot continue."""
         if self._error:
             raise RuntimeError(
                 f"this loop ended with an error ({self._error}): begin a new one, or go on with the batch that failed, "

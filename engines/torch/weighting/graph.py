@@ -150,7 +150,7 @@ def _unwatch(known: weakref.ref[Owner]) -> None:
 
 @functools.wraps(_torch_backward)
 def _backward(tensors: Any, *args: Any, **named: Any) -> None:
-    """Compute gradients as torch does, and tell the owners of the passes behind them."""
+    """Compute gradients as torch does, and notify the owners of the passes behind them."""
     # A pass within another one recomputes activations: its gradients are the outer one's.
     if not _owners or torch._C._current_graph_task_id() != -1:
         _torch_backward(tensors, *args, **named)

@@ -64,7 +64,7 @@ class Refusal:
             self._late.fetch(gradients[:1].sum())  # a number without axes; 0 of an empty bucket
 
     def raise_of_device(self) -> None:
-        """Raise what another rank has refused, as soon as a device tells: that rank sums nothing any more."""
+        """Raise another rank's refusal, as soon as the device shows it: that rank sums no more gradients."""
         if math.isnan(self._late.take() or 0.0) and (cause := self.cause(self._late_key)):
             raise RuntimeError(f"another rank refused an earlier step: {cause}")
 
