@@ -48,7 +48,7 @@ def grouped(tape: Tape) -> list[list[TapedStep]]:
 
 
 Placement = Callable[[str, range, list[list[int]]], list[list[list[Ref]]]]
-"""How a step's samples are given out: of a stream, its batches, and their sizes on every rank."""
+"""Function that places a step's samples: from a stream, its batches, and their sizes on every rank."""
 
 
 def arranged(tapes: Sequence[Tape], place: Placement) -> Arranged:
@@ -66,7 +66,7 @@ def arranged(tapes: Sequence[Tape], place: Placement) -> Arranged:
 def shared(tapes: Sequence[Tape]) -> list[str]:
     """Return the streams of samples that every rank has.
 
-    Where there is no loader, numbers that are drawn in every step are taken for those of samples.
+    Without a loader, numbers that the script draws in every step count as numbers of samples.
     """
     known = [stream for stream in tapes[0].streams if all(stream in tape.streams for tape in tapes)]
     loaded = [stream for stream in known if not stream.startswith(DRAWN)]

@@ -12,7 +12,7 @@ PAGE = "docs/audit.md"
 
 
 class AuditStatus(Enum):
-    """What an audit finds; its value is the exit code of ``paceline audit``."""
+    """Verdict of an audit; its value is the exit code of ``paceline audit``."""
 
     EXACT = 0
     NOT_EXACT = 1
@@ -20,7 +20,7 @@ class AuditStatus(Enum):
 
 
 class Cause(Enum):
-    """Why a script is not exact, or why nobody could tell: what it is, what to do, and where the page says more."""
+    """Reason why a script is not exact, or why nobody could tell: a sentence, a remedy, and the section of the page."""
 
     TERMS = (
         "each batch's loss is divided by something that the batch itself holds",
@@ -139,7 +139,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditVerdict:
-    """What an audit found.
+    """Findings of an audit: whether the script is exact, the cause if it is not, and the deviations measured.
 
     Parameters
     ----------
@@ -156,9 +156,9 @@ class AuditVerdict:
     first_step, parameter
         Where a deviation begins.
     precision
-        That of the gradients.
+        Precision of the gradients, such as ``float64``.
     noise
-        By how much two equal runs differ.
+        Relative deviation of two equal runs.
     notes
         What else the audit has to say, a sentence each.
     runs
@@ -197,10 +197,10 @@ class AuditVerdict:
 
     @property
     def remedy(self) -> str:
-        """What to do, and the page that says more."""
+        """Advice for the cause, and the page that says more; empty without a cause."""
         return "" if self.cause is None else f"{self.cause.remedy}. See {PAGE}#{self.cause.anchor}."
 
     def to_json(self) -> str:
-        """Return it as JSON, with its sentence and remedy."""
+        """Return the verdict as JSON, with its sentence and remedy."""
         known = asdict(self) | {"status": self.status.name.lower(), "cause": self.cause and self.cause.name.lower()}
         return json.dumps(known | {"sentence": self.sentence, "remedy": self.remedy}, indent=2)

@@ -19,7 +19,7 @@ CLOSE = 0.01
 
 
 def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
-    """Run the probing run and say what it shows."""
+    """Make the probing run, and return the verdict that it leads to."""
     shown = _probe_balanced(inquiry) if inquiry.balanced else _probe_plain(inquiry, alone)
     draws = any(step.facts.get("draws") for step in inquiry.base.tapes[0].steps)
     fine = 1e-5 if inquiry.precision == "float64" else 2e-2

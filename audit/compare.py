@@ -77,7 +77,7 @@ def size(array: Array) -> float:
 
 
 def apart(one: Array, other: Array) -> float:
-    """Return the largest distance; endless where one of them is not a number."""
+    """Return the largest distance between two arrays; infinite where one holds NaN."""
     if one.shape != other.shape:
         return float("inf")
     largest = float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))

@@ -41,7 +41,7 @@ class AuditPlan:
     balanced: BalancedRun | None = None
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """Return the plan as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -28,7 +28,7 @@ class Audit(Inquiry):
     """The audit of a script: its runs, one after the other, until a verdict follows."""
 
     def verdict(self) -> AuditVerdict:
-        """Run the script and say what follows."""
+        """Run the script, and return the verdict."""
         failed = self._begin()
         if failed is not None:
             return failed
@@ -67,7 +67,7 @@ class Audit(Inquiry):
     # -- noise -----------------------------------------------------------------------------------------------------
 
     def _repeats(self) -> AuditVerdict | None:
-        """Run the script once more, alike."""
+        """Run the script a second time unchanged, which shows its noise; return a verdict if that settles it."""
         again, run = self.compared("an equal run", self.plan)
         if again is not None and _digests(run.tapes) != _digests(self.base.tapes):
             self.notes.append("Two equal runs get different samples: the order is random, whatever is seeded.")
@@ -100,7 +100,7 @@ class Audit(Inquiry):
         return self._order(tapes)
 
     def _sharded_or(self, cause: Cause, apart: compare.Difference) -> AuditVerdict | None:
-        """Ranks that hold parts of one model differ from the start, as they should."""
+        """Return None for sharded models, whose ranks differ from the start; otherwise the verdict of this cause."""
         names = [name for name in self.base.tapes[0].start if "flat_param" in name]
         return None if names else self.not_exact(cause, apart)
 
@@ -179,7 +179,7 @@ class Audit(Inquiry):
     # -- causes ----------------------------------------------------------------------------------------------------
 
     def _divided(self) -> AuditVerdict | None:
-        """Look whether the losses of micro-batches are summed as they are."""
+        """Check that the loop divides the losses of micro-batches; return a verdict if it does not."""
         first = self.base.tapes[0]
         number = max(
             (len(group) for stream in arrange.shared([first]) for group in arrange.groups(first, stream)), default=1

@@ -1,4 +1,4 @@
-"""What an audit knows so far: the script, its first run, how precise it is; and how a verdict is said."""
+"""State of an audit under way: the script, its first run, how precise it is; and the wording of verdicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COARSE = 3e-2
 
 @dataclass(frozen=True)
 class AuditRun:
-    """What a run left: the records of its ranks, the folder in which they lie, and its last words if it failed."""
+    """Result of one run: the records of its ranks, the folder in which they lie, and the error if the run failed."""
 
     tapes: list[Tape]
     folder: str = ""
@@ -40,7 +40,7 @@ class Inquiry:
     steps
         Steps that are compared.
     notebook
-        Whether ranks are pretended, so that there is no loader of a script to speak of.
+        Whether one process takes the parts of all ranks, as in a notebook; then the script has no loader.
     """
 
     run: Runner
@@ -54,7 +54,7 @@ class Inquiry:
 
     @property
     def balanced(self) -> list[dict[str, Any]]:
-        """What the script's balanced loaders are."""
+        """Facts about the script's balanced loaders, as the first run recorded them."""
         return list(self.base.tapes[0].facts.get("balanced", []))
 
     @property
@@ -80,7 +80,7 @@ class Inquiry:
 
     @property
     def streams(self) -> list[str]:
-        """Samples of plain loaders."""
+        """Return the names of the streams of samples of plain loaders."""
         return arrange.shared(self.base.tapes)
 
     def frozen(self, steps: int, **given: Any) -> AuditPlan:
@@ -89,21 +89,21 @@ class Inquiry:
         return replace(self.plan, frozen=True, steps=steps * each, **given)
 
     def said(self) -> dict[str, Any]:
-        """Return what every verdict says."""
+        """Return the fields that all verdicts share."""
         tapes = self.base.tapes
         known = {"steps": len(tapes[0].steps), "ranks": len(tapes), "precision": self.precision} if tapes else {}
         return known | {"noise": self.noise, "notes": tuple(self.notes), "runs": self.found}
 
     def exact(self) -> AuditVerdict:
-        """Return that all is exact."""
+        """Return the verdict that the script is exact."""
         return AuditVerdict(status=AuditStatus.EXACT, deviation=max(self.found.values(), default=0.0), **self.said())
 
     def unknown(self, cause: Cause, detail: str = "") -> AuditVerdict:
-        """Return that nobody could tell, and why."""
+        """Return the verdict that nobody could tell, with its cause."""
         return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.said())
 
     def not_exact(self, cause: Cause, found: compare.Difference | None, detail: str = "") -> AuditVerdict:
-        """Return that it is not exact, and why; within the noise nobody can tell."""
+        """Return the verdict that the script is not exact, with its cause; within the noise, that nobody can tell."""
         step, name = found.begins(self.tolerance) if found else (0, "")
         amount = found.largest if found else 0.0
         if found and amount < 10 * self.tolerance and self.noise > 0:

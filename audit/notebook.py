@@ -50,7 +50,7 @@ def audit(
 
     Examples
     --------
-    A mean over the tokens that count, of which rows have different numbers:
+    A mean over the tokens that count, where rows have different numbers of these:
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 5).double()

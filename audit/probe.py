@@ -22,19 +22,19 @@ from paceline.audit.comparisons import Arranged, Ref
 from paceline.audit.tape import Tape
 
 STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
-"""What the steps of the probing run hold."""
+"""Samples of each step of the probing run: those of the script, the sets x, y and z alone, and their mixtures."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a probing run shows.
+    """Result of a probing run: how much samples, ranks and micro-batches count in its gradients.
 
     Parameters
     ----------
     control
         Relative deviation of two steps that hold the same.
     residual
-        What is left over where x and y are mixed, relative.
+        Part of the gradient of mixed x and y that neither explains, relative.
     shares
         The share of x in a mixture by its gradient, for the pairs x, y and x, z; NaN where it cannot be told.
     expected

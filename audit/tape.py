@@ -42,7 +42,7 @@ class Tape:
     Parameters
     ----------
     rank, world_size
-        Whose it is.
+        The rank that the tape is of.
     streams
         The batches of every stream of samples.
     start
@@ -61,7 +61,7 @@ class Tape:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write it; the JSON file comes last, so who finds it finds all."""
+        """Write the tape; its JSON file comes last, so that a folder with this file is complete."""
         arrays = {f"start/{name}": array for name, array in self.start.items()}
         for number, step in enumerate(self.steps):
             arrays |= {f"gradients/{number}/{name}": array for name, array in step.gradients.items()}
@@ -84,7 +84,7 @@ class Tape:
 
     @classmethod
     def load(cls, path: Path) -> Tape:
-        """Read what :meth:`save` wrote, by the path of its JSON file."""
+        """Read a tape that :meth:`save` wrote, by the path of its JSON file."""
         known = json.loads(path.read_text())
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as file:
             arrays = dict(file)

@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO, Self, cast
 
 MOST_MEMBERS = 100_000
 MOST_FOLDERS = 64
-"""How deep a member may lie; each folder takes a place on the disk but no bytes of the archive's budget."""
+"""Most folders above a member; each takes a place on the disk but no bytes of the archive's budget."""
 
 MOST_HEADER = 1 << 20
 """Bytes of a tar header with a long name or other facts: Python reads it whole and takes many times its size."""

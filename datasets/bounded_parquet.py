@@ -35,8 +35,8 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     Raises
     ------
     ValueError
-        If it is no whole Parquet file, has columns of lists or other nested types, or grows to more than 64 MB and 200
-        times its size.
+        If it is not a complete Parquet file, has columns of lists or other nested types, or grows to more than 64 MB
+        and 200 times its size.
     """
     with _checked(path) as file:
         return _read(file, columns, _most_bytes(path))

@@ -60,7 +60,8 @@ def renamed(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataF
     Raises
     ------
     ValueError
-        If a name is none of a trace, a column is not there, or the frame has a column of that name already.
+        If a name is not one of a trace's columns, a column is not there, or the frame has a column of that name
+        already.
     """
     known = (*REQUIRED, *(name for name in MEASURED if name not in REQUIRED))
     if unknown := [name for name in columns if name not in known]:
@@ -167,7 +168,7 @@ def _kept(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _is_whole(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], workers: int) -> bool:
-    """Whether every iteration has one row of every worker, in the same order: as ``Trace.save`` writes them.
+    """Return whether every iteration has one row of every worker, in the same order: as ``Trace.save`` writes them.
 
     Such a table is the panel as it lies; sorting its rows again took most of the time of reading.
     """

@@ -11,7 +11,7 @@ from paceline._arrays import Array, Sizes
 from paceline.datasets.trace import Trace
 
 LEAST_FROZEN = 20
-"""A shorter stretch is none: load averages and shares of memory often repeat."""
+"""A shorter stretch does not count as frozen: load averages and shares of memory often repeat."""
 
 TIMES_USUAL = 10.0
 """A frozen stretch is this many times as long as the worker's other stretches without a change."""

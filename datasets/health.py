@@ -1,4 +1,4 @@
-"""Is a trace fit to learn from? Gaps, repeats, outliers, clocks, covariates, and whether there is anything to predict.
+"""Health of a trace: gaps, repeats, outliers, clocks, covariates, and whether there is anything to predict.
 
 Axes: T iterations, W workers, H lags.
 """

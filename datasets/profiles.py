@@ -182,7 +182,7 @@ def _flash(path: Path) -> Rows:
 
 
 def _are_numbers(row: Any, many: int) -> bool:
-    """Whether a row is a list of this many finite numbers."""
+    """Return whether a row is a list of ``many`` finite numbers."""
     return (
         isinstance(row, list) and len(row) == many and all(isinstance(x, int | float) and -FAR < x < FAR for x in row)
     )

@@ -321,7 +321,7 @@ def _distinct(name: str, values: tuple[str, ...], expected: int | None = None) -
 
 
 def _is_frozen(values: ArrayLike) -> TypeGuard[Array]:
-    """Whether their owner has made these values read-only, as another trace has: only others are copied."""
+    """Return whether the owner has made these values read-only, as another trace does: only others are copied."""
     if not isinstance(values, np.ndarray) or values.dtype != np.float64:
         return False
     return values.flags.owndata and not values.flags.writeable

@@ -19,7 +19,7 @@ def seconds_of(unit: str) -> float:
     Raises
     ------
     ValueError
-        If it is no unit of time.
+        If it is not a unit of time.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Where waiting comes from: from workers of uneven speed, or from uneven work. Axes: T iterations, W workers.
+"""Causes of waiting: workers of uneven speed, or uneven work. Axes: T iterations, W workers.
 
 Each iteration is replayed twice. Once every worker keeps its own speed of that iteration but gets equal work: what is
 waited then comes from uneven workers. Once every worker keeps its own work but all have the same speed: what is waited
@@ -23,7 +23,7 @@ APART = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """How much workers wait, and for what; ``str`` of it is a text to read. NaN where it cannot be told.
+    """Shares of the time that workers wait, by cause; ``str`` of it is a text to read. NaN where it cannot be told.
 
     All shares are the sum over iterations of the mean time that workers wait for the slowest one, divided by the sum of
     the slowest one's times: measured, or in the replay in question.
@@ -50,12 +50,12 @@ class Waiting:
 
     @property
     def known(self) -> bool:
-        """Whether the parts can be told."""
+        """True if the waiting could be divided by cause."""
         return self.iterations > 0
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What this means, one sentence each; or why parts cannot be told."""
+        """Sentences that explain the shares, or why waiting cannot be divided by cause."""
         return tuple(self._sentences())
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Waiting:
 
 
 def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
-    """Return how much workers wait, how much of it comes from uneven speeds, and how much from uneven work.
+    """Return how much workers wait, and how much of that comes from uneven speeds, and from uneven work.
 
     What a cost leaves out of the work counts as speed: a part of the time that does not depend on the work, or noise.
 
@@ -134,7 +134,7 @@ def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
 
 
 def waiting_of(trace: Trace) -> Waiting:
-    """Return the same of a recorded job."""
+    """Return how much the workers of a recorded job wait, by cause."""
     return waiting(trace.seconds, trace.work)
 
 

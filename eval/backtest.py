@@ -1,4 +1,4 @@
-"""How well a predictor forecasts one recorded job, one step ahead. Axes: T iterations, W workers, D covariates."""
+"""Backtest of a predictor on one recorded job, one step ahead. Axes: T iterations, W workers, D covariates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Backtest:
 
     @property
     def overhead(self) -> float:
-        """How much longer groups of 16 workers take than if all speeds had been known: the ratio of the times, less 1.
+        """Extra time of groups of 16 workers over that with all speeds known: the ratio of the times, less 1.
 
         See :func:`paceline.eval.barrier_overhead`; a smaller fleet is one group, and a single worker never waits.
         """
@@ -140,7 +140,7 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
     TypeError
         If either is something else, such as a name or a path.
     ValueError
-        If the warm-up leaves no iteration to score, or a forecast is no speed, such as NaN.
+        If the warm-up leaves no iteration to score, or a forecast is not a speed, such as NaN.
 
     Examples
     --------

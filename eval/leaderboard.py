@@ -129,7 +129,7 @@ def leaderboard(
 
 @dataclass(frozen=True, eq=False)
 class _Scores:
-    """What is kept of a backtest: a process sends back these, not every forecast, and has computed them."""
+    """Scores of a backtest, computed by the process that ran it: it sends back these, and not every forecast."""
 
     rmse: Array
     mae: Array

@@ -1,4 +1,4 @@
-"""Whether speeds have left what a model was fitted on, and whether a refit would help: measured on a newer trace.
+"""Drift of a model, measured on a newer trace: speeds unlike those it was fitted on, and whether a refit would help.
 
 Axes: T iterations, W workers, D covariates.
 """
@@ -27,7 +27,7 @@ FEWEST = 40
 
 @dataclass(frozen=True)
 class Drift:
-    """How a model does on a newer trace.
+    """Drift and accuracy of a model on a newer trace.
 
     Parameters
     ----------

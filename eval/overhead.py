@@ -56,14 +56,14 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
         )
     if group < 2:
         raise ValueError(f"group must be at least 2 workers, got {group}")
-    members_GM = _rank_batch(forecast_TW.shape[1], group, np.random.default_rng(seed))
+    members_GM = _grouped(forecast_TW.shape[1], group, np.random.default_rng(seed))
     found = [_overheads(forecast_TW[:, members], actual_TW[:, members]) for members in members_GM]
     overhead = np.concatenate(found)
     known = np.isfinite(overhead)
     return float(overhead[known].mean()) if known.any() else float("nan")
 
 
-def _rank_batch(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _grouped(workers: int, group: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the members of each group; workers that do not fill a group are left out of that grouping."""
     size = min(group, workers)
     if size == workers:

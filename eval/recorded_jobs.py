@@ -13,7 +13,7 @@ def by_name(traces: Iterable[Trace] | Trace) -> dict[str, Trace]:
     Raises
     ------
     TypeError
-        If one is no trace.
+        If one is not a trace.
     ValueError
         If two traces have the same name.
 

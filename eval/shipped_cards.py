@@ -35,7 +35,7 @@ def card(file: Path, data: tuple[Fact, ...]) -> str:
 
 
 def fitted_facts() -> tuple[Fact, ...]:
-    """Return what the shipped networks were fitted to, made again from its seeds; a trace given thrice counts once."""
+    """Return the facts of the shipped networks' training traces, made again from their seeds; repeats count once."""
     facts = [Fact(t.name, "", len(t), len(t.workers), digest_of(t)) for t in traces()]
     return tuple({fact.digest: replace(fact) for fact in facts}.values())
 

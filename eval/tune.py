@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """What the trials found.
+    """Result of a search: the best arguments, their score, all trials, and which arguments mattered.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def tune(
     training
         How networks are trained, apart from what is tried.
     seed
-        Decides which arguments are tried, and who is held out.
+        Decides which arguments are tried, and which workers are held out.
     tell
         Called after each trial with its number and score.
 
@@ -225,7 +225,7 @@ def _score(
 
 
 def _require_journal(path: Path) -> None:
-    """Refuse a file that is no journal: Optuna would fail without naming it, or append to it."""
+    """Refuse a file that is not a journal: Optuna would fail without naming it, or append to it."""
     if not path.exists():
         return
     try:

@@ -1,4 +1,4 @@
-"""What balancing is worth on a recorded job: with a fixed split, with forecasts, with hindsight.
+"""Worth of balancing a recorded job: with a fixed split, with forecasts, with hindsight.
 
 Axes: T iterations, W workers. The simplifications are those of :mod:`paceline.eval.replay.synchronous`: speeds do not
 depend on the batch size, and communication is left out.
@@ -88,8 +88,8 @@ class Worth:
 def worth(trace: Trace, *, global_batch: int | None = None) -> Worth:
     """Replay a job with equal batches, a fixed split, an average of past speeds and hindsight, and explain the result.
 
-    A trace without an answer (no speeds, one worker, too few iterations, nothing to divide) is no error: the sentences
-    say what is missing.
+    A trace without an answer (no speeds, one worker, too few iterations, nothing to divide) is not an error: the
+    sentences say what is missing.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class Adopted(FleetPredictor):
         return self
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
-        """Fit the predictor to a stream, if it can be."""
+        """Fit the predictor to a stream, if it can be fitted to one."""
         fit_with(self.predictor, traces, fitting)
         return self
 

@@ -37,7 +37,7 @@ class LearnsAhead(Protocol):
 
 
 class Ahead(FleetPredictor):
-    """What is learnt for one horizon, and what was expected at it of iterations still to come.
+    """State learnt for one horizon, and the forecasts at this horizon of iterations still to come.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ class Ahead(FleetPredictor):
 
     @property
     def rows(self) -> dict[str, Array]:
-        """What is learnt about each worker."""
+        """Learnt state of each worker."""
         return self._rows
 
     @property
     def fleet(self) -> dict[str, Array]:
-        """What is learnt about the whole fleet."""
+        """Learnt state of the whole fleet."""
         return self._fleet
 
     def start_as(self, rows: Mapping[str, Array]) -> None:
@@ -73,7 +73,7 @@ class Ahead(FleetPredictor):
         self._rows.update({name: rows[name].copy(order="F") for name in self._rows if name in rows})
 
     def passed(self, expected_WP: Array) -> Array:
-        """Keep what is expected of a later iteration; return what was expected of the one just finished, ``[W, P]``."""
+        """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``."""
         expected_WHP = self._rows["expected"]
         self._rows["expected"] = np.concatenate([expected_WHP[:, 1:], expected_WP[:, None]], axis=1)
         return np.asarray(expected_WHP[:, 0])

@@ -29,7 +29,7 @@ SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 
 STEP = 0.3
-"""How far a quantile moves in one iteration, in running scales."""
+"""Distance that a quantile moves in one iteration, in running scales."""
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
@@ -108,10 +108,10 @@ class Calibrated(NestedPredictor):
         }
 
     def _start(self, ahead: Ahead) -> None:
-        """Start without any error: those of the next iteration are smaller."""
+        """Start without any errors: those of the next iteration are too small for this horizon."""
 
     def _width_ahead(self) -> int:
-        """Return 1 for the log speed expected, and the number of its quantiles."""
+        """Return the numbers kept of each forecast: 1 for the expected log speed, and one for each quantile."""
         return 1 + len(LEVELS)
 
     # -- forecasting ---------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Calibrated(NestedPredictor):
         self._inner[0]._learn_report(report, speed_W, covariates_WD)
 
     def _learn_ahead(self, ahead: Ahead, log_speed_W: Array, passed_WP: Array) -> None:
-        """Move quantiles by whether those held that were stated so long ago: errors that overlap move together."""
+        """Move quantiles by whether those stated ``horizon`` iterations ago held: overlapping errors move together."""
         error_W, stated_WL = log_speed_W - passed_WP[:, 0], passed_WP[:, 1:]
         stated_WL = np.where(np.isnan(stated_WL), ahead.rows["quantiles"], stated_WL)
         ahead._calm = False

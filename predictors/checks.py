@@ -276,7 +276,7 @@ def silence_is_survived(make: Factory) -> None:
 
 
 def a_silent_worker_leaves_others_alone(make: Factory) -> None:
-    """Whether a worker reports or not, the forecasts of the others are the same."""
+    """A worker that stops reporting does not change the forecasts of the others."""
     silent, present = _warm(make), _warm(make)
     for report in _reports(SILENCE, seed=3):
         silent.observe(_without(report, 0))

@@ -1,4 +1,4 @@
-"""What all predictors of a fleet share: the list of workers, their state as arrays, and guards around a forecast.
+"""Base class of all predictors of a fleet: the list of workers, their state as arrays, guards around a forecast.
 
 A predictor that inherits from `FleetPredictor` writes three small methods: the state of new workers, what to learn from
 one iteration, and the next speed. This class keeps the rest of the contract. Axes: W workers, D covariates.
@@ -30,7 +30,7 @@ ERROR_SMOOTHING = 0.05
 """Weight of the newest squared error in the spread: it remembers about the last 20 iterations."""
 
 REFERENCE = "learnt/reference"
-"""Where a state holds what the predictor was fitted on."""
+"""Name in a state of the data that the predictor was fitted on."""
 
 DOUBTED = float(np.log(100.0))
 """A log speed that is so far above the forecast is accepted only if the next report says the same."""
@@ -49,13 +49,13 @@ class FleetPredictor:
     workers: tuple[str, ...] = ()
 
     _plain: ClassVar[bool] = False
-    """Whether usual reports cannot raise floating point warnings in it: silencing them costs a small fleet much."""
+    """True if usual reports cannot raise floating point warnings: silencing these costs a small fleet much."""
 
     columns: int = 1
     """Forecasts that it makes of each worker: above 1 only for experts that a mixture asks."""
 
     reference_: Reference | None = None
-    """What it was fitted on, by :func:`paceline.training.fit`; ``None`` if it was not, or its file is older."""
+    """Spread of the data that :func:`paceline.training.fit` fitted it on; ``None`` if unfitted, or in an older file."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Array] = {}
@@ -116,7 +116,7 @@ class FleetPredictor:
 
     @property
     def learns_from_traces(self) -> bool:
-        """Whether it, or a predictor inside it, holds anything that a fit changes."""
+        """True if the predictor, or one inside it, holds anything that a fit changes."""
         return any(name.startswith("learnt/") for name in self.state_dict())
 
     def fit(self, traces: Iterable[Trace]) -> Self:
@@ -228,7 +228,7 @@ class FleetPredictor:
         return saved.astype(fresh.dtype, order="F", copy=True)
 
     def _load_reference(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume what it was fitted on; called once the covariates that it reads are known."""
+        """Load the spread of the fitted data; called once the covariates that it covers are known."""
         reference = Reference.of_array(state[REFERENCE]) if REFERENCE in state else None
         if reference is not None and len(reference.covariates) != len(self.covariate_names):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What a predictor says about the next iteration. Axis: W workers."""
+"""Forecast of a predictor for the next iteration. Axis: W workers."""
 
 from __future__ import annotations
 

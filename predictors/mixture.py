@@ -100,7 +100,7 @@ class Mixture(NestedPredictor):
 
     @property
     def weights(self) -> Array:
-        """How far each expert is trusted, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
+        """Trust in each expert, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
         self._require_fleet()
         return weights_of(self._rows)
 
@@ -115,7 +115,7 @@ class Mixture(NestedPredictor):
         return self._columns + 1
 
     def _forget(self, forgotten_W: Mask) -> None:
-        """Let workers start afresh; what was expected of them is judged no more."""
+        """Let workers start afresh; forecasts already made of them are not judged any more."""
         super()._forget(forgotten_W)
         for answer in self._answers.values():
             answer.expected_WE[forgotten_W] = np.nan
@@ -174,7 +174,7 @@ class Mixture(NestedPredictor):
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """What the experts and the mixture expected, and for which question: after which report, with which covariates."""
+    """Cached forecasts of the experts and the mixture, with the report and covariates that they were made from."""
 
     regret_WE: Array | None
     asked: Array | None
@@ -205,7 +205,7 @@ def _mean(weights_WE: Array, expected_WE: Array) -> Array:
 
 
 def _learn_weights(rows: dict[str, Array], log_speed_W: Array, expected_WE: Array, mean_W: Array) -> None:
-    """Count for and against each expert what came of its forecast and of theirs together."""
+    """Update the experts' weights: each gains or loses by its part in the error of the mixture."""
     error_W = log_speed_W - mean_W
     size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
     scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])

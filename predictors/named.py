@@ -79,7 +79,7 @@ def built(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
     Raises
     ------
     ValueError
-        If the class has no such argument, or a value is no literal.
+        If the class has no such argument, or a value is not a literal.
     """
     values = _arguments(arguments)
     unknown = [argument for argument in values if argument not in signature(kind).parameters]

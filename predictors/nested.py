@@ -102,7 +102,7 @@ class NestedPredictor(FleetPredictor):
     # -- horizons above 1 ----------------------------------------------------------------------------------------
 
     def _at(self, horizon: int) -> Ahead | None:
-        """Return what is learnt for a horizon that is asked for, ``None`` for the next iteration, or beyond all bounds.
+        """Return the state for a horizon, made at the first request; ``None`` for the next iteration, or beyond limits.
 
         Asking once is enough to learn for it from then on, until nobody has asked for a long time.
         """
@@ -116,7 +116,7 @@ class NestedPredictor(FleetPredictor):
         return ahead
 
     def _still_asked(self) -> list[Ahead]:
-        """Return what is learnt for horizons that somebody has asked for lately; drop the others."""
+        """Return the states for horizons asked for lately, and drop the others."""
         for ahead in list(self._ahead.values()):
             ahead.fleet["idle"] = ahead.fleet["idle"] + 1.0
             if ahead.fleet["idle"][0] > IDLE:
@@ -124,7 +124,7 @@ class NestedPredictor(FleetPredictor):
         return list(self._ahead.values())
 
     def _start(self, ahead: Ahead) -> None:
-        """Start what is learnt for a horizon from what is known about the next iteration."""
+        """Start the state for a horizon from the state for the next iteration."""
         ahead.start_as(self._rows)
 
     def _fresh_ahead(self, count: int) -> dict[str, Array]:

@@ -19,11 +19,10 @@ class Predictor(Protocol):
     """Forecasts the next speed of every worker of a fleet.
 
     The life of a predictor: ``fit`` on recorded traces (optional), ``reset`` with the fleet's names, then for each
-    iteration ``predict`` before it and ``observe`` after it. :mod:`paceline.predictors.checks` states the other
-    contract, as checks that anyone can run on their own predictor.
+    iteration ``predict`` before it and ``observe`` after it. :mod:`paceline.predictors.checks` states the rest of
+    the contract, as checks that anyone can run on their own predictor.
 
-    The *covariates* are covariates of a worker's speed, such as its CPU share or free memory; no hardware covariate is
-    meant.
+    *Covariates* are known factors of a worker's speed, such as its CPU share or free memory.
     """
 
     workers: tuple[str, ...]
@@ -75,7 +74,7 @@ class Predictor(Protocol):
 
 
 def require_predictor(predictor: object) -> None:
-    """Refuse what is no predictor, such as the name or the class of one.
+    """Refuse an object that is not a predictor, such as a predictor's name or class.
 
     Raises
     ------

@@ -16,7 +16,7 @@ def whole(name: str, value: object, least: int, most: int = MOST) -> int:
     Raises
     ------
     ValueError
-        If it is no whole number, or out of the range; the message names it.
+        If it is not a whole number, or out of the range; the message names it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a predictor was fitted on, kept with it: how much speeds changed, and where each covariate that it reads lay.
+"""Reference of a predictor, kept with it: how much speeds changed in its fit, and where each of its covariates lay.
 
 Axes: T iterations, W workers, D covariates, R rows: the changes of speed, and each covariate.
 """
@@ -25,7 +25,7 @@ MANY = 0.05
 
 @dataclass(frozen=True)
 class Spread:
-    """Count, mean and sum of squared deviations of some numbers; two add up to that of all numbers.
+    """Count, mean and sum of squared deviations of some numbers; the sum of two spreads covers all numbers.
 
     Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
     """
@@ -84,12 +84,12 @@ class Reference:
 
     @classmethod
     def of_array(cls, rows: Array) -> Self:
-        """Return what :meth:`array` stored.
+        """Return the reference that :meth:`array` stored.
 
         Raises
         ------
         ValueError
-            If the array is none of a reference.
+            If the array is not that of a reference.
         """
         stored = np.asarray(rows, dtype=np.float64)
         if stored.ndim != 2 or stored.shape[1:] != (3,) or not len(stored) or not np.isfinite(stored).all():
@@ -98,7 +98,7 @@ class Reference:
         return cls(change, tuple(covariates))
 
     def array(self) -> Array:
-        """Return it as an array ``[R, 3]`` of count, mean and sum of squared deviations."""
+        """Return the spreads as an array ``[R, 3]`` of count, mean and sum of squared deviations."""
         return np.array(
             [(one.count, one.mean, one.squares) for one in (self.change, *self.covariates)], dtype=np.float64
         )

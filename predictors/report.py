@@ -1,4 +1,4 @@
-"""What the workers measured in the iteration just finished. Axes: W workers, D covariates."""
+"""Measurements of the workers in the iteration just finished. Axes: W workers, D covariates."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether every worker has a usable report."""
+        """True if every worker has a usable report."""
         return self._speeds[1]
 
     @cached_property

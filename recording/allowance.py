@@ -1,4 +1,4 @@
-"""What a CPU quota allows a process, and how long work takes if the quota lasts."""
+"""CPU quota of a process: what it allows, and how long work takes if the quota lasts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Allowance:
         self._follow()
 
     def spent(self) -> Spent:
-        """Return what was spent so far; only differences mean something."""
+        """Return the CPU time spent so far; only differences mean something."""
         # Nothing is throttled without a quota. This is asked twice in every step, when the caches hold the model: to
         # read the kernel's count took longer than all else that is measured.
         if self._told < math.inf:
@@ -66,7 +66,7 @@ class Allowance:
         return Spent(time.process_time(), self._stood)
 
     def look(self) -> None:
-        """Read the quota that holds now."""
+        """Read the present quota."""
         if self._where.group() is not self._group:
             self._follow()
         told = self._quota.sample()
@@ -86,7 +86,7 @@ class Allowance:
         self._last: Used | None = None
 
     def _is_alone(self) -> bool:
-        """Whether the quota is this process's own, by what it and its group have used since the last look."""
+        """Return whether the quota is this process's own, by what it and its group have used since the last look."""
         now, last = time.monotonic(), self._last
         if self._usage is not None and (last is None or now - last.at >= LOOK):
             self._last = used = Used(now, time.process_time(), used_seconds(self._usage.text()))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class ClockOffset(NamedTuple):
-    """How far this host's clock is ahead of the other's; the true offset is within the error on either side."""
+    """Lead of this host's clock over the other's; the true offset is within the error on either side."""
 
     offset_seconds: float
     error_seconds: float

@@ -1,4 +1,4 @@
-"""Reading what the kernel tells: small files that are read again and again, and counters that only grow."""
+"""Reading kernel files: small files that are read again and again, and counters that only grow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAN = float("nan")
 
 
 class Growth:
-    """How fast a counter grows, per second of wall time since it was last asked; NaN the first time."""
+    """Growth of a counter, per second of wall time since it was last asked; NaN the first time."""
 
     def __init__(self) -> None:
         self._value, self._time = NAN, NAN

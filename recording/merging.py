@@ -44,7 +44,7 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     ------
     ValueError
         If a line other than the last is broken (the message names file and line), the files have different columns,
-        none holds an iteration, or what they hold is no trace.
+        none holds an iteration, or they do not hold a trace.
     """
     paths = list(paths)
     files = _files(paths)

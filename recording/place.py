@@ -1,4 +1,4 @@
-"""Where a worker runs, apart from the other workers on its machine."""
+"""Place of a worker, apart from the other workers on its machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Place:
-    """Where one worker and its competitors run: in the control group of these folders, or on these cores."""
+    """Place of one worker and its competitors: in the control group of these folders, or on these cores."""
 
     folders: Sequence[str] = ()
     cores: Sequence[int] = ()

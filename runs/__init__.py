@@ -1,4 +1,4 @@
-"""What a run writes (records, and sinks that take them), how it is read again, and its report pages."""
+"""Records of a run, the sinks that take them, the reader of recorded runs, and report pages."""
 
 from paceline.runs.async_run import AsyncRun, AsyncRunReader, is_asynchronous, read_async_run
 from paceline.runs.boards import Logging, TensorBoard

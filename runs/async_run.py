@@ -48,7 +48,7 @@ class AsyncRun:
     of_fleet
         Arrays ``[R]`` of the numbers of the whole fleet.
     stragglers
-        Who was one, R times.
+        Names of the stragglers of each round, R times.
     acted, why
         Whether something happened, and what, R times.
     skipped, lost
@@ -79,7 +79,7 @@ class AsyncRun:
 
     @property
     def seconds(self) -> Array:
-        """When each round ended, ``[R]``, in seconds after the first one."""
+        """Time at which each round ended, ``[R]``, in seconds after the first one."""
         return np.asarray(self.of_fleet["time"] - self.of_fleet["time"][0])
 
     @property
@@ -96,7 +96,7 @@ class AsyncRunReader(GrowingFile[RoundLine]):
     header, schema = "paceline_async_run", SCHEMA
 
     def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
-        """Keep what the header says of the scheme."""
+        """Keep the header's facts about the scheme."""
         bound, batch = header.get("bound"), header.get("batch")
         self._scheme = str(header.get("scheme", "not known"))
         self._bound = bound if isinstance(bound, int) else None
@@ -131,7 +131,7 @@ class AsyncRunReader(GrowingFile[RoundLine]):
 
 
 def is_asynchronous(path: str | Path) -> bool:
-    """Say whether a file is the record of an asynchronous run, by its first line."""
+    """Return whether a file is the record of an asynchronous run, by its first line."""
     with Path(path).open("rb") as file:
         return AsyncRunReader.header in parsed(file.readline(LONGEST))
 

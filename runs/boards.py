@@ -57,7 +57,7 @@ class Logging(Sink):
             )
 
     def write_round(self, record: Round) -> None:
-        """Log the round, if something happened in it, or its turn has come."""
+        """Log the round, if something happened in it, or every ``every`` rounds."""
         if record.acted or record.index >= self._next:
             self._next = (record.index // self.every + 1) * self.every
             logger.info(

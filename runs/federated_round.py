@@ -20,7 +20,7 @@ def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seco
     Parameters
     ----------
     plan, report
-        Of the round; somebody was asked.
+        Plan and report of the round; at least one client was asked.
     time
         When the round ended, in seconds since the epoch.
     wall_seconds
@@ -45,6 +45,6 @@ def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seco
 
 
 def _until_reply(report: RoundReport) -> Array:
-    """Return computing and communication of each, ``[W]``; a report of nonsense is none."""
+    """Return computing and communication of each client, ``[W]``; NaN for a reply that could not be used."""
     seconds_W = np.where(np.isfinite(report.compute_seconds), report.compute_seconds, np.nan)
     return np.where(report.used, seconds_W + np.nan_to_num(report.communication), np.nan)

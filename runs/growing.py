@@ -91,7 +91,7 @@ class GrowingFile(Generic[Kept]):
         return list(islice(self._lines, first, None))
 
     def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
-        """Take note of a header that is whole."""
+        """Note a complete header."""
 
     def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Kept | None:
         """Return the record in a line; ``None`` if it lacks something."""

@@ -14,7 +14,7 @@ from paceline.predictors.report import Report
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Iteration:
-    """What one iteration of a live run measured, what the forecast was, and what was planned next.
+    """Record of one iteration of a live run: the measurements, the forecast for it, and the plan for the next.
 
     Every worker holds the same record of an iteration, except for ``time``, ``worker``, ``wall_seconds`` and
     ``overhead_seconds``, which are its own. All arrays are in the order of ``workers``.

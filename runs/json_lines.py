@@ -93,7 +93,7 @@ class JsonLines(Sink):
             self._lost_since += 1
 
     def close(self) -> None:
-        """Say that the run has ended, and close the file; a further iteration opens it again."""
+        """Write that the run has ended, and close the file; a further iteration opens it again."""
         if self._lines is not None:
             self._line({"ended": round(time.time(), 3)})
             self._lines.close()

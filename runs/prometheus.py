@@ -35,7 +35,7 @@ class Prometheus(Sink):
         that has its own endpoint.
     address
         The address to answer on: by default only this machine can ask. ``"0.0.0.0"`` answers everyone who can reach
-        the machine; what is told holds the workers' names, and there is no password.
+        the machine; what it serves holds the workers' names, and there is no password.
     registry
         The ``prometheus_client.CollectorRegistry`` to register with; by default the library's own. Sinks with one
         registry share its metrics: the counters add up, and the gauges show what was written last.

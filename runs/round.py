@@ -9,7 +9,7 @@ from paceline._arrays import Array, Sizes
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Round:
-    """What the server saw in a round: at least as many pushes as there are workers. Arrays are in their order.
+    """Record of a round at the server: at least as many pushes as there are workers. Arrays are in their order.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ class Round:
     scheme, bound, batch
         The scheme's name, its bound in versions (``None`` for none), and the samples of a full batch.
     workers
-        Who takes part.
+        Names of the workers that take part.
     version, applied
         Updates and samples applied so far.
     sizes
@@ -36,7 +36,7 @@ class Round:
     waited
         Seconds that each has waited for others so far, ``[W]``.
     dropped, abandoned, refused
-        Samples of all workers that came to such an end so far; all of them went back to be drawn again.
+        Samples of all workers whose steps ended like this so far; all of them went back to be drawn again.
     wasted_share
         Share of the samples computed since the server started that was for nothing; ``applied`` may be more than that,
         of a run that was resumed.
@@ -46,7 +46,7 @@ class Round:
     largest
         The largest staleness applied so far.
     stragglers
-        Who is one, by what was seen or by the forecast.
+        Names of the stragglers, by measured or by forecast staleness.
     acted
         Whether workers, sizes or stragglers changed, or a step came to nothing.
     why

@@ -113,7 +113,7 @@ class Run:
 
     @property
     def work(self) -> Array | None:
-        """What the samples cost, ``[T, W]``, in average samples; None if no line says so."""
+        """Cost of the samples, ``[T, W]``, in average samples; None if no line says so."""
         work_TW = self.of_workers[WORK]
         return work_TW if np.isfinite(work_TW).any() else None
 

@@ -1,4 +1,4 @@
-"""Who takes which samples of a global batch, so that all end together: uniform machines, Q||Cmax.
+"""Assignment of a global batch's samples to ranks, so that all end together: uniform machines, Q||Cmax.
 
 Axes: N samples, W ranks.
 """
@@ -32,7 +32,7 @@ BOUND_STATES = 8192
 
 
 class AssignmentStatus(Enum):
-    """What decides how long the iteration takes, in a sentence to act on."""
+    """Reason for the time that the iteration takes, in a sentence to act on."""
 
     BALANCED = "Balanced: the ranks end together up to 1 %, or nearly as soon as the samples let them."
     HELD_BY_SAMPLE = (
@@ -52,7 +52,7 @@ class AssignmentStatus(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Who takes which samples, and how good that is.
+    """Assignment of samples to ranks, and its quality.
 
     Parameters
     ----------
@@ -101,12 +101,12 @@ class Assignment:
 
     @property
     def gap(self) -> float:
-        """How much longer this takes than the lower bound, at most: 0.01 is one percent."""
+        """Relative excess over the lower bound, and so at most over the best assignment: 0.01 is one percent."""
         return self.makespan / self.lower_bound - 1
 
     @cached_property
     def status(self) -> AssignmentStatus:
-        """What decides the makespan."""
+        """Reason for the makespan."""
         if self.makespan <= level(self._fleet, float(self.work.cumsum()[-1])) * (1 + TOGETHER):
             return AssignmentStatus.BALANCED
         last, count_W = int(self.seconds.argmax()), self.counts

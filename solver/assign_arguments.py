@@ -18,7 +18,7 @@ from paceline.solver.load import BatchTimeCurves
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """How long each rank takes for its work: ``max(floor, fixed + work * pace)``, three arrays ``[W]``.
+    """Time of each rank for its work: ``max(floor, fixed + work * pace)``, three arrays ``[W]``.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Samples:
     tokens
         What each takes of the cap, ``[N]``, in the same order.
     cap
-        Most tokens of a rank; infinite where there is none.
+        Most tokens of a rank; infinite without a cap.
     lower
         Fewest samples of a rank.
     """

@@ -95,7 +95,7 @@ class Load:
 
     @cached_property
     def begins_flat(self) -> NDArray[np.bool_]:
-        """Which workers end several multiples together with the first above the lower bound, ``[W]``."""
+        """Mask of the workers that end several multiples together with the first above the lower bound, ``[W]``."""
         line = self.intercept + self.slope * ((self.lower + 2) * self.batch_multiple)
         flat: NDArray[np.bool_] = (line <= self.floor) | (self.rate == 0)
         return flat

@@ -1,4 +1,4 @@
-"""How soon any assignment could end: bounds that need no search. Axes: N samples, W ranks."""
+"""Lower bounds of the end of any assignment, without a search. Axes: N samples, W ranks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _longest(samples: Samples, fleet: Fleet) -> float:
 
 
 def _own_samples(samples: Samples, fleet: Fleet) -> float:
-    """Where no rank may go without: of the ``k`` slowest ranks one has at least the ``k``-th shortest sample."""
+    """Return a bound where no rank may be empty: one of the ``k`` slowest has at least the ``k``-th shortest sample."""
     if not samples.lower:
         return 0.0
     shortest_W = samples.costs[::-1][: len(fleet)]

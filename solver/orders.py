@@ -1,4 +1,4 @@
-"""Which rank takes the long end of padded batches: all orders at once, where ranks are of few kinds.
+"""Order of ranks from the long end of padded batches: all orders at once, where ranks are of few kinds.
 
 How many samples ranks cover at most by a deadline depends on who has been served, not on their order: so a table over
 the numbers of served ranks of each kind takes the place of all orders. Axes: K kinds of ranks, S states of a layer.
@@ -23,7 +23,7 @@ Layers = list[tuple[Sizes, NDArray[np.int64]]]
 
 
 def few_orders(fleet: Fleet, states: int) -> bool:
-    """Whether the table over served ranks has no more entries than these."""
+    """Return whether the table over served ranks has at most ``states`` entries."""
     counts = np.unique(_kinds(fleet), axis=0, return_counts=True)[1]
     return prod(int(count) + 1 for count in counts) <= states
 
@@ -74,11 +74,11 @@ class Table:
         self.longest = np.append(samples.costs, 1.0)
 
     def ends(self, until: float) -> bool:
-        """Whether there is an order in which all samples end by then."""
+        """Return whether there is an order in which all samples end by this time."""
         return bool(self._covered(until)[-1] >= self.count)
 
     def order(self, until: float) -> list[int]:
-        """Return such an order of ranks."""
+        """Return an order of ranks in which all samples end by this time."""
         covered = self._covered(until)
         state, kinds = len(covered) - 1, []
         for states, before_SK in reversed(self.layers):

@@ -37,7 +37,7 @@ def packed(samples: Samples, fleet: Fleet, enough: float) -> Sizes:
 
 
 def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
-    """Give the longest sample to the rank that would end it first, and so on; many alike at once."""
+    """Give the longest sample to the rank that would end it first, and so on; like samples in one go."""
     cost_N, ends_W = samples.costs, fleet.fixed.copy()
     owner_N = np.empty(len(samples), dtype=np.int64)
     rising, until_N = -cost_N, np.concatenate([[0.0], cost_N.cumsum()])
@@ -54,7 +54,7 @@ def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
 
 
 def _slots(ends_W: Array, each_W: Array, count: int) -> Sizes:
-    """Return who takes each of ``count`` like samples, the first to end first, if each takes a rank so long."""
+    """Return the rank of each of ``count`` like samples, the first to end first; ``each_W`` is a sample's time."""
     if count == 1:
         return np.array([np.argmin(ends_W + each_W)])
     # One more a rank than a fluid would fill: rounding down then leaves enough slots.
@@ -112,7 +112,7 @@ def _one_by_one(samples: Samples, fleet: Fleet, order: Sizes, *, tight: bool) ->
 
 
 def _nobody_without(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
-    """Give ranks that have too few samples the shortest of those that others can spare, the slowest rank first."""
+    """Give ranks with too few samples the shortest that others can spare, the slowest rank first."""
     counts_W = np.bincount(owner_N, minlength=len(fleet))
     short_W = np.flatnonzero(counts_W < samples.lower)
     for rank in short_W[np.argsort(-fleet.pace[short_W], kind="stable")].tolist():
@@ -169,7 +169,7 @@ def _best_exchange(
 
 
 def _allowed(samples: Samples, owner_N: Sizes, pair: tuple[int, int], gives: Sizes, takes: Sizes) -> Mask:
-    """Whether exchanges leave both ranks under the cap, and the one that gives with enough samples."""
+    """Return which exchanges leave both ranks under the cap, and the giving rank with enough samples."""
     fine: Mask = (takes >= 0) | (np.count_nonzero(owner_N == pair[0]) > samples.lower)
     if samples.cap < np.inf:
         held = [samples.tokens[owner_N == rank].cumsum()[-1:].sum() for rank in pair]

@@ -22,7 +22,7 @@ WINDOW = 8
 """Ranks among which the next is chosen so that little of its time is left over: more took longer and gained nothing."""
 
 STATES = 512
-"""Where there are no more partial orders of the ranks than this (always with 9 ranks), the best is found exactly."""
+"""Most partial orders of the ranks for which the best is found exactly: always with 9 ranks."""
 
 Cut = list[tuple[int, int]]
 """Ranks in the order of falling lengths, with their numbers of samples."""
@@ -87,7 +87,7 @@ class Cuts:
         return cut if first == len(self.longest) else None
 
     def sparing(self, order: Sequence[int], until: float) -> Cut | None:
-        """Return a cut in which the next rank is the one, of the next few in this order, with least time left over."""
+        """Return a cut that chooses each next rank, among a few in this order, by the least time left over."""
         cut, first, rest = [], 0, list(order)
         while rest:
             count, place = self._sparing(rest[:WINDOW], first, len(rest) - 1, until)

@@ -1,4 +1,4 @@
-"""Which of the fastest splits to take: the earliest deadline, and the even use of all workers. Axis: W workers.
+"""Choice among the fastest splits: the earliest deadline, and the even use of all workers. Axis: W workers.
 
 The deadline is an exact selection, no tolerance. The end times of each worker's multiples never decrease, so they form
 W sorted rows. With R multiples above the lower bounds, the deadline is the R-th smallest number of all rows together.

@@ -17,7 +17,7 @@ from paceline.solver.share import share
 
 
 class Status(Enum):
-    """What decides how long the iteration takes, in one sentence that says what to do."""
+    """Reason for the time that the iteration takes, in one sentence that says what to do."""
 
     BALANCED = "Balanced: the workers end together, up to one batch multiple."
     HELD_BY_UPPER = (

@@ -1,4 +1,4 @@
-"""What a registry keeps of a model: where it comes from, and how good it is."""
+"""Entries of a registry: where a model comes from, and how good it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.training.sources import Fact
 
 @dataclass(frozen=True)
 class Score:
-    """How good one predictor is, relative to the last value: see :func:`paceline.eval.leaderboard`."""
+    """Scores of one predictor, relative to the last value: see :func:`paceline.eval.leaderboard`."""
 
     predictor: str
     rmse: float
@@ -22,7 +22,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good a model is on traces that it was not fitted to.
+    """Scores of a model on traces that it was not fitted to.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Evaluation:
     model
         The model's scores.
     baselines
-        Those of simple predictors on the same traces.
+        Scores of simple predictors on the same traces.
     worst
         The workers it forecasts worst, as ``trace/worker``, with their RMSE over the last value's.
     speed_up, regret
@@ -47,7 +47,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what was stored as JSON."""
+        """Return the evaluation that was stored as JSON."""
         return cls(
             data=tuple(Fact(**fact) for fact in stored["data"]),
             model=Score(**stored["model"]),
@@ -88,7 +88,7 @@ class Entry:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what was stored as JSON."""
+        """Return the entry that was stored as JSON."""
         data = tuple(Fact(**fact) for fact in stored["data"])
         evaluation = None if stored["evaluation"] is None else Evaluation.of(stored["evaluation"])
         return cls(**{**stored, "data": data, "evaluation": evaluation})

@@ -181,7 +181,7 @@ def _check(
 
 
 def _start_from(fitted: Predictor, start: Predictor) -> None:
-    """Load what an earlier predictor learnt."""
+    """Load the state of an earlier predictor."""
     if not isinstance(fitted, FleetPredictor) or not isinstance(start, FleetPredictor):
         raise ValueError(f"start needs predictors that inherit from FleetPredictor, got {type(fitted).__name__}")
     if type(fitted) is not type(start):
@@ -196,7 +196,7 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
 
 
 def _refer(fitted: Predictor, survey: Survey) -> None:
-    """Keep what it was fitted on, with what yesterday's model was fitted on before."""
+    """Store the spread of the fitted data in the predictor, merged with that of the model it started from."""
     if not isinstance(fitted, FleetPredictor) or not fitted.learns_from_traces:
         return
     before, now = fitted.reference_, survey.reference(fitted.covariate_names)
@@ -249,7 +249,7 @@ def _join_processes() -> None:
 
 
 def _teller(source: Source, tell: Callable[[Moment], None]) -> Callable[[Trace], None]:
-    """Return a function that tells, with each trace, how many were read."""
+    """Return a function that reports, with each trace, how many were read."""
     began, came = time.perf_counter(), count(1)
 
     def told(trace: Trace) -> None:
@@ -260,7 +260,7 @@ def _teller(source: Source, tell: Callable[[Moment], None]) -> Callable[[Trace],
 
 
 def _forget_reading(fitting: Fitting) -> None:
-    """Remove what was kept of the traces, now that it has been fitted."""
+    """Remove the notes about reading the traces, now that the predictor is fitted."""
     if fitting.folder is None:
         return
     name = fitting.reading("").name
@@ -271,7 +271,7 @@ def _forget_reading(fitting: Fitting) -> None:
 
 
 def _say_ignored(fitting: Fitting, survey: Survey, hold_out: float | Collection[str], trained: bool) -> None:
-    """Warn of what was asked for and changed nothing."""
+    """Warn of options that changed nothing."""
     # A finished fit that is resumed trains no more, but left its checkpoint.
     trained = trained or (fitting.folder is not None and fitting.folder.is_dir() and any(fitting.folder.iterdir()))
     asked = {"checkpoint": fitting.folder, "precision": fitting.mixed, "device": fitting.device != "cpu"}

@@ -1,4 +1,4 @@
-"""What a fit says while it runs: a bar with rate and remaining time, or scalars for TensorBoard."""
+"""Progress of a fit while it runs: a bar with rate and remaining time, or scalars for TensorBoard."""
 
 from __future__ import annotations
 

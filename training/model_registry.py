@@ -88,7 +88,7 @@ class Registry:
         return self.folder / name / MODEL
 
     def entry(self, name: str) -> Entry:
-        """Return what the index says of a model.
+        """Return the index's entry of a model.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class Registry:
         return entry
 
     def use(self, name: str) -> None:
-        """Make this the model that is loaded without a name."""
+        """Choose the model that is loaded without a name."""
         self.entry(name)
         with self._locked():
             self._write({**self._index(), "used": name})
@@ -246,12 +246,12 @@ class Registry:
 
 
 def is_registry(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a registry of models."""
+    """Return whether a folder is a registry of models."""
     return (Path(path) / INDEX).is_file()
 
 
 def fitted_to(model: str | os.PathLike[str]) -> tuple[Fact, ...]:
-    """Return what a model was fitted to: the model in use of a registry, one of its files, or a file alone.
+    """Return the facts about a model's fit: the model in use of a registry, one of its files, or a file alone.
 
     A registry knows the digest of every trace. A file alone knows at most 100 names: its facts have no digest.
     """

@@ -135,7 +135,7 @@ def device_name(device: str) -> str:
 
 
 def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, repeats: int) -> float:
-    """Return the median time of a step, NaN if memory does not suffice. The step is freed before it returns."""
+    """Return the median time of a step, NaN if memory does not suffice. The step is freed before the return."""
     if device.startswith("cuda"):
         _require_cuda()
     try:

@@ -26,7 +26,7 @@ def surveyed(
     identity: str,
     checkpoint_seconds: float,
 ) -> Survey:
-    """Return what the traces hold.
+    """Return the survey of the traces, made in one pass that can be resumed.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class Fact:
 
     @classmethod
     def of(cls, trace: Trace, file: str = "") -> Self:
-        """Return what is known of a trace."""
+        """Return the facts about a trace."""
         return cls(trace.name, file, len(trace), len(trace.workers), digest_of(trace))
 
 
@@ -125,11 +125,11 @@ class Source:
 
     @property
     def at_first_of_file(self) -> bool:
-        """Whether the trace that came last is the first one of its file."""
+        """True if the trace that came last is the first one of its file."""
         return self._usable.get(self._place) == 1
 
     def so_far(self) -> dict[str, Any]:
-        """Return what the first pass found in the files before the present one, for :meth:`resume`."""
+        """Return the findings of the first pass in the files before the present one, for :meth:`resume`."""
         facts = self.facts[: -self._usable[self._place]]
         return {
             "stamps": [_stamp(load) for _, load in self._loads[: self._place]],
@@ -140,7 +140,7 @@ class Source:
         }
 
     def resume(self, found: dict[str, Any]) -> bool:
-        """Let the first pass begin after the files that were passed before, if they are as they were; whether so."""
+        """Skip the files of an interrupted first pass, if they are unchanged; return whether they are."""
         stamps = [_stamp(load) for _, load in self._loads[: len(found["stamps"])]]
         if stamps != found["stamps"] or None in stamps:
             return False

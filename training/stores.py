@@ -53,7 +53,7 @@ class Stored:
 
     @property
     def name(self) -> str:
-        """Its name alone, by which some formats are recognised."""
+        """The file's name alone, by which some formats are recognised."""
         path = unquote(urlsplit(self.path).path) if _is_web(self.path) else self.path
         name = PurePosixPath(path).name
         return "file" if name in ("", "..") else name
@@ -141,7 +141,7 @@ def _most_bytes() -> int:
 
 
 def _shown_path(address: str, path: str) -> str:
-    """Return what messages call a file that was found at an address."""
+    """Return the path of a file found at an address, as messages show it."""
     name = path if "://" in path else f"{address.partition('://')[0]}://{path.lstrip('/')}"
     # An @ or a ? is a part of most names; but some file systems leave a secret in the path, and on the web all do.
     return name if name != path and without_secrets(path, address) == path else shown(name)

@@ -10,7 +10,7 @@ from weakref import ref
 import torch
 
 WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?=\.)")
-"""What wrappers put before a parameter's own name."""
+"""Prefixes that wrappers put before a parameter's own name."""
 
 
 _nothing: tuple[Callable[[], Any], str] = (lambda: None, "")

@@ -42,7 +42,7 @@ class Patches:
     Parameters
     ----------
     recorder
-        Who is told.
+        The recorder that the changes report to.
     """
 
     def __init__(self, recorder: StepRecorder | None) -> None:

@@ -33,12 +33,12 @@ LARGEST = 65536
 
 
 class StepRecorder:
-    """What one rank records in one run.
+    """Recorder of the samples and steps of one rank in one run.
 
     Parameters
     ----------
     plan
-        What the run is to do.
+        Plan of the run.
     folder
         Where the record is written.
     end
@@ -107,7 +107,7 @@ class StepRecorder:
 
     @property
     def draws_are_samples(self) -> bool:
-        """Whether numbers that the script draws now may be those of samples: no loader has handed out any."""
+        """True if numbers that the script draws now may be those of samples: no loader has handed out any."""
         return not self._loading and all(stream.startswith(DRAWN) for stream in self.tape.streams)
 
     def look_beside(self) -> None:

@@ -45,7 +45,7 @@ class EpochSampler:
     samples
         How many there are, at least 1.
     seed
-        Of the shuffling.
+        Seed of the shuffling.
     epochs
         How many epochs to draw, ``None`` for no end.
 
@@ -120,30 +120,30 @@ class EpochSampler:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw now; samples may still come back."""
+        """True if there is nothing to draw now; samples may still come back."""
         return not self._returned and self.epochs is not None and self._epoch >= self.epochs
 
     @property
     def left(self) -> float:
-        """How many samples there are to draw now; infinite without an end."""
+        """Number of samples that can be drawn now; infinite if the number of epochs is not limited."""
         fresh = math.inf if self.epochs is None else max(self.epochs - self._epoch, 0) * self.samples - self._place
         return sum(map(len, self._returned)) + fresh
 
     @property
     def finished(self) -> bool:
-        """Whether every sample of every epoch has been applied."""
+        """True if every sample of every epoch has been applied."""
         return self.epochs is not None and self.applied == self.samples * self.epochs
 
     @property
     def epoch(self) -> int:
-        """How many epochs, from the first on, have been applied whole."""
+        """Number of epochs, from the first on, that have been applied whole."""
         epoch = 0
         while self._applied_of.get(epoch, 0) == self.samples:
             epoch += 1
         return epoch
 
     def state_dict(self, held: Sequence[Drawn] = ()) -> dict[str, NDArray[Any]]:
-        """Return all that it remembers; ``held`` is what workers hold, which is lost to them when it is resumed."""
+        """Return the state; samples in ``held``, which workers hold, are drawn again when it is resumed."""
         back = [*self._returned, *held]
         none = np.empty(0, np.int64)
         return {
@@ -173,7 +173,7 @@ class EpochSampler:
         self._applied_of = {int(epoch): int(count) for epoch, count in counts}
 
     def require_fit(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Raise if a state is none of this sampler.
+        """Raise unless a state belongs to this sampler.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What can be wrong with a gradient. Axis: P parameters."""
+"""Flaws of a pushed gradient: wrong type or shape, NaN or infinity, a wrong count of samples. Axis: P parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.coordinator.asynchronous.optimiser import Vector
 
 
 def flaw(gradient: Vector, parameters: Vector) -> str:
-    """Return what is wrong with a gradient for these parameters, an empty text if nothing is.
+    """Return the flaw of a gradient for these parameters; an empty text if it has none.
 
     >>> flaw(np.array([1.0, np.nan]), np.zeros(2))
     '1 of its 2 numbers is NaN or infinite'
@@ -26,7 +26,7 @@ def flaw(gradient: Vector, parameters: Vector) -> str:
 
 
 def miscounted(samples: int, assigned: int) -> str:
-    """Return what is wrong with the number of samples that a gradient is the mean of.
+    """Return the flaw in the number of samples that a push claims; an empty text if it has none.
 
     >>> miscounted(samples=9, assigned=8)
     'it says to be the mean of 9 samples, and 8 were assigned'
@@ -37,7 +37,7 @@ def miscounted(samples: int, assigned: int) -> str:
 
 
 def is_finite(values: Vector) -> bool:
-    """Say whether all numbers are finite.
+    """Return whether all numbers are finite.
 
     >>> is_finite(np.array([1e30, -1e30], dtype=np.float32)), is_finite(np.array([1.0, np.inf]))
     (True, False)

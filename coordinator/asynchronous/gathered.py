@@ -9,7 +9,7 @@ from paceline.coordinator.asynchronous.epoch_sampler import Drawn
 
 @dataclass(frozen=True, eq=False)
 class Push:
-    """A push that was taken: whose, of which samples, how stale, and how much it counts for that."""
+    """A push that was taken: its worker, its samples, its staleness, and its weight for that."""
 
     worker: str
     drawn: Drawn
@@ -58,7 +58,7 @@ class Gathered:
 
     @property
     def factor(self) -> float:
-        """What the learning rate is multiplied by for the mean gradient."""
+        """Factor that multiplies the learning rate when the mean of the gathered gradients is applied."""
         norm = sum(map(self._share, self.pushes)) if self.mean else 1.0
         return sum(map(self.weight, self.pushes)) / norm
 

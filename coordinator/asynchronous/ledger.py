@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """What became of a step; the values are how a sentence says it."""
+    """Outcome of a step; the values are its wording in a sentence."""
 
     APPLIED = "applied"
     DAMPED = "applied, damped"
@@ -69,7 +69,7 @@ class Ledger:
         self.accounts.setdefault(worker, Account()).note(outcome, samples, staleness)
 
     def steps(self, *outcomes: Outcome) -> int:
-        """Return how many steps came to such an end."""
+        """Return how many steps ended with any of these outcomes."""
         return sum(account.steps.get(outcome, 0) for account in self._all for outcome in outcomes)
 
     @property

@@ -1,4 +1,4 @@
-"""What the server applies an update with: any optimiser behind one method. Axis: P parameters."""
+"""Optimisers with which the server applies updates, all behind one method. Axis: P parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Optimiser(Protocol):
     """Moves the parameters, in place, along one gradient."""
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
-        """Take a step, ``[P]``.
+        """Take a step along the gradient, ``[P]``.
 
         Parameters
         ----------
@@ -40,7 +40,7 @@ class Optimiser(Protocol):
         ...
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that it remembers."""
+        """Return the optimiser's state."""
         ...
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -83,7 +83,7 @@ class SGD:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
-        """Take a step, in place, ``[P]``."""
+        """Take a step along the gradient, ``[P]``, in place."""
         rate = self.rate(applied) if callable(self.rate) else self.rate
         if self.momentum and self._momentum_P is None:
             self._momentum_P = np.zeros_like(parameters)

@@ -19,20 +19,20 @@ PASS, EACH, OPEN, FULL = Undamped(), Each(), Open(), Full()
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """What a server does with pulls and pushes.
+    """Rules by which a server handles pulls and pushes.
 
     Parameters
     ----------
     name
-        What it is called in tables.
+        Name of the scheme in tables.
     damping
         How much a push counts, by its staleness.
     compensation
-        What is done to a stale gradient, if anything.
+        Correction of stale gradients, if any.
     gathering
         How many pushes make an update.
     gate
-        Who waits before a step.
+        Rule for whether a worker waits before its next step.
     sizing
         How many samples each worker takes.
     bound
@@ -121,12 +121,12 @@ def bsp(workers: int) -> Scheme:
 
 
 def lb_bsp(workers: int) -> Scheme:
-    """Return load-balanced BSP: the same with batches that end together (Chen et al., SoCC 2020)."""
+    """Return load-balanced BSP: batches that end together, under a barrier (Chen et al., SoCC 2020)."""
     return replace(bsp(workers), name="LB-BSP", sizing=BalancedBatches())
 
 
 def ssp(workers: int, slack: int = 3) -> Scheme:
-    """Return stale-synchronous parallel: nobody is more than ``slack`` steps ahead (Ho et al., NIPS 2013)."""
+    """Return stale-synchronous parallel: no worker is more than ``slack`` steps ahead (Ho et al., NIPS 2013)."""
     return Scheme(name="SSP", gate=Bounded(slack))
 
 
@@ -169,7 +169,7 @@ def k_sync(workers: int, pushes: int | None = None) -> Scheme:
 
 
 def backup(workers: int, pushes: int | None = None) -> Scheme:
-    """Return BSP with backup workers: the same, but who is late finishes for nothing (Chen et al., 2016)."""
+    """Return BSP with backup workers: the first K of a version count, late ones are dropped (Chen et al., 2016)."""
     return Scheme(name="backup workers", gathering=Mean(pushes or _most(workers)), gate=Fresh(), bound=0)
 
 
@@ -179,7 +179,7 @@ def k_async(workers: int, pushes: int | None = None) -> Scheme:
 
 
 def k_batch_async(workers: int, pushes: int | None = None) -> Scheme:
-    """Return K-batch-async SGD: a mean of K pushes of whomever, nobody waits (Dutta et al., AISTATS 2018)."""
+    """Return K-batch-async SGD: a mean of K pushes of any workers, nobody waits (Dutta et al., AISTATS 2018)."""
     return Scheme(name="K-batch-async", gathering=Mean(pushes or _half(workers)))
 
 

@@ -37,11 +37,11 @@ class Server:
     Parameters
     ----------
     parameters
-        Where training starts, ``[P]``, float32 or float64.
+        Initial parameters, ``[P]``, float32 or float64.
     optimiser
         What updates are applied with.
     scheme
-        What is done with pulls and pushes.
+        Rules for pulls and pushes.
     sampler
         Assigns the samples.
     batch
@@ -129,10 +129,10 @@ class Server:
         for worker in workers:
             self.join(worker)
 
-    # -- who takes part ------------------------------------------------------------------------------------------
+    # -- workers -------------------------------------------------------------------------------------------------
 
     def join(self, worker: str) -> None:
-        """Let a worker take part; one that is there already, because it died and came back, begins anew."""
+        """Let a worker take part; one that comes back after it died starts afresh."""
         if worker in self.fleet.members:
             self.abandon(worker)
             return
@@ -183,7 +183,7 @@ class Server:
         comm_seconds: float = 0.0,
         now: float = 0.0,
     ) -> Verdict:
-        """Take a worker's gradient and say what became of it. A bad push is refused in a sentence.
+        """Take a worker's gradient and return the verdict. A bad push is refused, with the reason in a sentence.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ class Server:
         if member is None or member.step is None or member.step.stamp != stamp:
             late = member.late(stamp) if member is not None else None
             if late is not None and not miscounted(count := late.count(samples), len(late.drawn)):
-                # Its time is worth knowing all the same: nobody needs the forecast more than who is given up.
+                # Its time is learnt all the same: a worker whose steps are given up needs the forecast most.
                 self.report(worker, count, seconds, comm_seconds)
             return self._updates.stray(worker, stamp, issued=self._tickets)
         count = member.step.count(samples)
@@ -230,7 +230,7 @@ class Server:
         self._ahead.report(worker, samples, seconds, comm_seconds)
 
     def is_given_up(self, worker: str, stamp: Stamp) -> bool:
-        """Say whether a step was given up, so that going on with it is a waste: ask between micro-batches."""
+        """Return whether a step was given up, so that computing on is a waste: ask between micro-batches."""
         member = self.fleet.members.get(worker)
         return member is None or member.step is None or member.step.stamp != stamp
 
@@ -243,12 +243,12 @@ class Server:
 
     @property
     def version(self) -> int:
-        """How many updates have been applied."""
+        """Number of updates applied so far."""
         return self.fleet.version
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Who takes part, in the order of every array."""
+        """Names of the workers that take part, in the order of every array."""
         return tuple(self.fleet.members)
 
     @property
@@ -258,7 +258,7 @@ class Server:
 
     @property
     def finished(self) -> bool:
-        """Whether every sample of every epoch has been applied."""
+        """True if every sample of every epoch has been applied."""
         return self.sampler.finished
 
     @property
@@ -277,7 +277,7 @@ class Server:
         return self._ahead.sizes.copy()
 
     def staleness_reports(self) -> list[StalenessReport]:
-        """Return who is a straggler, by the versions seen and by the forecast, and why, worker by worker."""
+        """Return every worker's staleness, seen and forecast, and whether it is a straggler."""
         return staleness_reports(self.workers, self.sizes, self.batch, self.staleness, self.expected_staleness)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Server:
         return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._tickets])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned; whoever is at a step has lost it.
+        """Resume from what ``state_dict`` returned; steps under way are lost.
 
         Raises
         ------
@@ -314,10 +314,11 @@ class Server:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _learn(self, member: Member, staleness: int, now: float) -> None:
-        """Take note of when a sound push came, and how stale."""
+        """Learn the time and the staleness of a valid push."""
         assert member.step is not None
         expected = member.step.expected
-        # The forecast counts pushes of workers that do not wait; where they wait, or are gathered by plan, it is none.
+        # The forecast counts pushes of workers that do not wait; it does not hold where workers wait or pushes are
+        # gathered.
         if math.isfinite(expected) and isinstance(self.scheme.gate, Open) and not self.scheme.gathering.mean:
             self.calibration.note(expected, staleness)
         member.note(staleness, now)

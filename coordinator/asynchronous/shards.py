@@ -20,7 +20,7 @@ from paceline.coordinator.asynchronous.rules.compensation import Compensation
 from paceline.coordinator.asynchronous.store import LocalStore
 
 OWN = ("parameters", "optimiser/", "compensation/")
-"""How the names begin of what the shards keep of a state; the rest is the lead's."""
+"""Beginnings of the names in a state that the shards keep; the lead keeps the others."""
 
 NEVER_CAME = "its gradient has not come to every server"
 
@@ -36,7 +36,7 @@ class Shard:
         A copy of its own. It sees this part only: one that looks at all parameters together, to clip them by their norm
         for instance, does something else here.
     compensation
-        That of the scheme.
+        The scheme's compensation of stale gradients.
     """
 
     def __init__(self, parameters: Vector, optimiser: Optimiser, compensation: Compensation | None) -> None:
@@ -60,7 +60,7 @@ class Shard:
         return self._store.parameters
 
     def flaw(self, worker: str, ticket: int) -> str:
-        """Return what is wrong with a gradient that is held."""
+        """Return the flaw of a gradient that is held; an empty text if it has none."""
         held, gradient = self._held.get(worker, (-1, np.empty(0)))
         return self._store.flaw(worker, ticket, gradient) if held == ticket else NEVER_CAME
 
@@ -78,16 +78,16 @@ class Shard:
         self._store.keep()
 
     def step(self, factor: float, applied: int) -> None:
-        """Make a version."""
+        """Apply the gathered gradients, which makes a new version."""
         self._store.step(factor, applied)
         self.version += 1
 
     def forget(self, ticket: int) -> None:
-        """Forget a step that came to nothing."""
+        """Drop what is held of a step that will not be applied."""
         self._store.forget(ticket)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return this part, and what the optimiser remembers of it."""
+        """Return this part of the parameters, and the optimiser's state for it."""
         return self._store.state_dict()
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -170,11 +170,11 @@ class ShardedStore:
         self._everywhere("keep")
 
     def step(self, factor: float, applied: int) -> None:
-        """Make a version on every shard."""
+        """Apply the gathered gradients on every shard, which makes a new version."""
         self._everywhere("step", factor, applied)
 
     def forget(self, ticket: int) -> None:
-        """Forget a step that came to nothing."""
+        """Drop what the shards hold of a step that will not be applied."""
         self._everywhere("forget", ticket)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -218,7 +218,7 @@ def pieces(row: Vector, servers: int) -> list[Vector]:
 
 
 def _joined(name: str, states: list[dict[str, NDArray[Any]]]) -> NDArray[Any]:
-    """Return what the shards remember under a name: a number of each parameter is joined, others are alike."""
+    """Return a value of the shards' states: numbers for each parameter are joined, others are the same on all."""
     values = [state[name] for state in states]
     of_each = all(value.shape == state["parameters"].shape for value, state in zip(values, states, strict=True))
     return np.concatenate(values) if of_each else values[0]

@@ -1,4 +1,4 @@
-"""Where the parameters are, and what gradients do to them. Axis: P parameters."""
+"""Stores of the parameters, and the updates that gradients make to them. Axis: P parameters."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Store(Protocol):
         ...
 
     def lend(self, worker: str, ticket: int) -> Vector:
-        """Return what a step starts from, ``[P]``: a read-only view, which the next update changes."""
+        """Return the parameters for a step, ``[P]``: a read-only view, which the next update changes."""
         ...
 
     def flaw(self, worker: str, ticket: int, gradient: Vector) -> str:
-        """Return what is wrong with a step's gradient; an empty text if nothing is."""
+        """Return the flaw of a step's gradient; an empty text if it has none."""
         ...
 
     def take(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
-        """Gather a gradient; return what is wrong, if it cannot be. :meth:`keep` or :meth:`step` must follow."""
+        """Gather a gradient, or return its flaw. :meth:`keep` or :meth:`step` must follow."""
         ...
 
     def keep(self) -> None:
-        """Make the gradient taken last the store's own: the caller wants it back."""
+        """Copy the gradient taken last, because the caller reuses its memory."""
         ...
 
     def step(self, factor: float, applied: int) -> None:
@@ -45,11 +45,11 @@ class Store(Protocol):
         ...
 
     def forget(self, ticket: int) -> None:
-        """Forget a step that came to nothing."""
+        """Drop what is kept for a step that will not be applied."""
         ...
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return parameters, and what the optimiser and the compensation remember."""
+        """Return the parameters, and the states of the optimiser and the compensation."""
         ...
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -63,11 +63,11 @@ class LocalStore:
     Parameters
     ----------
     parameters
-        Where training starts, ``[P]``, float32 or float64.
+        Initial parameters, ``[P]``, float32 or float64.
     optimiser
         What updates are applied with.
     compensation
-        What is done to a stale gradient, if anything.
+        Correction of stale gradients, if any.
     copy
         ``False`` works in the array given, for optimisers that hold it too.
 
@@ -110,7 +110,7 @@ class LocalStore:
         return self._parameters_P.copy()
 
     def lend(self, worker: str, ticket: int) -> Vector:
-        """Return what a step starts from; it is remembered where gradients are compensated."""
+        """Return the parameters for a step; a copy is kept where gradients are compensated."""
         if self._compensator is not None:
             self._lent[ticket] = self._parameters_P.copy()
         view_P = self._parameters_P.view()
@@ -118,7 +118,7 @@ class LocalStore:
         return view_P
 
     def flaw(self, worker: str, ticket: int, gradient: Vector) -> str:
-        """Return what is wrong with a gradient."""
+        """Return the flaw of a gradient; an empty text if it has none."""
         return flaw(gradient, self._parameters_P)
 
     def take(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
@@ -152,11 +152,11 @@ class LocalStore:
         self._gathered.clear()
 
     def forget(self, ticket: int) -> None:
-        """Forget what a step started from."""
+        """Drop the copy of the parameters with which a step started."""
         self._lent.pop(ticket, None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return parameters, and what the optimiser and the compensation remember."""
+        """Return the parameters, and the states of the optimiser and the compensation."""
         state = {f"optimiser/{name}": value for name, value in self.optimiser.state_dict().items()}
         if self._compensator is not None:
             state |= {f"compensation/{name}": value for name, value in self._compensator.state_dict().items()}
@@ -184,7 +184,7 @@ class LocalStore:
 
 
 class WeightedMean:
-    """The weighted mean of gradients, in the room of one.
+    """The weighted mean of gradients, in the memory of one gradient.
 
     Examples
     --------
@@ -211,7 +211,7 @@ class WeightedMean:
         return was_new
 
     def keep(self) -> None:
-        """Add the new gradient to the sum, so that the caller may have it back."""
+        """Add the new gradient to the sum, so that the caller may reuse its memory."""
         if self._new is None:
             return
         gradient, weight = self._new
@@ -222,7 +222,7 @@ class WeightedMean:
         self._new = None
 
     def mean(self) -> Vector:
-        """Return the mean, ``[P]``; of at least one gradient."""
+        """Return the mean of the gradients, ``[P]``; there must be at least one."""
         if self._new is not None and not self._weight:
             return self._new[0]  # the only one: there is nothing to add up
         self.keep()

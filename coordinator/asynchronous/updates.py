@@ -1,4 +1,4 @@
-"""How steps end: gathered, applied in an update, or wasted; and what is said of pushes that end none."""
+"""Ends of steps: gathered, applied in an update, or wasted; and the answers to pushes that end no step."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Updates:
         )
 
     def stray(self, worker: str, stamp: Stamp, *, issued: int) -> Verdict:
-        """Say what is wrong with a push that belongs to no step under way. It changes no parameters.
+        """Return the verdict on a push that belongs to no step under way. It changes no parameters.
 
         Parameters
         ----------
@@ -91,18 +91,18 @@ class Updates:
 
     @property
     def held(self) -> list[Drawn]:
-        """What workers hold, and what is gathered: samples that are neither in the sampler nor applied."""
+        """Samples that workers hold or that are gathered: neither in the sampler nor applied."""
         at_work = [member.step.drawn for member in self.fleet if member.step is not None]
         return at_work + [push.drawn for push in self.gathered.pushes]
 
     def restart(self, version: int) -> None:
-        """Go on from another version: whoever is at a step has lost it, and so are pushes that wait for others."""
+        """Continue from another version: steps under way and gathered pushes are lost."""
         self.fleet.version, self.gathered.pushes = version, []
         for member in self.fleet:
             member.step, member.abandoned, member.worked_on = None, None, -1
 
     def close(self, member: Member, outcome: Outcome, staleness: int = 0) -> int:
-        """Waste a step, if there is one; return how many samples go back."""
+        """End a step as wasted, if there is one; return how many samples go back."""
         step = member.step
         if step is None:
             return 0
@@ -116,7 +116,7 @@ class Updates:
         return len(step.drawn)
 
     def settle(self) -> tuple[str, ...]:
-        """Apply what is gathered, if it is to be; return the workers whose steps were given up after it."""
+        """Apply the gathered pushes, if it is time; return the workers whose steps were given up after that."""
         if not len(self.gathered):
             return ()
         # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
@@ -144,5 +144,5 @@ class Updates:
 
 
 def counted(factor: float) -> Outcome:
-    """Return how a push that was applied is booked."""
+    """Return the outcome of a push that was applied."""
     return Outcome.DAMPED if factor < 1 else Outcome.APPLIED

@@ -1,4 +1,4 @@
-"""What a worker gets from the server: parameters and samples for a pull, a verdict for a push."""
+"""Answers of the server to a worker: parameters and samples for a pull, a verdict for a push."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.coordinator.asynchronous.workers import Stamp
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """What a step starts from.
+    """Parameters and samples with which a step starts.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ class Pulled:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of a push.
+    """Verdict of the server on one push.
 
     Parameters
     ----------
     worker
-        Who pushed.
+        Name of the worker that pushed.
     outcome
         Applied, damped, gathered, dropped or refused.
     version
@@ -47,7 +47,7 @@ class Verdict:
     staleness
         Versions between pull and push; -1 where the push was refused.
     factor
-        What the learning rate was multiplied by for its staleness; 0 where nothing was applied.
+        Factor of the learning rate for this staleness; 0 where nothing was applied.
     reason
         Why it was dropped or refused.
     given_up
@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def why(self) -> str:
-        """What became of it and why, in a sentence; made when it is asked for.
+        """Sentence that gives the outcome and its reason; made when it is asked for.
 
         >>> Verdict(worker="g1", outcome=Outcome.DAMPED, version=9, samples=8, staleness=4, factor=0.2).why
         'g1 was 4 versions stale: its 8 samples count 0.2 times'

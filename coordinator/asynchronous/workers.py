@@ -1,4 +1,4 @@
-"""What the server knows of each worker: the step that it is at, its clock, and how stale it has been."""
+"""State of each worker at the server: its present step, its clock, and its staleness so far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMOOTHING = 0.2
 
 
 class Stamp(NamedTuple):
-    """What a pull hands out and the push hands back.
+    """Version and ticket that a pull hands out and the push hands back.
 
     The version alone does not tell two steps apart: a worker whose gradient is gathered may pull the same one twice.
     """
@@ -33,7 +33,7 @@ class WorkerStep:
     """Staleness forecast when it was pulled, NaN without a forecast."""
 
     def count(self, samples: int | None) -> int:
-        """Return of how many samples a push says to be the mean: of all that were rank_batch, if it says nothing."""
+        """Return the number of samples that a push is the mean of: all that were assigned, unless it says otherwise."""
         return len(self.drawn) if samples is None else samples
 
 
@@ -71,14 +71,14 @@ class Member:
     extra: int = 0
 
     def note(self, staleness: int, now: float) -> None:
-        """Take note of a push: its staleness, and when it came."""
+        """Note a push: its staleness, and its time."""
         known = not math.isnan(self.staleness)
         self.staleness = self.staleness + SMOOTHING * (staleness - self.staleness) if known else float(staleness)
         self.clock += 1
         self.pushed = (*self.pushed[-1:], now)
 
     def late(self, stamp: Stamp) -> WorkerStep | None:
-        """Return the step that was given up while the worker was at it, if this is its stamp."""
+        """Return the step that was given up while the worker was computing it, if this is its stamp."""
         return self.abandoned if self.abandoned is not None and self.abandoned.stamp == stamp else None
 
 

@@ -16,7 +16,7 @@ from paceline.predictors.reference import MANY, Reference, changes
 from paceline.predictors.report import Report
 
 SMOOTHING = 0.01
-"""Weight of the newest iteration in the shares: the last hundred count, so that one jump of a whole fleet is none."""
+"""Weight of the newest iteration in the shares: the last hundred count, and one jump of a whole fleet is not drift."""
 
 OVER = 0.5
 """Drift ends below this share of what it began at, so that it is not reported again and again at the threshold."""
@@ -46,7 +46,7 @@ class FittedRange:
 
     @classmethod
     def of(cls, predictor: Predictor) -> FittedRange | None:
-        """Return a drift that is not known yet; none for a predictor without a reference."""
+        """Return a tracker that has seen no report; None for a predictor without a reference."""
         reference = predictor.reference_ if isinstance(predictor, FleetPredictor) else None
         return None if reference is None else cls(reference)
 
@@ -70,7 +70,7 @@ class FittedRange:
         self._is_news |= self.lasts and not lasted
 
     def start(self) -> None:
-        """Compare no speed with one from before the fleet changed."""
+        """Start afresh after a change of the fleet: the next speeds are not compared with earlier ones."""
         self._speed_W = None
 
     def news(self) -> tuple[why.Reason, ...]:
@@ -80,12 +80,12 @@ class FittedRange:
         return ((why.left_fitted, (of_changes, of_covariates, MANY)),) if told else ()
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that was followed."""
+        """Return the state of the comparison."""
         speed = {} if self._speed_W is None else {"speed": np.array(self._speed_W)}
         return {"shares": self._shares.copy(), "lasts": np.array([self.lasts, self._is_news]), **speed}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; a state that knows nothing of it begins anew."""
+        """Resume the comparison; a state saved without one starts it afresh."""
         self._shares = np.array(state.get("shares", np.zeros(2)))
         self.lasts, self._is_news = map(bool, state.get("lasts", (False, False)))
         self._speed_W = np.array(state["speed"]) if "speed" in state else None

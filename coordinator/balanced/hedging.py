@@ -1,4 +1,4 @@
-"""How far to follow forecasts, chosen from what each choice would have cost. Axes: W workers, C choices."""
+"""Choice of how far to follow forecasts, by the cost that each choice would have had. Axes: W workers, C choices."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from paceline.predictors.forecast import Forecast
 from paceline.solver.risk import log_caution
 
 CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -0.25], [0.5, -0.5], [0.0, 0.0]])
-"""How much each choice trusts of the differences between log speeds, and adds of :func:`paceline.solver.log_caution`.
+"""Choices: the factor of the differences between log speeds, and that of :func:`paceline.solver.log_caution`.
 
-It trusts all, half or none of them, which is equal batches, and spares noisy workers not at all, by half or fully."""
+A choice trusts all, half or none of the differences (none is equal batches), and spares noisy workers not at all,
+by half or fully."""
 
 FADING = 0.98
 """Factor by which the cost of past iterations fades in each: about 50 count."""
@@ -85,15 +86,15 @@ class Hedging:
         return np.asarray(forecast.speed / planned_W * (np.add.reduce(planned_W) / np.add.reduce(forecast.speed)))
 
     def start(self) -> None:
-        """Judge no plan of a fleet that has changed since; what has been learnt stays."""
+        """Drop the plans not yet judged, because the fleet has changed; the learnt costs stay."""
         self._planned = []
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that was followed."""
+        """Return the learnt costs of the choices, and the plans not yet judged."""
         return {"cost": self._cost_C.copy(), "choice": np.array(self.choice), "planned": np.array(self._planned)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; a state that knows nothing of it begins anew."""
+        """Resume; a state saved without hedging starts it afresh."""
         self._cost_C = np.array(state.get("cost", np.zeros(len(CHOICES_C2))))
         self.choice = int(state.get("choice", 0))
         self._planned = list(np.array(state.get("planned", ())))

@@ -31,13 +31,13 @@ class Bounds(NamedTuple):
     low: Array
     high: Array
     enough: bool
-    """Whether the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
+    """True if the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
     limited: Mask
-    """Whom memory gives less than the policy's upper bound, ``[W]``."""
+    """Mask of the workers whose memory limit is below the policy's upper bound, ``[W]``."""
     any_limited: bool
 
     def broken_by(self, sizes: Sizes, batch_multiple: int) -> bool:
-        """Return whether a size lies outside, or is no multiple of ``batch_multiple``."""
+        """Return whether a size lies outside the bounds, or is not a multiple of ``batch_multiple``."""
         return bool(((sizes < self.low) | (sizes > self.high) | (sizes % batch_multiple != 0)).any())
 
 
@@ -75,7 +75,7 @@ class Limits:
         return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if memory is None else memory)
 
     def after(self, report: Report, sizes: Sizes, forecast: Forecast) -> Self:
-        """Return the bounds after a report: who ran out of memory gets less, unless the curves' limit does that."""
+        """Return the bounds after a report: workers out of memory get less, unless their curves limit them already."""
         ran_out = _flags(report.out_of_memory, len(sizes))
         if not ran_out.any():
             return self

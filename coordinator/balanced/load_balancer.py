@@ -350,7 +350,7 @@ class LoadBalancer:
         return self.plan
 
     def _given(self, sizes: Sizes, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
-        """Return the plan of sizes that no decision led to."""
+        """Return a plan with sizes that are given, not decided on."""
         self._curves = decided(forecast.speed, forecast.batch_time)
         return self._planned(self._curves.evaluate(sizes), forecast, [reason], acted=acted)
 

@@ -35,7 +35,7 @@ class Plan:
     acted
         Whether a size differs from the previous plan.
     reasons
-        What was done and why: the parts of the sentence ``why``, whose words are made when it is read.
+        Parts of the sentence ``why``: the action and its reasons. The wording is made when it is read.
     iteration
         Number of iterations reported when the plan was made.
     drift
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def why(self) -> str:
-        """What was done and why, in a sentence."""
+        """Sentence that says what was done and why."""
         return why.sentence(self.reasons)
 
     @property
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def status(self) -> Status:
-        """What decides how long the last worker takes."""
+        """Status of the split: the reason why the last worker takes as long as it does."""
         return self.split.status
 
     @property

@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """When a load balancer changes sizes, and between which bounds.
+    """Rules for when a load balancer changes sizes, and the bounds of sizes.
 
     Sizes are changed once the time that keeping them is expected to have cost, summed since they were chosen, exceeds
     what a change costs. So a large gain is taken at once, a small one that lasts a little later, and one that comes

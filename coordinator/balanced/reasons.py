@@ -131,7 +131,7 @@ def _recovery(taker: int, giver: int, speed: Array, before: Array | None) -> flo
 
 
 def _usual(workers: Sequence[str], speed: Array, one: int) -> tuple[float, str]:
-    """Return the speed that a worker's speed is compared with, and whose it is."""
+    """Return the speed that a worker's speed is compared with, and a name for it."""
     if len(workers) == 2:  # the median of two would be half their own difference away from both
         return float(speed[1 - one]), workers[1 - one]
     return float(np.median(speed)), "the median"

@@ -1,4 +1,4 @@
-"""What samples cost, learned while training: from busy times, whatever the speeds of the workers do meanwhile.
+"""Costs of samples, learned while training from busy times, whatever the speeds of the workers do meanwhile.
 
 Axes: K iterations, W workers, F features of a sample.
 """
@@ -30,7 +30,7 @@ ROUNDS = 8
 """Steps of a fit; it begins where the one before ended, so few are needed."""
 
 LAGS = 2
-"""How many iterations apart two times of a worker may lie to be compared."""
+"""Largest distance, in iterations, of two times of a worker that are compared."""
 
 FAR = 0.4
 """Iterations whose work differs by a factor of more than 1.5 are not compared."""
@@ -39,7 +39,7 @@ LEAST = 16
 """Times below which nothing is concluded."""
 
 APART = 0.02
-"""Where features relative to the first vary by less than this, batches are too much alike to tell them apart."""
+"""Least variation of features relative to the first: below it batches are too much alike to tell costs apart."""
 
 DOUBT = 1e-3
 """Weight of the prior, relative to that of all times."""
@@ -53,7 +53,7 @@ GROSS = 8.0
 
 
 class WorkStatus(Enum):
-    """What is known of the cost of samples, in a sentence."""
+    """State of knowledge about the cost of samples, in a sentence."""
 
     EARLY = "Too early: the first batches are divided by the given lengths alone."
     LEARNED = "Learned: costs follow from the workers' busy times."
@@ -82,7 +82,7 @@ class WorkModel:
     fixed
         Seconds of a batch besides its samples.
     status
-        What is known.
+        State of knowledge about costs.
 
     Raises
     ------
@@ -241,7 +241,7 @@ def fitted(
 
 
 def _weights(residual_R: Array) -> Array:
-    """Return the square root of each residual's weight: Huber's, and 0 for what is grossly off."""
+    """Return the square root of each residual's weight: Huber's, and 0 for gross outliers."""
     size = np.maximum(np.abs(residual_R), 1e-12)
     usual = max(float(np.median(size)), 1e-9)
     weight: Array = np.where(size > GROSS * usual, 0.0, np.sqrt(np.minimum(1, HUBER * usual / size)))
@@ -300,6 +300,6 @@ def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
 
 
 def _alike(features_RF: Array) -> bool:
-    """Whether all batches have nearly the same mix of features."""
+    """Return whether all batches have nearly the same mix of features."""
     ratio_RF = features_RF[:, 1:] / features_RF[:, :1]
     return bool((ratio_RF.std(axis=0) < APART * ratio_RF.mean(axis=0)).all())

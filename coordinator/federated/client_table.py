@@ -1,6 +1,6 @@
 """All that is known of clients: their rows, and two predictors of what they compute and communicate.
 
-The clients are the fleet of both predictors, in the same order; who is not asked in a round does not report in it.
+The clients are the fleet of both predictors, in the same order; a client that is not asked in a round has no report.
 Axes: N rows, one for each known client; W clients of one round.
 """
 
@@ -55,7 +55,7 @@ class Expected:
     spread
         Relative deviation, ``[W]``; infinite where nothing is known.
     source
-        What it rests on, as `Source`, ``[W]``.
+        Basis of the forecast, as `ForecastSource`, ``[W]``.
     curves
         Seconds for a number of samples, or of models, ``[W]``.
     """
@@ -72,11 +72,11 @@ class Known:
     Parameters
     ----------
     predictor
-        Copied for each of the two.
+        Predictor, copied for speeds and for times to communicate.
     most
         How many clients are known at once.
     again
-        Of `Following`.
+        As for `Following`.
     """
 
     def __init__(self, predictor: Predictor, most: int, again: int) -> None:
@@ -86,7 +86,7 @@ class Known:
         self._forecast: dict[str, Forecast] = {}
 
     def join(self, names: Sequence[str], round_index: int) -> Rows:
-        """Return the row of each, ``[W]``; who is new gets one, and whoever is in the way is forgotten."""
+        """Return the row of each client, ``[W]``; new clients get a row, for which the longest unseen are forgotten."""
         oldest = self.clients.in_the_way(names)
         if oldest:
             self.leave(oldest)
@@ -110,7 +110,7 @@ class Known:
         self._forecast = {}
 
     def observe(self, part: str, rows: Rows, samples_W: Array, seconds_W: Array) -> None:
-        """Learn what these rows reported, and that no others did."""
+        """Learn the reports of these rows, and count an iteration without a report for all others."""
         samples_N, seconds_N = np.full((2, len(self.clients)), np.nan)
         samples_N[rows], seconds_N[rows] = samples_W, seconds_W
         report = Report(samples=samples_N, seconds=seconds_N)
@@ -137,7 +137,7 @@ class Known:
                 forecast.spread[own],
                 ForecastSource.OWN,
             )
-        # The prior is no knowledge: where that is all there is, a ceiling would turn it into some.
+        # A prior alone is not knowledge: a ceiling would make it look like some.
         held_W = (ceiling_W < speed_W) & (source_W != ForecastSource.NOTHING)
         speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, ForecastSource.SILENCE, source_W)
         curves, free_W = Curves.from_speed(speed_W), own_W & ~held_W
@@ -147,12 +147,12 @@ class Known:
         return Expected(speed_W, spread_W, source_W, curves)
 
     def usual(self, part: str) -> float:
-        """Return the geometric mean of the forecasts of all that ever reported; NaN if nobody did."""
+        """Return the geometric mean of the forecasts of all clients that ever reported; NaN if none did."""
         log_M, _ = self._log_told(part)
         return float(np.exp(log_M.mean())) if len(log_M) else float("nan")
 
     def usual_spread(self) -> float:
-        """Return the usual deviation of a log speed from its forecast: that of one who reported only once."""
+        """Return the usual deviation of a log speed from its forecast, for clients that reported only once."""
         told = np.flatnonzero(self.clients.column("computed"))
         spread_M = self._forecast_of("speed").spread[told] if len(told) else np.empty(0)
         compared_M = spread_M[np.isfinite(spread_M)]
@@ -165,7 +165,7 @@ class Known:
         return {f"{part}/{name}": value for part, state in states.items() for name, value in state.items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what ``state_dict`` returned; load it into one just made, as a state may turn out not to be whole.
+        """Load a state, into a new object only: an incomplete state may fail half-way.
 
         Raises
         ------

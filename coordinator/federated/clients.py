@@ -1,4 +1,4 @@
-"""Who is known: a row of an array for each client, found by its id. Axes: N rows, W clients of one round."""
+"""Known clients: a row of an array for each, found by its id. Axes: N rows, W clients of one round."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COLUMNS: dict[str, tuple[type, float]] = {
     "base": (np.float64, 0.0),
     **dict.fromkeys(MOMENTS, (np.float64, 0.0)),
 }
-"""What is kept of each client, and of one that is new.
+"""Columns that are kept of each client, with the value for a new one.
 
 ``data`` and ``memory`` as it says, and what ``fits`` as learnt when it ran out of memory, in samples; ``seen`` the
 round in which it joined or last replied; ``planned`` and ``replied`` rounds; ``silent``, ``left_out`` and
@@ -91,7 +91,7 @@ class Clients:
 
     @property
     def names(self) -> list[str]:
-        """Those known, in the order in which they joined."""
+        """Names of the known clients, in the order in which they joined."""
         return list(self._row)
 
     def column(self, name: str) -> NDArray[Any]:
@@ -104,18 +104,18 @@ class Clients:
         return np.fromiter((get(name, -1) for name in names), dtype=np.intp, count=len(names))
 
     def join(self, names: Sequence[str], *, round_index: int) -> None:
-        """Give these the next rows, none of which is known; make room for them first."""
+        """Give new clients the next rows; there must be room for them."""
         self._row |= {name: len(self) + i for i, name in enumerate(names)}
         for column, (kind, fresh) in COLUMNS.items():
             value = round_index if column == "seen" else fresh
             self._columns[column] = np.append(self._columns[column], np.full(len(names), value, kind))
 
     def new(self, names: Sequence[str]) -> list[str]:
-        """Return those that are not known."""
+        """Return those of these names that are not known."""
         return [name for name in names if name not in self._row]
 
     def in_the_way(self, names: Sequence[str]) -> list[str]:
-        """Return who must be forgotten before these can join: those not seen for longest, and none of these."""
+        """Return the clients to forget before these can join: those not seen for longest, never any of these."""
         new = len(self.new(names))
         if new > self.most:
             raise ValueError(f"{new} clients cannot join where most_clients is {self.most}: make it more")
@@ -144,7 +144,7 @@ class Clients:
         return np.array([known.get(device, known[UNKNOWN_DEVICE]) for device in devices], dtype=np.int64)
 
     def taken(self, name: str, rows: Rows) -> Array:
-        """Return a column at these rows as float64, what a new client has where the row is -1, ``[W]``."""
+        """Return a column at these rows as float64, ``[W]``; a row of -1 gets the value of a new client."""
         values_W: Array = np.full(len(rows), COLUMNS[name][1])
         values_W[rows >= 0] = self._columns[name][rows[rows >= 0]]
         return values_W

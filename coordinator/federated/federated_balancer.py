@@ -47,9 +47,9 @@ class FederatedBalancer:
     local_steps
         Local steps of every client in a round.
     deadline
-        Seconds after which a round closes. Who would miss it with its balanced batch, if it computed slower than
-        forecast by one standard deviation, gets less; who would miss it even with ``least`` is not asked. ``None`` is
-        no deadline.
+        Seconds after which a round closes. A client that would miss it with its balanced batch, if it computed slower
+        than forecast by one standard deviation, gets less; one that would miss it even with ``least`` is not asked.
+        ``None`` is no deadline.
     least
         The smallest batch of a client that is asked; unless given, a quarter of ``batch``: smaller ones cost more
         accuracy than they save time (``benchmarks/federated.md``). A client with less data uses all of it.
@@ -76,7 +76,7 @@ class FederatedBalancer:
     ValueError
         If an argument is out of range.
     TypeError
-        If the predictor is none.
+        If the predictor is not a predictor.
 
     Notes
     -----
@@ -131,7 +131,7 @@ class FederatedBalancer:
         self._unanswered = 0  # rounds in a row, up to now, to which nobody replied
         self._known = Known(self.predictor, most_clients, self.try_again)
 
-    # -- who is known --------------------------------------------------------------------------------------------
+    # -- known clients -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Return how many clients are known."""
@@ -143,7 +143,7 @@ class FederatedBalancer:
 
     @property
     def clients(self) -> list[str]:
-        """Those known, in the order in which they joined."""
+        """Names of the known clients, in the order in which they joined."""
         return self._clients.names
 
     def join(
@@ -154,7 +154,7 @@ class FederatedBalancer:
         data: ArrayLike | None = None,
         memory: ArrayLike | None = None,
     ) -> None:
-        """Make clients known, or say more of those that are. Who is not announced joins when it is first asked.
+        """Add clients, or update facts about known ones. A client that was not added joins when it is first asked.
 
         Parameters
         ----------
@@ -263,13 +263,14 @@ class FederatedBalancer:
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:
         """Learn from the replies of a round.
 
-        Who was asked and is not in the report did not reply: if the report says how long the server waited, the client
-        is from now on taken to be at least that slow. A speed that cannot be is not used, logged, and shown by `why`.
+        A client that was asked and is not in the report did not reply: if the report says how long the server waited,
+        it is from now on taken to be at least that slow. A speed that cannot be is not used, logged, and shown by
+        `why`.
 
         Raises
         ------
         ValueError
-            If somebody replied who was not asked. Nothing is learnt then.
+            If a client replied that was not asked. Nothing is learnt then.
         """
         place = np.array([plan.place.get(name, -1) for name in report.names], dtype=np.intp)
         strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.asked[i]]
@@ -291,7 +292,7 @@ class FederatedBalancer:
         self.rounds += 1
 
     def shares(self, clients: Sequence[object] | None = None) -> Shares:
-        """Return what became of the data of these clients, or of all known ones, over the rounds."""
+        """Return the use of these clients' data over the rounds, or of all known clients'."""
         return shares_of(self._clients, self.clients if clients is None else [str(client) for client in clients])
 
     # -- saved and resumed ---------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ class FederatedBalancer:
             raise ValueError(f"deadline must be a positive number of seconds or None, got {self.deadline}")
 
     def _rules(self, *, anything_known: bool) -> Rules:
-        """Return the rules; before anybody reported no forecast in seconds says who would miss a deadline.
+        """Return the limits of batches; the deadline is left out before any report, as no forecast is in seconds.
 
         All that is known then is whether anybody replied at all: as long as nobody does, the batch is halved.
         """

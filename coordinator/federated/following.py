@@ -1,8 +1,8 @@
 """Clients whose time does not follow their batch: those that train by epochs, whatever batch they are given.
 
 Such a client seems the faster, the larger its batch, and balancing would drive its batch to a bound. A fit of its time
-against its samples raises the suspicion. It is no proof: under balancing the time of a client whose speed drifts stays
-the same too, as its batch follows. So a suspect is tested, with batches that differ by a factor of two.
+against its samples raises the suspicion. That is not a proof: under balancing the time of a client whose speed drifts
+stays the same too, as its batch follows. So a suspect is tested, with batches that differ by a factor of two.
 
 Axes: W clients of one round; 6 moments.
 """
@@ -29,7 +29,7 @@ APART = 0.1
 """Deviation of the batches, in the log, from which on a fit says anything."""
 
 NOTICEABLE = 1.3
-"""Who gets less than this many times the mean batch, or the mean over it, has not been led astray yet."""
+"""Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm."""
 
 CONTRAST = 2.0
 """Factor between the two batches of a test, towards the mean batch."""
@@ -41,11 +41,11 @@ FEWEST, MOST = 4, 8
 """Reports before a client may be suspected or found not to follow, and after which a test is over."""
 
 RARELY = 5
-"""How many times as seldom a client is tested whose batch hardly moves as one whose time seems not to follow."""
+"""Factor by which a client whose batch hardly moves is tested more seldom than one whose time seems not to follow."""
 
 
 class State(IntEnum):
-    """What is known of whether a client's time follows its batch."""
+    """State of knowledge about whether a client's time follows its batch."""
 
     TRUSTED = 0
     TESTED = 1
@@ -58,7 +58,7 @@ class Following:
     Parameters
     ----------
     clients
-        In whose columns the fits are kept.
+        Known clients; the fits are kept in their columns.
     again
         Reports after which a client whose time follows may be tested again, and one whose time does not is.
     """
@@ -89,7 +89,7 @@ class Following:
         trusted_W, tested_W = state_W == State.TRUSTED, state_W == State.TESTED
         astray_W = np.abs(np.log(size_W / batch))
         fits_ill_W = apart_W & (most_W < SUSPECT) & (astray_W >= np.log(NOTICEABLE))
-        # Where the batch hardly moves no fit says anything: who is far from the mean is tested all the same, rarely.
+        # Where the batch hardly moves no fit means anything: a client far from the mean is tested all the same, rarely.
         unknown_W = ~apart_W & (astray_W >= np.log(CONTRAST))
         due_W, rested_W = turn_W >= FEWEST, turn_W >= self.again - RARELY * self.again
         suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))
@@ -110,7 +110,7 @@ class Following:
         return self.clients.taken("state", rows).astype(np.int64)
 
     def sizes(self, rows: Rows, batch: int, least: int) -> Array:
-        """Return the batch of those that are not balanced now, ``[W]``; NaN for all others."""
+        """Return the batches of clients that are not balanced now, ``[W]``; NaN for all others."""
         state_W, turn_W, base_W = self.state(rows), self.clients.taken("turn", rows), self.clients.taken("base", rows)
         towards_W = np.where(base_W > batch, base_W / CONTRAST, base_W * CONTRAST)
         tested_W = np.where(turn_W % 2 == 0, np.floor(towards_W), base_W)
@@ -120,7 +120,7 @@ class Following:
         return size_W
 
     def seconds(self, rows: Rows) -> Array:
-        """Return the usual time of those whose time does not follow their batch, ``[W]``; NaN for all others."""
+        """Return the usual time of clients whose time does not follow their batch, ``[W]``; NaN for all others."""
         flat_W = self.state(rows) == State.FLAT
         count_W, seconds_W = self.clients.taken("fit_count", rows), self.clients.taken("fit_y", rows)
         return np.where(flat_W, np.exp(seconds_W / np.where(flat_W, count_W, 1.0)), np.nan)

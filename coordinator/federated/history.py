@@ -1,4 +1,4 @@
-"""The books of the rounds: who was chosen, replied, was silent or left out, and whose data were used.
+"""History of the rounds: who was chosen, replied, was silent or left out, and whose data were used.
 
 Axis: W clients of one round.
 """
@@ -17,18 +17,18 @@ from paceline.coordinator.federated.shares import Shares
 
 
 def enter(clients: Clients, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> Mask:
-    """Enter a round, and return who was asked and did not reply, ``[W]``.
+    """Record a round, and return a mask of the clients that were asked and did not reply, ``[W]``.
 
     Parameters
     ----------
     clients
-        Whose columns are the books.
+        Known clients; the history is kept in their columns.
     plan, report
         Of the round.
     rows
         The row of each client of the plan, ``[W]``.
     place
-        Where in the plan each of those that replied stands.
+        Index in the plan of each client that replied.
     """
     column = clients.column
     column("planned")[rows] += 1
@@ -57,7 +57,7 @@ def shares_of(clients: Clients, names: Sequence[str]) -> Shares:
 
 
 def _enter_used(clients: Clients, rows: Rows, samples: Array) -> None:
-    """Enter those whose update enters the aggregate, with the weight that their data should give it."""
+    """Record the clients whose update enters the aggregate, with the weight that their data should give it."""
     clients.column("replied")[rows] += 1
     clients.column("samples")[rows] += np.where(np.isfinite(samples) & (samples > 0), samples, 0.0)
     clients.column("weight")[rows] += _share(_filled(clients.taken("data", rows)))

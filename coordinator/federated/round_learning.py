@@ -57,7 +57,7 @@ class RoundLearning:
         _limit_memory(known, plan, report, rows, place)
 
     def slow_down(self, known: Known, plan: RoundPlan, waited: float, rows: Rows, silent_W: Mask) -> None:
-        """Take clients that were silent for the whole wait to be at most as fast as that shows."""
+        """Cap the speed of clients that were silent for the whole wait at the most that this silence allows."""
         left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
         most_W = plan.sizes * plan.local_steps / left_W
         ceiling, silent = known.clients.column("ceiling"), rows[silent_W]

@@ -34,7 +34,7 @@ class RoundPlan:
     comm_seconds
         Forecast of the time to fetch the model and send the update, ``[W]``, in seconds.
     source
-        What the forecast of the speed rests on, ``[W]``, as `Source`.
+        Basis of the forecast of the speed, ``[W]``, as `ForecastSource`.
     seconds
         When each is expected to have replied, ``[W]``, in seconds after the round began; 0 if it is not asked.
     caution
@@ -73,7 +73,7 @@ class RoundPlan:
 
     @cached_property
     def asked(self) -> Mask:
-        """Who is asked to compute, ``[W]``."""
+        """Mask of the clients that are asked to compute, ``[W]``."""
         asked: Mask = self.sizes > 0
         return asked
 
@@ -84,7 +84,7 @@ class RoundPlan:
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """Where each client stands in the arrays."""
+        """Index of each client in the arrays."""
         return {client: i for i, client in enumerate(self.clients)}
 
     def why(self, client: object) -> str:

@@ -1,4 +1,4 @@
-"""Why a client computes with the batch that it was given, in sentences."""
+"""Reasons for the batch of each client, in sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline._wording import count, duration, percent
 
 
 class ForecastSource(IntEnum):
-    """What a forecast rests on."""
+    """Basis of a client's forecast."""
 
     OWN = 0
     DEVICE = 1
@@ -18,7 +18,7 @@ class ForecastSource(IntEnum):
 
 
 class Reason(IntEnum):
-    """What decided the batch of a client."""
+    """Reason for the batch of a client."""
 
     BALANCED = 0
     LEAST = 1
@@ -45,12 +45,12 @@ LAST = {
     Reason.LEAST: ", even with the smallest batch",
     Reason.TRIED_AGAIN: ", which is tried again with the smallest batch",
 }
-"""What is added to the name of the client for which a round waits."""
+"""Text added to the name of the client for which a round waits."""
 
 SPARED = "; it gets a smaller batch, as its speed may differ"
 
 WORTH_SAYING = 1.1
-"""A client that is taken to be so many times as slow as forecast is told so."""
+"""Factor from which the sentence about a client says that it is planned as slower than forecast."""
 
 SOURCES = {
     ForecastSource.OWN: "by its own reports",

@@ -1,4 +1,4 @@
-"""What the clients of one round sent back. Axis: W clients that replied."""
+"""Report of one round, from the replies of its clients. Axis: W clients that replied."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from paceline._arrays import Array, Mask
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundReport:
-    """The replies of one round. Who was asked and is not listed did not reply; an error is a reply with NaN.
+    """The replies of one round. A client that was asked and is not listed did not reply; an error is a reply with NaN.
 
     Parameters
     ----------
     clients
-        Who replied, in any order, none twice.
+        Ids of the clients that replied, in any order, none twice.
     samples
         Samples each processed in all its local steps, ``[W]``.
     seconds
@@ -95,13 +95,13 @@ class RoundReport:
 
     @property
     def ran_out(self) -> Mask:
-        """Which clients ran out of memory, ``[W]``."""
+        """Mask of the clients that ran out of memory, ``[W]``."""
         ran_out_W: Mask = self._optional(self.out_of_memory) == 1
         return ran_out_W
 
     @property
     def used(self) -> Mask:
-        """Whose update can enter the aggregate, ``[W]``: neither an error nor out of memory."""
+        """Mask of the clients whose update can enter the aggregate, ``[W]``: neither an error nor out of memory."""
         used_W: Mask = (self._optional(self.failed) != 1) & ~self.ran_out
         return used_W
 

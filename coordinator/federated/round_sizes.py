@@ -31,7 +31,7 @@ LOG_CHANCE: Array = np.log([NormalDist().cdf(score) for score in SCORES])
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundBounds:
-    """What is known of the clients of a round before their batches are chosen.
+    """Forecasts and limits of a round's clients, from which their batches are chosen.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class RoundBounds:
     data, memory
         The most samples a batch may have by the client's data and memory, ``[W]``; NaN data are not known.
     due
-        Who was left out for so long that it is to be tried again, ``[W]``.
+        Mask of the clients to try again, as they were left out for so long, ``[W]``.
     fixed, cause
         The batch of those that are not balanced, ``[W]``, NaN for others; and why, as `Reason`.
     """
@@ -61,7 +61,7 @@ class RoundBounds:
 
 @dataclass(frozen=True)
 class Rules:
-    """What batches may be, whoever the clients are; see `FederatedBalancer`."""
+    """Limits of batches that hold for all clients; see `FederatedBalancer`."""
 
     batch: int
     least: int
@@ -178,7 +178,7 @@ def _split(now: RoundBounds, asked_W: Mask, lower_W: Array, upper_W: Array, caut
 
 
 def _ends_late(now: RoundBounds, size_W: Sizes, asked_W: Mask) -> Mask:
-    """Return who ends after the median of those asked by more than the time of a sample."""
+    """Return which clients end later than the median of those asked, by more than the time of a sample."""
     end_W = now.curves.busy_seconds(size_W) + now.comm
     late_W: Mask = asked_W & (end_W > np.median(end_W[asked_W]) + now.curves.slope) if asked_W.any() else asked_W
     return late_W

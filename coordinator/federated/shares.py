@@ -1,4 +1,4 @@
-"""Whose data the rounds so far have used: what shows that nobody's is starved. Axis: W clients."""
+"""Use of clients' data by the rounds so far, which shows whose data are starved. Axis: W clients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STARVED = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """What became of each client's data over the rounds.
+    """Use of each client's data over the rounds.
 
     Parameters
     ----------
     clients
-        Who, in the order of every array.
+        Ids of the clients, in the order of every array.
     data
         Its share of the data of all clients listed, ``[W]``; an unknown amount counts as the mean of the known.
     weight
@@ -49,7 +49,7 @@ class Shares:
 
     @property
     def starved(self) -> Mask:
-        """Whose data were used in less than half of the rounds for which it was chosen, ``[W]``."""
+        """Mask of the clients whose data were used in less than half of the rounds they were chosen for, ``[W]``."""
         starved: Mask = (self.chosen >= ENOUGH_ROUNDS) & (self.used < STARVED * self.chosen)
         return starved
 

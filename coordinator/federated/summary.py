@@ -15,7 +15,7 @@ WORTH_NAMING = 1.2
 
 
 def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
-    """Return a round in a sentence: who is asked, how much, when replies are expected, and for whom it waits."""
+    """Return a sentence about a round: clients asked, their samples, the time of replies, and the slowest client."""
     asked_W = size_W > 0
     count = int(asked_W.sum())
     if not count:

@@ -1,6 +1,6 @@
 """Clients that never reported: drawn from the clients of their device type.
 
-Axes: M clients that reported; W clients of one round; D device types, of which the first is "not known".
+Axes: M clients that reported; W clients of one round; D device types, the first of them "not known".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AS_MANY = 2.0
 
 
 def drawn(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple[Array, Array, Sizes]:
-    """Return mean and deviation of the log speed of a client of each device type, and its `Source`, ``[W]``.
+    """Return mean and deviation of the log speed of a client of each device type, and its `ForecastSource`, ``[W]``.
 
     Where no client of the type has reported, those of all clients; where nobody has, the prior, infinitely uncertain.
 

@@ -1,4 +1,4 @@
-"""Which reports can be: clients may be broken, or lie. Axis: W clients that replied."""
+"""Plausibility of reports: clients may be broken, or lie. Axis: W clients that replied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLOCKS_SECONDS = 0.01
 
 
 def plausible_speeds(report: RoundReport, usual: float, plausible: float) -> Mask:
-    """Return whose speed can be, ``[W]``: near that of others, and in no more time than the server saw pass.
+    """Return which speeds are plausible, ``[W]``: near those of others, and within the time that the server saw pass.
 
     Where the server measured the round trip, any slowness within it is accepted.
 
@@ -52,10 +52,10 @@ def plausible_speeds(report: RoundReport, usual: float, plausible: float) -> Mas
 
 
 def plausible_comm(report: RoundReport, accepted_W: Mask, usual: float, plausible: float) -> Mask:
-    """Return whose time to communicate can be, ``[W]``: part of what the server saw pass, or not absurdly long.
+    """Return which times to communicate are plausible, ``[W]``: within what the server saw pass, or not absurdly long.
 
-    ``accepted_W`` says whose speed can be, ``[W]``, and ``usual`` is the mean time so far, NaN before any report. Where
-    the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
+    ``accepted_W`` says which speeds are plausible, ``[W]``, and ``usual`` is the mean time so far, NaN before any
+    report. Where the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
     """
     comm_W, seconds_W = report.communication, report.compute_seconds[accepted_W]
     usual = max(np.nan_to_num(usual), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
@@ -67,5 +67,5 @@ def plausible_comm(report: RoundReport, accepted_W: Mask, usual: float, plausibl
 
 
 def _seen(report: RoundReport) -> Array:
-    """Return the time that the server saw pass, with room for clocks that differ, ``[W]``; NaN where it saw none."""
+    """Return the time that the server saw pass, with room for clocks that differ, ``[W]``; NaN if not measured."""
     return CLOCKS * report.elapsed_seconds + CLOCKS_SECONDS

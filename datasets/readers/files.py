@@ -101,7 +101,7 @@ def _bounded_lines(path: Path, file: BinaryIO, most: int = 1 << 24) -> Iterator[
 
 
 LFS = b"version https://git-lfs.github.com/spec"
-"""How the small text begins that stands for a file in a clone without Git LFS."""
+"""Beginning of the small text that stands for a file in a clone without Git LFS."""
 
 
 def _refuse(path: Path, first: bytes) -> None:

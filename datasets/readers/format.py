@@ -50,7 +50,7 @@ class Format:
 OWN = "a format of this library"
 
 MADE = "files made in its layout only"
-"""What is known of such a format is its documentation: a real file may differ."""
+"""Evidence for a format known from its documentation alone: a real file may differ."""
 
 QUOTED = "lines of real files as public repositories quote them; no whole file"
 

@@ -24,8 +24,8 @@ MOST_NAMES = 20_000
 def plain_table(file: BinaryIO, size: int, header: Sequence[str], worker: str) -> pd.DataFrame | None:
     """Return the table that ``pandas.read_csv`` would, its workers as categories; ``size`` is the file's, in bytes.
 
-    It is ``None`` if a cell is no plain number (a date, a word for a missing value), a row has another length, or there
-    are very many workers.
+    It is ``None`` if a cell is not a plain number (a date, a word for a missing value), a row has another length, or
+    there are very many workers.
     """
     import pandas as pd
     import pyarrow as pa
@@ -127,7 +127,7 @@ class _Names:
 
 
 def _as_pandas_reads(names: Sequence[str]) -> bool:
-    """Whether pandas leaves these names as they are: it takes 01 for a number, and NA for none.
+    """Return whether pandas leaves these names as they are: it takes 01 for a number, and NA for a missing value.
 
     >>> [_as_pandas_reads(names) for names in (["7", "8"], ["a", "b, c"], ["01"], ["NA"])]
     [True, True, False, False]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE = re.compile(r"\.(?:csv|jsonl|ndjson|json)(?=\.|$)")
-"""Where the name of a table's file ends and its suffixes begin."""
+"""Suffix at which the name of a table's file ends."""
 
 MOST_ABOUT = 1 << 20
 """Bytes of ``meta`` that are read from beside a CSV."""
@@ -122,7 +122,7 @@ def _table(path: Path, worker: str, tally: Tally) -> pd.DataFrame:
 
 
 def is_table_with(first: str, options: Mapping[str, object]) -> bool:
-    """Whether a file is a plain table once these options name its columns; ``first`` is its beginning.
+    """Return whether a file is a plain table once these options name its columns; ``first`` is its beginning.
 
     Where they say what was measured, workers and iterations may go without columns.
 
@@ -188,7 +188,7 @@ def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
 
 
 def _checked_header(path: Path) -> list[str]:
-    """Refuse a header that is none, as every column costs a millisecond, or that names two columns alike."""
+    """Refuse a first line that is not a header (each column costs a millisecond), or that repeats a column."""
     first = head(path)
     header = header_of(first)
     if (columns := len(header)) > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):

@@ -18,9 +18,9 @@ class ClientStopwatch:
     Parameters
     ----------
     batch_size, local_steps
-        What the server asked for; 0 where it asked for nothing.
+        Numbers that the server asked for; 0 where it asked for none.
     data, memory
-        What the client says of itself, in samples; NaN where it does not.
+        The client's statements about itself, in samples; NaN where it makes none.
     device
         Its device type.
     """

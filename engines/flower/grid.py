@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 POLL_SECONDS = 0.2
-"""How often replies are asked for: every 3 s, as Flower's grid does, would be most of a short round."""
+"""Seconds between two requests for replies: 3 s, as in Flower's grid, would be most of a short round."""
 
 CLOCK = time.monotonic
 
 
 class TimedGrid:
-    """Everything that a grid does, and how long each client took to reply to the latest training messages.
+    """A Flower grid that also measures how long each client took to reply to the latest training messages.
 
     Parameters
     ----------

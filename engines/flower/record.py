@@ -11,7 +11,7 @@ RECORD = "paceline"
 """The name of our record in a message's content, beside the user's own."""
 
 BATCH, STEPS = "batch-size", "local-steps"
-"""How the record, and the user's configuration unless it says otherwise, name them."""
+"""Names of both in the record, and in the user's configuration unless it says otherwise."""
 
 LONGEST_NAME = 100
 """A device type is cut to so many characters: it comes from a client."""
@@ -19,14 +19,14 @@ LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class Measured:
-    """What a client measured and said of itself; NaN where it said nothing or nonsense.
+    """Measurements of a client, and its statements about itself; NaN for a missing or senseless one.
 
     Parameters
     ----------
     samples, seconds
-        Of all its local steps.
+        Samples and time of all its local steps.
     data, memory
-        In samples.
+        Its amount of data and its largest batch, in samples.
     device
         Its device type, empty if it gave none.
     """
@@ -38,7 +38,7 @@ class Measured:
     device: str = ""
 
     def about(self, name: str) -> float | str | None:
-        """Return what a client said of its ``data``, ``memory`` or ``devices``; ``None`` if it said nothing.
+        """Return the client's statement about its ``data``, ``memory`` or ``devices``; ``None`` if it made none.
 
         >>> Measured(data=600.0).about("data"), Measured().about("data"), Measured().about("devices")
         (600.0, None, None)
@@ -50,7 +50,7 @@ class Measured:
 
 
 def measured_in(record: Any) -> Measured:
-    """Return what a record of a client's reply says, whatever it holds.
+    """Return the measurements in a client's record, whatever it holds.
 
     >>> measured_in({"samples": 320.0, "seconds": "soon", "device": "pixel"})
     Measured(samples=320.0, seconds=nan, data=nan, memory=nan, device='pixel')
@@ -68,7 +68,7 @@ def measured_in(record: Any) -> Measured:
 
 
 def whole_in(record: Any, name: str) -> int:
-    """Return a positive whole number of a record; 0 where it holds none.
+    """Return a positive whole number from a record; 0 where it holds none.
 
     >>> whole_in({"batch-size": 32}, "batch-size"), whole_in({"batch-size": 2.5}, "batch-size"), whole_in(None, "x")
     (32, 0, 0)

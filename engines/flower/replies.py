@@ -1,4 +1,4 @@
-"""What came back from the clients of a Flower round: a report to learn from, and weights to check. Axis: W replies."""
+"""Replies of the clients of a Flower round: a report to learn from, and weights to check. Axis: W replies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.engines.flower.record import RECORD, Measured, measured_in
 logger = logging.getLogger("paceline.federated")
 
 OUT_OF_MEMORY = "out of memory"
-"""How torch and others word it; Flower passes on the text of a client's exception."""
+"""Wording of torch and others; Flower passes on the text of a client's exception."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Reply:
 
 
 def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
-    """Return the replies of those that were asked, the first of each; others are logged and left out."""
+    """Return the first reply of each client that was asked; other replies are logged and left out."""
     found: dict[str, Reply] = {}
     strangers = []
     for message in messages:
@@ -48,7 +48,7 @@ def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
 
 
 def report_of(replies: Sequence[Reply], elapsed: Mapping[int, float] | None, waited: float) -> RoundReport:
-    """Return the report of a round; ``elapsed`` by node id where the round trip says how long communication took."""
+    """Return the report of a round; ``elapsed`` maps node ids to the seconds from a message to its reply."""
     return RoundReport(
         clients=[reply.client for reply in replies],
         samples=[reply.measured.samples for reply in replies],

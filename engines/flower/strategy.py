@@ -125,7 +125,7 @@ class BalancedStrategy:
         return Strategy.start(self, self._grid, initial_arrays, num_rounds, timeout, **options)
 
     def summary(self) -> None:
-        """Log what is wrapped, and by what."""
+        """Log the wrapped strategy, and that its batches are balanced."""
         logger.info("batches by speed (paceline) around %s", type(self.strategy).__name__)
         self.strategy.summary()
 
@@ -189,7 +189,7 @@ class BalancedStrategy:
         return self.balancer
 
     def _message(self, message: Any, size: int) -> Any:
-        """Return a message with content of its own: Flower puts one and the same into all."""
+        """Return a message with its own content: Flower gives one object to all messages."""
         from flwr.app import ConfigRecord, Message, RecordDict  # pyright: ignore[reportMissingImports]
 
         assert self.balancer is not None
@@ -224,7 +224,7 @@ class BalancedStrategy:
             self._say_once("state", f"{path} could not be written, and each round tries again: {error}")
 
     def _introduce(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
-        """Take over what clients say of themselves."""
+        """Tell the balancer what clients state about their data, memory and devices."""
         for name in ("data", "memory", "devices"):
             said = {reply.client: reply.measured.about(name) for reply in replies}
             known = {client: value for client, value in said.items() if value is not None}

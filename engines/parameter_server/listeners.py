@@ -1,4 +1,4 @@
-"""Telling listeners what happened, where one that raises must neither end a training nor silence the others."""
+"""Calls of listeners: one that raises must neither end a training nor silence the others."""
 
 from __future__ import annotations
 

@@ -28,16 +28,16 @@ NAMED = 3
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """What of a round is compared with the round before: each worker's next size, who is a straggler, and the losses.
+    """State after a round, to compare with the round before: next sizes, stragglers, and samples wasted so far.
 
     Parameters
     ----------
     sizes
         Samples of the next step, by worker.
     stragglers
-        For each, why it is one.
+        Reason for each straggler, by worker.
     wasted
-        Samples of all workers that came to such an end so far.
+        Samples so far of steps with each outcome, over all workers.
     """
 
     sizes: dict[str, int]
@@ -46,7 +46,7 @@ class Standing:
 
     @classmethod
     def of(cls, server: Server) -> Standing:
-        """Return that of now."""
+        """Return the present state of a server."""
         seen, accounts = server.staleness_reports(), server.ledger.accounts.values()
         return cls(
             sizes={one.worker: one.size for one in seen},

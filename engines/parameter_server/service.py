@@ -56,12 +56,12 @@ class Work:
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to do."""
+        """True if there are no samples left to compute on."""
         return not len(self.drawn)
 
 
 def nothing_to_do(parameters: Vector, waited: float = 0.0) -> Work:
-    """Return what a worker gets when the training has ended, with the final parameters, ``[P]``."""
+    """Return the work of a worker when the training has ended: no samples, and the final parameters, ``[P]``."""
     none = np.empty(0, np.int64)
     return Work(NO_STAMP, parameters, Drawn(none, none), waited)
 
@@ -123,7 +123,7 @@ class Service:
                 self.server.join(worker)
 
     def leave(self, worker: str) -> None:
-        """Let a worker go, if it is there; what it held goes to others."""
+        """Remove a worker, if it takes part; the samples that it held go to others."""
         with self._changed:
             # After a failure it would be the last that a dying thread does: nothing is to hide the first error.
             if self._failure is not None or worker not in self.server.workers:
@@ -182,7 +182,7 @@ class Service:
 
     @property
     def patience_now(self) -> float:
-        """Seconds to wait for who is silent at the end: longer than the longest step of those who take part."""
+        """Seconds to wait for silent workers at the end: longer than the longest step of any worker."""
         with self._changed:
             pushed = [member.pushed for member in self.server.fleet if len(member.pushed) > 1]
         return max([self._patience, *(LONG * (last - before) for before, last in pushed)])
@@ -216,7 +216,7 @@ class Service:
         with self._writing:  # one after the other: an older state must not replace a newer one
             with self._changed:
                 state = self.server.state_dict()
-            # Written without the server's lock, so that only who pushed waits for the disk.
+            # Written without the server's lock, so that only the worker that pushed waits for the disk.
             with written_whole(self.checkpoint) as temporary:
                 try:
                     save_file(state, temporary)
@@ -224,7 +224,7 @@ class Service:
                     raise OSError(str(error)) from error
 
     def resume(self) -> bool:
-        """Go on from the checkpoint, if there is one; return whether there was."""
+        """Continue from the checkpoint, if there is one; return whether there was."""
         if self.checkpoint is not None:
             remove_leftovers(self.checkpoint)
         if self.checkpoint is None or not self.checkpoint.is_file():
@@ -286,7 +286,7 @@ class Service:
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
-        """Do what may end in an update; whoever waits looks again, and finds the failure if there is one."""
+        """Run a block that may end in an update, then wake all waiting workers, with its failure if it failed."""
         try:
             yield
         except Exception as error:
@@ -301,7 +301,7 @@ class Service:
             raise RuntimeError(f"the server has failed: {self._failure!r}") from self._failure
 
     def _give_up_last(self) -> None:
-        """Give up the steps of those at work, if all that is left to do is in their hands."""
+        """Give up the steps under way, if no samples are left but those that they hold."""
         if not self.server.sampler.empty:
             return
         for member in [one for one in self.server.fleet if one.step is not None]:

@@ -85,7 +85,7 @@ class RayServer:
             return self.service.push(worker, work.stamp, gradient, count, **times).outcome
 
     def leave(self, worker: str, life: int) -> None:
-        """Let a worker go, and never join again in this life."""
+        """Remove a worker, and let no later call of the same process add it again."""
         with self._whole(), self._coming_and_going:
             self._gone[worker] = life
             self.service.leave(worker)
@@ -96,7 +96,7 @@ class RayServer:
             return self.service.parameters
 
     def shards(self) -> list[Any]:
-        """Return the shards, none where this process holds the parameters; makes sure that all are alive."""
+        """Return the shards, after a check that all are alive; none where this process holds the parameters."""
         with self._whole():
             over_ray(self._shards)("forget", -1)
         return self._shards
@@ -116,7 +116,7 @@ class RayServer:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """End this process if a shard has died: the parts must all come from one checkpoint."""
+        """Run a block, and end this process if a shard has died: all parts must come from one checkpoint."""
         from ray.exceptions import RayActorError
 
         try:
@@ -169,7 +169,7 @@ class RayWorker:
         return np.concatenate(ray.get([shard.read.remote(self.name, work.stamp.ticket) for shard in shards]))
 
     def _held(self, work: Work, shards: Sequence[Any], gradient: Vector) -> Vector:
-        """Send each shard its part of the gradient; return what is left for the lead."""
+        """Send each shard its part of the gradient; return the part for the lead."""
         import ray
 
         if not shards:

@@ -1,4 +1,4 @@
-"""What a job on Ray trains, and how."""
+"""Setting of a training job on Ray."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Gradient = Callable[[Vector, Sizes], Vector]
 
 @dataclass(frozen=True, kw_only=True)
 class RayPlan:
-    """What a job trains, and how.
+    """Setting of a training job on Ray: model, data, scheme, processes and checkpoints.
 
     Parameters
     ----------
     parameters
-        Where training starts, ``[P]``.
+        Initial parameters, ``[P]``.
     optimiser
-        What the server applies updates with.
+        Optimiser with which the server applies updates.
     gradient
         Called once in each worker's process; returns the function that computes gradients there.
     samples, epochs, seed
@@ -100,7 +100,7 @@ class RayPlan:
         self._sinks()
 
     def service(self, store: Store | None = None) -> Service:
-        """Return the server that the plan tells of, resumed if there is a checkpoint.
+        """Return the server of this plan, resumed if there is a checkpoint.
 
         Parameters
         ----------

@@ -24,7 +24,7 @@ class RayJob:
     Parameters
     ----------
     plan
-        What is trained, and how.
+        Setting of the job.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class RayJob:
         self._running[actor.run.remote()] = worker
 
     def remove(self, worker: str) -> None:
-        """End a worker; what it held goes to the others."""
+        """End a worker; the samples that it held go to the others."""
         import ray
 
         self._running = {run: name for run, name in self._running.items() if name != worker}
@@ -84,7 +84,7 @@ class RayJob:
         ray.get(self.server.leave.remote(worker, self._lives[worker]))
 
     def poll(self, seconds: float) -> bool:
-        """Wait so long for something to happen, start again who died, and return whether the training has ended.
+        """Wait this long for an event, restart workers that died, and return whether the training has ended.
 
         Raises
         ------

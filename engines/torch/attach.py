@@ -207,7 +207,7 @@ def _require_loader(loader: object) -> None:
 
 
 def _require_loss(model: torch.nn.Module, loss: str, loss_terms: object) -> None:
-    """Refuse a loss that nobody knows, and one whose gradients cannot be weighted."""
+    """Refuse an unknown kind of loss, and a model whose gradients cannot be weighted for this kind."""
     if loss not in ("mean", "sum", "scaled"):
         raise ValueError(f'loss must be "mean", "sum" or "scaled", got {loss!r}')
     if loss == "scaled" and loss_terms is not None:

@@ -99,7 +99,7 @@ class Balance:
 
     @property
     def closed(self) -> bool:
-        """Whether it was taken off."""
+        """True if the balance has been taken off the models."""
         return not self._end.alive
 
     def add(self, model: torch.nn.Module, average: CommHook | None = None) -> None:
@@ -113,13 +113,13 @@ class Balance:
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.
 
-        It is the weight of the batch that the loss was computed from. A loss that no attached model took part in gets
-        that of the last batch of the loader that one was given.
+        The factor is the weight of the batch that the loss was computed from. A loss without an attached model gets
+        that of the last batch of the loader that an attached model was given.
 
         Raises
         ------
         RuntimeError
-            If ``attach`` was not told ``loss="scaled"``, or the loss is one of two batches.
+            If ``attach`` was not given ``loss="scaled"``, or the loss is one of two batches.
         """
         if self._passes.scaling is None:
             raise RuntimeError(

@@ -25,13 +25,13 @@ SUMMED_TOO_EARLY = (
     "before this rank's last: put forward and backward into `with balance.accumulating():`, and step where "
     "loader.step_ends is true"
 )
-"""What is raised in place of a hang."""
+"""Error that is raised in place of a hang."""
 
 OTHER_THREAD = (
     "the balanced loader is read by another thread than the one that called attach(): fetch batches in the thread that "
     "trains, and use num_workers= to load them ahead"
 )
-"""When such a thread takes a batch is chance, and so would be the plan it gets."""
+"""Error for batches fetched in another thread: by chance it would get one plan or the next."""
 
 
 def refuse_mixing_layers(model: torch.nn.Module) -> None:

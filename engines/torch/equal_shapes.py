@@ -16,10 +16,10 @@ from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.weighting.handed import FAR_AHEAD
 
 SHARDING = ("torch.distributed.", "deepspeed.", "megatron.")
-"""Where libraries gather shards of a model, hundreds a step, whose sizes do not follow the batch."""
+"""Modules that gather shards of a model, hundreds a step; the sizes of shards do not follow the batch."""
 
 CALLS = ("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger", "torch.distributed.nn.", "paceline.")
-"""Modules that a call of the script goes through."""
+"""Modules between the script's call and this check, skipped to find the caller."""
 
 
 class EqualShapes:
@@ -73,7 +73,7 @@ class EqualShapes:
 
 
 def _shards() -> bool:
-    """Whether a library gathers shards of a model: the same on every rank, as all run the same code."""
+    """Return whether a library is gathering shards of a model: the same on every rank, as all run the same code."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""What a loader must offer so that its batches can be balanced. Axes: W ranks, F features of a sample's cost."""
+"""Protocol of a loader whose batches can be balanced. Axes: W ranks, F features of a sample's cost."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Loader(Protocol):
 
     @property
     def looping(self) -> bool:
-        """Whether a loop over it is under way: the same on every rank, wherever the script stands."""
+        """True if a loop over the loader is under way: the same on every rank, wherever the script stands."""
         ...
 
     @property

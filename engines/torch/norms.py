@@ -38,15 +38,15 @@ class Norms:
 
     @property
     def known(self) -> bool:
-        """Whether the step under way has any."""
+        """True if the step under way has a norm already."""
         return bool(self._logs)
 
     def add(self, norm: torch.Tensor) -> None:
-        """Add that of a micro-batch."""
+        """Add the norm of a micro-batch's gradients."""
         self._logs.append(norm.double().clamp(min=TINY).log() if self._late else math.log(max(float(norm), TINY)))
 
     def take(self) -> float:
-        """Return the mean logarithm of the step, or of the one before; NaN if it is not known."""
+        """Return the mean log norm of the step, or of the step before if late; NaN if it is not known."""
         logs, self._logs = self._logs, []
         if not self._late:
             return sum(logs) / len(logs) if logs else math.nan

@@ -1,4 +1,4 @@
-"""A look at every step of an optimiser: at gradients that part the ranks, or that nothing weights."""
+"""Checks before every step of an optimiser: for gradients that let ranks diverge, or that nothing weights."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ BESIDE = (
 
 
 class Optimisers:
-    """Looks at the optimisers of this process before each of their steps.
+    """Checks the optimisers of this process before each of their steps.
 
     Parameters
     ----------
     listener
         Says how gradients are weighted, and warns.
     weightings
-        The hooks on the models that are weighted; there may come more.
+        The hooks on the models that are weighted; the list may grow.
     counts_all
         Whether the loader's length is in batches of all ranks.
 
@@ -51,7 +51,7 @@ class Optimisers:
     uneven
         Whether batches may differ in size: before, nothing can be weighted wrongly.
     accepted
-        Raises an error if the step under way is refused for another reason; None where there is none.
+        Raises an error if the step under way is refused for another reason; None if there is no such check.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Optimisers:
         return stop
 
     def before_step(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
-        """Refuse a step that parts the ranks, with equal batches too; warn of one whose gradients nothing weights."""
+        """Refuse a step that makes ranks diverge, even with equal batches; warn of gradients that nothing weights."""
         alone, unsummed = [], []
         for weighting in self._weightings:
             if weighting.refusal.error is not None and not weighting.in_backward:
@@ -116,7 +116,7 @@ class Optimisers:
 
 
 def _steps(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> bool:
-    """Whether the optimiser steps parameters of these models that have a gradient."""
+    """Return whether the optimiser steps parameters of these models that have a gradient."""
     ours = {id(parameter) for model in models for parameter in model.parameters()}
     return any(id(parameter) in ours for parameter in _stepped(optimizer))
 
@@ -125,7 +125,7 @@ def _beside(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module])
     """Yield a warning if the optimiser steps parameters of no model whose gradients are summed."""
     stepped = {id(one): one for one in _stepped(optimizer)}
     ours = {id(one) for model in models for one in model.parameters()}
-    # DistributedDataParallel sums other models' gradients, of which another warning tells.
+    # Other models' gradients are summed by DistributedDataParallel: another warning covers these.
     summed = {id(one) for ddp in living(DistributedDataParallel) for one in ddp.parameters()}
     beside = [one for number, one in stepped.items() if number not in ours and number not in summed]
     if beside:

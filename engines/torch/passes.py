@@ -1,4 +1,4 @@
-"""What a balanced model's passes show: which batch it is given, how long its own computing takes, what is wrong."""
+"""Observation of a balanced model's passes: the batch of each, the busy time, and errors of the loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from paceline.recording.torch.busy_clock import Clock
 
 
 class Passes:
-    """Listens to the hooks of the models that train on one loader: what one rank knows by itself.
+    """Listens to the hooks of the models that train on one loader: everything that one rank sees by itself.
 
     Parameters
     ----------
@@ -99,11 +99,11 @@ class Passes:
 
     @property
     def sums_shares(self) -> bool:
-        """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass.
+        """True if weights are summed over the ranks: equal on all ranks, and constant during a backward pass.
 
-        It stops once it shows that the loop trains on the loader's batches alone. Then they sum to one by the plan, and
-        a collective less in every step is a millisecond for small models. A loop that takes up other data later sums
-        gradients more often than it asks for batches, and all ranks see that alike, at once.
+        The sums end once the loop has shown that it trains on the loader's batches alone: weights then sum to one by
+        the plan, and one collective less in every step saves a millisecond for small models. A loop that turns to other
+        data later sums gradients more often than it asks for batches, which all ranks see alike, at once.
         """
         return self.adds_parts or self.mixes or self.sums >= self.usual_sums
 
@@ -181,7 +181,7 @@ class Passes:
         return turn
 
     def noted(self, turn: Turn, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
-        """Remember what a model was given of a batch, and made of it; look at the gradients of its output."""
+        """Remember the tensors that a model got of a batch, and made of it; look at the gradients of its output."""
         if not self.handed.whole:
             self.handed.note(turn, tensors_in(inputs))
         self.handed.note(turn, made, made=True)
@@ -205,7 +205,7 @@ class Passes:
             self.scaling.require(passes)
 
     def work_of(self, turn: Turn) -> float:
-        """Return what this rank's samples of a turn cost, in average samples."""
+        """Return the cost of this rank's samples of a turn, in average samples."""
         coefficients = self._loader.coefficients
         assert coefficients is not None, "its samples have costs"
         return float(sum(part * each for part, each in zip(turn.features, coefficients.tolist(), strict=True)))
@@ -215,7 +215,7 @@ class Passes:
         if turn is not None and not turn.last and self._loader.micro_batch:
             raise RuntimeError(SUMMED_TOO_EARLY)
         began = time.thread_time()
-        waiting = self._clock.ready()
+        waiting = self._clock.ready()  # first: the look below is not part of the model's busy time
         if gradients is not None and self.kind.looks:
             self.kind.look_at_parameters(gradients)
         self.spent += time.thread_time() - began
@@ -224,8 +224,8 @@ class Passes:
     def sent(self) -> None:
         """Note that gradients were handed to the network, and count the step if it had a new batch.
 
-        Reports are sent once in an iteration. When that is must not depend on what this rank has seen: the others would
-        wait for ever for a report that they alone send. Gradients are summed by all ranks alike, so sums are counted.
+        Reports are sent once in an iteration, at a moment that must not depend on what this rank alone has seen: a rank
+        that sends none leaves the others waiting for ever. All ranks sum gradients alike, so sums are counted.
         """
         self.to_come.sent()
         if self._fresh:
@@ -237,7 +237,7 @@ class Passes:
             self.report()
 
     def backward_ended(self) -> None:
-        """Do all three for a model whose gradients nobody sums in a hook, after its step's last backward pass."""
+        """Call `ready`, `summed` and `sent` after a step's last backward pass, for a model whose hook sums nothing."""
         if self._micro_batches >= self._loader.accumulate and self._loader.step_ends:
             self.summed(self.ready(None, None))
             self.sent()

@@ -22,10 +22,10 @@ from paceline.predictors import Report
 logger = logging.getLogger(__name__)
 
 RETOLD = 16
-"""Iterations that are told to the predictor anew when costs have changed: most predictors remember fewer."""
+"""Iterations that are reported to the predictor again when costs have changed: most predictors remember fewer."""
 
 CHANGED = 0.02
-"""Speeds are told anew where the costs of one worker have moved this far from those of another."""
+"""Change of one worker's costs relative to another's from which speeds are reported again."""
 
 
 class Planning:
@@ -38,7 +38,7 @@ class Planning:
     loader
         Gets the sizes, in the order of ranks.
     exchange
-        Where ranks that part ways find the first one's state.
+        Sends the first rank's state to ranks that have diverged.
     workers
         The names of the ranks, in their order.
     covariates
@@ -51,7 +51,7 @@ class Planning:
     plan
         The latest plan.
     checksum
-        By which ranks see that they use the same plan, and the same costs.
+        Number by which ranks see that they use the same plan, and the same costs.
     work
         What samples cost, learned or given; None where they have no costs.
     order, in_order
@@ -104,7 +104,7 @@ class Planning:
             raise RuntimeError(audit.apart(self.balancer.workers, places))
 
     def settle(self, rows: RankReports, iteration: int) -> None:
-        """Let all ranks go on from what the first has learnt, as their plans differ.
+        """Give all ranks the state of the first, because their plans differ.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class Planning:
         self._take_plan()
 
     def _in_work(self, rows: RankReports, work: WorkModel) -> RankReports:
-        """Return the reports in work in place of samples, where samples have costs; and learn what these are."""
+        """Return the reports with work in place of samples, where samples have costs, and learn these costs."""
         work_W, parts_W = work.work(rows.features_WF), rows["micro_batches"]
         planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed)
         if work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
@@ -162,7 +162,7 @@ class Planning:
         return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
 
     def hand_over(self) -> None:
-        """Drawn the shares of the latest plan to the loader, which checks them, unless it has them already."""
+        """Set the shares of the latest plan on the loader, which checks them, unless they are set already."""
         if self._sizes_W is not self._handed_W or self._loader.shares is not self._shares_W:
             self._loader.shares = self._sizes_W if self.in_order else self._sizes_W[self._rank_order]
             self._handed_W, self._shares_W = self._sizes_W, self._loader.shares

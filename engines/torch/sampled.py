@@ -1,4 +1,4 @@
-"""Which covariates a rank samples for its predictor: factors that drive a worker's speed, such as competing tasks."""
+"""Covariates that a rank samples for its predictor: factors that change a worker's speed, such as competing tasks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sampled:
         self._covariates = tuple(covariates)
         self.values: list[float] = []
         self.next = 0.0 if self._covariates else math.inf
-        """When to sample again, by ``time.perf_counter``."""
+        """Time to sample again, by ``time.perf_counter``."""
 
     def take(self) -> None:
         """Sample all covariates."""
@@ -47,7 +47,7 @@ class Sampled:
         self.next = ended + (ended - began) / SAMPLING
 
     def close(self) -> None:
-        """Let go of the covariates, each of which keeps a kernel file open."""
+        """Release the covariates, each of which keeps a kernel file open."""
         self._covariates, self.next = (), math.inf
 
 

@@ -1,4 +1,4 @@
-"""The steps of a job: what each rank has measured goes out, what all measured comes in, and new sizes are set.
+"""Steps of a job: each rank's measurements are sent, those of all are received, and new sizes are set.
 
 Axis: W workers.
 """
@@ -28,7 +28,8 @@ from paceline.recording.torch.busy_clock import Clock
 from paceline.runs.iteration import Iteration
 
 TRUSTED = 3
-"""Exchanges in which every rank trained on the loader's batches alone, before weights are taken to sum to one."""
+"""Exchanges in which every rank trained on the loader's batches alone, before weights are taken to sum to one. They
+also show how often this loop sums gradients in a step."""
 
 
 class Steps:
@@ -41,28 +42,28 @@ class Steps:
     planning
         Learns from reports, and plans.
     exchange
-        Carries them.
+        Carries the reports between ranks.
     passes
-        What this rank has seen of its own models.
+        Observes the passes of this rank's models.
     clock
-        What it has measured of its busy time.
+        Measures this rank's busy time.
     covariates
-        What it has sampled of its surroundings.
+        Samples this rank's covariates.
 
     Attributes
     ----------
     observers
         Called with the record of every iteration.
     overhead_seconds
-        What balancing took of the last iteration.
+        Seconds that balancing took of the last iteration.
     optimisers
-        Looks at what they step.
+        Checks before every step of an optimiser.
     out_of_memory
         Whether this rank's batch did not fit.
     rows
         Reports that have arrived since the loader was last asked for a batch; None before.
     handle
-        What the script holds of all this, and may have let go.
+        The balance, kept alive by the model's hooks even if the script has dropped it.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Steps:
         self._started = self._wall_seconds = math.nan
 
     def begin(self) -> None:
-        """Let the loader cut the next batch by the newest plan, and tell observers of the iteration before it."""
+        """Let the loader cut the next batch by the newest plan, and call the observers of the iteration before it."""
         if threading.get_ident() != self._thread:
             raise RuntimeError(OTHER_THREAD)
         passes, began = self._passes, time.perf_counter()
@@ -112,7 +113,7 @@ class Steps:
         self._sizes.append(computed)
         self._exchange.send([*measure, *place, *seen, *self._covariates.values, *features])
         passes.spent += time.perf_counter() - began
-        self._clock.look()
+        self._clock.look()  # now, while the other ranks are awaited: reading the quota takes longer than all else here
         self.out_of_memory, passes.foreign = False, False
 
     def backward_ends(self) -> None:
@@ -121,7 +122,7 @@ class Steps:
             self._receive()
 
     def _receive(self) -> None:
-        """Take in the reports of all ranks, and plan, unless they have parted ways."""
+        """Receive the reports of all ranks, and plan, unless the ranks have diverged."""
         self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
         report_WF = self._exchange.receive()
         self._clock.wait_ends()
@@ -138,7 +139,7 @@ class Steps:
         self.overhead_seconds = self._passes.spent + time.perf_counter() - began
 
     def finish(self) -> None:
-        """Let all ranks go on from one plan, look at what they reported, and tell observers of it."""
+        """Make all ranks continue from one plan, check their reports, and call the observers."""
         if self._exchange.under_way:
             self._receive()
         rows, self.rows = self.rows, None
@@ -150,7 +151,7 @@ class Steps:
             planning.settle(rows, self._passes.index)
             planning.learn(rows)
         planning.hand_over()
-        if not rows.together:  # whatever each rank would plan from the same state, all go on with the first one's sizes
+        if not rows.together:  # whatever ranks would plan from the same state, all use the first one's sizes
             self._loader.adopt(self._exchange.from_first(self._loader.place()))
         if rows.has_norms and (sentence := self._passes.kind.learn(self._normed(rows), rows["log_norm"])):
             self._passes.warn(sentence, sentence)
@@ -172,7 +173,7 @@ class Steps:
         return samples_W
 
     def tell(self, rows: RankReports) -> None:
-        """Tell the observers of the iteration that is over."""
+        """Call the observers with the iteration that is over."""
         handed_W, used, planning = self._passes.handed.sizes, self._used, self._planning
         iteration = record(
             rows,

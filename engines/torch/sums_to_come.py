@@ -1,4 +1,4 @@
-"""Whether gradients are still to be summed after a loop's last batch was fetched, as in one that fetches ahead."""
+"""Gradients that are still to be summed after a loop's last batch was fetched, as in a loop that fetches ahead."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ class SumsToCome:
 
     @property
     def waits(self) -> bool:
-        """Whether sums are to come, by the batches taken so far; a loop that has not summed yet looks at data only."""
+        """True if sums are to come, by the batches taken so far; False before the first sum: the loop may only read."""
         return 0 < self._sums * (self._seen or self._batches) < self._taken * self._times

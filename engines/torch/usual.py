@@ -13,7 +13,8 @@ from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.weighting.listener import BalanceWarning
 
 STEPS = 30
-"""The usual batch multiple divides a rank's share of the batch into at least this many steps."""
+"""The usual batch multiple divides a rank's share of the batch into at least this many steps, so that rounding
+moves a size by a thirtieth of that share at most. Multiples let sizes repeat, and with them the kernels chosen."""
 
 
 def default_batch_multiple(global_batch: int, world_size: int) -> int:
@@ -51,7 +52,7 @@ def policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) ->
 
 
 def say_unknown_bounds(policy: Policy, names: Sequence[str]) -> None:
-    """Warn of bounds of workers that are not there: names are easily mistyped, and a bound may keep memory free."""
+    """Warn of bounds for unknown workers: names are easily mistyped, and a bound may be there to keep memory free."""
     bounds = [name for given in (policy.lower, policy.upper) if isinstance(given, Mapping) for name in given]
     if unknown := sorted(set(bounds) - set(names)):
         warnings.warn(

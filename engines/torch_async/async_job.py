@@ -41,7 +41,7 @@ REFUSALS = 5
 """A worker whose push is refused this often in a row stops: it will not get better, and its samples go to others."""
 
 THREAD = "paceline-"
-"""What the names of the threads that answer workers begin with."""
+"""Beginning of the names of the threads that answer workers."""
 
 
 class JobSamples(Protocol):
@@ -82,7 +82,7 @@ class AsyncJob:
         Forecasts the workers' speeds: a name as in :func:`paceline.predictors.named`.
     schedule
         What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
-        optimizer, of which the server steps a copy. Do not step it in the loop.
+        optimizer; the server steps a copy of it. Do not step it in the loop.
     tick
         Applied samples for which that scheduler is stepped once, ``batch`` unless given; for one made for epochs
         ``len(dataset)``.
@@ -94,7 +94,7 @@ class AsyncJob:
     wire
         How gradients travel: ``"float32"``, ``"float16"`` or ``"bfloat16"``.
     seed
-        Of the order of the samples.
+        Seed of the order of the samples.
     checkpoint, checkpoint_every
         File that rank 0 writes its state to, and after how many applied samples; it is resumed from if it is there.
     servers
@@ -223,7 +223,7 @@ class AsyncJob:
         self._finish()
 
     def push(self) -> None:
-        """Drawn in the gradient of the batch just computed, to be applied at the server.
+        """Send the gradient of the batch just computed to the server, which applies it.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class AsyncJob:
         self._push_seconds = time.monotonic() - self._began - seconds
 
     def is_given_up(self) -> bool:
-        """Say whether the step under way is wasted by now: a loop of micro-batches may ask, and leave it unpushed."""
+        """Return whether the server has given up the step under way: a loop of micro-batches may then skip its push."""
         if self._work is None or self._pushed:  # there is no step; and after a push the server's answer is on its way
             return False
         self._pushed = self._link.is_given_up(self._work.stamp)
@@ -263,7 +263,7 @@ class AsyncJob:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave the job before its end, at most once; the others go on with what this rank held."""
+        """Leave the job before its end, at most once; the others get the samples that this rank held."""
         if self._left:  # nobody listens any more: a second message would wait for ever
             return
         self._left, self._work = True, None
@@ -301,7 +301,7 @@ class AsyncJob:
         self._pushed = self._work.ended
 
     def _finish(self) -> None:
-        """Rank 0 answers until everybody has the final parameters; the last push has written the last checkpoint."""
+        """Let rank 0 answer until all have the final parameters; the last push has written the last checkpoint."""
         self._left = True  # its thread at the server has ended with the final parameters
         late = self._threads
         while self.service is not None and late:
@@ -315,7 +315,7 @@ class AsyncJob:
                 return
 
     def _linked(self, timeout: float) -> Link:
-        """Return this rank's way to the server; every rank makes all groups, as gloo wants it."""
+        """Return this rank's link to the server; every rank makes all groups, as gloo requires."""
         numbers, own = len(self.flat.parameters), None
         wait_at_exit()
         for rank in range(1, self.workers):

@@ -78,7 +78,7 @@ class FlatModel:
             parameter.grad = slope
 
     def lay(self, gradient: torch.Tensor) -> None:
-        """Let parts of a row, ``[P]``, be the gradients until the next call: nothing is copied."""
+        """Let parts of a row, ``[P]``, be the gradients until the next call, without a copy."""
         start = 0
         for parameter, _ in self._pairs:
             end = start + parameter.numel()
@@ -97,7 +97,7 @@ class FlatModel:
 
     @property
     def buffers(self) -> int:
-        """How many numbers the model keeps beside its parameters."""
+        """Number of values that the model keeps beside its parameters."""
         return sum(buffer.numel() for buffer in chain(self.model.buffers()))
 
 

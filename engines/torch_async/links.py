@@ -1,4 +1,4 @@
-"""How a worker reaches the server: over gloo, or in the same process; and the server's end of it."""
+"""Links between a worker and the server, over gloo or in the same process; and the server's end of them."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ class LostServerError(RuntimeError):
 
 
 class Link(Protocol):
-    """A worker's way to the server."""
+    """A worker's link to the server."""
 
     def pull(self) -> Work:
-        """Start a step."""
+        """Start a step, and return it."""
         ...
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Drawn in a gradient; what became of it is known after the next pull."""
+        """Send a gradient; its outcome is known after the next pull."""
         ...
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        """Ask whether a step was given up."""
+        """Return whether the server has given up a step."""
         ...
 
     def leave(self) -> None:
-        """Leave the job."""
+        """Leave the job: the server gives this worker's samples to others."""
         ...
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of the push before the last pull; ``None`` if there was none."""
+        """Outcome of the push before the last pull; ``None`` if there was none."""
         ...
 
 
 class LocalLink:
-    """The way to a server in the same process; parameters are put into ``row``, ``[P]``."""
+    """A link to a server in the same process; parameters are put into ``row``, ``[P]``."""
 
     def __init__(self, service: Service, worker: str, row: torch.Tensor) -> None:
         self.service, self.worker, self._row = service, worker, row.numpy()
@@ -75,27 +75,27 @@ class LocalLink:
         self._pushed: Outcome | None = None
 
     def pull(self) -> Work:
-        """Start a step."""
+        """Start a step, and return it."""
         self.outcome, self._pushed = self._pushed, None
         return self.service.pull(self.worker, into=self._row)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Drawn in a gradient."""
+        """Pass a gradient to the server."""
         row = gradient.float().numpy()
         verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
         self._pushed = verdict.outcome
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        """Ask whether a step was given up."""
+        """Return whether the server has given up a step."""
         return self.service.is_given_up(self.worker, stamp)
 
     def leave(self) -> None:
-        """Leave the job."""
+        """Leave the job: the server gives this worker's samples to others."""
         self.service.leave(self.worker)
 
 
 class GlooLink:
-    """The way to a server in another process.
+    """A link to a server in another process.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class GlooLink:
         self._answer_comes = False
 
     def pull(self) -> Work:
-        """Start a step; its parameters are overwritten by the next pull."""
+        """Start a step, and return it; its parameters are overwritten by the next pull."""
         try:
             if not self._answer_comes:
                 self._say(Head(Ask.PULL, numbers=self.numbers))
@@ -130,7 +130,7 @@ class GlooLink:
         return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), drawn, head.seconds / NANO)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Drawn in a gradient. The server answers with the next step at once: a pull must follow."""
+        """Send a gradient. The server answers with the next step at once: a pull must follow."""
         wire = list(WIRES.values()).index(gradient.dtype)
         times = round(seconds * NANO), round(comm_seconds * NANO)
         is_row = gradient.data_ptr() == self._up[FRONT:].data_ptr() and gradient.numel() == self.numbers
@@ -147,7 +147,7 @@ class GlooLink:
             raise _lost(error) from error
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        """Ask whether a step was given up."""
+        """Ask the server whether it has given up a step."""
         try:
             self._say(Head(Ask.POLL, *stamp))
             answer = received(FRONT, torch.float32, SERVER, self.group)
@@ -156,7 +156,7 @@ class GlooLink:
             raise _lost(error) from error
 
     def leave(self) -> None:
-        """Leave the job."""
+        """Leave the job: the server gives this worker's samples to others."""
         # The server may be sending a step: as long as nobody takes it, it would not hear of it.
         if self._answer_comes and self.pull().ended:
             return
@@ -180,7 +180,7 @@ class GlooLink:
 
 
 def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
-    """Answer one worker until it leaves, is lost, or sends nonsense: then what it held goes to others."""
+    """Answer one worker until it leaves, is lost, or sends nonsense; the samples that it held then go to others."""
     last, room, out = NOTHING_PUSHED, torch.zeros(FRONT + numbers), torch.zeros(FRONT + numbers)
     try:
         while True:

@@ -11,7 +11,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 Schedule = Callable[[int], float] | LRScheduler
-"""What the learning rates are multiplied by after that many applied samples, or a scheduler of the optimiser."""
+"""Factor of the learning rates as a function of the samples applied, or a scheduler of the optimiser."""
 
 Settings = list[dict[str, Any]]
 
@@ -56,7 +56,7 @@ class Ticks:
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
-    """Return what each group says, as copies; its parameters by their identity."""
+    """Return copies of the settings of each parameter group, its parameters by identity."""
     return [
         {
             name: [id(one) for one in value] if name == "params" else copy.deepcopy(value)
@@ -67,13 +67,13 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
 
 
 def require_followed(optimizer: torch.optim.Optimizer, schedule: Schedule | None) -> None:
-    """Raise where a copy of the optimiser would not do what the optimiser does.
+    """Raise if a copy of the optimiser would not behave as the optimiser does.
 
     Raises
     ------
     ValueError
-        If its steps are hooked, a scheduler works on it and no schedule is given, or the schedule is none that can be
-        followed.
+        If its steps are hooked, a scheduler works on it and no schedule is given, or the schedule is not one that can
+        be followed.
     """
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise ValueError("optimizer has hooks on its step, which the copy at the server would not call: remove them")

@@ -25,7 +25,7 @@ class TorchOptimiser:
         The user's own, left as they are.
     schedule
         What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
-        optimiser, of which a copy is stepped here, so that everything follows that it changes in the groups.
+        optimiser; a copy of it is stepped here, so that its changes of the groups take effect.
     tick
         Applied samples for which the scheduler is stepped once: a batch, or the data set for one made for epochs.
 

@@ -1,4 +1,4 @@
-"""What goes over the wire: heads of whole numbers in front of rows of numbers. Nothing is ever unpickled.
+"""Format of messages: heads of whole numbers in front of rows of numbers. Nothing is ever unpickled.
 
 Axes: P parameters, n samples.
 """
@@ -17,7 +17,7 @@ from paceline._arrays import Sizes
 from paceline.engines.torch_async.flat import FRONT
 
 WIRES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-"""How gradients may travel. Parameters always travel as float32."""
+"""Number types that gradients may travel in. Parameters always travel as float32."""
 
 NANO = 10**9
 
@@ -26,7 +26,7 @@ HEAD, FIRST = 8, FRONT // 2 - 8
 
 
 class Ask(IntEnum):
-    """What a worker wants; who pushes wants the next step too, and saves a message."""
+    """Request of a worker; a push asks for the next step too, which saves a message."""
 
     PULL = 0
     PUSH = 1
@@ -38,16 +38,16 @@ class Ask(IntEnum):
 
 @dataclass(frozen=True)
 class Head:
-    """What each message begins with, either way: eight whole numbers.
+    """Head of each message in either direction: eight whole numbers.
 
     Parameters
     ----------
     kind
-        What a worker asks for; the number of its last push's outcome in an answer.
+        The worker's request; in an answer, the number of its last push's outcome.
     version, ticket
         The stamp.
     samples
-        Samples of a push, or rank_batch.
+        Samples of a push, or samples assigned in an answer.
     numbers
         How many numbers follow.
     wire
@@ -76,7 +76,7 @@ class Head:
 
 
 def sent(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
-    """Send a tensor, and return when it is on its way; gloo sends nothing for an empty one, and nor is it received."""
+    """Send a tensor, and return when it is on its way; gloo skips empty tensors, and so does `received`."""
     if tensor.numel():
         dist.send(tensor, peer, group=group)
 
@@ -90,7 +90,7 @@ def received(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGro
 
 
 def rows_written(rows: Sizes, message: torch.Tensor) -> torch.Tensor:
-    """Write the rows of the samples rank_batch, ``[n]``, behind a head; return those for which there is no room."""
+    """Write the rows of the assigned samples, ``[n]``, behind a head; return those for which there is no room."""
     row = torch.from_numpy(np.ascontiguousarray(rows))
     _front(message)[HEAD : HEAD + len(row[:FIRST])] = row[:FIRST]
     return row[FIRST:]

@@ -168,7 +168,7 @@ class PreparedLoader:
 
     @property
     def step_ends(self) -> bool:
-        """Whether the batch handed out last is the last of its step on this rank, with ``micro_batch=``."""
+        """True if the batch handed out last is the last of its step on this rank, with ``micro_batch=``."""
         return self.loader.step_ends
 
     def __len__(self) -> int:

@@ -185,7 +185,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
 
     @property
     def _is_attached(self) -> bool:
-        """Whether the balancer is attached to the present model and loader: a new training may have new ones."""
+        """True if the balancer is attached to the present model and loader: a new training may have new ones."""
         assert self._feed is not None
         now = (self.model_wrapped, self._feed.loader)
         return self.balance is not None and all(old is new for old, new in zip(self._attached_to, now, strict=True))

@@ -1,4 +1,4 @@
-"""Find out what the Trainer's loss is, and so which weighting it needs, by trying: the model's signature does not show.
+"""Kind of the Trainer's loss, and so of the weighting that it needs, found by trying: no signature shows it.
 
 The Trainer passes the number of tokens of all ranks to every model whose ``forward`` takes ``**kwargs``. Language
 models divide by it. Many others, such as classifiers, accept it but still return the mean over their batch.
@@ -25,7 +25,7 @@ hundredth is the rounding of ratios in bfloat16."""
 
 
 def loss_of(trainer: Any, batch: Any) -> Loss:
-    """Return what the loss of such batches is; the answer is the same on all ranks.
+    """Return the kind of the loss for such batches; the answer is the same on all ranks.
 
     Losses divided by the number of tokens of all ranks suit any sizes and are averaged plainly. Means over the rank's
     own batch are weighted by its samples.

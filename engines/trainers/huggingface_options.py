@@ -1,4 +1,4 @@
-"""Which options of Hugging Face's Trainer balanced batches honour, and the errors for those they cannot."""
+"""Options of Hugging Face's Trainer that balanced batches honour, and the errors for those they cannot."""
 
 from __future__ import annotations
 

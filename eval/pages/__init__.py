@@ -1,1 +1,1 @@
-"""What people look at: pictures of traces, forecasts and curves, and the report of a run."""
+"""Pages for people to read: pictures of traces, forecasts and curves, and the report of a run."""

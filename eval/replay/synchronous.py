@@ -115,7 +115,7 @@ class Replays:
 
     @property
     def notes(self) -> list[str]:
-        """What the reader of the tables must know of single jobs."""
+        """Remarks on single jobs that a reader of the tables must know."""
         return [replay.note for replay in self.replays.values() if replay.note]
 
     @property

@@ -97,7 +97,7 @@ class Balanced:
 
 
 class _Checked:
-    """A predictor whose forecasts are refused where they break the contract, before anything is decided by them."""
+    """A predictor whose forecasts are checked against the contract before any decision uses them."""
 
     iteration = 0
 

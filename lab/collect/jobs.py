@@ -72,7 +72,7 @@ class Job:
             )
 
     def contention(self, usage: Usage | None = None) -> Contention:
-        """Return its contention; the pattern ``usage`` needs a usage trace of real hosts."""
+        """Return the job's contention; the pattern ``usage`` needs a usage trace of real hosts."""
         return Contention(
             workers=self.workers,
             pattern=self.pattern,

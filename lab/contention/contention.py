@@ -20,7 +20,7 @@ USAGE = "usage"
 
 @dataclass(frozen=True, kw_only=True)
 class Contention:
-    """What competes with the workers of a job, and when.
+    """Contention for a job's workers: the competing processes, their kind and their times.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Contention:
         return plan(self.pattern, self.workers, self.competitors, seconds, self.seed)
 
     def meta(self, place: Place) -> dict[str, str]:
-        """Return its description, for the ``meta`` of a trace."""
+        """Return a description of the contention, for the ``meta`` of a trace."""
         return {
             "pattern": self.pattern,
             "competitors": f"{self.competitors} ({self.kind})" if self.pattern != "none" else "0",

@@ -108,7 +108,7 @@ class Bursts:
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """How rank 1 is disturbed.
+    """Disturbance of rank 1.
 
     Parameters
     ----------

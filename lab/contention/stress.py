@@ -49,7 +49,7 @@ class Stressor:
         self._process = process
 
     def compete(self, spans: Sequence[tuple[float, float]]) -> None:
-        """Let it run during the spans, in seconds from now, and stop it between them."""
+        """Let stress-ng run during the spans, in seconds from now, and stop it between them."""
         begin = time.monotonic()
         for start, stop in spans:
             time.sleep(max(0.0, begin + start - time.monotonic()))
@@ -58,13 +58,13 @@ class Stressor:
             self.signal(signal.SIGSTOP)
 
     def signal(self, number: int) -> None:
-        """Send a signal to each of its processes, children before parents."""
+        """Send a signal to all processes of stress-ng, children before parents."""
         for pid in reversed(_family(self._process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def end(self) -> None:
-        """End all of its processes at once."""
+        """End all processes of stress-ng at once."""
         # Parents first: a running parent would restart its children.
         family = _family(self._process.pid)
         for pid in family:

@@ -17,12 +17,12 @@ from paceline.lab.contention.patterns import Competitor, Span
 CYCLE_SECONDS = 1.0
 """A competitor that is busy for a part of the time is busy once per cycle, from a random moment on."""
 LOAD_SECONDS, LOAD_MEMORY_SECONDS = 5.0, 60.0
-"""How often Linux updates the one-minute load average, and the time constant of the average."""
+"""Seconds between Linux's updates of the one-minute load average, and the average's time constant."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How busy hosts were, slot by slot. In a replay, the first host decides the competitors of worker 0, and so on.
+    """Usage of hosts, slot by slot. In a replay, the first host decides the competitors of worker 0, and so on.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Asynchronous schemes as contestants of a live experiment: what is compared, and what came of it."""
+"""Asynchronous schemes as contestants of a live experiment: its setting and its outcome."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AsyncSetting(Setting):
 
     @property
     def turns(self) -> list[tuple[str, int]]:
-        """Who trains when, and the seed of the bursts meanwhile: all turns of a round see the same.
+        """Turns in order: the scheme that trains, and the seed of the bursts, the same for all turns of a round.
 
         The order is turned round by one in each round, so that a machine whose speed drifts favours nobody.
         """
@@ -87,7 +87,7 @@ class AsyncTurn:
     wasted: float
 
     def loss_after(self, samples: int) -> float:
-        """Return the loss after so many samples, between the two looks next to it."""
+        """Return the loss after so many samples, interpolated between the two nearest evaluations."""
         return float(np.interp(samples, self.applied, self.losses))
 
     @classmethod
@@ -103,22 +103,22 @@ def write_turns(turns: list[AsyncTurn], path: Path) -> None:
 
 @dataclass(frozen=True)
 class AsyncRow:
-    """How one scheme did: medians over its turns, but for what is said to be the largest.
+    """Results of one scheme: medians over its turns, except those said to be the largest.
 
     Parameters
     ----------
     scheme
         Its name.
     samples_per_second
-        Samples applied a second; the least and the most of all turns beside it.
+        Samples applied a second.
     spread
-        These two.
+        The least and the most samples applied a second in a turn.
     loss
         After ``AsyncOutcome.equal_samples``.
     staleness
         Mean staleness of what was applied, in versions.
     largest, bound
-        The largest ever applied, and the bound; -1 is none.
+        The largest staleness applied, and the bound; -1 is no bound.
     waiting
         The largest share of a turn that any worker waited.
     wasted
@@ -141,7 +141,7 @@ class AsyncRow:
 
 @dataclass(frozen=True)
 class AsyncOutcome:
-    """What came of a live experiment among asynchronous schemes."""
+    """Outcome of a live experiment among asynchronous schemes."""
 
     setting: AsyncSetting
     turns: list[AsyncTurn]
@@ -153,11 +153,11 @@ class AsyncOutcome:
 
     @property
     def rows(self) -> list[AsyncRow]:
-        """How every scheme did, in the order of the setting."""
+        """Results of every scheme, in the order of the setting."""
         return [self.row(scheme) for scheme in self.setting.schemes]
 
     def row(self, scheme: str) -> AsyncRow:
-        """Sum up how one scheme did."""
+        """Return the results of one scheme."""
         turns = [turn for turn in self.turns if turn.scheme == scheme]
         rates = [sum(turn.samples) / turn.seconds for turn in turns]
         return AsyncRow(

@@ -76,7 +76,7 @@ def asynchronous_experiment(setting: AsyncSetting, *, progress: Callable[[float]
 def _ran(
     setting: Setting, worker: str, read: Callable[[Path], Seen], progress: Callable[[float], None] | None
 ) -> list[Seen]:
-    """Start the ranks, disturb one of them, and return what each wrote down."""
+    """Start the ranks, disturb one of them, and return each rank's record."""
     require_models("a live experiment")
     cores = sorted(os.sched_getaffinity(0))[:RANKS]
     if len(cores) < RANKS:

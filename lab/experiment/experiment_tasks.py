@@ -1,4 +1,4 @@
-"""What a live experiment trains: the models of ``paceline collect``, and three whose ranks do not compute alone.
+"""Tasks of a live experiment: the models of ``paceline collect``, and three whose ranks do not compute alone.
 
 Those wait for each other inside forward or backward: to broadcast the buffers of batch normalisation, to normalise over
 all ranks, or to compare samples with those of all ranks.
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveTask:
-    """A task, and what its loss is to a balancer."""
+    """A task, and the kind of its loss for a balancer."""
 
     task: Task
     loss: Loss = "mean"
 
 
 def live_task(name: str) -> LiveTask:
-    """Return what goes by this name: a key of ``TASKS``."""
+    """Return the task of this name, a key of ``TASKS``."""
     if name in MODELS:
         return LiveTask(MODELS[name]())
     return _APART[name]()

@@ -32,7 +32,7 @@ NOT_YET = 2**62
 
 
 class Finish:
-    """Where a turn ends, in memory shared by the ranks of one machine."""
+    """End of a turn, as an iteration in memory shared by the ranks of one machine."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -103,14 +103,14 @@ def take_turn(
 
 
 def work_for(seconds: float) -> None:
-    """Compute something else for so long."""
+    """Compute something unrelated for this many seconds."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
 
 
 def busy_seconds() -> float:
-    """Return CPU seconds of all processes of this machine so far; 0 where they are not told."""
+    """Return CPU seconds of all processes of this machine so far; 0 where the system does not report them."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def disturbed(told: dict[str, Any], setting: Setting) -> Bursts | None:
-    """Begin a lasting disturbance of this rank, or return what turns it on and off."""
+    """Begin a lasting disturbance of this rank, or return the switch of a disturbance in bursts."""
     contention = DISTURBANCES[setting.contention]
     if not told["disturbed"] or not (contention.quota or contention.hogs or contention.kernels):
         return None

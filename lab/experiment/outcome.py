@@ -1,4 +1,4 @@
-"""What came out of a live experiment: speed-ups in pairs, waiting, the oracle, and losses.
+"""Outcome of a live experiment: speed-ups in pairs, waiting, the oracle, and losses.
 
 Axes: K iterations, W ranks.
 """
@@ -27,7 +27,7 @@ SETTLE = 3
 
 @dataclass(frozen=True)
 class Row:
-    """How one scheme did.
+    """Results of one scheme.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ExperimentOutcome:
-    """What every rank saw of an experiment.
+    """Outcome of an experiment, from the records of all ranks.
 
     Parameters
     ----------
@@ -106,11 +106,11 @@ class ExperimentOutcome:
 
     @property
     def rows(self) -> list[Row]:
-        """How every scheme did, in the order of the setting."""
+        """Results of every scheme, in the order of the setting."""
         return [self.row(scheme) for scheme in self.setting.schemes]
 
     def row(self, scheme: str) -> Row:
-        """Sum up how one scheme did."""
+        """Return the results of one scheme."""
         logs = np.log(self.pairs(scheme))
         speed_up = float(np.exp(logs.mean()))
         walls_K, sizes_KW, own_KW = self._measured(scheme)

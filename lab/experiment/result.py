@@ -1,4 +1,4 @@
-"""What a rank of a live experiment saw, written down by the rank and read by the one who started it."""
+"""Record of a live experiment by one rank, written by the rank and read by the process that started it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TurnSeen:
 
 @dataclass(frozen=True)
 class IterationSeen:
-    """What a balanced iteration reported: a part of :class:`paceline.runs.iteration.Iteration`."""
+    """Report of a balanced iteration: a part of :class:`paceline.runs.iteration.Iteration`."""
 
     index: int
     sizes: list[int]
@@ -48,7 +48,7 @@ class IterationSeen:
 
     @classmethod
     def of(cls, iteration: Iteration) -> Self:
-        """Keep what the outcome is computed from."""
+        """Keep the parts of an iteration from which the outcome is computed."""
         return cls(
             index=iteration.index,
             sizes=iteration.sizes.tolist(),
@@ -62,7 +62,7 @@ class IterationSeen:
 
 @dataclass(frozen=True)
 class RankResult:
-    """All that one rank saw.
+    """Complete record of one rank.
 
     Parameters
     ----------
@@ -80,12 +80,12 @@ class RankResult:
     records: dict[str, list[IterationSeen]]
 
     def write(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the record as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what :meth:`write` wrote."""
+        """Read a record that :meth:`write` wrote."""
         plain: dict[str, Any] = json.loads(path.read_text())
         records = {scheme: [IterationSeen(**one) for one in seen] for scheme, seen in plain.pop("records").items()}
         return cls(turns=[TurnSeen(**turn) for turn in plain.pop("turns")], records=records, **plain)

@@ -1,4 +1,4 @@
-"""What a live experiment compares, and how one rank is disturbed meanwhile."""
+"""Setting of a live experiment: the schemes it compares, and how one rank is disturbed meanwhile."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Setting:
 
     @property
     def turns(self) -> list[tuple[str, int]]:
-        """Who trains when, and the seed of the bursts meanwhile: all turns of a round see the same."""
+        """Turns in order: the scheme that trains, and the seed of the bursts, the same for all turns of a round."""
         order: list[tuple[str, int]] = []
         for seed in range(self.rounds):
             order.append((EQUAL, seed))

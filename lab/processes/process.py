@@ -57,11 +57,11 @@ class Process:
             self._popen.stdin.flush()
 
     def ended(self) -> bool:
-        """Whether the process has ended with its task done."""
+        """Return whether the process has ended with its task done."""
         return self._popen.poll() == 0
 
     def failed(self) -> bool:
-        """Whether the process has ended with an error."""
+        """Return whether the process has ended with an error."""
         return self._popen.poll() not in (None, 0)
 
     def last_words(self) -> str:

@@ -1,4 +1,4 @@
-"""ARIMA with covariates (covariates): the predictor, its estimation from traces, and its Kalman filter."""
+"""ARIMA with covariates: the predictor, its estimation from traces, and its Kalman filter."""
 
 from paceline.predictors.arima.arima import ARIMA
 

@@ -363,7 +363,7 @@ def _explained(standard_WD: Array, coefficients_WD: Array) -> Array:
 
 
 def _are_sparse(value_TN: Array) -> bool:
-    """Whether too few speeds follow another of the iteration before to learn lags from; if so, warn."""
+    """Return whether too few speeds follow one of the iteration before, as is needed to learn lags; if so, warn."""
     known_TN = np.isfinite(value_TN)
     follow = int((known_TN[1:] & known_TN[:-1]).sum())
     speeds = int(known_TN.sum()) - int(known_TN.any(axis=0).sum())  # the first of a worker follows none

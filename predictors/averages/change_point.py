@@ -9,10 +9,10 @@ from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.report import FASTEST, SLOWEST
 
 ALLOWANCE = 0.5
-"""A speed within this many scales of the level is no evidence of a change."""
+"""A speed within this many scales of the level is not evidence of a change."""
 
 LARGEST_ERROR = 3.0
-"""One speed counts for at most this many scales, so that a spike of any size is no change."""
+"""One speed counts for at most this many scales, so that a spike of any size is not a change."""
 
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest error in a worker's running scale, and the least scale in log speed."""
@@ -120,7 +120,7 @@ class ChangePoint(FleetPredictor):
             rows[name] = np.where(seen_W1, moved_W2, rows[name])
 
     def _restart(self) -> None:
-        """Where evidence suffices, move the level to the mean of its run, without the extreme: it may be a spike."""
+        """Move the level to the mean of its run, where evidence suffices, without the extreme: it may be a spike."""
         rows = self._rows
         side_W1 = rows["evidence"].argmax(axis=1)[:, None]
         evidence_W, length_W, sum_W, extreme_W = (np.take_along_axis(rows[name], side_W1, axis=1)[:, 0] for name in RUN)

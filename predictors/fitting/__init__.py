@@ -1,4 +1,4 @@
-"""How a fit is carried out: on streams of traces, with checkpoints, held-out workers, a device, and progress."""
+"""Fits of predictors: on streams of traces, with checkpoints, held-out workers, a device, and progress."""
 
 from paceline.predictors.fitting.how import Fitting, Moment, Streams, fit_with
 from paceline.predictors.fitting.survey import Survey

@@ -1,4 +1,4 @@
-"""What a fit is given beside the traces: checkpoints, held-out workers, a device, and whom to tell of progress.
+"""Options of a fit, beside the traces: checkpoints, held-out workers, a device, and a callback for progress.
 
 Axes: W workers.
 """
@@ -27,7 +27,7 @@ READING = "reading"
 """Name of the folders, within those of checkpoints, of what was read so far."""
 
 MEMORY = 100 << 20
-"""Bytes of training windows held at once; more than that go to files, of which one is read at a time.
+"""Bytes of training windows held at once; more than that go to files, which are read one at a time.
 
 Reading one trace of a million numbers for the first time takes more, so that a fit to many takes no more than one to a
 few.
@@ -36,7 +36,7 @@ few.
 
 @dataclass(frozen=True)
 class Moment:
-    """How far a fit is.
+    """Progress of a fit.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """How a fit is carried out.
+    """Options of a fit.
 
     Parameters
     ----------
@@ -110,11 +110,11 @@ class Fitting:
         return self.folder / f"{READING}-{os.environ.get('RANK', '0') if self.distributed else '0'}" / what
 
     def part(self, name: str) -> Fitting:
-        """Return the same for a predictor inside another one, with checkpoints of its own."""
+        """Return these options for a predictor inside another one, with checkpoints of its own."""
         return replace(self, folder=None if self.folder is None else self.folder / name)
 
     def surveyed(self, traces: Iterable[Trace]) -> Survey:
-        """Return what the traces hold."""
+        """Return the survey of the traces."""
         return self.survey or Survey.of(traces, held_out=(self.held_out or frozenset()).__contains__)
 
     def roles(self, trace: Trace, validation: float) -> Iterator[tuple[Mask, bool]]:
@@ -170,7 +170,7 @@ def fit_with(predictor: Any, traces: Iterable[Trace], fitting: Fitting) -> None:
 
 
 def streams(predictor: object) -> bool:
-    """Whether it can be fitted to a stream: a class that overrides ``fit`` alone is fitted by its own ``fit``."""
+    """Return whether a predictor can be fitted to a stream; one that overrides ``fit`` alone cannot."""
     for kind in type(predictor).__mro__:
         if "fit_streamed" in vars(kind):
             return True

@@ -19,7 +19,7 @@ STATE, KIND = "state.json", "kind.npy"
 
 
 class Kept:
-    """The windows that are collected so far, and where the collecting goes on.
+    """Windows collected so far, and the place where collecting continues.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Kept:
         folder.mkdir(parents=True, exist_ok=True)
 
     def begin(self, kind: np.dtype[np.void], files: Sequence[BinaryIO], generator: np.random.Generator) -> None:
-        """Take note of what windows are written to; the generator goes on where it was."""
+        """Note the type and the files of the windows; the generator continues from its saved state."""
         if self.kind is None:
             self.kind, self.counts = kind, np.zeros(len(files), dtype=np.int64)
             np.save(self.folder / KIND, np.empty(0, dtype=kind), allow_pickle=False)
@@ -67,7 +67,7 @@ class Kept:
         self._files, self._generator = files, generator
 
     def due(self) -> bool:
-        """Whether it is time to note how far it is."""
+        """Return whether it is time to note the progress."""
         return time.monotonic() - self._last >= self._every
 
     def note(self, *, complete: bool = False) -> None:
@@ -94,7 +94,7 @@ class Kept:
         return self.folder / f"{shard:03}.records"
 
     def _loaded(self) -> bool:
-        """Take up what is there, and cut off what was written after the last note; whether all of it is there."""
+        """Load the last note, cut off what was written after it, and return whether nothing is missing."""
         try:
             about = json.loads((self.folder / STATE).read_text())
             if about["identity"] != self._identity:

@@ -1,4 +1,4 @@
-"""What traces hold, learnt in one pass without keeping them: covariates and their scale, workers, counts.
+"""Survey of traces, in one pass without keeping them: covariates and their scale, workers, counts.
 
 Axes: T iterations, W workers, D covariates.
 """
@@ -26,7 +26,7 @@ BLOCK = 1 << 15
 
 @dataclass(frozen=True)
 class Survey:
-    """What some traces hold.
+    """Summary of some traces.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Survey:
         return tuple(self.covariates) if wanted is None else wanted
 
     def reference(self, names: tuple[str, ...]) -> Reference:
-        """Return what a predictor that reads these covariates is fitted on."""
+        """Return the spread of the data that a predictor with these covariates is fitted on."""
         return Reference(self.change, tuple(self.covariates.get(name, Spread()) for name in names))
 
     def mean_and_scale(self, names: tuple[str, ...]) -> tuple[Array, Array]:
@@ -140,7 +140,7 @@ class Surveying:
             self._covariates[name] = self._covariates.get(name, Spread()) + Spread.of(trace.covariates[:, fitted_W, d])
 
     def survey(self, kind: type[S]) -> S:
-        """Return what was surveyed so far.
+        """Return the survey of the traces so far.
 
         Raises
         ------

@@ -87,7 +87,7 @@ def bounded(step: Array, reach_W: Array) -> Array:
 
 
 def farness(inputs_WF: Array, inputs: int) -> Array:
-    """Return by how much an example counts less for its inputs, 1 for usual ones: their mean square over Huber's.
+    """Return the factor by which an example counts less for its inputs: their mean square over Huber's, or 1.
 
     ``inputs`` is the number of all inputs, those that are 0 throughout and left out included.
     """
@@ -96,7 +96,7 @@ def farness(inputs_WF: Array, inputs: int) -> Array:
 
 
 def doubt_of(error_W: Array, far_W: Array) -> Array:
-    """Return by how much an example counts less, 1 for a usual one: Huber's weights times ``farness``."""
+    """Return the factor by which an example counts less, 1 for a usual one: Huber's weights times ``farness``."""
     return np.asarray(np.maximum(np.abs(error_W) / HUBER, 1.0) * far_W)
 
 

@@ -37,7 +37,7 @@ class Own:
 
     @classmethod
     def of(cls, rows: Rows, mean_WD: Array, driven_WF: Array) -> Own | None:
-        """Return the part that is about known covariates, which have a mean; ``None`` where all their inputs are 0."""
+        """Return the part for known covariates, those with a mean; ``None`` where all their inputs are 0."""
         covariates = driven_WF.shape[1] // 2
         if not covariates or not anywhere(driven_WF):
             return None
@@ -53,7 +53,7 @@ class Own:
         return cls(weights_WG, rows["covariance"][:, places, places], inputs_WG, step_W)
 
     def learn(self, error_W: Array, far_W: Array, forgetting: float) -> None:
-        """Learn from what error is left, ``[W]`` in scales; examples count less by how far out they are, ``[W]``."""
+        """Learn from the remaining error, ``[W]`` in scales; examples count less the farther out they are, ``[W]``."""
         most = VARIANCE * self.inputs_WG.shape[1]
         learn(self.weights_WG, self.covariance_WGG, self.inputs_WG, error_W, doubt_of(error_W, far_W), forgetting, most)
 

@@ -97,11 +97,11 @@ class Pooled(NestedPredictor):
         return self._fresh_fleet()
 
     def _width_ahead(self) -> int:
-        """Return the number of inputs, and two more: the last log speed and the scale."""
+        """Return the numbers kept of each forecast: the inputs, the last log speed and the scale."""
         return len(self._fleet["weights"]) + 2
 
     def _start(self, ahead: Ahead) -> None:
-        """Start with the weights of the next iteration, and with the evidence of none."""
+        """Start with the weights of the next iteration, but without its evidence."""
         ahead.start_as({"own": self._rows["own"]})
         ahead.fleet.update(weights=self._fleet["weights"], prior=self._fleet["weights"])
 
@@ -122,7 +122,7 @@ class Pooled(NestedPredictor):
         return log_CW.T
 
     def _answered(self, covariates_WD: Array, horizon: int = 1, ahead: Ahead | None = None) -> _Asked:
-        """Return inputs and the predictor's forecast for these covariates, cached until the next report."""
+        """Return the cached answer for these covariates: inputs and the predictor's forecast, until the next report."""
         asked, memory_WR = self._asked.get(horizon), self._rows["log_speed"]
         if asked is None or asked.memory_WR is not memory_WR or asked.covariates_WD is not covariates_WD:
             asked = self._asked[horizon] = self._asks(covariates_WD, memory_WR, horizon, ahead)
@@ -159,7 +159,7 @@ class Pooled(NestedPredictor):
         inputs.move(self._rows, log_speed_W, asked.known_WD, asked.scale_W)
 
     def _learn_ahead(self, ahead: Ahead, asked: _Asked, log_speed_W: Array) -> None:
-        """Learn from what was asked as many iterations ago as the horizon is ahead, with the weights of today."""
+        """Learn from the forecast made ``horizon`` iterations ago, with the present weights."""
         record_WP = np.zeros((len(log_speed_W), self._width_ahead()))
         record_WP[:, : asked.inputs_WF.shape[1]] = asked.inputs_WF
         record_WP[:, -2] = np.where(np.isnan(self._rows["scale"]), np.nan, self._rows["log_speed"][:, 0])
@@ -204,7 +204,7 @@ def _ridge(products_FF: Array, prior_F: Array) -> Array:
 
 @dataclass(eq=False)
 class _Asked:
-    """What was asked, after which report and with which covariates, and what follows from it.
+    """Cached answer to the last forecast asked for: its report and covariates, and the corrections that follow.
 
     The covariates if any is known, the log of the predictor's forecast, the inputs, each worker's scale, the most
     scales that it may be corrected by, the fleet's correction in scales, and the worker's own beyond that (``None``
@@ -222,5 +222,5 @@ class _Asked:
     alone: Own | None
 
     def corrected(self, step_W: Array) -> Array:
-        """Return by how much so many scales move the log speed."""
+        """Return the change of the log speed for a step in scales, bounded by its reach."""
         return np.asarray(self.scale_W * bounded(step_W, self.reach_W))

@@ -1,4 +1,4 @@
-"""RLS: a linear autoregression with covariates (covariates) per worker, learnt robustly while it serves.
+"""RLS: a linear autoregression with covariates per worker, learnt robustly while it serves.
 
 Axes: W workers, D covariates, R references, F inputs, T iterations.
 """

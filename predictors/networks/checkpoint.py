@@ -23,7 +23,7 @@ COUNTS = ("epoch", "shard", "batch", "windows", "waited", "begun", "finished")
 
 @dataclass
 class Position:
-    """Where a training is: its epoch, shard and batch, and the generator's state where each began.
+    """Position of a training: its epoch, shard and batch, and the generator's state where each began.
 
     The orders of shards and of windows are not stored: they are drawn again from those states. ``begun`` says whether
     the order of the present epoch was drawn.
@@ -69,7 +69,7 @@ class Saved:
             remove_leftovers(folder / FILE)
 
     def due(self) -> bool:
-        """Whether it is time for the next checkpoint."""
+        """Return whether it is time for the next checkpoint."""
         return self._path is not None and time.monotonic() - self._last >= self._every
 
     def save(
@@ -120,7 +120,7 @@ class Saved:
         schedule: torch.optim.lr_scheduler.LRScheduler,
         generator: torch.Generator,
     ) -> tuple[Position, dict[str, Array]] | None:
-        """Put everything back, and return the position and the best weights; ``None`` without a checkpoint.
+        """Restore everything, and return the position and the best weights; ``None`` without a checkpoint.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What GatedNARX remembers about each worker, and the inputs it makes of that: ratios of speeds, in running scales.
+"""Memory of GatedNARX for each worker, and the inputs made of it: ratios of speeds, in running scales.
 
 Axes: W workers, D covariates, M remembered log speeds (lags and averages), S smoothings, R references, E changes
 compared, F inputs.

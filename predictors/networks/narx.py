@@ -1,4 +1,4 @@
-"""NARX: a nonlinear autoregression on past speeds and on past and current covariates (covariates).
+"""NARX: a nonlinear autoregression on past speeds and on past and current covariates.
 
 Axes: W workers, D covariates, P speed lags, Q covariate lags, F inputs of the network, T iterations.
 """

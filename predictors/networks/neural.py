@@ -17,7 +17,7 @@ from paceline._arrays import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a network is trained.
+    """Options of a network's training.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Training:
             raise ValueError(f"validation must lie in (0, 1), got {self.validation}")
 
     def batch_of(self, examples: int) -> int:
-        """Return how many examples a step takes, of so many a pass.
+        """Return the examples in a step, given the examples in a pass.
 
         >>> Training().batch_of(1_400_000), Training(batch_size=64).batch_of(1_400_000)
         (1400, 64)

@@ -89,7 +89,7 @@ class RecurrentPredictor(Network):
         return np.clip(rows["log_speed"] + _scale(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEEDS)
 
     def _inputs(self, rows: Rows, covariates_WD: Array) -> Array:
-        """Return what the cell sees at the boundary before the next iteration, ``[W, F]``."""
+        """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""
         change_W = np.arcsinh(rows["change"] / _scale(rows))
         return np.concatenate([change_W[:, None], self._standard(rows, covariates_WD)], axis=1)
 
@@ -159,7 +159,7 @@ class RecurrentPredictor(Network):
             yield Sequences(cut.inputs[used], cut.targets[used], cut.validates[used])
 
     def _gates(self, inputs_WF: Array, output_WH: Array) -> tuple[Array, Array]:
-        """Return what the inputs, and what the last output, add to the cell's gates, ``[W, G]`` each."""
+        """Return the contributions of the inputs, and of the last output, to the cell's gates, ``[W, G]`` each."""
         weights = self.weights_
         from_inputs_WG = inputs_WF @ weights["weight_ih"] + weights["bias_ih"]
         return from_inputs_WG, output_WH @ weights["weight_hh"] + weights["bias_hh"]

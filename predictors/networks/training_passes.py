@@ -22,9 +22,13 @@ def collected(
     parts_of: Callable[[Trace], Iterable[Part]],
     per_speed: int = 1,
 ) -> Windows:
-    """Return the windows of all traces, of which there are at most ``per_speed`` for each measured speed."""
+    """Return the windows of all traces, at most ``per_speed`` for each measured speed."""
     total, began = len(survey.lengths), time.perf_counter()
-    kept = None if fitting.folder is None else Kept(fitting.reading("windows"), fitting.identity, fitting.checkpoint_seconds)
+    kept = (
+        None
+        if fitting.folder is None
+        else Kept(fitting.reading("windows"), fitting.identity, fitting.checkpoint_seconds)
+    )
     before = 0 if kept is None else total if kept.complete else len(kept.names)
 
     def each() -> Iterator[tuple[str, Iterable[Part]]]:

@@ -65,7 +65,7 @@ class Windows:
 
     @property
     def too_few(self) -> bool:
-        """Whether no window validates, or all do."""
+        """True if no window validates, or all do."""
         return self.validating in (0, len(self))
 
     def mapped(self, function: Callable[[Records], Records]) -> Windows:

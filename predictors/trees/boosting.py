@@ -1,4 +1,4 @@
-"""Boosting: regression trees over past speeds and covariates (covariates), the strong tabular baseline.
+"""Boosting: regression trees over past speeds and covariates, the strong tabular baseline.
 
 Axes: T iterations, W workers, D covariates, P past speeds, Q past boundaries, S smoothings, F inputs of the trees.
 """
@@ -236,7 +236,7 @@ def _scale(rows: Mapping[str, Array]) -> Array:
 
 
 def _inputs(rows: Mapping[str, Array], covariates_WD: Array) -> Array:
-    """Return what the trees see, ``[W, F]``; unknown inputs are NaN, for which the trees have a branch."""
+    """Return the inputs of the trees, ``[W, F]``; unknown inputs are NaN, for which the trees have a branch."""
     references_WR = np.concatenate([rows["log_speed"][:, 1:], rows["averages"]], axis=1)
     deviations_WR = (references_WR - rows["log_speed"][:, :1]) / _scale(rows)[:, None]
     past_WF = rows["past_covariates"].reshape(len(covariates_WD), -1)

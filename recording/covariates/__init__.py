@@ -1,4 +1,4 @@
-"""Covariates of a worker's speed (not hardware covariates), such as its competitors, sampled at every boundary.
+"""Covariates of a worker's speed, such as its competitors, sampled at every boundary.
 
 A covariate is a small named object with one job. To add one, write a class with a ``name``, a ``unit`` and ``sample``:
 

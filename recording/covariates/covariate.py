@@ -1,4 +1,4 @@
-"""The protocol of a covariate: a factor that drives a worker's speed. No hardware covariate is meant."""
+"""The protocol of a covariate: a factor that changes a worker's speed."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Measure(NamedTuple):
     comm_seconds: float = NAN
 
     def by_steps(self) -> Measure:
-        """Return the same with a step's micro-batches taken as one."""
+        """Return these measurements with the micro-batches of a step taken as one."""
         return self._replace(micro_batches=self.steps)
 
 
@@ -187,16 +187,16 @@ class Clock:
         wait.end = self._marks.mark()
 
     def measured(self, seconds: float) -> None:
-        """Let the next report carry these busy time instead of the clock's."""
+        """Let the next report carry this busy time instead of the clock's."""
         self._given.append(seconds)
 
     def look(self) -> None:
-        """Read the CPU quota that holds now: while other ranks are awaited, as reading takes longer than all else."""
+        """Read the present CPU quota: call it while other ranks are awaited, as reading takes longer than all else."""
         if self._allowance is not None:
             self._allowance.look()
 
     def report(self) -> Measure:
-        """Return what is known by now, each lap once; NaN where nothing is known."""
+        """Return the measurements since the last report, of laps whose times are known; NaN where nothing is known."""
         over, spans, given = self._over, [], self._given
         samples = parts = steps = 0
         comm_seconds, self.features = self._comm_seconds(NAN), ()
@@ -242,7 +242,7 @@ class Clock:
         return lasting_seconds
 
     def _waited(self, waits: Iterable[_Wait]) -> float:
-        """Return how long those of these waits took that are over."""
+        """Return the time of those of these waits that are over."""
         waited = 0.0
         for wait in waits:
             if wait.end is not None and (not self.delay or self._marks.passed(wait.end)):
@@ -258,7 +258,7 @@ class Clock:
 
 
 def difference(start: Spent, stop: Spent) -> Spent:
-    """Return what was spent between two moments.
+    """Return the CPU time spent between two moments.
 
     >>> difference(Spent(1.0, 0.5), Spent(1.5, 0.5))
     Spent(cpu=0.5, throttled=0.0)
@@ -267,7 +267,7 @@ def difference(start: Spent, stop: Spent) -> Spent:
 
 
 def added(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the sums of two rows of numbers, of which either may be empty.
+    """Return the sums of two rows of numbers; either may be empty.
 
     >>> added((1.0, 2.0), (0.5, 0.5)), added((), (1.0,))
     ((1.5, 2.5), (1.0,))

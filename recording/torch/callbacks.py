@@ -4,7 +4,7 @@ A thread of gloo runs the callback and then lets go of it, for which it needs Py
 ended just now may be closing its interpreter by then, which ends in a crash: see :mod:`paceline._exit`. Torch does the
 same with any Python communication hook: 2 of 12 short jobs on a busy machine, without a line of ours.
 
-A process that forks in that moment, to start a loading process, is no better off: the thread may hold the lock of
+A process that forks in that moment, to start a loading process, has the same problem: the thread may hold the lock of
 CPython's list of threads, which nobody releases in the child. A test run hung there once.
 """
 

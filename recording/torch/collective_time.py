@@ -1,4 +1,4 @@
-"""Finds out when this process waits for other processes: whenever it is inside a collective.
+"""Detection of waits for other processes: a process waits while it is inside a collective.
 
 The calls that wait cannot be listed one by one: a broadcast of buffers, synchronised batch normalisation, tensor
 parallelism and gathered losses all wait somewhere inside the forward or backward pass. All of them end in a few
@@ -23,8 +23,8 @@ WAITS = (
     ("torch.distributed", None, "_broadcast_coalesced"),  # buffers of DistributedDataParallel: it blocks inside C++
     ("torch.distributed._functional_collectives", None, "wait_tensor"),  # tensor parallelism in eager mode
 )
-"""Where torch blocks: module, class or None, and name. The names are private to torch. A test checks that they exist in
-the tested version; if one is missing, its waiting counts as the worker's busy time."""
+"""Calls in which torch blocks: module, class or None, and name. The names are private to torch. A test checks that they
+exist in the tested version; if one is missing, its waiting counts as the worker's busy time."""
 
 GATHERS = (
     ("torch._C._distributed_c10d", "ProcessGroup", "allgather"),
@@ -32,7 +32,7 @@ GATHERS = (
     ("torch._C._distributed_c10d", "ProcessGroup", "_allgather_base"),  # its name in older versions
     ("torch._C._distributed_c10d", "ProcessGroup", "gather"),
 )
-"""Where tensors of all ranks are gathered, in the same form; if one is missing, it is not looked at."""
+"""Calls that gather the tensors of all ranks, in the same form; a call that this torch lacks is not checked."""
 
 BeforeGather = Callable[[Any, Any], None]
 """Called with the process group and this rank's tensor."""

@@ -1,4 +1,4 @@
-"""The work of a forward pass: what a loader says of it, or else the size of its inputs."""
+"""Work of a forward pass: the cost that a loader states, or else the size of its inputs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from paceline.recording.torch.samples import shapes_in
 
 _told: list[float] = []
-"""What a loader said of the forward pass that begins: one number, or none."""
+"""Work that a loader stated for the forward pass that begins: one number, or none."""
 
 
 def tell(work: float) -> None:
-    """Say what the samples of the forward pass cost that begins now, in this process; the recorder takes it."""
+    """State the cost of the samples of the forward pass that begins now, in this process, for the recorder."""
     _told[:] = [work]
 
 

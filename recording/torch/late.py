@@ -17,7 +17,7 @@ class Late:
 
     @property
     def under_way(self) -> bool:
-        """Whether a number was fetched and not taken yet."""
+        """True if a number was fetched and not taken yet."""
         return self._arrival is not None
 
     def fetch(self, number: torch.Tensor) -> None:

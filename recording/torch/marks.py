@@ -21,7 +21,7 @@ class Marks(Protocol):
         ...
 
     def passed(self, mark: Any) -> bool:
-        """Whether that moment has come."""
+        """Return whether the marked moment has come."""
         ...
 
     def wait(self, mark: Any) -> None:
@@ -78,7 +78,7 @@ class CUDAMarks:
         return event
 
     def passed(self, mark: torch.cuda.Event) -> bool:
-        """Whether the device has passed the event."""
+        """Return whether the device has passed the event."""
         return bool(mark.query())
 
     def wait(self, mark: torch.cuda.Event) -> None:

@@ -25,7 +25,7 @@ _IN_TEXT = re.compile(_BEGIN.pattern + r"\S*")
 
 
 def shown(address: str) -> str:
-    """Return what may be shown of an address: not what stands before its last ``@`` or behind its first ``?``.
+    """Return the part of an address that may be shown: not what is before its last ``@`` or behind its first ``?``.
 
     A secret may itself hold ``/``, ``@`` or ``?``, so where its end is not certain, more is hidden. A token within the
     path cannot be told from a name, and is shown.
@@ -68,7 +68,7 @@ def without_secrets(text: str, address: str = "") -> str:
 
 @contextmanager
 def hiding(address: str) -> Iterator[None]:
-    """Raise what a library raises as an error that names the address, and shows no secret of it.
+    """Turn a library's error into one that names the address and shows none of its secrets.
 
     Raises
     ------

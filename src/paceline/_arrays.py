@@ -14,7 +14,7 @@ Sizes = NDArray[np.int64]
 """Counts: batch sizes, and numbers of samples."""
 
 Mask = NDArray[np.bool_]
-"""Which entries a condition holds for."""
+"""Entries for which a condition holds."""
 
 
 # A predictor asks these dozens of times in an iteration. `any`, `all` and `count_nonzero` go through Python, and take

@@ -9,7 +9,7 @@ SHOWN = 3
 
 
 def said(text: str) -> str:
-    """Return a whole sentence of somebody else as a part.
+    """Return a whole sentence of another source as a part of a sentence.
 
     >>> said("Nobody is asked.")
     'Nobody is asked'

@@ -1,1 +1,1 @@
-"""Looking ahead: how fast workers will be, how stale their pushes, and who is a straggler."""
+"""Forecasts of an asynchronous fleet: speeds of workers, staleness of their pushes, and stragglers."""

@@ -94,7 +94,7 @@ class Speeds:
 
     @property
     def known(self) -> Mask:
-        """Whose speed the predictor has seen, ``[W]``; what it says of others is a guess."""
+        """Mask of the workers whose speed the predictor has seen, ``[W]``; the forecasts of others are guesses."""
         return self._known_W if self.predictor is not None else np.ones(len(self._rows), dtype=bool)
 
     @property

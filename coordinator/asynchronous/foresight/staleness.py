@@ -1,4 +1,4 @@
-"""Staleness: forecast from speeds before a push comes, beside what it was, and who is a straggler by either.
+"""Staleness: forecast from speeds before a push, measured after it; and stragglers by either.
 
 Axis: W workers.
 """
@@ -24,7 +24,7 @@ NORMAL = 1.4826
 """A normal distribution's standard deviation, over its median absolute deviation."""
 
 COVERAGE, STEP = 0.9, 0.05
-"""How often the upper limit is to hold, and how far it moves after each push, as a share of the forecast."""
+"""Share of pushes for which the upper limit is to hold, and its move after each push, as a share of the forecast."""
 
 
 def expected_staleness(seconds: Array) -> Array:
@@ -61,7 +61,7 @@ def straggler_bound(staleness: Array) -> float:
 
 
 def stragglers(staleness: Array) -> Mask:
-    """Return who is a straggler, ``[W]``.
+    """Return a mask of the stragglers, ``[W]``.
 
     >>> stragglers(np.array([3.0, 3.1, 2.9, 12.0]))
     array([False, False, False,  True])
@@ -124,7 +124,7 @@ class Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class StalenessReport:
-    """What is known of one worker's staleness: seen from versions, and forecast from speeds.
+    """Staleness of one worker: measured from versions, and forecast from speeds.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class StalenessReport:
     staleness, expected
         Smoothed and forecast staleness, in versions; NaN where it is not known.
     bound, expected_bound
-        Above which it is a straggler, by either.
+        Limits of smoothed and of forecast staleness, above which the worker is a straggler.
 
     Examples
     --------
@@ -155,12 +155,12 @@ class StalenessReport:
 
     @property
     def is_straggler(self) -> bool:
-        """Whether it is one by what was seen or by what is forecast."""
+        """True if the worker is a straggler by its measured staleness or by its forecast staleness."""
         return self.staleness > self.bound or self.expected > self.expected_bound
 
     @property
     def why(self) -> str:
-        """All of this in a sentence."""
+        """Sentence that says how stale the worker is, and how many samples it takes."""
         kind = f"{self.worker} is {'a straggler' if self.is_straggler else 'no straggler'}"
         parts = []
         if math.isfinite(self.staleness):
@@ -175,7 +175,7 @@ class StalenessReport:
 def staleness_reports(
     workers: Sequence[str], sizes: Sizes, batch: int, staleness: Array, expected: Array
 ) -> list[StalenessReport]:
-    """Return what is known of every worker; sizes, smoothed and forecast staleness ``[W]``.
+    """Return the staleness report of every worker; sizes, smoothed and forecast staleness are ``[W]``.
 
     >>> seen = staleness_reports(["a", "b"], np.array([8, 8]), 8, np.array([0.5, 4.0]), np.array([np.nan, np.nan]))
     >>> [one.is_straggler for one in seen]

@@ -17,7 +17,7 @@ ROUNDS, CLOSE = 100, 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """What sizes are chosen from.
+    """Inputs from which a rule chooses the batch sizes.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Outlook:
     speed
         Forecast speeds, ``[W]``, in samples/s; all alike without a forecast.
     known
-        Whose forecast rests on a report, ``[W]``.
+        Mask of the workers whose forecast rests on a report, ``[W]``.
     overhead
         Time of a step besides computing, ``[W]``, in seconds.
     """

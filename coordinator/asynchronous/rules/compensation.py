@@ -12,10 +12,10 @@ from paceline.coordinator.asynchronous.optimiser import Vector
 
 
 class Compensation(Protocol):
-    """Corrects a gradient for the way the parameters went since it was pulled."""
+    """Corrects a gradient for the change of the parameters since it was pulled."""
 
     def start(self) -> Compensator:
-        """Return a compensator with a memory of its own, for one server."""
+        """Return a compensator with a state of its own, for one server."""
         ...
 
 
@@ -27,11 +27,11 @@ class Compensator(Protocol):
         ...
 
     def undo(self) -> None:
-        """Forget the last gradient: it comes to nothing."""
+        """Undo the effect of the last gradient on the state, because it will not be applied."""
         ...
 
     def state_dict(self) -> dict[str, Vector]:
-        """Return what it remembers, ``[P]`` each."""
+        """Return the compensator's state, arrays of ``[P]``."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Vector]) -> None:
@@ -57,7 +57,7 @@ class Constant:
             raise ValueError(f"strength must be 0 or more, got {self.strength}")
 
     def start(self) -> Constant:
-        """Return itself: it remembers nothing."""
+        """Return the rule itself, which has no state."""
         return self
 
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
@@ -66,19 +66,19 @@ class Constant:
         return gradient + change_P
 
     def undo(self) -> None:
-        """Do nothing: it remembers nothing."""
+        """Do nothing: there is no state."""
 
     def state_dict(self) -> dict[str, Vector]:
-        """Return nothing."""
+        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Vector]) -> None:
-        """Do nothing."""
+        """Do nothing: there is no state."""
 
 
 @dataclass(frozen=True)
 class Adaptive:
-    """The same with strength / sqrt(ms + 1e-10), ms a running mean of g * g (DC-ASGD-a; ICML 2017, equation 14).
+    """As `Constant`, with strength / sqrt(ms + 1e-10), ms a running mean of g * g (DC-ASGD-a; ICML 2017, equation 14).
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class AdaptiveCompensator:
     rule: Adaptive
     squares: dict[str, Vector] = field(default_factory=dict)
     _before: tuple[str, Vector | None] = field(default=("", None), init=False)
-    """Whose square was changed last, and what it was."""
+    """Worker whose mean square was changed last, and its value before."""
 
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
         """Return the gradient to apply, ``[P]``."""
@@ -129,7 +129,7 @@ class AdaptiveCompensator:
         return gradient + change_P
 
     def undo(self) -> None:
-        """Forget the last gradient: it comes to nothing."""
+        """Restore the mean square from before the last gradient, because it will not be applied."""
         worker, before_P = self._before
         if before_P is None:
             self.squares.pop(worker, None)

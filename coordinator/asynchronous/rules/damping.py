@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Damping(Protocol):
-    """What the learning rate is multiplied by for one push."""
+    """Rule for the factor that multiplies the learning rate for one push."""
 
     def factor(self, staleness: int, workers: int) -> float:
         """Return the factor, in (0, 1], for a push of this staleness in a fleet of this size."""

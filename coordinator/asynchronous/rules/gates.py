@@ -10,14 +10,14 @@ from paceline.coordinator.asynchronous.workers import Member, Workers
 
 
 class Gate(Protocol):
-    """Says whether a worker may start; asked again after every push as long as it says no."""
+    """Decides whether a worker may start a step; asked again after every push until it may."""
 
     def pushed(self, member: Member, fleet: Workers) -> None:
-        """Take note that a worker pushed."""
+        """Note that a worker pushed."""
         ...
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        """Say whether a worker may start now."""
+        """Return whether a worker may start its next step now."""
         ...
 
 
@@ -29,7 +29,7 @@ class Open:
         """Do nothing."""
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
 
@@ -41,7 +41,7 @@ class Fresh:
         """Do nothing."""
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        """Say whether there is a version that it has not worked on."""
+        """Return whether there is a version that the worker has not worked on."""
         return member.worked_on < fleet.version
 
 
@@ -64,7 +64,7 @@ class Bounded:
         """Do nothing."""
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        """Say whether it is at most ``slack`` steps ahead of the slowest."""
+        """Return whether the worker is at most ``slack`` steps ahead of the slowest."""
         return member.clock <= fleet.slowest.clock + self.slack
 
 
@@ -82,8 +82,8 @@ class Ranged:
 
     Examples
     --------
-    The fast worker pushes every second, the slow one every 4 s, next at 8 s: after three more steps, at 8 s, the wait
-    is none.
+    The fast worker pushes every second, the slow one every 4 s, next at 8 s: after three more steps, at 8 s, the
+    fast worker does not wait at all.
 
     >>> fast, slow = Member("fast", clock=5, pushed=(4.0, 5.0)), Member("slow", clock=1, pushed=(0.0, 4.0))
     >>> rule = Ranged(low=3, high=9)
@@ -109,7 +109,7 @@ class Ranged:
             member.extra = self._extra(member, slowest)
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        """Say whether it is within the lower bound, or has steps left."""
+        """Return whether the worker is within the lower bound, or has extra steps left."""
         return member.extra > 0 or member.clock <= fleet.slowest.clock + self.low
 
     def _extra(self, fast: Member, slow: Member) -> int:

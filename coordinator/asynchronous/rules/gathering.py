@@ -9,15 +9,15 @@ from paceline.coordinator.asynchronous.workers import Workers
 
 
 class Gathering(Protocol):
-    """Says when the pushes that lie ready become an update."""
+    """Decides when the pushes gathered so far become an update."""
 
     @property
     def mean(self) -> bool:
-        """Whether the update is their mean, weighted by samples, or else their sum."""
+        """True if the update is the mean of the pushes, weighted by samples; False if it is their sum."""
         ...
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        """Say whether these pushes, at least one, are to be applied now."""
+        """Return whether the gathered pushes, at least one, are to be applied now."""
         ...
 
 
@@ -28,7 +28,7 @@ class Each:
     mean: bool = False
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
 
@@ -54,14 +54,14 @@ class Mean:
     mean: bool = True
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        """Say whether there are enough."""
+        """Return whether enough pushes are gathered."""
         wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
         return pushes >= max(min(wanted, len(fleet)), 1)
 
 
 @dataclass(frozen=True)
 class Paced:
-    """Every push is an update, unless it would carry somebody at work past the bound: then it is gathered. Ours.
+    """Every push is an update, unless that would carry a step under way past the bound: then it is gathered. Ours.
 
     A version is admitted only while no worker at a step would become staler than the bound. Until it has pushed, the
     others go on without waiting, and what they push makes one update together (a sum: each push moves the parameters as
@@ -81,7 +81,7 @@ class Paced:
             raise ValueError(f"patience must be above 0, got {self.patience}")
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        """Say whether an update leaves everybody within the bound, or patience is at an end."""
+        """Return whether an update leaves all workers within the bound, or patience is at an end."""
         if bound is None or pushes >= self.patience * len(fleet):
             return True
         oldest = fleet.version - bound

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 VALUES = ("seconds", "rate", "usage")
-"""What the cells of a table with a column per worker can be."""
+"""Quantities that the cells of a table with a column per worker can be."""
 
 ONLY_WORKER = "0"
 """The name of the worker of a table that names none."""
@@ -28,7 +28,7 @@ ONLY_WORKER = "0"
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """How the columns of a table make a trace.
+    """Rules that turn the columns of a table into a trace.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Arrangement:
 
     @property
     def speaks(self) -> bool:
-        """Whether it says what columns are, so that a single worker may go without one."""
+        """True if it says what the columns are, so that a single worker may go without a column."""
         return bool(self.rate or self.values or self.columns)
 
     def applied(self, path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
@@ -139,7 +139,7 @@ def without_texts(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def holds_numbers(column: pd.Series) -> bool:
-    """Whether a column holds a number, or nothing at all: any other is text.
+    """Return whether a column holds a number, or nothing at all: any other is text.
 
     >>> import pandas as pd
     >>> [holds_numbers(pd.Series(cells)) for cells in (["a", "2"], ["a", "b"], [None, None])]

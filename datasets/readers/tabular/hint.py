@@ -85,13 +85,13 @@ def _words(name: str) -> list[str]:
 
 
 def _is(name: str, meant: set[str]) -> bool:
-    """Whether a name says one of these, and nothing but filling words beside it."""
+    """Return whether a name has at least one word of ``meant``, and beside these only filling words."""
     words = _words(name)
     return any(word in meant for word in words) and all(word in meant | FILLING for word in words)
 
 
 def span_unit(name: str) -> str | None:
-    """Return the unit of a column of durations, ``s`` if it names none; ``None`` if it is none.
+    """Return the unit of a column of durations, ``s`` if it names none; ``None`` for any other column.
 
     >>> span_unit("step_time_ms"), span_unit("duration"), span_unit("timestamp"), span_unit("iteration seconds")
     ('ms', 's', None, 's')
@@ -105,5 +105,5 @@ def span_unit(name: str) -> str | None:
 
 
 def _is_one_worker(name: str) -> bool:
-    r"""Whether a column is named after one worker: ``rank0``, ``gpu 1``, ``7``."""
+    r"""Return whether a column is named after one worker: ``rank0``, ``gpu 1``, ``7``."""
     return re.fullmatch(rf"({'|'.join(sorted(WORKER))})?s?[ _:.-]?\d+", name.strip().lower()) is not None

@@ -19,7 +19,7 @@ JSON_BYTES = 1 << 29
 
 
 def is_json(text: str) -> bool:
-    """Whether a text begins as JSON objects and lists do."""
+    """Return whether a text begins like a JSON object or list."""
     return text.lstrip()[:1] in ("{", "[")
 
 
@@ -117,7 +117,7 @@ def _named(metric: Mapping[str, Any], differing: Sequence[str]) -> str:
 
 
 def _is_lines(text: str) -> bool:
-    """Whether JSON holds an object in each line: its first line is one, and not all of it."""
+    """Return whether JSON holds an object in each line: the first line is an object, and not the whole table."""
     first, _, more = text.lstrip().partition("\n")
     try:
         return isinstance(json.loads(first), dict) and (bool(more.strip()) or not _is_columns(json.loads(first)))

@@ -19,7 +19,7 @@ State = Mapping[str, NDArray[Any]]
 
 
 class Assigner(ABC):
-    """The contract of what a loader asks who takes which samples. Every rank runs the same, and so need not ask others.
+    """Protocol of an assigner: it says which rank takes which samples. All ranks compute the same and exchange nothing.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Assigner(ABC):
     @property
     @abstractmethod
     def over(self) -> bool:
-        """Whether the epoch has no further batch."""
+        """True if the epoch has no further batch."""
 
     @abstractmethod
     def start(self, epoch: int) -> None:
@@ -55,11 +55,11 @@ class Assigner(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Leave out the rest of the epoch."""
+        """Skip the rest of the epoch."""
 
     @abstractmethod
     def next(self, shares_W: Sizes, accumulate: int) -> tuple[RankBatch, Any]:
-        """Return what is known of the next batch, and this rank's samples, if the work is shared so; count nothing."""
+        """Return facts about the next batch at these shares, and this rank's samples, without counting it as taken."""
 
     @abstractmethod
     def advance(self) -> None:
@@ -71,18 +71,18 @@ class Assigner(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the epoch stands."""
+        """Return the place in the epoch."""
 
     @abstractmethod
     def load_state_dict(self, state: State) -> None:
-        """Stand where a state says, at the start of a loop."""
+        """Move to the place of a saved state, at the start of a loop."""
 
     def adopt(self, state: State) -> None:
-        """Stand where another rank stands, in the middle of a loop."""
+        """Move to the place of another rank, in the middle of a loop."""
         self.load_state_dict(state)
 
     def about(self, samples: Any) -> tuple[float, tuple[float, ...]]:
-        """Return the loss terms of samples of this rank, one each if unknown, and what their work is made of."""
+        """Return the loss terms of samples of this rank, one each if unknown, and the features of their work."""
         return float(len(samples)), ()
 
     def settings(self) -> dict[str, object]:
@@ -118,22 +118,22 @@ class EpochAssigner(Assigner):
 
     @abstractmethod
     def expected(self, asked: int) -> tuple[Samples, int]:
-        """Return the samples to load next, which this rank will take if shares stay as they are; there may be none.
+        """Return the samples to load next, those of this rank if shares stay as they are, and how far they reach.
 
         ``asked`` says how far they were asked for: 0 at the start, and then what was returned beside the last ones.
         """
 
     def asks_for_next(self, asked: int) -> bool:
-        """Return whether what is asked for next belongs to the next batch, if that has not been asked for."""
+        """Return whether the next request is for samples of the next batch, none of which was requested before."""
         return asked <= self.place
 
     @abstractmethod
     def settled(self) -> Samples:
-        """Return the samples that this rank takes with the next batch, or that it turns out not to take at all."""
+        """Return requested samples that the next batch settles: this rank takes them then, or not at all."""
 
     @property
     def over(self) -> bool:
-        """Whether the epoch has no further batch."""
+        """True if the epoch has no further batch."""
         return self.remaining < self._least
 
     def start(self, epoch: int) -> None:
@@ -166,7 +166,7 @@ class EpochAssigner(Assigner):
             )
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the epoch stands; the order itself follows from the seed, unless it is unique."""
+        """Return the place in the epoch; the order itself follows from the seed, unless it is unique."""
         known = {name: getattr(self.order, name) for name in ("samples", "seed", "shuffle")}
         known |= {name: getattr(self, name) for name in ("epoch", "batches", "digest", "remaining")}
         known |= {  # named as in states of earlier versions
@@ -178,7 +178,7 @@ class EpochAssigner(Assigner):
         return {name: np.array(value) for name, value in known.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Stand where a state says, exactly; with another number of ranks, what the old ones held comes first."""
+        """Move to a saved place; for another number of ranks, samples that the old ones held come first."""
         self.start(int(state["epoch"]))
         self.digest, self.batches = int(state["digest"]), int(state["batches"])
         if not int(state["remaining"]):  # before the first epoch, or after one
@@ -194,7 +194,7 @@ class EpochAssigner(Assigner):
         self._stand(numbers, place)
 
     def _stand(self, numbers: Samples, place: int) -> None:
-        """Stand at this place in this order."""
+        """Move to this place in this order."""
         self.numbers, self.place = numbers, place
         self.remaining = len(numbers) - place + sum(len(buffer) for buffer in self.buffers)
 

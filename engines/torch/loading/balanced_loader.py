@@ -141,7 +141,7 @@ class BalancedLoader(RankLoader):
 
     @property
     def varies(self) -> bool:
-        """Whether epochs have different numbers of batches, as with ``global_tokens``."""
+        """True if epochs have different numbers of batches, as with ``global_tokens``."""
         return self._assigner.varies
 
     def settings(self) -> dict[str, object]:

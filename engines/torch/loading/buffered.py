@@ -54,7 +54,7 @@ class BufferAssigner(EpochAssigner):
         super().__init__(order, rule, rank)
 
     def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
-        """Return what is known of the next batch, and this rank's samples."""
+        """Return facts about the next batch, and this rank's samples."""
         sizes_W = self.rule.sizes(self.remaining, shares_W)
         if sizes_W is not self._rank_batch.sizes:
             self._rank_batch = RankBatch.plain(sizes_W, self.rank)
@@ -64,7 +64,7 @@ class BufferAssigner(EpochAssigner):
         return self._rank_batch, self.buffers[self.rank][: sizes_W[self.rank]]
 
     def expected(self, asked: int) -> tuple[Samples, int]:
-        """Return what lies next in the buffer, up to the end of a batch; samples are counted since the loop began."""
+        """Return the next samples of the buffer, up to the end of a batch; their count begins with the loop."""
         buffer, size = self.buffers[self.rank], self._rank_batch.own(self.rank)
         first = min(asked, self._reach) - self._taken
         self._reach = self._taken + len(buffer)
@@ -72,11 +72,11 @@ class BufferAssigner(EpochAssigner):
         return samples, self._taken + first + len(samples)
 
     def asks_for_next(self, asked: int) -> bool:
-        """Return true: all that lies in the buffer is asked for sooner or later, from its front."""
+        """Return True: the whole buffer is requested sooner or later, from its front."""
         return True
 
     def settled(self) -> Samples:
-        """Return this rank's part of the next batch: what else lies in its buffer stays."""
+        """Return this rank's part of the next batch: the rest of its buffer stays."""
         return self.buffers[self.rank][: self._rank_batch.own(self.rank)]
 
     def advance(self) -> None:
@@ -111,7 +111,7 @@ class BufferAssigner(EpochAssigner):
         return np.array([len(buffer) for buffer in self.buffers])
 
     def _draw(self, sizes_W: Sizes, rounds: int) -> None:
-        """Draw so many rounds, a batch for each rank in turn; the order's last round may be a part of one."""
+        """Draw this many rounds, a batch for each rank in turn; the order's last round may be incomplete."""
         total = int(sizes_W.sum())
         drawn = self.numbers[self.place : self.place + rounds * total]
         self.place += len(drawn)

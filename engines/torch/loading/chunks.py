@@ -1,4 +1,4 @@
-"""What loading processes do: they load the chunks of samples that are asked for."""
+"""Work of a loading process: it loads the chunks of samples that are asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.engines.torch.loading.order import Samples
 
 Collate = Callable[[list[Any]], Any]
 Request = tuple[int, Samples]
-"""What is asked for: the generation that asks, and its samples."""
+"""Request to a loading process: the generation that asks, and its samples."""
 
 
 class Chunks(Dataset[Any]):
@@ -38,7 +38,7 @@ class Chunks(Dataset[Any]):
 
 
 class Begin:
-    """What a loading process does first: torch's ``get_worker_info`` shows it the dataset that the user gave."""
+    """First act of a loading process: torch's ``get_worker_info`` is made to show the dataset that the user gave."""
 
     def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
         self.worker_init_fn = worker_init_fn

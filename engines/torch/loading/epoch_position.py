@@ -44,11 +44,11 @@ class Progress:
         self.next_epoch = epoch + 1
 
     def finish(self) -> None:
-        """Note that the epoch is over: should a resumed one be set again, it comes as a whole."""
+        """Note that the epoch is over: if a resumed epoch is set again, all of it comes."""
         self._rest = None
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the data stands."""
+        """Return the place in the data."""
         return {**self.assigner.state_dict(), "next_epoch": np.array(self.next_epoch)}
 
     def resume(self, state: State, *, skip_rest: bool = False) -> None:
@@ -69,7 +69,7 @@ class Progress:
         self._rest = self.assigner.state_dict() if begun else None
 
     def adopt(self, state: State) -> None:
-        """Stand where another rank stands, in the middle of a loop."""
+        """Move to the place of another rank, in the middle of a loop."""
         self.assigner.adopt(state)
         self.next_epoch = int(state["next_epoch"])
 

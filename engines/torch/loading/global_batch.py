@@ -1,4 +1,4 @@
-"""How an epoch is cut into global batches, and a global batch into the parts of the ranks. Axis: W ranks."""
+"""Division of an epoch into global batches, and of a global batch into the parts of the ranks. Axis: W ranks."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """Hands out the batches of one loop; once it has ended it has ended, and once it has failed it fails again.
+    """Iterator over the batches of one loop: after its end it stays ended, after an error it raises that again.
 
     A generator that has failed ends, when it is asked again, as if all were well: a loop that goes on after an error
     would leave out the rest of the epoch on this rank alone.
@@ -56,7 +56,7 @@ class Loop:
         raise StopIteration
 
     def _begin(self) -> None:
-        """Become the loader's newest loop; or say why this one cannot go on."""
+        """Become the loader's newest loop, or raise the reason why this loop cannot continue."""
         if self._error:
             raise RuntimeError(
                 f"this loop ended with an error ({self._error}): begin a new one, or go on with the batch that failed, "

@@ -37,7 +37,7 @@ class Pieces:
 def micro_batches(
     assigner: Assigner, rank_batch: RankBatch, own: Samples, batch: Any, size: int
 ) -> list[tuple[RankBatch, Any]]:
-    """Return the micro-batches of a rank that has these samples, and what is known of each.
+    """Return the micro-batches of a rank that has these samples, each with its facts.
 
     Weights add up to the part's: a step is the mean over all samples, or loss terms, whatever the number of
     micro-batches. The part stays the whole part's, as only sums over the ranks are compared, once a step.

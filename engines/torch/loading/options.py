@@ -1,4 +1,4 @@
-"""What a loader can be asked for, and what to say of everything else."""
+"""Options of a loader, and clear errors for options that it does not have."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UNKNOWN = {
 
 @dataclass(frozen=True)
 class Loading:
-    """How one rank loads its samples; what it loads does not depend on it. Options as torch's ``DataLoader`` has them.
+    """Options of torch's ``DataLoader`` for loading; the choice of a rank's samples does not depend on them.
 
     >>> Loading(num_workers=0, timeout=5)
     Traceback (most recent call last):
@@ -101,7 +101,7 @@ def whole(name: str, value: Any, least: int, unit: str = "") -> int:
 
 
 def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return which rank this is, of how many: those of ``torch.distributed`` where they are not given.
+    """Return the rank and the number of ranks: those of ``torch.distributed`` unless given.
 
     >>> place(2, 2)
     Traceback (most recent call last):

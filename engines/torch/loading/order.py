@@ -42,7 +42,7 @@ class Order:
 
     def __len__(self) -> int:
         """Return the samples of an epoch."""
-        sampler: Any = self.sampler  # not every sampler has a length; who asks for one is told by Python
+        sampler: Any = self.sampler  # not every sampler has a length; Python's error says so
         return self.samples if sampler is None else len(sampler)
 
     def of(self, epoch: int, ranks: int = 1) -> Samples:

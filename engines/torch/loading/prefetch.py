@@ -30,7 +30,7 @@ class Prefetcher:
     Parameters
     ----------
     dataset, collate
-        What is loaded, and what makes a batch of samples; None stacks them as torch does.
+        The dataset, and the function that makes a batch of samples; None stacks them as torch does.
     assigner
         Says which samples this rank is expected to take.
     loading
@@ -90,7 +90,7 @@ class Prefetcher:
         return joined([cut(chunk, rows) for chunk, rows in runs(places)])
 
     def _receive(self) -> None:
-        """Put into stock what arrives next; the next chunk is asked for in its place."""
+        """Keep the chunk that arrives next; a request for another takes its place."""
         try:
             assert self._arrivals is not None
             generation, samples, chunk = next(self._arrivals)
@@ -104,7 +104,7 @@ class Prefetcher:
         self._store(samples.tolist(), chunk)
 
     def _store(self, samples: list[int], chunk: Any) -> None:
-        """Keep what is still wanted of a chunk."""
+        """Keep the samples of a chunk that are still wanted."""
         rows = ((sample, (chunk, row)) for row, sample in enumerate(samples))
         self._stock.update((sample, known) for sample, known in rows if sample in self._under_way)
 
@@ -116,9 +116,9 @@ class Prefetcher:
 
 
 class Requests:
-    """What the loading processes are asked for, one after the other, as long as there is somebody who asks.
+    """Requests to the loading processes, one after the other, as long as the object that makes them exists.
 
-    The one who asks is known weakly: it owns the processes, which end at once only if it is not part of a cycle.
+    That object is referenced weakly: it owns the processes, which end at once only if it is not part of a cycle.
     """
 
     def __init__(self, next_request: WeakMethod[Callable[[], Request]]) -> None:
@@ -133,7 +133,7 @@ class Requests:
 
 
 def raise_in(failed: ExceptionWrapper) -> None:
-    """Raise what another process could not do.
+    """Raise the error of another process.
 
     The frame that raises it first holds the error, which holds the frame: a cycle that would keep the loader, and so
     its processes, until some later collection of garbage.

@@ -110,7 +110,7 @@ class RankLoader:
 
     @property
     def looping(self) -> bool:
-        """Whether a loop over it is under way: until its end, or until the script leaves it."""
+        """True if a loop over the loader is under way: until its end, or until the script leaves it."""
         return self.newest_loop() is not None
 
     @property
@@ -128,12 +128,12 @@ class RankLoader:
         self._progress.next_epoch = whole("epoch", epoch, 0)
 
     def place(self) -> dict[str, NDArray[Any]]:
-        """Return where the data stands, as arrays."""
+        """Return the place in the data, as arrays."""
         place = {**self._progress.state_dict(), "sizes": self._shares}
         return place if self.coefficients is None else {**place, "coefficients": self.coefficients}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the data stands, as tensors and lists, for an exact resume: with as many ranks or more or fewer.
+        """Return the place in the data, as tensors and lists, for an exact resume with any number of ranks.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class RankLoader:
         self._restart()
 
     def adopt(self, place: Mapping[str, NDArray[Any]]) -> None:
-        """Go on, in the middle of an epoch, from where another rank stands: the two had parted ways."""
+        """Continue, in the middle of an epoch, from the place of another rank, after the two have diverged."""
         self._progress.adopt(place)
         self._take_shares(place)
         self._restart()
@@ -199,7 +199,7 @@ class RankLoader:
         self._restart()
 
     def end(self, loop: Loop) -> None:
-        """Take note that a loop has ended."""
+        """Note that a loop has ended."""
         if self.newest_loop() is loop:
             self.newest_loop, self.ended = _none, True
 
@@ -228,4 +228,4 @@ class RankLoader:
 
 
 def _none() -> None:
-    """Return that no loop is under way."""
+    """Return None: no loop is under way."""

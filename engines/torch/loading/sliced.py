@@ -41,7 +41,7 @@ class SliceAssigner(EpochAssigner):
         self._cut_for: Sizes | None = None
 
     def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
-        """Return what is known of the next batch, and this rank's samples."""
+        """Return facts about the next batch, and this rank's samples."""
         if shares_W is not self._cut_for or self.remaining < self._room:
             self._cut(shares_W)
         first = self.place + self._first
@@ -55,7 +55,7 @@ class SliceAssigner(EpochAssigner):
         self.digest = zlib.crc32(self._bytes, self.digest)
 
     def after(self, place: int) -> int | None:
-        """Return where the global batch ends that begins at this place; None if none begins there."""
+        """Return the end of the global batch that begins at this place; None if none begins there."""
         left = len(self.numbers) - place
         return place + self.rule.count(left) if left >= self._least else None
 

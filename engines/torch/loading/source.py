@@ -1,4 +1,4 @@
-"""Where a batch comes from: loaded when it is asked for, or ahead of time by other processes."""
+"""Sources of batches: loaded when asked for, or ahead of time by other processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.engines.torch.loading.prefetch import Prefetcher
 
 
 class BatchSource(Protocol):
-    """What loads the batches of one rank."""
+    """Source of the batches of one rank."""
 
     def restart(self) -> None:
         """Begin a new generation: other samples come from now on, and what was loaded ahead is of no use."""
@@ -29,7 +29,7 @@ class BatchSource(Protocol):
 
 
 def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> BatchSource:
-    """Return what loads in this way what a rank is assigned."""
+    """Return the source of a rank's batches for these options of loading."""
     pin = loading.pin_memory and torch.cuda.is_available()
     if loading.pin_memory and not pin:
         warnings.warn("pin_memory: there is no CUDA device here, so batches are not pinned", stacklevel=3)
@@ -47,7 +47,7 @@ class OnDemand:
         self.take = collate if dataset is None else Chunks(dataset, collate).load
 
     def restart(self) -> None:
-        """Nothing is under way that could be left over."""
+        """Do nothing: no samples were loaded ahead."""
 
 
 class Pinned:

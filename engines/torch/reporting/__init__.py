@@ -1,1 +1,1 @@
-"""What ranks tell each other: that they agree at first, then what each measured, and how often."""
+"""Exchange between ranks: a check that they agree at first, then the measurements of each, and how often."""

@@ -1,4 +1,4 @@
-"""What the ranks must agree on before they balance: library version, data, policy, predictor and weighting."""
+"""Agreement of the ranks before they balance: on library version, data, policy, predictor and weighting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paceline.predictors import Predictor
 
 
 def facts_of(loader: Loader, predictor: Predictor, policy: Policy, loss: str, timeout: float | None) -> dict[str, str]:
-    """Return everything other than reports that plans depend on, each under a name that reads well in an error."""
+    """Return all facts that plans depend on, except reports, each under a name that reads well in an error."""
     about_data = {f"{name} of the loader": str(value) for name, value in loader.settings().items()}
     return {
         "version of paceline": __version__,

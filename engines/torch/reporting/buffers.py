@@ -10,7 +10,7 @@ import torch
 from paceline._arrays import Array
 
 FIRST, THEN = 8, 16
-"""Exchanges that are all looked at, and how many later ones pass from one look to the next."""
+"""Exchanges that are all looked at, and how many later ones pass from one look to the next: each reads all buffers."""
 
 ENOUGH = 2
 """Times that changed buffers must have been equal on all ranks, with equal batches, to count as shared."""
@@ -31,7 +31,7 @@ class Buffers:
     Attributes
     ----------
     apart
-        Whether there is nothing to look at any more: they have parted, or there are none.
+        Whether checks have ended: the buffers differ between ranks, or there are none.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""What shows that ranks hold the same data under the same numbers, of datasets that can be looked into for free.
+"""Evidence that ranks hold the same data under the same numbers, for datasets that are cheap to inspect.
 
-A dataset of one's own is not looked into: to load a sample may take long, draw random numbers, or open files that
-loading processes must open themselves.
+A dataset of the user's own class is not inspected: loading a sample may take long, draw random numbers, or open files
+that loading processes must open themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from paceline.engines.torch.reporting.exchange import Exchange
 
 MOST = 64
-"""Numbers of a sample, or of a subset's, that are compared."""
+"""Numbers of a sample, or of a subset, that are compared: enough to tell two parts of a dataset apart, and quick."""
 
 DIFFERENT = (
     "The ranks have different data: {what} is not the same on each. Samples are assigned to ranks by their numbers, so "
@@ -34,7 +34,7 @@ def different(exchange: Exchange, dataset: Any) -> str:
 
 
 def likeness(dataset: Any) -> tuple[str, int]:
-    """Return what was looked at, and a checksum of it.
+    """Return the name of the part that was looked at, and its checksum.
 
     >>> whole = TensorDataset(torch.arange(8.0))
     >>> [likeness(Subset(whole, range(first, 8, 2))) for first in (0, 1)]
@@ -58,7 +58,7 @@ def likeness(dataset: Any) -> tuple[str, int]:
 
 
 def _checksum(row: Any) -> int:
-    """Return a checksum of a few numbers, of which other processors may have rounded the last digits otherwise."""
+    """Return a checksum of a few numbers, to three digits: processors may round the last ones differently."""
     if isinstance(row, torch.Tensor):
         row = row.detach().to_dense().reshape(-1)[:MOST].tolist()  # not by numpy, which has no bfloat16
     numbers = np.ravel(row)[:MOST]

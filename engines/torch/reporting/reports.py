@@ -32,7 +32,7 @@ LEAST = 0.5
 """An epoch's last batch is not learnt from if it is smaller than this share of a full one: its time says too little."""
 
 LEAST_OWN = 0.05
-"""At least this share of a worker's seconds is for its work, whatever is taken for fixed."""
+"""Least share of a worker's seconds that is for its work: too large an estimate of the fixed part would leave none."""
 
 _AT = {name: place for place, name in enumerate(COLUMNS)}
 _PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["assigned"] + 1)
@@ -100,13 +100,13 @@ class RankReports:
 
     @property
     def features_WF(self) -> Array:  # noqa: N802
-        """What the work is made of, of all samples in the report, ``[W, F]``."""
+        """Features of the work of all samples in the report, ``[W, F]``."""
         features: Array = self.report_WF[:, self.report_WF.shape[1] - self.features :]
         return features
 
     @property
     def agreed(self) -> bool:
-        """Whether all ranks used the same plan."""
+        """True if all ranks used the same plan."""
         checksums = self["checksum"]
         return bool((checksums == checksums[0]).all())
 
@@ -116,10 +116,10 @@ class RankReports:
         return places if assigned else places[:, :2]
 
     def at_shares(self, work_W: Array, shares_W: Array, fixed: float) -> RankReports:
-        """Return the same rows as if each worker's work had been exactly its share: speeds are work per second.
+        """Return the rows with each worker's work scaled to exactly its share: speeds are then work per second.
 
         Whole samples, and padding, make work differ a little from the shares, and a global batch's from the mean. That
-        is no payoff of the shares, which is judged from these rows.
+        is not due to the shares, which are judged from these rows.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class RankReports:
         return RankReports(report_WF, self.features)
 
     def report(self, covariates_WD: Array | None) -> Report:
-        """Return the mean micro-batch of every worker, NaN where it reported none, with the covariates of then."""
+        """Return the mean micro-batch of every worker, NaN without one, with the covariates sampled before it."""
         samples_W, parts_W, _, seconds_W, comm_W, ran_out_W = self.report_WF.T[: _AT["checksum"]]
         out_of_memory = ran_out_W > 0 if ran_out_W.any() else None
         # Nobody reports 0 micro-batches: NaN says that nothing is known.

@@ -1,4 +1,4 @@
-"""Balance data that have no numbers: streams, read by every rank, of which each keeps its part."""
+"""Balance data that have no numbers: streams. Every rank reads the whole stream and keeps its part."""
 
 from paceline.engines.torch.streaming.stream_loader import StreamLoader
 

@@ -48,7 +48,7 @@ class StreamAssigner(Assigner):
         self.over = True
 
     def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, list[Any]]:
-        """Return what is known of the next batch, and this rank's samples."""
+        """Return facts about the next batch, and this rank's samples."""
         drawn = self._batch or self._draw()
         if self.costs is None:
             rank_batch = RankBatch.plain(self.rule.sizes(len(drawn), shares_W), self.rank)
@@ -78,19 +78,19 @@ class StreamAssigner(Assigner):
         require_same(state, {"window": self.window, "seed": self.seed})
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the stream stands: how many samples of which epoch were drawn, and whether it is over."""
+        """Return the place in the stream: the epoch, the samples drawn from it, and whether it is over."""
         names = ("epoch", "batches", "digest", "over", "window", "seed")
         numbers = {name: np.array(getattr(self, name)) for name in names}
         return {**numbers, "drawn": np.array(self._drawn), "scale": self._scale}
 
     def load_state_dict(self, state: State) -> None:
-        """Stand where a state says; what was drawn before is read again, and dropped, with the next batch."""
+        """Move to a saved place: with the next batch, samples drawn before it are read again and dropped."""
         self.adopt(state)
         self._stand(int(state["drawn"]))
         self.over = bool(state["over"])
 
     def adopt(self, state: State) -> None:
-        """Go on from what another rank has learnt; the place in the stream is the same on every rank."""
+        """Take over the state of another rank; the place in the stream is the same on every rank."""
         self.epoch, self.batches, self.digest = (int(state[name]) for name in ("epoch", "batches", "digest"))
         self._scale = np.array(state["scale"])
 
@@ -118,7 +118,7 @@ class StreamAssigner(Assigner):
         return self._batch
 
     def _divided(self, costs: Costs, drawn: list[Any], shares_W: Sizes) -> tuple[Array, RankBatch, Sizes]:
-        """Return the features of the drawn samples, what is known of the batch, and who takes which, ``[N]``."""
+        """Return the features of the drawn samples, the facts about the batch, and the rank of each sample, ``[N]``."""
         known = costs.of_drawn(drawn, self._drawn)
         if not len(self._scale):  # an average sample of the first batch costs 1: the same on every rank
             self._scale = known.features.cumsum(axis=0)[-1] / len(drawn)

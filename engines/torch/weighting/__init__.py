@@ -1,1 +1,1 @@
-"""What a rank's gradients count: the batch behind them, its loss terms, and the hooks on the model."""
+"""Weighting of a rank's gradients: the batch behind them, its loss terms, and the hooks on the model."""

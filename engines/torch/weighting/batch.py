@@ -12,7 +12,7 @@ from paceline.engines.torch.weighting.rank_batch import RankBatch
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Turn:
-    """What a forward pass in training counts.
+    """Samples and weight of a forward pass in training.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Turn:
     whole
         The sum of the weights of all ranks; NaN where that is not known.
     features
-        What the work of the rank's part is made of; empty where samples have no costs.
+        Features of the work of the rank's part; empty where samples have no costs.
     last
         Whether it is the step's last micro-batch on this rank, where a step has different numbers of them.
     """
@@ -50,7 +50,7 @@ class Batch:
     Parameters
     ----------
     rank_batch
-        What the loader knows of it.
+        The loader's facts about the batch.
     rank
         This rank.
     number
@@ -61,9 +61,9 @@ class Batch:
     Attributes
     ----------
     places, later
-        Where its tensors lie; and those that models were given of it, or made of it.
+        Places of its tensors in memory, and of tensors that models got of it, or made of it.
     firsts
-        Those by which one tells that it may be computed again: its tensors, and the first that each model was given.
+        Places that show whether the batch may be computed again: its tensors, and the first that each model got.
     computed, recognised
         Whether a model was given it, and whether it was recognised then.
     """
@@ -97,7 +97,7 @@ class Batch:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing is left of it that a further pass could be given."""
+        """True if nothing is left of the batch that a further pass could be given."""
         for place in self.firsts:  # noqa: SIM110 - each step of a generator costs as much as a call
             if place[3]() is not None:
                 return False

@@ -1,4 +1,4 @@
-"""What is not certain of a forward pass: sentences for gradients whose weight may be wrong."""
+"""Doubts about a forward pass: sentences for gradients whose weight may be wrong."""
 
 from __future__ import annotations
 

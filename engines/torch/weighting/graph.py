@@ -1,4 +1,4 @@
-"""Which forward passes a loss goes back through, found in autograd's graph.
+"""Forward passes that a loss goes back through, found in autograd's graph.
 
 autograd numbers the nodes that a thread makes. A forward pass is a range of these numbers, so whatever class its output
 has, and whatever a loss, a penalty or a second model makes of it, the graph shows the passes behind it.
@@ -24,14 +24,14 @@ MOST = 1024
 
 
 class Owner(Protocol):
-    """Is told when a backward pass goes through forward passes of its model."""
+    """Protocol of the object that is told when a backward pass goes through forward passes of its model."""
 
     def settle(self, one: Pass) -> Turn | None:
-        """Return the batch of a pass, which it takes in the first call."""
+        """Return the turn of a forward pass, which takes its batch in the first call."""
         ...
 
     def takes(self, inputs: Iterable[torch.Tensor]) -> bool:
-        """Whether one of these tensors is a parameter of the model."""
+        """Return whether one of these tensors is a parameter of the model."""
         ...
 
     def refuse(self, error: RuntimeError) -> None:
@@ -43,7 +43,7 @@ class Owner(Protocol):
         ...
 
     def backward_ended(self) -> None:
-        """Note that they are computed."""
+        """Note that the gradients of the backward pass are computed."""
         ...
 
     def backward_failed(self) -> None:
@@ -150,7 +150,7 @@ def _unwatch(known: weakref.ref[Owner]) -> None:
 
 @functools.wraps(_torch_backward)
 def _backward(tensors: Any, *args: Any, **named: Any) -> None:
-    """Compute gradients as torch does, and tell the owners of the passes behind them."""
+    """Compute gradients as torch does, and notify the owners of the passes behind them."""
     # A pass within another one recomputes activations: its gradients are the outer one's.
     if not _owners or torch._C._current_graph_task_id() != -1:
         _torch_backward(tensors, *args, **named)

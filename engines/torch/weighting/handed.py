@@ -1,4 +1,4 @@
-"""Which of the loader's batches a forward pass was given, found from its inputs. Axis: W ranks.
+"""Identification of the loader's batch that a forward pass was given, by its inputs. Axis: W ranks.
 
 A loop may fetch the next batch before it computes the last, skip one, compute one again, or train on data from
 elsewhere. So the weight of a gradient follows from the inputs of the model, never from the batch that the loader handed
@@ -34,12 +34,12 @@ Shown = tuple[int, torch.dtype, torch.Size]
 
 @dataclass(eq=False, slots=True)
 class Seen:
-    """What the inputs of a forward pass show of its batch.
+    """Evidence of a batch in the inputs of a forward pass.
 
     Parameters
     ----------
     tensors
-        What is seen of each tensor.
+        Address, type and shape of each tensor.
     rows, second
         Lengths of the inputs, the likeliest first, and of their second axes.
     batch
@@ -81,7 +81,7 @@ class Handed:
     whole
         Whether its inputs lie in the memory of one batch.
     beside
-        Rows that it was given beside the batch, which look like samples; 0 if there are none.
+        Rows that look like samples, given to the model beside the batch; 0 if there are none.
 
     Examples
     --------
@@ -128,7 +128,7 @@ class Handed:
         return None if self._current is None else self._current.turn
 
     def add(self, sizes_W: Sizes, rank_batch: RankBatch | None = None, batch: object = None) -> None:
-        """Note a batch that the loader hands out, with what it knows of it beside its sizes."""
+        """Note a batch that the loader hands out, with the loader's facts about it."""
         self._added += 1
         for one in tuple(self._batches):
             if one.computed and one is not self._current and one.gone:
@@ -208,7 +208,7 @@ class Handed:
         batch.later += places
 
     def _recognised(self, tensors: Sequence[Shown], through: Sequence[Pass]) -> Batch | None:
-        """Return the batch in whose memory inputs lie, or of which a model made them; None if it is not exactly one."""
+        """Return the batch whose memory holds the inputs, or that a model made them from; None unless it is one."""
         own = []
         for batch in self._batches:
             for pointer, _, _ in tensors:
@@ -286,9 +286,9 @@ class Handed:
 
 
 def _beside(batch: Batch, tensors: Sequence[Shown]) -> int:
-    """Return the rows of an input that are none of the batch's, but look like its: of the same type and trailing shape.
+    """Return the rows of an input that do not belong to the batch, but look alike: of the same type and trailing shape.
 
-    One row for all is no sample, and as many for each are views of the samples.
+    One row for all is not a sample, and a multiple of the batch's rows are views of its samples.
     """
     kinds = {(dtype, shape[1:]) for _, dtype, shape in tensors if len(shape) > 1 and shape[0] == batch.own}
     for pointer, dtype, shape in tensors:

@@ -30,12 +30,12 @@ class Sums(Protocol):
     """Sums the gradients of a bucket over the ranks."""
 
     def hook(self, bucket: Any, group: dist.ProcessGroup) -> "torch.futures.Future[torch.Tensor]":
-        """Return the sum, as soon as it is there."""
+        """Return the future of the sum."""
         ...
 
 
 class Only(functools.partial[None]):
-    """A hook of one module only: copies and pickles of the module carry hooks along, but this one is inert there."""
+    """A hook that only one module runs: copies and pickles of the module carry it along, but it does nothing there."""
 
     def __new__(cls, call: Callable[..., None]) -> "Only":
         """Hide a hook from the compiler: addresses and numbers of nodes are those of the run, not of the trace."""
@@ -55,7 +55,7 @@ def ignored(*arguments: Any) -> None:
 
 
 def ddp_of(model: torch.nn.Module) -> DistributedDataParallel | None:
-    """Return the model as DistributedDataParallel, also from inside ``torch.compile``; None if it is none."""
+    """Return the model as DistributedDataParallel, also from inside ``torch.compile``; None for any other model."""
     inside = getattr(model, "_orig_mod", model)
     return inside if isinstance(inside, DistributedDataParallel) else None
 
@@ -95,7 +95,7 @@ def averaging(hook: Callable[..., Any], state: object) -> CommHook:
     Raises
     ------
     TypeError
-        If it is no function.
+        If it is not a function.
     """
     if not callable(hook):
         raise TypeError(
@@ -112,7 +112,7 @@ def averaging(hook: Callable[..., Any], state: object) -> CommHook:
 def gradients_in(bucket: Any) -> list[torch.Tensor]:
     """Return the gradients in a bucket, each of its parameter's shape.
 
-    Complex ones lie in it as pairs of real numbers, of which ``bucket.gradients()`` finds the first half only.
+    Complex gradients lie in it as pairs of real numbers; ``bucket.gradients()`` returns only the first half of them.
     """
     parameters = bucket.parameters()
     if not parameters[0].is_complex():
@@ -162,7 +162,7 @@ def _refuse_hook(state: object, hook: object) -> None:
 
 
 def was_attached(ddp: DistributedDataParallel) -> bool:
-    """Whether the model is attached, or was and its balance is closed."""
+    """Return whether the model is attached, or was and its balance is closed."""
     return ddp in _slots
 
 
@@ -196,4 +196,4 @@ def drop_hook(ddp: DistributedDataParallel) -> None:
 
 
 def _nobody() -> None:
-    """Return that nobody weights a model's gradients."""
+    """Return None: no weighting is attached to the model any more."""

@@ -1,4 +1,4 @@
-"""What a weighting reports to, and what losses it knows."""
+"""Protocol of the object that a weighting reports to, and the kinds of loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Loss = Literal["mean", "sum", "scaled"]
 
 
 def weights_loss(loss: str, count: object) -> bool:
-    """Whether gradients are weighted as they are summed over the ranks: of means, and where a function counts terms."""
+    """Return whether gradients are weighted as ranks sum them: for means, and where a function counts loss terms."""
     return loss == "mean" or count is not None
 
 
@@ -40,20 +40,20 @@ class Warnings:
 
 
 class Listener(Protocol):
-    """What a weighting reports a model's passes to: the balance."""
+    """Receiver of a weighting's reports on a model's passes: the balance."""
 
     loss: Loss
     weights_loss: bool
-    """Whether gradients are weighted as they are summed over the ranks."""
+    """True if gradients are weighted as they are summed over the ranks."""
 
     adds_parts: bool
-    """Whether what is summed is the loss terms of all micro-batches of a step, which only their rank knows."""
+    """True if the sums are of the loss terms of all micro-batches of a step, which only their rank knows."""
 
     warn: Warnings
 
     @property
     def sums_shares(self) -> bool:
-        """Whether weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
+        """True if weights are summed over the ranks: equal on all ranks, and constant during a backward pass."""
         ...
 
     @property
@@ -65,15 +65,15 @@ class Listener(Protocol):
         ...
 
     def look(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:
-        """Return what the inputs of a forward pass show of its batch."""
+        """Return the evidence of a batch in the inputs of a forward pass."""
         ...
 
     def given(self, one: Pass, recognition: Recognition) -> Turn | None:
-        """Note that a forward pass in training begins, and return its turn; None if nobody knows its batch."""
+        """Note that a forward pass in training begins, and return its turn; None if its batch is not known."""
         ...
 
     def work_of(self, turn: Turn) -> float:
-        """Return what this rank's samples of a turn cost, in average samples."""
+        """Return the cost of this rank's samples of a turn, in average samples."""
         ...
 
     def trained(self, passes: Sequence[Pass]) -> None:
@@ -81,7 +81,7 @@ class Listener(Protocol):
         ...
 
     def noted(self, turn: Turn, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
-        """Note what a pass in training was given, and the tensors that it made of it."""
+        """Note the tensors that a pass in training got, and those that it made of them."""
         ...
 
     def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> Any:

@@ -20,7 +20,7 @@ MOST = 60
 """Most steps to look at: the kind of a loss does not change, and every norm takes time."""
 
 FEWEST = 6
-"""Fewest steps before a warning."""
+"""Fewest steps before a warning: the standard error from fewer is itself too uncertain."""
 
 SURE, CLEAR = 3.0, 0.15
 """Standard errors by which the growth of gradients must be on the wrong side of the border, and the largest standard
@@ -57,7 +57,7 @@ class LossKind:
     Parameters
     ----------
     loss
-        What the loss was said to be.
+        Kind of the loss, as given to ``attach``.
     late
         Whether a device computes the gradients: then what is said of a step is known one step later.
 
@@ -88,7 +88,7 @@ class LossKind:
         self._y: list[Array] = []
 
     def wants(self, sizes_W: Sizes | None) -> bool:
-        """Whether the gradients of a batch of these sizes are worth a look."""
+        """Return whether the gradients of a batch of these sizes can show the kind of the loss."""
         if sizes_W is None or self.full:
             return False
         sizes = sizes_W.tolist()  # runs in every step, and plain numbers are several times as fast as numpy here

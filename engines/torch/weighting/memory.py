@@ -1,4 +1,4 @@
-"""Where tensors lie in memory: by that a batch is recognised in what a model is given."""
+"""Places of tensors in memory, by which a batch is recognised in a model's inputs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 import torch
 
 Place = tuple[int, int, "weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor]"]
-"""Where a tensor lies in memory, from first to last byte; who owns that memory, and the tensor itself."""
+"""Place of a tensor: its first and last byte, weak references to the owner of that memory and to the tensor."""
 
 
 def places_of(tensors: Iterable[torch.Tensor]) -> list[Place]:
-    """Return where these tensors lie, if they have a place of their own; of a view, who owns the memory is its base."""
+    """Return the places in memory of those tensors that have one; the memory of a view belongs to its base."""
     places: list[Place] = []
     for tensor in tensors:
         try:
@@ -32,7 +32,7 @@ def places_of(tensors: Iterable[torch.Tensor]) -> list[Place]:
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Return where a tensor lies in memory; 0 if it has no place of its own there, as sparse and empty ones."""
+    """Return the address of a tensor in memory; 0 if it has none, as a sparse or an empty one."""
     try:
         return tensor.data_ptr()
     except RuntimeError:
@@ -40,7 +40,7 @@ def address_of(tensor: torch.Tensor) -> int:
 
 
 def lies_in(places: Sequence[Place], address: int) -> bool:
-    """Whether this is an address in one of these places that still exist."""
+    """Return whether an address lies in one of these places, of a tensor that still exists."""
     for begin, end, owner, _ in places:  # noqa: SIM110 - each step of a generator costs as much as a call
         if begin <= address < end and owner() is not None:
             return True

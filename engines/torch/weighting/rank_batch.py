@@ -1,4 +1,4 @@
-"""What a loader knows of a batch that it hands out, beside its rows. Axis: W ranks."""
+"""Facts that a loader knows of a batch that it hands out, beside its rows. Axis: W ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RankBatch:
     whole
         The sum of the weights of all ranks: 1, but where loss terms count and a step has several micro-batches.
     features
-        What the work of this rank's part is made of; empty where samples have no costs.
+        Features of the work of this rank's part; empty where samples have no costs.
     rows
         Samples handed out at once, where the rank's part comes in micro-batches; -1 where it comes as a whole.
     last

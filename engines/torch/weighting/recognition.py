@@ -1,4 +1,4 @@
-"""How the size of a batch shows in the inputs of a model."""
+"""Ways in which the size of a batch shows in the inputs of a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Recognition:
-    """How the size of a batch shows in the inputs of one model: the ways that fitted every new batch so far.
+    """Ways in which the size of a batch shows in the inputs of one model: those that fitted every new batch so far.
 
     At the first batch several may fit by chance, such as the number of time steps; the next of another size decides.
 
@@ -35,11 +35,11 @@ class Recognition:
 
     @property
     def clear(self) -> bool:
-        """Whether no more than one way is left."""
+        """True if no more than one way is left."""
         return self._ways is not None and len(self._ways) < 2
 
     def fits(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:
-        """Whether the model's inputs can be a batch of this many samples."""
+        """Return whether the model's inputs can be a batch of this many samples."""
         return any(way(samples, rows, second) for way in self._known(samples, rows))
 
     def learn(self, samples: int, rows: Sequence[int], second: Sequence[int]) -> None:
@@ -52,7 +52,7 @@ class Recognition:
 
 
 _Way = Callable[[int, Sequence[int], Sequence[int]], bool]
-"""Whether these rows, or lengths of second axes, can be a batch of so many samples."""
+"""Test whether these rows, or lengths of second axes, can be a batch of so many samples."""
 
 
 def _in_rows(samples: int, rows: Sequence[int], second: Sequence[int]) -> bool:

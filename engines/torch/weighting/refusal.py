@@ -1,4 +1,4 @@
-"""A refusal that every rank hears of: one rank alone may see what is wrong, while the others wait for its gradients."""
+"""Refusals that reach every rank: one rank alone may see an error, while the others wait for its gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Refusal:
     Attributes
     ----------
     error
-        What is to be raised; None if no step is refused.
+        The error to raise; None if no step is refused.
     step
         The sum of gradients that is refused, counted alike on all ranks.
     """
@@ -37,13 +37,14 @@ class Refusal:
         self._late, self._late_key = Late(), ""  # of a device's gradients, which are looked at later
 
     def refuse(self, error: RuntimeError) -> None:
-        """Refuse the step under way: the others find out when gradients are summed, for which they wait."""
+        """Refuse the step under way; the other ranks learn of it when gradients are summed, for which they wait."""
         self.error = self.error or error
+        # Through the store, not a collective: the other ranks are on their way into the sum of gradients.
         with suppress(RuntimeError, ValueError):
             dist.distributed_c10d._get_default_store().set(self._key, str(error))
 
     def cause(self, key: str = "") -> str:
-        """Return the cause that another rank has left, for this step or another's key; nothing if none has."""
+        """Return the cause that another rank has left, for this step or under another key; empty if there is none."""
         key = key or self._key
         with suppress(RuntimeError, ValueError):
             store = dist.distributed_c10d._get_default_store()
@@ -60,10 +61,10 @@ class Refusal:
         """Look at summed gradients once a device has computed them: to look now would wait for it."""
         if not self._late.under_way:
             self._late_key = self._key
-            self._late.fetch(gradients[:1].sum())
+            self._late.fetch(gradients[:1].sum())  # a number without axes; 0 of an empty bucket
 
     def raise_of_device(self) -> None:
-        """Raise what another rank has refused, as soon as a device tells: that rank sums nothing any more."""
+        """Raise another rank's refusal, as soon as the device shows it: that rank sums no more gradients."""
         if math.isnan(self._late.take() or 0.0) and (cause := self.cause(self._late_key)):
             raise RuntimeError(f"another rank refused an earlier step: {cause}")
 

@@ -1,4 +1,4 @@
-"""Losses that the loop scales by itself: each by the weight of the batch that it was computed from."""
+"""Scaled losses: the loop scales each by the weight of the batch that it was computed from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TWO_BATCHES = (
 
 
 class Scaling:
-    """Scales losses, and remembers which passes have been.
+    """Scales losses, and remembers up to which forward pass losses were scaled.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ class Terms:
     # -- what the hooks of the model report --------------------------------------------------------------------------
 
     def given(self, one: Pass, recognition: Recognition) -> Turn | None:
-        """Return the turn of a forward pass: it has the terms that were said last, or those of its batch."""
+        """Return the turn of a forward pass, with the terms counted last, or those of its batch."""
         handed = self._handed
         if self._count is None:
             terms, self._said = self._said, None
@@ -143,12 +143,12 @@ class Terms:
             self.warn(about, sentence)
 
     def noted(self, turn: Turn, inputs: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
-        """Remember what a model was given of a batch, and made of it."""
+        """Remember the tensors that a model got of a batch, and made of it."""
         self._handed.note(turn, tensors_in(inputs))
         self._handed.note(turn, made, made=True)
 
     def work_of(self, turn: Turn) -> float:
-        """Return nothing that is known."""
+        """Return NaN: costs of samples are not known here."""
         return math.nan
 
     def ready(self, gradients: torch.Tensor | None, turn: Turn | None) -> None:
@@ -164,7 +164,7 @@ class Terms:
         """Do nothing."""
 
     def backward_ends(self) -> None:
-        """Note nothing: nothing is planned."""
+        """Do nothing: nothing is planned."""
 
 
 def checked_terms(counted: Any) -> float:

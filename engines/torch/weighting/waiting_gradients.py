@@ -1,4 +1,4 @@
-"""The gradients of a model that wait to be summed over the ranks: which batches they are of, and what they weight.
+"""Gradients of a model that wait to be summed over the ranks, the batches behind them, and their weight.
 
 A loop may accumulate several batches, compute one twice, or drop what it has accumulated. One weight has to be right
 for the sum, and what is counted must follow what is there.
@@ -35,7 +35,7 @@ class WaitingGradients:
     model
         The model, whose parameters get the gradients.
     listener
-        Says how they are weighted, and is warned through.
+        Says how gradients are weighted, and takes warnings.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class WaitingGradients:
 
     @property
     def trains(self) -> bool:
-        """Whether a parameter gets gradients."""
+        """True if any parameter gets gradients."""
         for parameter in self._parameters:  # noqa: SIM110 - each step of a generator costs as much as a call
             if parameter.requires_grad:
                 return True
@@ -70,14 +70,14 @@ class WaitingGradients:
 
     @property
     def part(self) -> float:
-        """What is to be summed over the ranks: the part of a step's last micro-batch, or of all its batches."""
+        """Share to be summed over the ranks: that of a step's last micro-batch, or of all its batches."""
         if self._listener.adds_parts:
             return sum(turn.part for turn in self._turns)
         return self._turns[-1].part if self._turns else math.nan
 
     @property
     def waits(self) -> bool:
-        """Whether gradients of this rank alone are there, those of 0 too that a batch without terms leaves."""
+        """True if there are gradients of this rank alone, zeros included that a batch without loss terms leaves."""
         return self._unsummed and (self._any() or any(_mark(one.grad) == mark for one, mark in self._there.items()))
 
     def begins(self, turns: list[Turn]) -> float:
@@ -124,7 +124,7 @@ class WaitingGradients:
             self._there = {one: _mark(one.grad) for one in self._parameters if one.grad is not None}
 
     def _add_done(self, total: torch.Tensor | None) -> None:
-        """Add what had been summed before; where terms are counted, every term of both counts the same."""
+        """Add the gradients put aside; where terms are counted, each term of both sums counts the same."""
         counts = self._listener.adds_parts and total is not None
         before, self._total = self._total, total.clone() if counts and total is not None else None
         old: torch.Tensor | float = 1.0
@@ -140,7 +140,7 @@ class WaitingGradients:
         self._done = None
 
     def put_back(self, bucket: Any) -> None:
-        """Let a bucket hold what was there before a backward pass without any loss term."""
+        """Restore in a bucket the gradients from before a backward pass without any loss term."""
         assert self.before is not None, "something was put aside"
         for parameter, gradient in zip(bucket.parameters(), gradients_in(bucket), strict=True):
             kept = self.before.get(parameter)
@@ -206,7 +206,7 @@ class WaitingGradients:
             )
 
     def _any(self) -> bool:
-        """Whether a parameter has a gradient other than 0."""
+        """Return whether a parameter has a gradient other than 0."""
         return any(one.grad is not None and bool(one.grad.any()) for one in self._parameters)
 
     def _multiply(self, factor: float) -> None:

@@ -1,4 +1,4 @@
-"""Weights one model's gradients by the samples behind them, no matter what the loop fetched or skipped in between.
+"""Weights one model's gradients by the samples behind them, no matter which batches the loop fetched or skipped.
 
 A forward pass notes which batch it was given. A backward pass goes through forward passes, which the graph shows, and
 its gradients carry the weight of their batch. While a loop trains only on the loader's batches, the weights of all
@@ -28,7 +28,7 @@ from paceline.recording.torch.collective_time import unheard
 from paceline.recording.torch.forward_work import tell
 
 NO_TERMS = 1e-30
-"""Where no rank has any loss term all gradients are 0, and are to stay 0."""
+"""Least divisor: where no rank has any loss term all gradients are 0, and must stay 0."""
 
 
 class Weighting:
@@ -52,7 +52,7 @@ class Weighting:
     sums
         How often its gradients were summed over the ranks.
     refusal
-        Of a step whose gradients have no weight, on this rank or on another.
+        Refusal of a step whose gradients have no right weight, on this rank or on another.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class Weighting:
         # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
         # is looked at from outside, because hooks inside would break its graph.
         self._inside: torch.nn.Module = self._ddp.module if self._ddp is model and self._ddp is not None else model
+        # The first pre-hook, so that a recorder's hook, which takes the work told here, runs after it. The other hook
+        # runs after errors too, so that the depth of calls is right in the next forward pass.
         self._handles = [
             self._inside.register_forward_pre_hook(Only(self._before_forward), with_kwargs=True, prepend=True),
             self._inside.register_forward_hook(Only(self._after_forward), always_call=True, with_kwargs=True),
@@ -96,11 +98,11 @@ class Weighting:
 
     @property
     def alone(self) -> bool:
-        """Whether a step taken now would use gradients of this rank alone."""
+        """True if a step taken now would use gradients of this rank alone."""
         return self._ddp is not None and (self.in_backward or self._ledger.waits)
 
     def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether gradients were summed since an optimiser's last step; this is its next."""
+        """Return whether gradients were summed since this optimiser's last step, and note that it steps now."""
         before = self._summed_for.get(optimizer, 0)
         self._summed_for[optimizer] = self.sums
         return self._ddp is None or self.sums > before
@@ -136,7 +138,7 @@ class Weighting:
                         tensor.register_hook(torch.zeros_like)
 
     def settle(self, one: Pass) -> Turn | None:
-        """Return the turn of a pass; one in evaluation mode takes it once gradients are computed.
+        """Return the turn of a pass; in evaluation mode a pass gets one only once gradients are computed.
 
         A model in evaluation mode may be trained too, such as one whose statistics are kept. Only its gradients tell it
         from a validation that could compute gradients.
@@ -153,7 +155,7 @@ class Weighting:
     # -- backward ----------------------------------------------------------------------------------------------------
 
     def takes(self, inputs: Iterable[torch.Tensor]) -> bool:
-        """Whether one of these tensors is a parameter of the model."""
+        """Return whether one of these tensors is a parameter of the model."""
         wanted = {id(tensor) for tensor in inputs}
         return any(id(parameter) in wanted for parameter in self.model.parameters())
 
@@ -186,13 +188,14 @@ class Weighting:
                 turns.append(turn)
         self.listener.trained(passes)
         weight, ranks = self._ledger.begins(turns), self.exchange.world_size
+        # Weights sum to one over the ranks, or are divided by their sum: a sum of gradients is then their mean.
         if self._average is None:
             self._factor = weight if self.listener.weights_loss else 1 / ranks
         else:  # which divides by the number of ranks
             self._factor = weight * ranks if self.listener.weights_loss else 1
 
     def backward_ended(self) -> None:
-        """Note that they are computed, and summed or not."""
+        """Note that the gradients of a backward pass are computed; they may or may not be summed by now."""
         self.in_backward = False
         if self._unfinished:  # the first sparse gradients of a static graph come in buckets of which none is the last
             self.listener.summed(self.listener.ready(None, self._ledger.turn))
@@ -224,17 +227,17 @@ class Weighting:
             self._begin([self._pass])
         last, gradients, waiting = bucket.is_last(), bucket.buffer(), None
         if last:
-            try:
+            try:  # before the factor: the check of the loss looks at this rank's own gradients
                 waiting = self.listener.ready(gradients, self._ledger.turn)
             except RuntimeError as error:
                 self.refusal.refuse(error)
-        if self._ledger.before is not None:
+        if self._ledger.before is not None:  # before the sum: no factor removes the NaN of a mean over no terms
             self._ledger.put_back(bucket)
         if self._sharing is None and self.listener.weights_loss and self.listener.sums_shares:
             self._sum_shares(gradients, group)
         share, sharing = self._share, self._sharing
         if self.refusal.error is not None:
-            gradients.fill_(math.nan)
+            gradients.fill_(math.nan)  # so that all ranks learn of the refusal from the sum, which they wait for anyway
         elif self._factor != 1:
             gradients.mul_(self._factor)
         # dist.all_reduce without its Python checks; the script's hook averages what it is given.
@@ -255,7 +258,7 @@ class Weighting:
             if last and total.is_cuda and not total.is_sparse:
                 self.refusal.look_later(total)
             elif last and not total.is_sparse:
-                first = total[:1].tolist()
+                first = total[:1].tolist()  # one number is enough, as a refusal fills whole buckets
                 self._spoilt = bool(first) and first[0] != first[0]
             if waiting is not None:
                 self.listener.summed(waiting)
@@ -263,7 +266,7 @@ class Weighting:
 
         result = then(future, summed)
         if last:
-            self.listener.sent()
+            self.listener.sent()  # the report goes out after the gradients, and so never delays them
             # Runs before the wait for the gradients, which begins in a callback that comes next. No public call for it.
             torch.autograd.Variable._execution_engine.queue_callback(self.listener.backward_ends)
         return result
@@ -276,6 +279,7 @@ class Weighting:
     def _sum_shares(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> None:
         """Start to sum the weights of all ranks, at the first bucket: they may not sum to one."""
         if self._share is None:
+            # float64 whatever the gradients are: the sum is compared with 1 to nine digits.
             self._share = torch.empty(1, dtype=torch.float64, device=gradients.device)
         part = self._ledger.part
         if self.listener.adds_parts and math.isfinite(self.listener.micro_batches):
@@ -291,5 +295,5 @@ def _divide(total: torch.Tensor, share: torch.Tensor | None, sharing: Any) -> No
     if share.is_cuda:
         # Reading its value, to compare it with 1, would wait for the device. Sparse gradients take no axis here.
         total.div_(share.clamp_(min=NO_TERMS)[0])
-    elif abs(float(share) - 1) > 1e-9:
+    elif abs(float(share) - 1) > 1e-9:  # more than rounding; otherwise a pass over all gradients is saved
         total.div_(max(float(share), NO_TERMS))

@@ -1,4 +1,4 @@
-"""What happens next: a queue of events by their simulated times."""
+"""Queue of events by their simulated times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Events(Generic[What]):
         self._planned = 0
 
     def plan(self, delay: float, what: What) -> None:
-        """Let something happen ``delay`` seconds from now.
+        """Plan an event ``delay`` seconds from now.
 
         Raises
         ------

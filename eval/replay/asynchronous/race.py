@@ -21,7 +21,7 @@ SMOOTHED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """How long a race is, and how it is run.
+    """Length of a race, and its settings.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Course:
     epochs
         How often every sample is applied; fractions are fine.
     seed
-        Of the parameters at the start, and of the order of the samples.
+        Seed of the initial parameters and of the order of the samples.
     evaluations
         How often the server's parameters are tried on held-out samples, at equal distances in applied samples.
     enough
@@ -52,7 +52,7 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class Race:
-    """What came of it.
+    """Result of a race: accuracy over simulated time, waiting, and the server at the end.
 
     Parameters
     ----------
@@ -92,11 +92,11 @@ def race(task: ReplayTask, times: Times, scheme: Scheme, course: Course, predict
     Parameters
     ----------
     task
-        What is trained.
+        The task to train.
     times
         How long computing takes.
     scheme
-        What the server does.
+        The server's scheme.
     course
         Length, batch, learning rate and seed.
     predictor
@@ -116,7 +116,7 @@ def race(task: ReplayTask, times: Times, scheme: Scheme, course: Course, predict
 
 @dataclass
 class _Worker:
-    """A worker in the race: the step that it is at, since when, and how long it has waited."""
+    """A worker in the race: its present step, the time that it began, and how long the worker has waited."""
 
     row: int
     turn: int = 0

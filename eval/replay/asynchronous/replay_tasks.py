@@ -1,4 +1,4 @@
-"""What is trained in a replay: small, real problems that need no download. Axes: N samples, P parameters."""
+"""Tasks that a replay trains: small, real problems that need no download. Axes: N samples, P parameters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ReplayTask(Protocol):
         ...
 
     def accuracy(self, parameters: Vector) -> float:
-        """Return the share of held-out samples that are predicted right."""
+        """Return the share of held-out samples that are predicted correctly."""
         ...
 
 
@@ -128,7 +128,7 @@ class Letters:
         return self._model.gradient(parameters, self._train[rows])
 
     def accuracy(self, parameters: Vector) -> float:
-        """Return the share of held-out letters that are predicted right."""
+        """Return the share of held-out letters that are predicted correctly."""
         return self._model.accuracy(parameters, self._test)
 
 
@@ -137,12 +137,12 @@ TASKS: dict[str, Callable[[], ReplayTask]] = {
     "digits-mlp": lambda: Perceptron(hidden=32),
     "letters-transformer": Letters,
 }
-"""What may be trained, by name."""
+"""Tasks that may be trained, by name."""
 
 
 @cache
 def task(name: str) -> ReplayTask:
-    """Return what goes by this name, a key of ``TASKS``; it is built once.
+    """Return the task of this name, a key of ``TASKS``; it is built once.
 
     Raises
     ------

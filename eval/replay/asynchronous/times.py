@@ -1,4 +1,4 @@
-"""How long a step takes: a trace's speeds, as a function of simulated time. Axes: T rows, W workers."""
+"""Durations of steps: a trace's speeds, as a function of simulated time. Axes: T rows, W workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that is spread over clients, alike or not. Axes: N samples, F features, C clients."""
+"""Training data spread over clients, alike or not. Axes: N samples, F features, C clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Shards:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return int(max(self.labels.max(), self.test_labels.max())) + 1
 
 

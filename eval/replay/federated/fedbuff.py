@@ -1,4 +1,4 @@
-"""FedBuff in the same frame: nobody waits, and the server moves whenever some updates have come in.
+"""FedBuff in the same simulation: clients never wait, and the server updates after every few replies.
 
 J. Nguyen et al., "Federated learning with buffered asynchronous aggregation", AISTATS 2022.
 """
@@ -32,7 +32,7 @@ class ClientJob:
 
 
 def iter_buffered(population: Population, shards: Shards, setting: RoundSetting) -> Iterator[RoundMoment]:
-    """Yield what the run came to after as many updates as a round of the others has.
+    """Yield the state of the run whenever it has had as many updates as a round of the other schemes.
 
     As many clients train at any time as the others choose for a round; one that ends is replaced by another drawn at
     random among the idle. Each update is weighted by the client's amount of data and by ``(1 + staleness) ** -0.5``.

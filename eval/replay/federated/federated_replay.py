@@ -19,7 +19,7 @@ from paceline.predictors import Predictor
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSetting:
-    """What is the same for all schemes of a comparison.
+    """Setting of a comparison, the same for all its schemes.
 
     Parameters
     ----------
@@ -33,9 +33,9 @@ class RoundSetting:
     seed
         Draws the clients of each round, their batches and their links: the same for every scheme.
     predictor
-        Of the balancer's forecasts; unless given, the balancer's own choice.
+        Predictor of the balancer; unless given, the balancer's own choice.
     risk
-        Of the balancer.
+        The balancer's ``risk``.
     least
         The smallest balanced batch; unless given, the balancer's own choice.
     met_before
@@ -60,14 +60,14 @@ class RoundSetting:
 
 @dataclass(frozen=True)
 class RoundMoment:
-    """What a run had come to after a round.
+    """State of a run after a round.
 
     Parameters
     ----------
     seconds
         Simulated time since the start.
     accuracy
-        Of the global model on the test samples; NaN where nobody trains.
+        Accuracy of the global model on the test samples; NaN where nobody trains.
     spread
         The round's slowest reply over its median, among clients that had replied ``met_before`` times; NaN without two.
     waiting
@@ -96,7 +96,7 @@ def balancer_of(population: Population, shards: Shards, setting: RoundSetting) -
 def iter_rounds(
     population: Population, shards: Shards, scheme: ClientScheme, setting: RoundSetting
 ) -> Iterator[RoundMoment]:
-    """Yield what each round came to: its clients train on their own data, and take the time that they would.
+    """Yield the state after each round: clients train on their own data, and take simulated time.
 
     Updates are averaged by amounts of data. The clients of a round, their links and the batches they draw are the same
     for every scheme, as far as it asks for the same.

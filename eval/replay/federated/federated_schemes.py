@@ -1,4 +1,4 @@
-"""What the clients of a round are asked to do: balanced batches, and what others do instead. Axis: W clients.
+"""Schemes that tell a round's clients what to do: balanced batches, and the alternatives to them. Axis: W clients.
 
 Every scheme is given the same forecasts, those of a `FederatedBalancer`, and is asked by the same replay.
 """
@@ -22,7 +22,7 @@ MOST_STEPS = 8
 
 @dataclass(frozen=True, eq=False)
 class ClientAssignment:
-    """What each chosen client is asked to do.
+    """Instructions to the chosen clients of a round.
 
     Parameters
     ----------
@@ -41,16 +41,16 @@ class ClientAssignment:
 
     @property
     def asked(self) -> Mask:
-        """Who is asked, ``[W]``."""
+        """Mask of the clients that are asked, ``[W]``."""
         asked: Mask = (self.sizes > 0) & (self.steps > 0)
         return asked
 
 
 class ClientScheme(Protocol):
-    """Chooses what the clients of a round do, from what the balancer forecasts of them."""
+    """Chooses the work of a round's clients from the balancer's forecasts."""
 
     def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
-        """Return what these clients are asked to do."""
+        """Return the instructions to these clients."""
         ...
 
 
@@ -95,7 +95,7 @@ class AdaptiveSteps:
 
 
 class DeadlineDrop:
-    """Equal work, but only from those expected by a deadline; who is late after all is dropped.
+    """Equal work, but only for clients expected by a deadline; replies that are late after all are dropped.
 
     After FedCS (T. Nishio and R. Yonetani, ICC 2019), which selects as many clients as fit into a given deadline. Here
     the deadline is that by which a given share of the clients is expected.
@@ -136,7 +136,7 @@ def report_round(
     comm: Array,
     in_time: Mask,
 ) -> None:
-    """Let the balancer learn what came of a round, whatever its clients were asked to do.
+    """Report a round's results to the balancer, whatever its clients were asked to do.
 
     Parameters
     ----------
@@ -145,7 +145,8 @@ def report_round(
     seconds, comm
         Time each computed and communicated, ``[W]``, in seconds.
     in_time
-        Whose reply was used, ``[W]``; the time of one that was dropped is known too, once it replies.
+        Mask of the clients whose reply was used, ``[W]``; the time of one that was dropped is known too, once it
+        replies.
     """
     plan = balancer.plan(chosen)
     rows = np.flatnonzero(given.asked & plan.asked)

@@ -38,7 +38,7 @@ class SmallNetwork:
         return cls((into, np.zeros(HIDDEN), out, np.zeros(classes)))
 
     def accuracy(self, inputs: Array, labels: NDArray[np.int64]) -> float:
-        """Return the share of these samples that it tells right."""
+        """Return the share of these samples that it classifies correctly."""
         into, into_bias, out, out_bias = self.weights
         score = np.maximum(inputs @ into + into_bias, 0.0) @ out + out_bias
         return float(np.mean(score.argmax(axis=1) == labels))

@@ -39,7 +39,7 @@ CALM: Array = np.ones((1, 1))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Population:
-    """What the clients' devices and links can do.
+    """Devices and links of the clients: times of computing and of communicating.
 
     Parameters
     ----------

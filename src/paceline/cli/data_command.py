@@ -38,7 +38,7 @@ Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of 
 
 COUNTS, COUNT = ("rows_read", "rows_dropped"), re.compile(r"[0-9]{1,15}")
 SINCE_1970 = re.compile(r"([0-9]{1,10}(?:\.[0-9]+)?) s since 1970 \(UTC\)")
-"""What ``meta`` holds is text of any kind: only these are numbers."""
+"""Forms of text in ``meta`` that are numbers; all else there is text of any kind."""
 
 MORE_OPTIONS = {"allow_extra_args": True}
 """Options that follow each other after one ``--with`` are taken too: ``--with seconds=duration_ms unit=ms``."""

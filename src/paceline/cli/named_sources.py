@@ -1,4 +1,4 @@
-"""What a user names on the command line: traces (recorded, or files) and predictors (kinds, or model files)."""
+"""Names given on the command line: traces (recorded, or files) and predictors (kinds, or model files)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.training import Source, load_model
 from paceline.training.model_registry import Registry, is_registry
 
 DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:covariates=()", "narx", "arima", "mixture", "auto")
-"""What is replayed unless other predictors are named."""
+"""Predictors that are replayed unless others are named."""
 
 
 def find_traces(name: str, file_format: str | None = None, **options: Any) -> Iterator[Trace]:
@@ -101,7 +101,7 @@ def source(names: Sequence[str] | None, split: str, *, strict: bool = False) -> 
 
 
 def is_model(text: str) -> bool:
-    """Whether a text names a model that is fitted: a file, or a registry."""
+    """Return whether a text names a model that is fitted: a file, or a registry."""
     return text.endswith(".safetensors") or is_registry(text)
 
 

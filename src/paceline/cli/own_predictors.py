@@ -25,7 +25,7 @@ files: set[str] = set()
 
 
 def is_own(text: str) -> bool:
-    """Whether a text names a class in a module, and not one of the library's predictors.
+    """Return whether a text names a class in a module, and not one of the library's predictors.
 
     >>> is_own("my_file.py:Seasonal"), is_own("my_package:Seasonal:lags=4"), is_own("ewma:smoothing=0.5")
     (True, True, False)

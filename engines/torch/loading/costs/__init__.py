@@ -1,1 +1,1 @@
-"""What samples cost: numbers from arrays, columns or functions, and the division of global batches by them."""
+"""Costs of samples: numbers from arrays, columns or functions, and the division of global batches by them."""

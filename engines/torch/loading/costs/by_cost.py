@@ -25,7 +25,7 @@ class CostAssigner(SliceAssigner):
     Attributes
     ----------
     costs, table
-        By which rules global batches are divided, and the costs of all samples.
+        The rules by which global batches are divided, and the costs of all samples.
 
     Examples
     --------
@@ -52,7 +52,7 @@ class CostAssigner(SliceAssigner):
             self._require_room(self.costs.cap)
 
     def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
-        """Return what is known of the next batch, and this rank's samples."""
+        """Return facts about the next batch, and this rank's samples."""
         self._shares_W = shares_W
         samples = self.part(self.place)
         own, batch = self.table[samples], self.table[self.settled()]
@@ -72,7 +72,7 @@ class CostAssigner(SliceAssigner):
         self._known = {key: known for key, known in self._known.items() if key[0] >= self.place}
 
     def after(self, place: int) -> int | None:
-        """Return where the global batch ends that begins at this place; None if none begins there."""
+        """Return the end of the global batch that begins at this place; None if none begins there."""
         return self._end(place) if self.costs.global_tokens else super().after(place)
 
     def part(self, place: int) -> Samples:
@@ -80,7 +80,7 @@ class CostAssigner(SliceAssigner):
         return self._slice(place)[self._assignment(place).of(self.rank)]
 
     def about(self, samples: Samples) -> tuple[float, tuple[float, ...]]:
-        """Return the loss terms of these samples of one rank, and what their work is made of."""
+        """Return the loss terms of these samples of one rank, and the features of their work."""
         own = self.table[samples]
         return own.terms, self.costs.work(own)
 
@@ -101,11 +101,11 @@ class CostAssigner(SliceAssigner):
         return {"costs of the samples": self.table.digest, **self.costs.settings()}
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return where the epoch stands."""
+        """Return the place in the epoch."""
         return {**super().state_dict(), "step_terms": np.array(self._step_terms)}
 
     def load_state_dict(self, state: State) -> None:
-        """Stand where a state says, with any number of ranks."""
+        """Move to the place of a saved state, with any number of ranks."""
         super().load_state_dict(state)
         self._step_terms = float(state.get("step_terms", 0.0))
 

@@ -1,4 +1,4 @@
-"""What the samples of a dataset or stream cost, and what of their loss counts. Axes: N samples, W ranks, F features."""
+"""Costs and loss terms of the samples of a dataset or stream. Axes: N samples, W ranks, F features."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ the long end went now here, now there, the errors of costs looked like changing 
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """What samples cost: the loader draws global batches as without it, and divides them so that ranks end together.
+    """Costs of samples: the loader draws the same global batches, but divides them so that ranks end together.
 
     ``lengths``, ``cost`` and ``loss_terms`` are arrays of N numbers, names of a dataset's columns, or functions of a
     sample; for a stream functions of a sample.
@@ -87,7 +87,7 @@ class Costs:
         return SampleCosts(_scaled(known.features), known.tokens, known.loss_terms)
 
     def of_drawn(self, samples: list[Any], first: int) -> SampleCosts:
-        """Return the costs of samples drawn from a stream, of which the first has this number; not scaled."""
+        """Return the costs of samples drawn from a stream, the first of which has this number; not scaled."""
         numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost", "loss_terms"))
         for name in numbers:
             if (given := getattr(self, name)) is not None:
@@ -96,7 +96,7 @@ class Costs:
         return self._known(numbers, len(samples), first, " of the stream")
 
     def require_functions(self) -> None:
-        """Refuse what is no function of a sample: samples of a stream have no numbers."""
+        """Refuse numbers that are not a function of a sample: samples of a stream cannot be looked up."""
         for name in ("cost", "lengths", "loss_terms"):
             given = getattr(self, name)
             if given is not None and not callable(given):
@@ -108,7 +108,7 @@ class Costs:
             raise ValueError("global_tokens is about datasets: for a stream leave it out, and give global_batch")
 
     def divided(self, drawn: SampleCosts, shares_W: Sizes, coefficients_F: Array, least: int) -> Assignment:
-        """Return who takes which of the drawn samples, if ranks are to end work in these proportions at once."""
+        """Return the assignment of the drawn samples with which ranks end together, at these shares of work."""
         return assign(
             sum_of_products(drawn.features, coefficients_F),
             shares_W,
@@ -120,7 +120,7 @@ class Costs:
         )
 
     def work(self, own: SampleCosts) -> tuple[float, ...]:
-        """Return what the work of one rank's samples is made of, ``[F]``: the sum, or padded to the longest."""
+        """Return the features of the work of one rank's samples, ``[F]``: their sum, or padded to the longest."""
         features_NF = own.features
         total_F = features_NF.max(axis=0) * len(features_NF) if self.padded else features_NF.sum(axis=0)
         return tuple(total_F.tolist())
@@ -131,7 +131,7 @@ class Costs:
         return {**{name: getattr(self, name) for name in names}, "loss_terms": self.loss_terms is not None}
 
     def _known(self, numbers: dict[str, Array | None], samples: int, first: int = 0, of: str = "") -> SampleCosts:
-        """Return what costs are made of: a given cost is used as it is, and lengths leave it to be learned."""
+        """Return the numbers of some samples: a given cost is used as it is, and the costs of lengths are learned."""
         length_N, cost_N, terms_N = numbers["lengths"], numbers["cost"], numbers["loss_terms"]
         ones_N = np.ones(samples)
         token_N = next((one for one in (length_N, cost_N) if one is not None), ones_N)
@@ -155,7 +155,7 @@ class SampleCosts:
     Parameters
     ----------
     features
-        What the cost of a sample is made of, ``[N, F]``: its given cost alone; or its length, the square of that, and
+        Features of a sample's cost, ``[N, F]``: its given cost alone; or its length, the square of that, and
         1, whose coefficients are learned.
     tokens
         What each sample takes of the cap and of a budget, ``[N]``: its length, or else its cost.
@@ -202,7 +202,7 @@ def assigned_by_terms(
     accumulate: int,
     work: tuple[float, ...],
 ) -> RankBatch:
-    """Return what is known of a batch in which this rank has these samples, and such work.
+    """Return the facts about a batch of which this rank has these samples, with such work.
 
     Loss terms are given of all ranks in this global batch, and in all of the step's. There are ``accumulate`` of them:
     loops divide by that, which the weights take back.
