@@ -242,7 +242,7 @@ Slowest reply over the median, among clients that had replied three times before
   and 8 Mbit/s in the median, log deviation 0.6 each: our assumption).
 - *phones*: as above. A step costs as much as 17 to 44 samples besides its samples, and no batch can shorten that.
 - *balanced*: batches of at least a quarter of the mean, as by default; *down to 1*: of at least one sample.
-- *oracle*: the exact split of the speeds and links to come, down to one sample. What is above 1 in it no batch can
+- *oracle*: the exact split of the speeds and links to come, down to one sample. What exceeds 1 there, no batch can
   mend: clients whose link or fixed cost alone takes longer than the others' round. What *down to 1* has on top is due
   to forecasts: speeds that move between rounds, and links by 20 %.
 """
