@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 # Only the files with such tests: to collect all others takes ten seconds.
 ALONE = $(shell grep -rl "mark.alone" tests)
 
-.PHONY: help demo test test-flower test-s3 soak gpu mutants check format pins loops wheel-test clean
+.PHONY: help demo docs test test-flower test-s3 soak gpu mutants check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -53,8 +53,12 @@ format: .venv/installed  ## Format, and mend what can be mended.
 pins: .venv/installed  ## Renew constraints*.txt: the newest versions that resolve together. Run make test with them.
 	@$(BIN)/python tests/renew_pins.py
 
-loops: .venv/installed  ## Renew the table of loops in docs/loops.md from the tests.
+loops: .venv/installed  ## Renew the table of loops in docs/reference/loops.md from the tests.
 	@PYTHONPATH=src $(BIN)/python tests/loops/renew.py
+
+# The site needs no .venv, and .venv not the site's packages.
+docs: .venv-docs/installed  ## Build the documentation into build/site; any warning or broken link is an error.
+	@.venv-docs/bin/python docs/building/make_site.py
 
 # The built wheel, alone in an environment of its own, outside the checkout.
 wheel-test: .venv/installed  ## Build the wheel and test it in an environment of its own.
@@ -80,10 +84,16 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	    --editable ".[flower,torch,boosting]" pytest pytest-timeout hypothesis
 	@touch $@
 
+.venv-docs/installed: pyproject.toml constraints-docs.txt
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-docs.txt \
+	    --editable . zensical mkdocstrings-python latex2mathml
+	@touch $@
+
 .venv-s3/installed: Makefile
 	@$(PYTHON) -m venv .venv-s3
 	@.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check "moto[server]==5.2.5"
 	@touch $@
 
 clean:  ## Remove what was built, installed and cached.
-	rm -rf .venv .venv-flower .venv-s3 demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-flower .venv-s3 demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

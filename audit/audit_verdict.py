@@ -8,7 +8,7 @@ from enum import Enum
 
 import numpy as np
 
-PAGE = "docs/audit.md"
+PAGE = "docs/howto/audit.md"
 
 
 class AuditStatus(Enum):
@@ -96,7 +96,7 @@ class Cause(Enum):
     )
     OTHER_DATA = (
         "data of another loader get the weights of the balanced batch",
-        "scale the terms of the balanced batch only: see the table of losses in docs/loops.md",
+        "scale the terms of the balanced batch only: see the table of losses in docs/reference/loops.md",
         "other-data",
     )
     NOT_A_NUMBER = (

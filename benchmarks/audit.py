@@ -35,7 +35,7 @@ HEAD = """# Verdicts on whole scripts
 renews this page. The first six are this library's examples. The others were written for this page, small and without
 downloads, with the loaders, loops and models of the public scripts that they are named after; they are not those
 scripts. Figures are relative deviations of gradients and parameters in three steps; what the verdicts mean stands in
-[docs/audit.md](../docs/audit.md).
+[docs/howto/audit.md](../docs/howto/audit.md).
 
 """
 

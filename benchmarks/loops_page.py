@@ -92,7 +92,7 @@ Loops with this part beside others, of all ranks.
 
 The parts above are covered, in any combination that makes sense. Not covered here: sharded models, compiled models,
 complex and sparse parameters, streams, budgets of tokens, losses over gathered rows, resuming, communication hooks,
-GPUs, and what `docs/loops.md` lists under "What cannot be seen". The table of shapes there has most of them.
+GPUs, and what `docs/reference/loops.md` lists under "What cannot be seen". The table of shapes there has most of them.
 """
 
 AGAIN = """These seeds were not fine when they were first run, and were run again; the tables have the last verdict.

@@ -27,8 +27,10 @@ INSTALLS = {
     "constraints.txt": [".[dev]"],
     "constraints-flower.txt": [".[flower,torch,boosting]", "pytest", "pytest-timeout", "hypothesis"],
     "constraints-peers.txt": [".[peers]"],
+    "constraints-docs.txt": [".", "zensical", "mkdocstrings-python", "latex2mathml"],
 }
-"""What each file pins. Flower and the peers of the benchmarks want older versions, so each has a file of its own."""
+"""What each file pins. Flower and the peers of the benchmarks want older versions, so each has a file of its own; the
+site, whose tools nothing else needs, has one too."""
 
 UNPINNED = re.compile(r"paceline|nvidia-(?!ml-py)|cuda-|triton")
 """The library itself, and what only torch's builds for GPUs take."""

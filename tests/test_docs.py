@@ -12,20 +12,20 @@ from paceline.predictors import NAMES
 CHECKOUT = Path(__file__).parent.parent
 PAGES = [
     path
-    for path in (*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/*.md"), *CHECKOUT.glob("benchmarks/*.md"))
+    for path in (*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md"), *CHECKOUT.glob("benchmarks/*.md"))
     if path.is_file()
 ]
 
 pytestmark = pytest.mark.checkout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_a_page_begins_with_its_title(page):
     """A page that was cut off in front, or emptied, would still hold its tables."""
     assert page.read_text().startswith("# ")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading(page):
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
     for file, _, heading in (link.partition("#") for link in links):
@@ -45,7 +45,7 @@ def test_the_readme_can_be_read_in_a_minute():
 
 
 def test_every_predictor_stands_in_the_table_and_no_other():
-    table = (CHECKOUT / "docs" / "predictors.md").read_text().split("##")[0]
+    table = (CHECKOUT / "docs" / "reference" / "predictors.md").read_text().split("##")[0]
     named = {name for line in table.splitlines() if line.startswith("| `") for name in _first_cell(line)}
     assert named == set(NAMES)
 
@@ -54,7 +54,7 @@ def _first_cell(line):
     return re.findall(r"`([^`]+)`", line.split("|")[1])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/commands.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/commands.md"])
 def test_the_number_of_formats_is_that_of_the_registry(page):
     counts = re.findall(r"\b(\d+)\s+(?:public |trace )?formats\b", (CHECKOUT / page).read_text())
     assert counts
@@ -62,7 +62,7 @@ def test_the_number_of_formats_is_that_of_the_registry(page):
 
 
 def test_every_format_is_described():
-    page = (CHECKOUT / "docs" / "formats.md").read_text()
+    page = (CHECKOUT / "docs" / "reference" / "formats.md").read_text()
     assert [name for name in FORMATS if f"`{name}`" not in page] == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 HEADINGS = {
-    "loop_verdicts": "Loops, with the verdicts of docs/loops.md",
+    "loop_verdicts": "Loops, with the verdicts of docs/reference/loops.md",
     "event_clocks": "Event clocks against a busy loop of known length",
     "step_curves": "Batch time curves up to the limit of memory",
     "added_time": "Added time beside a step",

@@ -83,7 +83,7 @@ def read_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     format
         A name of :data:`FORMATS`; without it the format is recognised from the file's name and beginning.
     options
-        Options of the format: see docs/formats.md.
+        Options of the format: see docs/reference/formats.md.
 
     Returns
     -------

@@ -95,18 +95,18 @@ def test_many_loops_are_audited():
 
 @pytest.mark.checkout
 def test_the_documentation_counts_the_threads():
-    page = (CHECKOUT / "docs" / "audit.md").read_text()
+    page = (CHECKOUT / "docs" / "howto" / "audit.md").read_text()
     assert int(re.search(r"(\d+) public threads", page)[1]) == len([case for case in CORPUS.values() if case.cause])
 
 
 @pytest.mark.checkout
 def test_every_cause_has_its_heading_in_the_documentation():
-    titles = re.findall(r"^### (.*)$", (CHECKOUT / "docs" / "audit.md").read_text(), re.MULTILINE)
+    titles = re.findall(r"^### (.*)$", (CHECKOUT / "docs" / "howto" / "audit.md").read_text(), re.MULTILINE)
     headings = {title.lower().replace(" ", "-") for title in titles}
     assert {cause.anchor for cause in Cause} == headings
 
 
 @pytest.mark.checkout
 def test_the_example_in_the_documentation_runs():
-    (example,) = re.findall(r"```python\n(.*?)```", (CHECKOUT / "docs" / "audit.md").read_text(), re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", (CHECKOUT / "docs" / "howto" / "audit.md").read_text(), re.DOTALL)
     exec(example, {})

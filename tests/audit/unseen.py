@@ -1,4 +1,4 @@
-"""The cases under "What cannot be seen" of ``docs/loops.md``, as jobs that are balanced: each gets its verdict."""
+"""The cases under "What cannot be seen" of ``docs/reference/loops.md``, as balanced jobs: each gets its verdict."""
 
 import torch
 import torch.distributed as dist

@@ -168,7 +168,7 @@ def test_the_page_on_profiling_runs_as_it_stands(tmp_path, monkeypatch, capsys):
             for x in (4, 8, 16, 32, 64, 128)
         ]
         save_profile(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / f"{device}.csv")
-    page = (Path(__file__).parents[2] / "docs" / "profiling.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "profiling.md").read_text()
     namespace = {}
     for code in re.findall(r"```python\n(.*?)```", page, re.S):
         exec(code, namespace)

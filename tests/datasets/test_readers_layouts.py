@@ -238,7 +238,7 @@ def test_every_format_with_real_files_or_lines_has_its_speeds_checked_here():
 
 @pytest.mark.checkout
 def test_the_page_on_formats_says_the_same():
-    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text()
     section = page.split("## Seen on real files")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     said = {name: seen.strip() for names, seen in rows for name in re.findall(r"`(\w+)`", names)}

@@ -1,4 +1,4 @@
-"""The faults of docs/faults.md that no other file tries: clocks that jump, kernel files that cannot be read."""
+"""The faults of docs/reference/faults.md that no other file tries: clocks that jump, kernel files nobody can read."""
 
 import re
 import time
@@ -21,7 +21,7 @@ from paceline.recording.covariates import all_covariates, default_covariates
 from paceline.runs import read_run
 from paceline.torch import BalancedLoader, attach
 
-FAULTS = Path(__file__).parents[2] / "docs" / "faults.md"
+FAULTS = Path(__file__).parents[2] / "docs" / "reference" / "faults.md"
 
 
 @pytest.mark.parametrize("jump", [-3600.0, -1e-3, 0.5, 3600.0], ids="{:+g} s".format)

@@ -1,4 +1,4 @@
-"""A model that one command fitted serves a live training in another, as docs/training.md says."""
+"""A model that one command fitted serves a live training in another, as docs/howto/training.md says."""
 
 from pathlib import Path
 
@@ -59,5 +59,5 @@ def test_a_model_fitted_by_one_command_serves_a_live_training(tmp_path):
 
 @pytest.mark.checkout
 def test_the_page_shows_the_calls_that_are_tested():
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "training.md").read_text()
     assert 'attach(model, loader, predictor=Registry("models").load())' in page

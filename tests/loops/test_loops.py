@@ -22,7 +22,7 @@ TOLERANCE = 1e-12
 @pytest.mark.checkout
 def test_the_documented_table_is_that_of_these_shapes():
     """Renewed by python tests/loops/renew.py."""
-    page = HERE.parent.parent / "docs" / "loops.md"
+    page = HERE.parent.parent / "docs" / "reference" / "loops.md"
     assert page.read_text().split(TABLE_BEGINS)[1].strip() == table().strip()
 
 

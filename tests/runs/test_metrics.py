@@ -258,7 +258,7 @@ def test_a_record_of_ones_own_coordinator_needs_two_plans_and_a_report():
 def test_the_page_on_embedding_runs_as_it_stands(tmp_path, monkeypatch):
     """Its loops are cut to some iterations, and three workers of unequal speed train."""
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "embedding.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "embedding.md").read_text()
     codes = re.findall(r"```python\n(.*?)```", page, re.S)
     assert len(codes) == 2
     for code in codes:

@@ -48,7 +48,7 @@ class BalancedLoader(RankLoader):
         between steps.
     micro_batch
         Samples of a micro-batch, if a global batch is to be a step and each rank to get its part in micro-batches,
-        faster ranks more of them; a rank's last one in a step may have fewer. See ``docs/work.md``.
+        faster ranks more of them; a rank's last one in a step may have fewer. See ``docs/howto/work.md``.
     costs
         What samples cost, if they cost differently, and how many loss terms they have: a :class:`Costs`.
     num_workers

@@ -1,0 +1,175 @@
+"""Surroundings in which the examples of the pages run here, and the tests of those that do not run here."""
+
+TORCH = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline.torch import BalancedLoader, Costs, attach, weight_terms
+
+if not dist.is_initialized():
+    dist.init_process_group("gloo")
+torch.manual_seed(0)
+dataset = TensorDataset(torch.randn(1024, 4), torch.randint(3, (1024,)))
+network = torch.nn.Linear(4, 3)
+model = DistributedDataParallel(network)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = torch.nn.functional.cross_entropy
+loader = BalancedLoader(dataset, global_batch=256, seed=0)
+"""
+
+TRAINED = """
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    criterion(model(inputs), targets).backward()
+    optimizer.step()
+"""
+
+TEXTS = """
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 512
+
+    def __getitem__(self, index):
+        return torch.full((1 + index % 7,), index % 5), torch.full((1 + index % 7,), -100 if index % 3 == 0 else 1)
+
+
+def collate(rows):
+    tokens, labels = zip(*rows)
+    pad = torch.nn.utils.rnn.pad_sequence
+    return {"tokens": pad(tokens, batch_first=True), "labels": pad(labels, batch_first=True, padding_value=-100)}
+
+
+dataset = Texts()
+lengths = [1 + index % 7 for index in range(512)]
+labels_per_sample = [0 if index % 3 == 0 else 1 + index % 7 for index in range(512)]
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 3)))
+"""
+
+ONE_MODEL = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+dataset = torch.utils.data.TensorDataset(torch.randn(1024, 4), torch.randint(3, (1024,)))
+"""
+
+ASYNCHRONOUS = """
+import numpy as np
+
+names = [f"gpu{k}" for k in range(8)]
+parameters = gradient = np.zeros(3, np.float32)
+"""
+
+FEDERATED = """
+ids, models, amounts, largest_batches = [1, 2, 3], ["a", "a", "b"], [500, 600, 700], [256, 256, 256]
+sampled_ids = ids
+
+
+def ask(clients, sizes):
+    return {"clients": clients, "samples": 10 * sizes, "seconds": sizes / 50, "comm_seconds": 0 * sizes + 0.1}
+"""
+
+RECORDED = """
+rank = 0
+
+
+def train():
+    for inputs, targets in DataLoader(dataset, batch_size=128):
+        optimizer.zero_grad()
+        criterion(model(inputs), targets).backward()
+        optimizer.step()
+"""
+
+ANY_LOOP = """
+recorder = Recorder("other.jsonl", worker="0").__enter__()
+loader, gradients = [[1, 2], [3]], None
+tokens_in, barrier = sum, lambda: None
+all_reduce = forward_and_backward = lambda given: given
+"""
+
+TRACES = """
+from pathlib import Path
+
+from paceline.datasets import synthetic_fleet
+
+Path("traces").mkdir()
+synthetic_fleet("mixed", workers=20, iterations=100).save("traces/job.parquet")
+"""
+
+MODELS = """
+from paceline.training import Registry
+
+Registry("models").add("monday", narx, command="paceline fit narx")
+"""
+
+FRAME = """
+import pandas
+
+frame = pandas.DataFrame({"rank": [0, 1, 0, 1], "duration_ms": [10, 20, 11, 19], "iteration": [0, 0, 1, 1]})
+"""
+
+STAGES = {
+    "howto/asynchronous.md": {
+        1: ONE_MODEL,
+        3: ASYNCHRONOUS,
+    },
+    "howto/choosing.md": {1: ""},
+    "howto/evaluating.md": {1: "", 2: "", 3: "", 4: ""},
+    "howto/federated.md": {3: FEDERATED},
+    "howto/pytorch.md": {
+        1: TORCH,
+        2: TORCH,
+        3: f"{TORCH}\nbalance = attach(model, loader)\n{TRAINED}\npath = 'state.pt'",
+    },
+    "howto/recording.md": {2: f"{TORCH}\n{RECORDED}", 4: ANY_LOOP},
+    "howto/training.md": {1: TRACES, 3: f"{MODELS}\n{TORCH}"},
+    "howto/watching.md": {1: TORCH, 2: TRAINED},
+    "howto/work.md": {1: f"{TORCH}\n{TEXTS}", 4: TORCH, 5: "saved_epoch, epochs = 0, 2"},
+    "reference/formats.md": {2: FRAME},
+    "reference/schemas.md": {1: ""},
+}
+"""Code before each block that runs here, by page and number of the block; a page's blocks share their names."""
+
+FILLED = {
+    ("howto/federated.md", 3): ("clients=..., samples=..., seconds=..., comm_seconds=...", "**replies"),
+    ("howto/pytorch.md", 3): ('"model": ...', '"model": model.state_dict()'),
+    ("howto/pytorch.md", 2): (
+        "...\n",
+        "inputs, targets = next(iter(loader))\nloss = criterion(model(inputs), targets)\n",
+    ),
+    ("howto/work.md", 4): ("loss_of", "criterion"),
+}
+"""Text in a block that is left to its reader, and what is put in its place."""
+
+ELSEWHERE = {
+    ("howto/asynchronous.md", 2): "tests/engines/test_async_ray.py",
+    ("howto/audit.md", 1): "tests/audit/test_verdicts.py",
+    ("howto/embedding.md", 1): "tests/runs/test_metrics.py",
+    ("howto/embedding.md", 2): "tests/runs/test_metrics.py",
+    ("howto/federated.md", 1): "tests/engines/test_flower.py",
+    ("howto/federated.md", 2): "tests/engines/test_flower.py",
+    ("howto/profiling.md", 1): "tests/datasets/test_profiles.py",
+    ("howto/profiling.md", 2): "tests/datasets/test_profiles.py",
+    ("howto/recording.md", 1): "tests/recording/test_recorder.py",
+    ("howto/recording.md", 3): "tests/recording/test_torch_callbacks.py",
+    ("howto/trainers.md", 1): "tests/engines/test_accelerate.py",
+    ("howto/trainers.md", 2): "tests/engines/test_huggingface.py",
+    ("howto/trainers.md", 3): "tests/engines/test_lightning.py",
+    ("howto/trainers.md", 4): "tests/engines/test_lightning.py",
+    ("howto/training.md", 2): "tests/training/test_fit_beyond.py",
+    ("howto/work.md", 2): "tests/engines/test_torch_work.py",
+    ("howto/work.md", 3): "tests/engines/test_torch_work.py",
+    ("reference/formats.md", 1): "tests/datasets/test_readers_layouts.py",
+    ("reference/recorded.md", 1): "tests/lab/test_usage.py",
+}
+"""Tests that run what a block shows, where it needs several ranks, another environment or files that are not here."""
+
+UNTESTED = {
+    ("howto/trainers.md", 5): "DeepSpeed is no dependency, and the page says that it is not among the tests",
+    ("howto/trainers.md", 6): "fastai is no dependency, and the page says that it is not among the tests",
+}
+"""Blocks that no test runs, each with its reason."""

@@ -1,0 +1,63 @@
+"""The tutorial shows what its commands print: those on recorded jobs print the same everywhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+PAGE = (CHECKOUT / "docs" / "start" / "tutorial.md").read_text()
+
+pytestmark = pytest.mark.checkout
+
+
+def shown(name):
+    """The lines of an excerpt of the page."""
+    (text,) = re.findall(rf"<!-- {name} -->\n```text\n(.*?)\n```\n<!-- end -->", PAGE, re.DOTALL)
+    return text.splitlines()
+
+
+def printed(*words):
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "paceline", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("excerpt", "job"), [("check", "digits-mlp-steady"), ("check-moving", "digits-attention-moving")]
+)
+def test_the_check_of_a_recorded_job_prints_the_lines_of_the_page(excerpt, job):
+    assert f"paceline data check {job}\n" in PAGE
+    lines = printed("data", "check", job).splitlines()
+    assert [line for line in shown(excerpt) if line not in lines] == []
+
+
+def test_the_replay_prints_the_rows_of_the_page():
+    """All rows but those of auto, which is fitted first: that takes half a minute."""
+    assert "paceline replay auto ewma --trace digits-mlp-steady\n" in PAGE
+    rows = [
+        re.sub(r"\s+", " ", line) for line in printed("replay", "ewma", "--trace", "digits-mlp-steady").splitlines()
+    ]
+    expected = [re.sub(r"\s+", " ", line) for line in shown("replay") if line.startswith("│") and "auto" not in line]
+    assert len(expected) == 4
+    assert [row for row in expected if row not in rows] == []
+
+
+def test_the_two_scripts_differ_by_the_lines_of_the_page():
+    before, after = (
+        (CHECKOUT / "examples" / name).read_text().splitlines() for name in ("ddp_before.py", "ddp_after.py")
+    )
+    (diff,) = re.findall(r"```diff\n(.*?)```", PAGE, re.DOTALL)
+    for line in diff.splitlines():
+        here, there = (before, after) if line.startswith("-") else (after, before)
+        assert line[1:] in here
+        assert line[1:] not in there
+
+
+def test_files_that_the_tutorial_runs_are_there():
+    files = re.findall(r"examples/\w+\.py", PAGE)
+    assert len(files) >= 4
+    assert all((CHECKOUT / file).is_file() for file in files)
