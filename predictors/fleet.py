@@ -172,7 +172,7 @@ class FleetPredictor:
 
     def _judged(self, report: Report, covariates_WD: Array) -> None:
         """Compare a report with its forecast, then learn from it: the forecast was made without it."""
-        speed_W = _completed(report)
+        speed_W = report.speed if report.out_of_memory is None else _completed(report)
         error_W = np.log(speed_W / self._speed_of(np.asarray(report.samples, dtype=np.float64), covariates_WD))
         # One question to all workers at once: usual reports pass no further guard.
         if not (self._calm and np.maximum.reduce(error_W) <= DOUBTED):  # NaN is not
@@ -349,8 +349,6 @@ def _name(worker: object) -> str:
 
 def _completed(report: Report) -> Array:
     """Return the speeds, NaN where the worker ran out of memory, because it did not process its samples."""
-    if report.out_of_memory is None:
-        return report.speed
     return np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, report.speed)
 
 

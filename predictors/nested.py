@@ -42,7 +42,7 @@ class NestedPredictor(FleetPredictor):
     @property
     def covariate_names(self) -> tuple[str, ...]:
         """The covariates that any of the inner predictors reads."""
-        return self._reading()[0]
+        return (self._read or self._reading())[0]
 
     def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp] | None]]:
         """Return all covariates, and the places of those that each inner predictor reads, ``None`` if it reads all.

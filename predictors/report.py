@@ -51,17 +51,17 @@ class Report:
     covariates: ArrayLike | None = None
     out_of_memory: ArrayLike | None = None
 
-    @property
+    @cached_property
     def speed(self) -> Array:
         """Samples per second, ``[W]``; NaN where there is no usable report. Computed once."""
-        return self._speeds[0]
-
-    @property
-    def complete(self) -> bool:
-        """True if every worker has a usable report."""
-        return self._speeds[1]
+        speed_W, vars(self)["complete"] = self._speeds()  # asked a dozen times in a step: an attribute takes no call
+        return speed_W
 
     @cached_property
+    def complete(self) -> bool:
+        """True if every worker has a usable report."""
+        return self._speeds()[1]
+
     def _speeds(self) -> tuple[Array, bool]:
         samples = np.asarray(self.samples, dtype=np.float64)
         seconds = np.asarray(self.seconds, dtype=np.float64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from heapq import heapify, heapreplace
+from operator import mul
 from typing import Protocol
 
 import numpy as np
@@ -29,11 +30,24 @@ class DecidedCurves(Protocol):
         """Return how long these sizes take, ``[W]``."""
         ...
 
+    def makespan(self, sizes: Sizes) -> float:
+        """Return how long the last of these sizes takes, in seconds."""
+        ...
+
     def soonest(self, global_batch: int) -> float:
         """Return a time, in seconds, before which no split ends; 0 if there is no easy bound.
 
         Nothing ends sooner than if all workers ended together on their lines, with fractions of samples and without
         floors or bounds.
+        """
+        ...
+
+    def proven(self, sizes: Sizes, batch_multiple: int, low: Array, high: Array) -> bool:
+        """Return whether a glance proves that no split between these bounds, ``[W]``, ends sooner.
+
+        Any other split gives a worker at least one batch multiple more, and any better one takes some from all that end
+        last. So it is proven if nobody could end one batch multiple more any sooner, or if one that ends last has no
+        more to give.
         """
         ...
 
@@ -51,7 +65,7 @@ def decided(speed: Array, batch_time: Curves | None = None) -> DecidedCurves:
     if len(speed) > FEW:
         return ManyCurves(Curves.from_speed(speed) if batch_time is None else batch_time)
     if batch_time is None:
-        return FewCurves([1.0 / v for v in speed.tolist()])
+        return FewCurves((1.0 / speed).tolist())
     return FewCurves(batch_time.slope.tolist(), batch_time.intercept.tolist(), batch_time.floor.tolist())
 
 
@@ -79,6 +93,10 @@ class FewCurves:
         seconds = self._busy(sizes.tolist())
         return Split(sizes, np.array(seconds), max(seconds), Status.GIVEN)
 
+    def makespan(self, sizes: Sizes) -> float:
+        """Return how long the last of these sizes takes, in seconds."""
+        return max(self._busy(sizes.tolist()))
+
     def soonest(self, global_batch: int) -> float:
         """Return a time, in seconds, before which no split ends; 0 if there is no easy bound."""
         rate = started = 0.0
@@ -97,18 +115,30 @@ class FewCurves:
         found = self._straight(global_batch, batch_multiple, low.tolist(), high.tolist())
         return found or split(self._arrays(), global_batch, lower=low, upper=high, batch_multiple=batch_multiple)
 
+    def proven(self, sizes: Sizes, batch_multiple: int, low: Array, high: Array) -> bool:
+        """Return whether a glance proves that no split between these bounds, ``[W]``, ends sooner."""
+        seconds, soonest = self._busy(sizes.tolist()), math.inf
+        makespan = max(seconds)
+        workers = zip(range(len(seconds)), sizes.tolist(), seconds, low.tolist(), high.tolist(), strict=True)
+        for i, size, time, least, most in workers:
+            if time == makespan and size - batch_multiple < least:
+                return True
+            if size + batch_multiple <= most:
+                soonest = min(soonest, self._one(i, size + batch_multiple))
+        return makespan <= soonest
+
     def stretched(self, factor: Array) -> FewCurves:
         """Return curves that take this many times as long, ``[W]``."""
         by = factor.tolist()
         if self.intercept is None or self.floor is None:
-            return FewCurves([slope * f for slope, f in zip(self.slope, by, strict=True)])
+            return FewCurves(list(map(mul, self.slope, by)))
         lines = [self.slope, self.intercept, self.floor]
         return FewCurves(*([value * f for value, f in zip(line, by, strict=True)] for line in lines))
 
     def _busy(self, sizes: list[float]) -> list[float]:
         """Return the times of these sizes, rounded as :func:`paceline._curves.batch_seconds` does."""
         if self.intercept is None or self.floor is None:
-            return [s * x for s, x in zip(self.slope, sizes, strict=True)]
+            return list(map(mul, self.slope, sizes))
         lines = zip(self.slope, self.intercept, self.floor, sizes, strict=True)
         return [max(f, a + s * x) if x > 0 else 0.0 for s, a, f, x in lines]
 
@@ -165,6 +195,10 @@ class ManyCurves:
         """Return how long these sizes take, ``[W]``."""
         return evaluate(self._curves, sizes)
 
+    def makespan(self, sizes: Sizes) -> float:
+        """Return how long the last of these sizes takes, in seconds."""
+        return self.evaluate(sizes).makespan
+
     def soonest(self, global_batch: int) -> float:
         """Return a time, in seconds, before which no split ends; 0 if there is no easy bound."""
         with np.errstate(all="ignore"):
@@ -175,6 +209,13 @@ class ManyCurves:
     def split(self, global_batch: int, batch_multiple: int, low: Array, high: Array) -> Split:
         """Return the split that ends soonest between these bounds, ``[W]``: exactly that of :func:`split`."""
         return split(self._curves, global_batch, lower=low, upper=high, batch_multiple=batch_multiple)
+
+    def proven(self, sizes: Sizes, batch_multiple: int, low: Array, high: Array) -> bool:
+        """Return whether a glance proves that no split between these bounds, ``[W]``, ends sooner."""
+        now, more = self.evaluate(sizes), sizes + batch_multiple
+        last_W = now.seconds == now.makespan
+        later = self.evaluate(more).seconds[more <= high]
+        return bool((sizes[last_W] - batch_multiple < low[last_W]).any() or now.makespan <= later.min(initial=np.inf))
 
     def stretched(self, factor: Array) -> ManyCurves:
         """Return curves that take this many times as long, ``[W]``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from math import hypot, inf, log, sqrt
 from typing import TypeVar
 
 import numpy as np
@@ -54,6 +55,16 @@ def log_caution(spread: Array) -> Array:
     # log(1 + s**2) without squaring, which would overflow for a huge spread.
     sigma = np.sqrt(2 * np.log(np.hypot(1.0, spread)))
     return np.asarray(_expected_largest(len(spread)) * (sigma - np.minimum.reduce(sigma)))
+
+
+def log_cautions(spreads: list[float]) -> list[float]:
+    """Return :func:`log_caution` in plain floats, which a small fleet computes in a fraction of numpy's time."""
+    if not sum(spreads) < inf:  # not known of somebody, or NaN
+        noisiest = max([spread for spread in spreads if spread < inf], default=0.0)
+        spreads = [spread if spread < inf else noisiest for spread in spreads]
+    sigmas = [sqrt(2 * log(hypot(1.0, spread))) for spread in spreads]
+    least, largest = min(sigmas), _expected_largest(len(spreads))
+    return [largest * (sigma - least) for sigma in sigmas]
 
 
 def cautious(curves: Stretched, spread: Array, risk: float) -> Stretched:

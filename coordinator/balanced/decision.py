@@ -75,6 +75,10 @@ class Situation:
         """Return the split that ends soonest under the curves to compare sizes under."""
         return self.spared.split(self.global_batch, self.policy.batch_multiple, self.bounds.low, self.bounds.high)
 
+    def proven(self) -> bool:
+        """Return whether the sizes in use are the best without a search."""
+        return self.spared.proven(self.sizes, self.policy.batch_multiple, self.bounds.low, self.bounds.high)
+
     def expected(self, best: Split) -> Split:
         """Return the best split with the times that the forecast itself expects."""
         if self.spared is self.curves:
@@ -106,7 +110,7 @@ def decide(now: Situation) -> tuple[Split, float, list[why.Reason]]:
 def _weighted(now: Situation, kept: Split) -> tuple[Split, float, list[why.Reason]]:
     """Compare the best split with the sizes in use."""
     plain, cost, forgone = now.spared is now.curves, now.policy.change_cost, now.forgone
-    makespan = kept.makespan if plain else now.spared.evaluate(now.sizes).makespan
+    makespan = kept.makespan if plain else now.spared.makespan(now.sizes)
     # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
     soonest = now.spared.soonest(now.global_batch)
     at_most = gain_of(makespan, soonest)
@@ -115,11 +119,11 @@ def _weighted(now: Situation, kept: Split) -> tuple[Split, float, list[why.Reaso
     forgone.bound += at_most
     if forgone.known + forgone.bound <= cost:
         return kept, 0.0, [(why.too_little, ("at most ", at_most, forgone.known + forgone.bound, cost))]
-    best = now.best()
-    gain = max(gain_of(makespan, best.makespan), 0.0)
+    best = None if now.proven() else now.best()
+    gain = 0.0 if best is None else max(gain_of(makespan, best.makespan), 0.0)
     # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
     forgone.known, forgone.bound = forgone.known + forgone.bound * gain / at_most, 0.0
-    if gain == 0:
+    if best is None or gain == 0:
         return kept, 0.0, [(why.nothing_to_gain, ())]
     if forgone.known <= cost:
         return kept, 0.0, [(why.too_little, ("", gain, forgone.known, cost))]

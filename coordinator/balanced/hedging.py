@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import exp, inf, log
+from operator import sub
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, all_finite
 from paceline.predictors.forecast import Forecast
-from paceline.solver.risk import log_caution
+from paceline.solver.risk import log_caution, log_cautions
 
 CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -0.25], [0.5, -0.5], [0.0, 0.0]])
 """Choices: the factor of the differences between log speeds, and that of :func:`paceline.solver.log_caution`.
@@ -18,14 +20,22 @@ CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -
 A choice trusts all, half or none of the differences (none is equal batches), and spares noisy workers not at all,
 by half or fully."""
 
+CHOICES: list[list[float]] = CHOICES_C2.tolist()
+
 FADING = 0.98
 """Factor by which the cost of past iterations fades in each: about 50 count."""
 
 LARGEST = 3.0
 """The most that one iteration counts for, in log time: a single stall says nothing about the next choice."""
 
-FIRST_C = 1e-9 * np.arange(len(CHOICES_C2))
+FIRST_C = (1e-9 * np.arange(len(CHOICES_C2))).tolist()
 """Of choices that cost the same, the first is taken: the forecast itself before any other."""
+
+FEW = 16
+"""Fleets of at most this many workers are judged in plain floats: see :mod:`paceline.solver.decided`."""
+
+Planned = Sequence[Sequence[float]] | Array
+"""The log speeds that each choice plans with, ``[C, W]``, up to a constant."""
 
 
 class Hedging:
@@ -62,8 +72,8 @@ class Hedging:
     def __init__(self, horizon: int = 1) -> None:
         self.horizon = horizon
         self.choice = 0
-        self._cost_C = np.zeros(len(CHOICES_C2))
-        self._planned: list[Array] = []
+        self._cost_C = [0.0] * len(CHOICES_C2)
+        self._planned: list[Planned] = []
 
     def follow(self, speed_W: Array, forecast: Forecast) -> None:
         """Learn what each choice would have cost at the reported speeds (NaN without one); take the next forecast."""
@@ -71,10 +81,10 @@ class Hedging:
             planned_CW = self._planned.pop(0)
             if not all_finite(speed_W):
                 known_W = np.isfinite(speed_W)
-                speed_W, planned_CW = speed_W[known_W], planned_CW[:, known_W]
+                speed_W, planned_CW = speed_W[known_W], np.array(planned_CW)[:, known_W].tolist()
             if len(speed_W) > 1:
                 self._judge(planned_CW, speed_W)
-        self._planned.append(_planned(forecast))
+        self._planned.append(_few_planned(forecast) if len(forecast.speed) <= FEW else _planned(forecast))
 
     def stretch(self, forecast: Forecast) -> Array:
         """Return how many times as long as forecast each worker is planned to take, ``[W]``.
@@ -90,22 +100,49 @@ class Hedging:
         self._planned = []
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the learnt costs of the choices, and the plans not yet judged."""
-        return {"cost": self._cost_C.copy(), "choice": np.array(self.choice), "planned": np.array(self._planned)}
+        """Return all that was followed."""
+        return {"cost": np.array(self._cost_C), "choice": np.array(self.choice), "planned": np.array(self._planned)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume; a state saved without hedging starts it afresh."""
-        self._cost_C = np.array(state.get("cost", np.zeros(len(CHOICES_C2))))
+        self._cost_C = np.array(state.get("cost", np.zeros(len(CHOICES_C2)))).tolist()
         self.choice = int(state.get("choice", 0))
-        self._planned = list(np.array(state.get("planned", ())))
+        self._planned = np.array(state.get("planned", ())).tolist()
 
-    def _judge(self, planned_CW: Array, speed_W: Array) -> None:
-        late_C = np.maximum.reduce(planned_CW - np.log(speed_W), axis=1)
-        wait_C = late_C + np.log(np.add.reduce(speed_W) / np.add.reduce(np.exp(planned_CW), axis=1))
-        self._cost_C = FADING * self._cost_C + np.minimum(wait_C, LARGEST)
-        self.choice = int((self._cost_C + FIRST_C).argmin())
+    def _judge(self, planned_CW: Planned, speed_W: Array) -> None:
+        wait_C = _few_waits(planned_CW, speed_W) if len(speed_W) <= FEW else _waits(np.array(planned_CW), speed_W)
+        least = inf
+        for place, (wait, first) in enumerate(zip(wait_C, FIRST_C, strict=True)):
+            self._cost_C[place] = cost = FADING * self._cost_C[place] + min(wait, LARGEST)
+            if cost + first < least:
+                least, self.choice = cost + first, place
+
+
+def _waits(planned_CW: Array, speed_W: Array) -> list[float]:
+    """Return the log of how many times as long as the best split each choice would have taken, ``[C]``."""
+    late_C = np.maximum.reduce(planned_CW - np.log(speed_W), axis=1)
+    wait_C = late_C + np.log(np.add.reduce(speed_W) / np.add.reduce(np.exp(planned_CW), axis=1))
+    waits: list[float] = wait_C.tolist()
+    return waits
+
+
+def _few_waits(planned_CW: Planned, speed_W: Array) -> list[float]:
+    speeds = speed_W.tolist()
+    log_speeds, together = list(map(log, speeds)), sum(speeds)
+    return [max(map(sub, row, log_speeds)) + log(together / sum(map(exp, row))) for row in planned_CW]
 
 
 def _planned(forecast: Forecast) -> Array:
     """Return the log speeds that each choice plans with, ``[C, W]``, up to a constant."""
     return np.asarray(CHOICES_C2 @ np.array([np.log(forecast.speed), log_caution(forecast.spread)]))
+
+
+def _few_planned(forecast: Forecast) -> list[list[float]]:
+    cautions, planned = log_cautions(forecast.spread.tolist()), []
+    log_speeds = list(map(log, forecast.speed.tolist()))
+    for accepted, added in CHOICES:
+        row = []
+        for speed, caution in zip(log_speeds, cautions, strict=True):
+            row.append(accepted * speed + added * caution)
+        planned.append(row)
+    return planned

@@ -117,13 +117,13 @@ class Limits:
 
 def require_covariates(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:
     """Refuse covariates that are not one number for each worker and each covariate that the predictor reads."""
-    if covariates is None or not predictor.covariate_names:
+    names = predictor.covariate_names
+    if covariates is None or not names:
         return
-    expected = (len(predictor.workers), len(predictor.covariate_names))
+    expected = (len(predictor.workers), len(names))
     if np.asarray(covariates, dtype=np.float64).shape != expected:
         raise ValueError(
-            f"{name} must have the shape [workers, covariates] {expected}, in the order "
-            f"{list(predictor.covariate_names)}, "
+            f"{name} must have the shape [workers, covariates] {expected}, in the order {list(names)}, "
             f"got {np.shape(covariates)}"
         )
 

@@ -156,7 +156,7 @@ class LoadBalancer:
         self.predictor.observe(report)
         if self._drift is not None:
             self._drift.follow(report)
-        silent = math.isnan(np.add.reduce(speed_W))
+        silent = not report.complete and math.isnan(np.add.reduce(speed_W))
         if silent or self._silent:
             self._missed = np.where(np.isfinite(speed_W), 0, self._missed + 1)
         self._silent = silent

@@ -201,12 +201,12 @@ def _connect(loader: Loader, steps: Steps, passes: Passes) -> None:
     would delay the end of the loader's worker processes until the next garbage collection.
     """
 
-    def weakly(method: Callable[..., None]) -> Callable[..., None]:
-        known = weakref.WeakMethod(method)
+    def weakly(method: Any) -> Callable[..., None]:
+        known, function = weakref.ref(method.__self__), method.__func__  # WeakMethod is Python, for every batch
 
         def call(*arguments: Any) -> None:
             if (alive := known()) is not None:
-                alive(*arguments)
+                function(alive, *arguments)
 
         return call
 

@@ -22,6 +22,13 @@ class Norms:
         Whether a device computes them. Then :meth:`take` returns those of the step before, and NaN if the device has
         not passed that one yet: nothing waits for it.
 
+    Attributes
+    ----------
+    late
+        Whether a device computes them.
+    logs
+        Those of the step under way, one of each micro-batch.
+
     Examples
     --------
     >>> norms = Norms(late=False)
@@ -32,23 +39,18 @@ class Norms:
     """
 
     def __init__(self, late: bool) -> None:
-        self._late = late
-        self._logs: list[Any] = []
+        self.late = late
+        self.logs: list[Any] = []
         self._before = Late()
-
-    @property
-    def known(self) -> bool:
-        """True if the step under way has a norm already."""
-        return bool(self._logs)
 
     def add(self, norm: torch.Tensor) -> None:
         """Add the norm of a micro-batch's gradients."""
-        self._logs.append(norm.double().clamp(min=TINY).log() if self._late else math.log(max(float(norm), TINY)))
+        self.logs.append(norm.double().clamp(min=TINY).log() if self.late else math.log(max(float(norm), TINY)))
 
     def take(self) -> float:
         """Return the mean log norm of the step, or of the step before if late; NaN if it is not known."""
-        logs, self._logs = self._logs, []
-        if not self._late:
+        logs, self.logs = self.logs, []
+        if not self.late:
             return sum(logs) / len(logs) if logs else math.nan
         before = self._before.take()
         self._before.forget()  # what has not arrived is too late: all ranks tell of the same step

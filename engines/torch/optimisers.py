@@ -80,7 +80,8 @@ class Optimisers:
         for weighting in self._weightings:
             if weighting.refusal.error is not None and not weighting.in_backward:
                 weighting.refusal.raise_error()
-            weighting.refusal.raise_of_device()
+            if weighting.refusal.waits:
+                weighting.refusal.raise_of_device()
             if not closure:  # it computes gradients within the step
                 if weighting.alone:
                     alone.append(weighting.model)

@@ -93,7 +93,8 @@ class Passes:
         self._tells = not (loader.coefficients is not None or self.adds_parts or loader.micro_batch)
         self._least = LEAST * loader.global_batch
         self._micro_batches = 0
-        self._fresh = False
+        self._fresh = self._wanted = False
+        self._judged: Sizes | None = None
         self._taken = self._computed = 0  # batches of the loop under way, and those that a model was given
         self.to_come = SumsToCome(loader.accumulate)
 
@@ -168,7 +169,9 @@ class Passes:
         if handed.fresh:
             self._fresh = True
             if self._tells and not self.kind.full:
-                self.kind.looks = self.kind.wants(handed.sizes)
+                if handed.sizes is not self._judged:  # the same object until sizes change
+                    self._judged, self._wanted = handed.sizes, self.kind.wants(handed.sizes)
+                self.kind.looks = self._wanted
             self._micro_batches += 1
             self._computed += 1
             self._clock.forward(turn.samples, counts=turn.total >= self._least, features=turn.features)
@@ -216,7 +219,7 @@ class Passes:
             raise RuntimeError(SUMMED_TOO_EARLY)
         began = time.thread_time()
         waiting = self._clock.ready()  # first: the look below is not part of the model's busy time
-        if gradients is not None and self.kind.looks:
+        if gradients is not None and self.kind.looks and not self.kind.norms.logs:
             self.kind.look_at_parameters(gradients)
         self.spent += time.thread_time() - began
         return waiting

@@ -109,11 +109,14 @@ class Steps:
         features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
         place = (self.out_of_memory, planning.checksum, *self._loader.position)
         summed = math.nan if buffers.apart else buffers.sum(self.optimisers.models, self._exchanges)
-        seen = (passes.kind.norms.take(), total, passes.foreign, summed)
+        norms = passes.kind.norms
+        log_norm = norms.take() if norms.logs or norms.late else math.nan
+        seen = (log_norm, total, passes.foreign, summed)
         self._sizes.append(computed)
         self._exchange.send([*measure, *place, *seen, *self._covariates.values, *features])
         passes.spent += time.perf_counter() - began
-        self._clock.look()  # now, while the other ranks are awaited: reading the quota takes longer than all else here
+        if began >= self._clock.next_look:
+            self._clock.look()  # now, while the other ranks are awaited
         self.out_of_memory, passes.foreign = False, False
 
     def backward_ends(self) -> None:

@@ -8,6 +8,7 @@ logs, and the others wait for that as well.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ LATEST = 16
 """Laps that wait for a device at most. Where it lags behind by more, as with few and long kernels, the newest are left
 out: the oldest are those that it passes next, and without them no report would ever come."""
 
+
+LOOK = 0.1
+"""Seconds from one look at the CPU quota to the next: a quota counts in periods of 100 ms."""
 
 NOTHING = Spent()
 
@@ -105,6 +109,8 @@ class Clock:
     ----------
     features
         What the work of the last report's samples is made of, summed; empty where nobody said.
+    next_look
+        When to look at the CPU quota again, by ``time.perf_counter``; never without one to look at.
 
     Examples
     --------
@@ -135,6 +141,7 @@ class Clock:
         self._exchange: _Wait | None = None
         self._given: list[float] = []
         self.features: tuple[float, ...] = ()
+        self.next_look = math.inf if allowance is None else 0.0
 
     def forward(self, samples: int, *, counts: bool = True, features: tuple[float, ...] = ()) -> None:
         """Note that a forward pass over a new batch begins: the step's first, or a further micro-batch.
@@ -194,22 +201,24 @@ class Clock:
         """Read the present CPU quota: call it while other ranks are awaited, as reading takes longer than all else."""
         if self._allowance is not None:
             self._allowance.look()
+            self.next_look = time.perf_counter() + LOOK
 
     def report(self) -> Measure:
         """Return the measurements since the last report, of laps whose times are known; NaN where nothing is known."""
-        over, spans, given = self._over, [], self._given
+        over, spans, given, exchanges = self._over, [], self._given, [self._exchange]
         samples = parts = steps = 0
-        comm_seconds, self.features = self._comm_seconds(NAN), ()
+        self.features = ()
         while over and (given or not self.delay or self._marks.passed(over[0].end)):
             lap = over.popleft()
             self._exchange = lap.exchange
-            comm_seconds = self._comm_seconds(comm_seconds)
+            exchanges.append(lap.exchange)
             if lap.counts:
                 samples, parts, steps = samples + lap.samples, parts + lap.micro_batches, steps + 1
                 if lap.features:
                     self.features = added(self.features, lap.features)
                 if not given:
                     spans.append(self._in_step(lap))
+        comm_seconds = self._newest(exchanges)
         if not steps:
             return Measure(comm_seconds=comm_seconds)
         if given:
@@ -217,8 +226,9 @@ class Clock:
             given.clear()
         else:
             # The time between steps comes from a median: it is the part that evaluations and checkpoints disturb.
-            between = self._lasting(self._between)
-            seconds = sum(self._lasting(spans)) + (steps * median(between) if between else 0.0)
+            seconds_of = self._lasting([*spans, *self._between])
+            between = seconds_of[len(spans) :]
+            seconds = sum(seconds_of[: len(spans)]) + (steps * median(between) if between else 0.0)
         return Measure(float(samples), float(parts), float(steps), seconds, comm_seconds)
 
     def _in_step(self, lap: _Lap) -> _Span:
@@ -227,7 +237,9 @@ class Clock:
         if lap.begin is not None:
             between = seconds(lap.begin, lap.forward) - self._waited(lap.waits_between)
             self._between.append(_Span(max(between, 0.0), lap.spent_begin, lap.spent_forward))
-        in_step = seconds(lap.forward, lap.end) - self._waited(lap.waits)
+        in_step = seconds(lap.forward, lap.end)
+        if lap.waits:
+            in_step -= self._waited(lap.waits)
         return _Span(in_step, lap.spent_forward, lap.spent_end)
 
     def _lasting(self, spans: Iterable[_Span]) -> list[float]:
@@ -249,12 +261,13 @@ class Clock:
                 waited += self._marks.seconds(wait.begin, wait.end)
         return waited
 
-    def _comm_seconds(self, known: float) -> float:
-        """Return how long the newest exchange took, if it is over: on a CPU, that of the previous step."""
-        wait = self._exchange
-        if wait is None or wait.end is None or (self.delay and not self._marks.passed(wait.end)):
-            return known
-        return self._marks.seconds(wait.begin, wait.end)
+    def _newest(self, exchanges: Iterable[_Wait | None]) -> float:
+        """Return how long the newest exchange took that is over: on a CPU, that of the previous step."""
+        took = NAN
+        for wait in exchanges:
+            if wait is not None and wait.end is not None and (not self.delay or self._marks.passed(wait.end)):
+                took = self._marks.seconds(wait.begin, wait.end)
+        return took
 
 
 def difference(start: Spent, stop: Spent) -> Spent:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline import LoadBalancer, Policy
+from paceline.coordinator.balanced import hedging as rules
 from paceline.coordinator.balanced.hedging import CHOICES_C2, Hedging
 from paceline.predictors import EWMA, Auto, Calibrated, Forecast, LastValue, Report
 
@@ -77,6 +78,31 @@ def test_what_nobody_reported_changes_nothing_and_a_true_forecast_is_followed(sp
         assert (hedging.choice, set(hedging._cost_C)) == (0, {0.0})
         hedging.follow(np.full(count, reported), forecast)
     assert hedging.choice == 0
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(st.integers(2, 40), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2, 1.0]), st.sampled_from([1, 2]))
+def test_a_small_fleet_is_judged_as_a_large_one_is(count, seed, unknown, horizon):
+    """The same iterations in plain floats and in arrays, with workers that report or are forecast now and then."""
+    rng, told = np.random.default_rng(seed), []
+    rows = [
+        (np.where(rng.random(count) < unknown / 2, np.nan, rng.lognormal(4, 1, count)), rng.lognormal(4, 1, count))
+        for _ in range(12)
+    ]
+    spreads = [np.where(rng.random(count) < unknown, np.inf, 0.5 * rng.random(count)) for _ in rows]
+    for few in (0, 64):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rules, "FEW", few)
+            hedging = Hedging(horizon)
+            for (speed_W, forecast_W), spread_W in zip(rows, spreads, strict=True):
+                forecast = Forecast(forecast_W, spread_W)
+                hedging.follow(speed_W, forecast)
+            told.append((hedging.choice, hedging.state_dict(), hedging.stretch(forecast)))
+    (choice, state, stretch), (other, again, likewise) = told
+    assert choice == other
+    assert state["cost"].any() or unknown == 1
+    for one, two in ((state["cost"], again["cost"]), (state["planned"], again["planned"]), (stretch, likewise)):
+        np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
 
 
 def test_a_forecast_is_judged_by_the_iteration_that_it_is_for():

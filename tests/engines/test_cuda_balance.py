@@ -119,7 +119,7 @@ def test_norms_are_those_of_the_step_or_on_a_device_of_the_step_before(late):
         for step in range(1, 6):
             for micro_batch in (1.0, 3.0):
                 norms.add(torch.exp(torch.full((), step * micro_batch, device="cuda" if late else "cpu")))
-            assert norms.known
+            assert norms.logs
             if late:
                 assert not ours(device.waits)
             told.append(norms.take())

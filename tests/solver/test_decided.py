@@ -46,6 +46,43 @@ def test_small_fleets_are_split_as_the_exact_search_does(fleet, batch_multiple, 
     assert found.status is exact.status
 
 
+@settings(max_examples=400, deadline=None)
+@given(
+    fleets,
+    st.sampled_from([1, 4]),
+    st.integers(1, 40),
+    st.integers(0, 3),
+    st.none() | st.integers(0, 9),
+    st.booleans(),
+)
+def test_sizes_that_a_glance_proves_are_as_fast_as_the_best_and_the_best_are_proven_in_proportional_times(
+    fleet, batch_multiple, multiples, least, spare, searched
+):
+    few, curves = both(*fleet)
+    count, batch = len(curves.slope), multiples * batch_multiple
+    low = np.full(count, float(min(least, multiples // count) * batch_multiple))
+    high = np.full(count, float(batch if spare is None else (-(-multiples // count) + spare) * batch_multiple))
+    best = split(curves, batch, lower=low, upper=high, batch_multiple=batch_multiple)
+    even = np.array([multiples // count + (place < multiples % count) for place in range(count)]) * batch_multiple
+    sizes = best.sizes if searched else even
+    proven = few.proven(sizes, batch_multiple, low, high)
+    assert proven == ManyCurves(curves).proven(sizes, batch_multiple, low, high)
+    assert proven or not (searched and fleet[-1]), "times in proportion to samples"
+    assert not proven or few.makespan(sizes) == best.makespan == evaluate(curves, sizes).makespan
+
+
+@pytest.mark.parametrize("usual", [[1.0, 100.0], [3.0, 4.0]])
+def test_where_sizes_are_the_best_already_steps_do_not_search(usual, monkeypatch):
+    """One worker is so slow that its lower bound holds it; or two round alike whatever the noise."""
+    rng, searched, search = np.random.default_rng(0), [], FewCurves.split
+    monkeypatch.setattr(FewCurves, "split", lambda *given: searched.append(given) or search(*given))
+    balancer = LoadBalancer(LastValue(), workers=range(2), global_batch=16, policy=Policy(change_cost=0.0))
+    for _ in range(100):
+        speed_W = usual * rng.lognormal(0, 0.01, 2)
+        balancer.step(Report(balancer.plan.sizes, balancer.plan.sizes / speed_W))
+    assert len(searched) < 10
+
+
 @settings(deadline=None)
 @given(fleets, st.integers(1, 500))
 def test_small_fleets_take_the_same_times_and_have_a_bound_that_no_split_beats(fleet, batch):

@@ -39,7 +39,7 @@ _PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["assigned"] + 1)
 _TOGETHER = slice(_PLAN, _AT["assigned"] + 1)
 """Neighbouring columns: the plan in use and the place in the data, which all ranks share."""
 
-_TOTAL, _FOREIGN = _AT["total"], _AT["foreign"]
+_TOTAL, _FOREIGN, _RAN_OUT = _AT["total"], _AT["foreign"], _AT["out_of_memory"]
 
 
 class RankReports:
@@ -77,13 +77,15 @@ class RankReports:
         self.features = features
         # Plain numbers: comparing columns of a few ranks takes numpy several times as long.
         told = report_WF.tolist()
-        first, self.together, self.any_foreign = told[0], True, False
+        first, self.together, self.any_foreign, self._any_ran_out = told[0], True, False, False
         for row in told:
             if row[_TOGETHER] != first[_TOGETHER]:
                 self.together = False
             # A mark of its own, or inputs that were taken for other batches than on other ranks.
             if row[_FOREIGN] or row[_TOTAL] != first[_TOTAL]:
                 self.any_foreign = True
+            if row[_RAN_OUT]:
+                self._any_ran_out = True
         self.has_norms = first[_AT["log_norm"]] == first[_AT["log_norm"]]
         self.has_buffers = first[_AT["buffers"]] == first[_AT["buffers"]]
 
@@ -138,7 +140,7 @@ class RankReports:
     def report(self, covariates_WD: Array | None) -> Report:
         """Return the mean micro-batch of every worker, NaN without one, with the covariates sampled before it."""
         samples_W, parts_W, _, seconds_W, comm_W, ran_out_W = self.report_WF.T[: _AT["checksum"]]
-        out_of_memory = ran_out_W > 0 if ran_out_W.any() else None
+        out_of_memory = ran_out_W > 0 if self._any_ran_out else None
         # Nobody reports 0 micro-batches: NaN says that nothing is known.
         return Report(samples_W / parts_W, seconds_W / parts_W, comm_W, covariates_WD, out_of_memory=out_of_memory)
 

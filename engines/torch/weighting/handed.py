@@ -209,12 +209,7 @@ class Handed:
 
     def _recognised(self, tensors: Sequence[Shown], through: Sequence[Pass]) -> Batch | None:
         """Return the batch whose memory holds the inputs, or that a model made them from; None unless it is one."""
-        own = []
-        for batch in self._batches:
-            for pointer, _, _ in tensors:
-                if pointer and lies_in(batch.places, pointer):
-                    own.append(batch)
-                    break
+        own = _in_memory_of(self._batches, tensors)
         self.whole = len(own) == 1
         if own:
             return own[0] if self.whole else None
@@ -283,6 +278,19 @@ class Handed:
             if self.fresh:
                 samples, features = self._current.own, self._current.rank_batch.features
         return Turn(samples, rows / total, total, known=False, part=rows / total, features=features)
+
+
+def _in_memory_of(batches: Sequence[Batch], tensors: Sequence[Shown]) -> list[Batch]:
+    """Return the batches in whose memory one of these tensors lies; an address of 0 lies in none."""
+    found = []
+    for batch in batches:
+        holds = False
+        for begin, end, owner, _ in batch.places:
+            for pointer, _, _ in tensors:
+                holds = holds or (begin <= pointer < end and owner() is not None)
+        if holds:
+            found.append(batch)
+    return found
 
 
 def _beside(batch: Batch, tensors: Sequence[Shown]) -> int:

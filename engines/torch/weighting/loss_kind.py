@@ -20,7 +20,7 @@ MOST = 60
 """Most steps to look at: the kind of a loss does not change, and every norm takes time."""
 
 FEWEST = 6
-"""Fewest steps before a warning: the standard error from fewer is itself too uncertain."""
+"""Fewest steps before a warning (the standard error from fewer is too uncertain), and from one look to the next."""
 
 SURE, CLEAR = 3.0, 0.15
 """Standard errors by which the growth of gradients must be on the wrong side of the border, and the largest standard
@@ -101,9 +101,8 @@ class LossKind:
                 tensor.register_hook(partial(self._look, turn.samples))
 
     def look_at_parameters(self, gradients: torch.Tensor) -> None:
-        """Look at the gradients of the parameters, if a model that returns its loss shows no rows."""
-        if not self.norms.known:
-            self.norms.add(gradients.norm())
+        """Look at the gradients of the parameters, where a model that returns its loss has shown no rows."""
+        self.norms.add(gradients.norm())
 
     def _look(self, samples: int, gradient: torch.Tensor) -> None:
         if self.looks and gradient.dim() and gradient.shape[0] % samples == 0:
@@ -118,6 +117,8 @@ class LossKind:
         self._x.append(x - x.mean())
         self._y.append(log_norm_W - log_norm_W.mean())
         self.full = len(self._x) >= MOST
+        if len(self._x) % FEWEST:
+            return ""
         power, error = self._growth()
         above = power - BORDERS[self.loss]
         wrong = -above if self.loss == "sum" else above

@@ -28,6 +28,8 @@ class Refusal:
         The error to raise; None if no step is refused.
     step
         The sum of gradients that is refused, counted alike on all ranks.
+    waits
+        Whether a device may still tell that another rank refused a step: asked in every step, and never so on a CPU.
     """
 
     def __init__(self, group: str) -> None:
@@ -35,6 +37,7 @@ class Refusal:
         self.error: RuntimeError | None = None
         self.step = 0
         self._late, self._late_key = Late(), ""  # of a device's gradients, which are looked at later
+        self.waits = False
 
     def refuse(self, error: RuntimeError) -> None:
         """Refuse the step under way; the other ranks learn of it when gradients are summed, for which they wait."""
@@ -60,7 +63,7 @@ class Refusal:
     def look_later(self, gradients: torch.Tensor) -> None:
         """Look at summed gradients once a device has computed them: to look now would wait for it."""
         if not self._late.under_way:
-            self._late_key = self._key
+            self._late_key, self.waits = self._key, True
             self._late.fetch(gradients[:1].sum())  # a number without axes; 0 of an empty bucket
 
     def raise_of_device(self) -> None:

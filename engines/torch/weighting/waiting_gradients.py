@@ -41,6 +41,8 @@ class WaitingGradients:
     ----------
     turn
         The batch whose gradients came last; None once they were summed.
+    unsummed
+        Whether gradients have come that were not summed yet.
     before
         What the parameters' gradients were before a backward pass without any loss term; None in all others.
     """
@@ -54,7 +56,7 @@ class WaitingGradients:
         self._counted: list[Turn] = []
         self._newest: list[Turn] = []
         self._scale = 0.0
-        self._unsummed = self._summed_now = False
+        self.unsummed = self._summed_now = False
         self._there: dict[torch.Tensor, Mark] = {}
         self._total: torch.Tensor | None = None
         self.before: Kept | None = None
@@ -78,7 +80,7 @@ class WaitingGradients:
     @property
     def waits(self) -> bool:
         """True if there are gradients of this rank alone, zeros included that a batch without loss terms leaves."""
-        return self._unsummed and (self._any() or any(_mark(one.grad) == mark for one, mark in self._there.items()))
+        return self.unsummed and (self._any() or any(_mark(one.grad) == mark for one, mark in self._there.items()))
 
     def begins(self, turns: list[Turn]) -> float:
         """Enter the batches behind a backward pass, before its gradients are there; return the weight of the sum.
@@ -93,22 +95,22 @@ class WaitingGradients:
         """
         turn = turns[0] if len(turns) == 1 else self._one_of(turns)
         self._summed_now = False
-        if self._unsummed and (self._listener.adds_parts or self._done):
+        if self.unsummed and (self._listener.adds_parts or self._done):
             self._drop_what_is_gone()
-        if not self._unsummed and self._weights_loss and (self._listener.adds_parts or turn.whole != 1):
+        if not self.unsummed and self._weights_loss and (self._listener.adds_parts or turn.whole != 1):
             self._put_aside()
         if self._listener.adds_parts:
             self._enter(turn)
         else:
             self._turns = [turn]
-        if self._weights_loss and self._unsummed and turn.share and self._scale not in (0.0, turn.share):
+        if self._weights_loss and self.unsummed and turn.share and self._scale not in (0.0, turn.share):
             self._multiply(self._scale / turn.share)
-        if turn.share or not self._unsummed:  # else its gradients are 0, and those before keep their weight
+        if turn.share or not self.unsummed:  # else its gradients are 0, and those before keep their weight
             self._scale = turn.share
         if not turn.share and self._listener.loss != "sum":
             # The mean over no terms is 0 / 0, which no factor takes back: only what was there before is kept.
             self.before = {one: None if one.grad is None else one.grad.clone() for one in self._parameters}
-        self._unsummed, self.turn = True, self._turns[-1]
+        self.unsummed, self.turn = True, self._turns[-1]
         return self._scale
 
     def ends(self, total: torch.Tensor | None = None) -> None:
@@ -120,7 +122,7 @@ class WaitingGradients:
         self.before = None
         if self._summed_now and (self._done or self._listener.adds_parts):
             self._add_done(total)
-        if self._unsummed:
+        if self.unsummed:
             self._there = {one: _mark(one.grad) for one in self._parameters if one.grad is not None}
 
     def _add_done(self, total: torch.Tensor | None) -> None:
@@ -148,7 +150,7 @@ class WaitingGradients:
 
     def summed(self) -> None:
         """Note that all gradients are on their way to be summed."""
-        self._unsummed, self._summed_now = False, True
+        self.unsummed, self._summed_now = False, True
         self._newest, self._turns, self.turn = self._turns, [], None
 
     def _one_of(self, turns: list[Turn]) -> Turn:
@@ -196,7 +198,7 @@ class WaitingGradients:
         there = [(one.grad, mark) for one, mark in self._there.items() if one.grad is not None]
         # Gradients that were set to 0, or clipped, have changed.
         if not any(_mark(gradient) == mark or bool(gradient.any()) for gradient, mark in there):
-            self._unsummed, self._done = False, None
+            self.unsummed, self._done = False, None
             self._turns.clear()
             self._counted.clear()
         elif len(there) < len(self._there):

@@ -99,7 +99,7 @@ class Weighting:
     @property
     def alone(self) -> bool:
         """True if a step taken now would use gradients of this rank alone."""
-        return self._ddp is not None and (self.in_backward or self._ledger.waits)
+        return self._ddp is not None and (self.in_backward or (self._ledger.unsummed and self._ledger.waits))
 
     def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether gradients were summed since this optimiser's last step, and note that it steps now."""
@@ -163,7 +163,8 @@ class Weighting:
         """Settle the weight of the gradients that are about to be computed."""
         if not self._ledger.trains:
             return  # frozen, as a critic while its generator trains
-        self.refusal.raise_of_device()
+        if self.refusal.waits:
+            self.refusal.raise_of_device()
         self.in_backward, self.refusal.step = True, self.sums
         try:
             self._begin(passes)
