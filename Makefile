@@ -5,10 +5,13 @@ GPU_PYTHON ?= $(BIN)/python
 # One thread a process: the tests measure and compare, and many of them start processes of their own.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
+SEED ?= 1
+COUNT ?= 60
+
 # Only the files with such tests: to collect all others takes ten seconds.
 ALONE = $(shell grep -rl "mark.alone" tests)
 
-.PHONY: help demo docs test test-flower test-s3 soak gpu mutants check format pins loops wheel-test clean
+.PHONY: help demo docs test quick test-flower test-s3 soak random gpu mutants check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -17,9 +20,14 @@ help:  ## Say what each target does.
 demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, then balance a real training here.
 	@$(BIN)/paceline demo
 
-test: .venv/installed  ## Everything that must pass: two files at a time, then those that need the machine alone.
-	@$(PYTEST) -n 2 --dist loadfile -m "not alone and not soak"
+# Four files at a time, on two cores: for a third of their time, tests that start processes wait.
+test: .venv/installed  ## Everything that must pass: four files at a time, then those that need the machine alone.
+	@$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m "not alone and not soak"
 	@$(PYTEST) -m "alone and not soak" $(ALONE)
+
+# A quarter of the examples that Hypothesis draws: those of make test are drawn there.
+quick: .venv/installed  ## Everything that starts no other process, while you work.
+	@PACELINE_EXAMPLES=0.25 $(PYTEST) -n 2 --dist worksteal -m "not processes and not alone and not soak"
 
 # Flower pins versions that others here cannot share, so it has an environment of its own.
 test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.
@@ -33,12 +41,18 @@ test-s3: .venv/installed .venv-s3/installed  ## Reading traces over S3's protoco
 soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
 	@$(PYTEST) -m soak tests
 
+# pytest-randomly has an environment of its own: it would shuffle every other run too.
+random: .venv-random/installed  ## The tests that start no process, in three random orders and with other seeds.
+	@for seed in 1 2 3; do OMP_NUM_THREADS=1 .venv-random/bin/python -m pytest -q -n 2 \
+	    -p no:cacheprovider --randomly-seed=$$seed -m "not processes and not alone and not soak" || exit 1; done
+
 # GPU_PYTHON names a Python whose torch finds the device, where .venv has the builds for processors alone.
 gpu: .venv/installed  ## What a CUDA device is asked, in ten minutes; without one on a stand-in.
 	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py
 
-mutants: .venv/installed  ## Sample small mistakes in FILE that its tests would not notice, outside CI.
-	@$(BIN)/python benchmarks/mutants.py $(FILE) $(TESTS)
+mutants: .venv/installed  ## Draw COUNT small mistakes over the library by SEED, and say which no test notices, outside CI.
+	@test -d .mutants || $(BIN)/python benchmarks/mutants.py --map
+	@$(BIN)/python benchmarks/mutants.py --seed $(SEED) --count $(COUNT)
 
 check: .venv/installed  ## Formatting, lint and types: what CI and pre-commit run.
 	$(BIN)/ruff format --check .
@@ -90,10 +104,16 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	    --editable . zensical mkdocstrings-python latex2mathml
 	@touch $@
 
+.venv-random/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv .venv-random
+	@.venv-random/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	    --editable ".[dev]" pytest-randomly
+	@touch $@
+
 .venv-s3/installed: Makefile
 	@$(PYTHON) -m venv .venv-s3
 	@.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check "moto[server]==5.2.5"
 	@touch $@
 
 clean:  ## Remove what was built, installed and cached.
-	rm -rf .venv .venv-docs .venv-flower .venv-s3 demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-flower .venv-random .venv-s3 demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

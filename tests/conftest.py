@@ -1,6 +1,7 @@
 """What all tests share: Hypothesis measures no time, as machines are noisy, and draws the same examples every time.
 
-``EXPLORE=1`` draws new ones: what fails then is printed as an example to add to the test.
+``EXPLORE=1`` draws new ones: what fails then is printed as an example to add to the test. ``PACELINE_EXAMPLES=0.25``
+draws a quarter of them.
 """
 
 import gc
@@ -8,8 +9,9 @@ import os
 import signal
 from importlib.util import find_spec
 
+import processes
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 settings.register_profile("paceline", deadline=None, derandomize="EXPLORE" not in os.environ)
 settings.load_profile("paceline")
@@ -20,9 +22,48 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config):
+    """Let no test start a process that does not say so."""
+    gc.disable()  # until all is collected: what is imported stays
+    config.pluginmanager.register(processes.Guard(), "processes")
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that are not asked for are left out
+def pytest_collection_modifyitems(items):
+    """Mark the tests that start processes; files that hold such come first, so that no long one is left for the end."""
+    _arrange(items)
+
+
+def _arrange(tests):
+    for test in tests:
+        if processes.starts_processes(test):
+            test.add_marker("processes")
+    _draw_fewer({test.obj for test in tests if hasattr(getattr(test, "obj", None), "hypothesis")})
+    first = {test.path for test in tests if test.get_closest_marker("processes")}
+    tests.sort(key=lambda test: test.path not in first)
+
+
+def _draw_fewer(tests):
+    """Let Hypothesis draw the share of examples that ``PACELINE_EXAMPLES`` names; ``make quick`` draws a quarter."""
+    share = float(os.environ.get("PACELINE_EXAMPLES", 1.0))
+    for test in tests if share < 1.0 else []:
+        asked = getattr(test, "_hypothesis_internal_use_settings", None) or settings.default
+        unhurt = [*asked.suppress_health_check, HealthCheck.filter_too_much]  # judged by few, some laws seem to filter
+        fewer = settings(asked, max_examples=max(1, round(asked.max_examples * share)), suppress_health_check=unhurt)
+        test._hypothesis_internal_use_settings = fewer
+
+
+def pytest_ignore_collect(collection_path):
+    """Leave out modules without tests: to import all of them for doctests that they lack takes a third of the start."""
+    if collection_path.suffix == ".py" and not collection_path.name.startswith("test_"):
+        return ">>>" not in collection_path.read_text() or None
+    return None
+
+
 def pytest_collection_finish():
     """What the imports made stays: to look through it at every collection of garbage takes a tenth of all the time."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

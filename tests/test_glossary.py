@@ -12,7 +12,7 @@ HISTORY = {"CHANGELOG.md", "benchmarks/mutants.md", "benchmarks/mutants.toml", "
 """What quotes the names of earlier versions, and what lists them."""
 
 OF_OTHERS = re.compile(
-    r"num_items_in_batch|session\.items|\.items\("
+    r"num_items_in_batch|modifyitems\(items\)|_arrange\(items\)|session\.items|\.items\("
     r"|log_to_driver|/proc/driver|_?driver\(|[\"{]driver[\"}]|its_driver_and|driver 600"
 )
 """Names that are not ours: a Trainer's argument, a dict's method, Ray's option, the driver of a GPU."""

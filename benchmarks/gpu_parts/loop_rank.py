@@ -20,7 +20,7 @@ def main() -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     import run
 
-    run.main()
+    run.under_torchrun()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Audit the cases of a module in a pair of ranks: ``python tests/audit/pair.py MODULE OUT [NAME ...]``."""
+"""Audit cases of several modules in a pair of ranks: ``python tests/audit/pair.py OUT MODULE/NAME ...``."""
 
 import importlib
 import json
@@ -14,20 +14,26 @@ from bench import verdicts_of
 RANKS = 2
 
 
-def work(rank, module, out, names, folder):
+def work(rank, out, names, folder):
     """Audit on this rank; the first writes the verdicts."""
-    cases = importlib.import_module(module).CASES
-    chosen = {name: case for name, case in cases.items() if not names or name in names}
+    chosen = {name: case_of(name) for name in names}
     for found in verdicts_of(rank, RANKS, folder, chosen):
         if rank == 0:
             Path(out).write_text(json.dumps(found))
 
 
-def main(module, out, *names):
-    importlib.import_module(module)  # before the ranks fork: they share what is loaded
+def case_of(name):
+    """Return the case of ``MODULE/NAME``."""
+    module, _, case = name.partition("/")
+    return importlib.import_module(module).CASES[case]
+
+
+def main(out, *names):
+    for name in names:
+        case_of(name)  # before the ranks fork: they share what is loaded
     fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [fork.Process(target=work, args=(rank, module, out, names, folder)) for rank in range(RANKS)]
+        ranks = [fork.Process(target=work, args=(rank, out, names, folder)) for rank in range(RANKS)]
         for process in ranks:
             process.start()
         for process in ranks:

@@ -1,6 +1,5 @@
 """Every published bug is found with its cause, every fix passes, and exact loops raise no alarm."""
 
-import functools
 import json
 import os
 import re
@@ -39,11 +38,11 @@ CASES = [pytest.param(*case, id=case[1]) for case in ALL]
 CASES += [pytest.param(*case, id=case[1], marks=pytest.mark.soak) for case in SOAK]
 
 
-def audited(module, names, out):
-    """Audit cases of a module in one pair of ranks; return their verdicts."""
+def audited(names, out):
+    """Audit cases, ``module/name``, in one pair of ranks; return their verdicts."""
     source = Path(sys.modules["paceline"].__file__).parent.parent
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source), "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, str(HERE / "pair.py"), module, str(out), *names]
+    command = [sys.executable, str(HERE / "pair.py"), str(out), *names]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1500, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(out.read_text())
@@ -52,16 +51,12 @@ def audited(module, names, out):
 @pytest.fixture(scope="module")
 def verdicts(request, tmp_path_factory):
     """The verdict on a case: all that were selected are audited together, as to start ranks takes longest."""
-    folder = tmp_path_factory.mktemp("audits")
     here = [item for item in request.session.items if getattr(item, "module", None) is request.module]
     selected = [item.callspec.params for item in here if hasattr(item, "callspec") and "name" in item.callspec.params]
 
-    @functools.cache
-    def of(module):
-        names = [case["name"] for case in selected if case["module"] == module]
-        return audited(module, names, folder / f"{module}.json")
-
-    return lambda module, name: of(module)[name]
+    names = [f"{case['module']}/{case['name']}" for case in selected]
+    found = audited(names, tmp_path_factory.mktemp("audits") / "verdicts.json")
+    return lambda module, name: found[f"{module}/{name}"]
 
 
 @pytest.mark.timeout(1500)  # the first of them waits for all

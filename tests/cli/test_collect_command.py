@@ -41,6 +41,7 @@ def python(*words):
     return [sys.executable, *map(str, words)]
 
 
+@pytest.mark.processes
 def test_the_command_line_records_a_command_and_ends_with_its_status(tmp_path, script):
     with script.open("a") as file:
         file.write("sys.exit(5)\n")
@@ -53,6 +54,7 @@ def test_the_command_line_records_a_command_and_ends_with_its_status(tmp_path, s
     assert trace.meta["job"] == "train"
 
 
+@pytest.mark.processes
 def test_the_last_attempt_that_recorded_anything_counts(tmp_path, script):
     attempts = ["rank0=2", "rank1=2", "rank0.1=3", "rank1.1=3", "rank0.2=0", "rank1.2=0"]
     recorded = collect_command(python(script, *attempts), tmp_path / "job.parquet")
@@ -60,6 +62,7 @@ def test_the_last_attempt_that_recorded_anything_counts(tmp_path, script):
     assert len(recorded.trace) == 3
 
 
+@pytest.mark.processes
 def test_ranks_are_in_their_order_also_when_there_are_more_than_ten(tmp_path, script):
     recorded = collect_command(python(script, "rank10=1", "rank2=1", "rank9=1"), tmp_path / "job.parquet")
     assert recorded.trace.workers == ("2", "9", "10")
@@ -81,6 +84,7 @@ def test_an_interrupted_recording_is_merged_and_its_command_is_ended(tmp_path, s
     assert not Path(f"/proc/{over.read_text()}").exists()
 
 
+@pytest.mark.processes
 def test_a_command_that_recorded_nothing_is_an_error_that_says_what_is_needed(tmp_path):
     done = CliRunner().invoke(app, ["collect", "--out", str(tmp_path / "out"), "--", *python("-c", "pass")])
     assert isinstance(done.exception, RuntimeError)

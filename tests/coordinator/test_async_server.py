@@ -28,6 +28,7 @@ class Watched:
             np.zeros(2), SGD(0.01), rules, self.sampler, batch=BATCH, workers=WORKERS, predictor=predictor, least=least
         )
         self.under_way, self.versions, self.pulls, self.ends = {}, [0], 0, Counter()
+        self.stamps = []
         self.applied, self.gathered, self.waits, self.smallest = Counter(), [], 0, SAMPLES
 
     def act(self, what, worker):
@@ -52,6 +53,7 @@ class Watched:
         self.pulls += 1
         self.smallest = min(self.smallest, len(pulled.drawn))
         self.under_way[worker] = pulled
+        self.stamps.append((worker, pulled.stamp))
 
     def _push(self, what, worker, pulled):
         del self.under_way[worker]
@@ -133,6 +135,34 @@ def test_a_restarted_server_goes_on_where_the_state_was_taken_and_loses_no_sampl
     for worker in WORKERS * 100:
         after.act("step", worker)
     assert after.applied == Counter((epoch, row) for epoch in range(2) for row in range(SAMPLES))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@given(turns=st.lists(acts, max_size=80))
+@settings(max_examples=15)
+def test_a_worker_is_told_to_leave_its_step_exactly_when_its_push_would_count_for_nothing(name, turns):
+    watched = Watched(name)
+    for turn in turns:
+        watched.act(*turn)
+        for worker, stamp in watched.stamps:
+            pulled = watched.under_way.get(worker)
+            assert watched.server.is_given_up(worker, stamp) == (pulled is None or pulled.stamp != stamp)
+            assert watched.server.is_given_up("a stranger", stamp)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@given(turns=st.lists(acts, max_size=60))
+@settings(max_examples=10)
+def test_the_share_that_was_wasted_is_0_until_a_step_is_and_1_only_where_nothing_was_applied(name, turns):
+    watched = Watched(name)
+    for turn in turns:
+        watched.act(*turn)
+        ledger = watched.server.ledger
+        wasted = sum(account.wasted for account in ledger.accounts.values())
+        assert ledger.steps(*WASTED) == 0 or wasted > 0
+        assert (ledger.wasted_share == 0.0) == (wasted == 0)
+        assert (ledger.wasted_share == 1.0) == (wasted > 0 and watched.sampler.applied == 0)
+        assert ledger.wasted_share * (wasted + watched.sampler.applied) == pytest.approx(wasted)
 
 
 BAD = {

@@ -133,6 +133,17 @@ def test_a_saved_balancer_resumes_exactly():
     assert all(same(first.step(report), second.step(report)) for report in reports[61:])
 
 
+@pytest.mark.parametrize("steps", range(0, 61, 6))
+def test_a_resumed_plan_is_the_saved_one_and_no_new_act(steps):
+    first, second = balancer(Curious()), balancer(Curious(), workers=["someone", "else"])
+    for report in list(random_reports(60))[:steps]:
+        first.step(report)
+    second.load_state_dict(first.state_dict())
+    assert (second.plan.workers, second.plan.sizes.tolist()) == (first.plan.workers, first.plan.sizes.tolist())
+    assert (second.plan.acted, second.plan.gain) == (False, 0.0)
+    assert second.plan.why.startswith(f"Resumed after {steps} iterations")
+
+
 def test_a_state_is_a_snapshot():
     used = balancer()
     state = used.state_dict()

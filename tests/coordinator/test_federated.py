@@ -139,6 +139,52 @@ def test_a_resumed_balancer_goes_on_exactly(fleet, rounds):
     assert all(same(saved[0][name], saved[1][name]) for name in saved[0])
 
 
+REPLIES = st.sampled_from(["time", "time", "no time", "silent", "error", "out of memory", "absurd"])
+
+
+def answered(balancer, names, said):
+    """Play a round in which each client answers as it is told to, and return its plan."""
+    plan = balancer.plan(names)
+    told = [i for i in range(len(names)) if plan.asked[i] and said[i] != "silent"]
+    samples = plan.sizes[told] * plan.local_steps
+    speeds = {"no time": np.nan, "absurd": 1e12}
+    report = RoundReport(
+        clients=[names[i] for i in told],
+        samples=samples,
+        seconds=[n / speeds.get(said[i], 40.0 * (i + 1)) for i, n in zip(told, samples, strict=True)],
+        comm_seconds=[0.1 * i for i in told],
+        failed=[said[i] == "error" for i in told],
+        out_of_memory=[said[i] == "out of memory" for i in told],
+        waited=20.0,
+    )
+    balancer.observe(plan, report)
+    return plan
+
+
+def alike(one, other):
+    arrays = [(getattr(one, name), getattr(other, name)) for name in vars(one) if name != "clients"]
+    words = [(plan.summary, *map(plan.why, plan.clients)) for plan in (one, other)]
+    return words[0] == words[1] and all(same(np.asarray(mine), np.asarray(theirs)) for mine, theirs in arrays)
+
+
+@LAWS
+@given(
+    st.lists(st.lists(REPLIES, min_size=4, max_size=4), max_size=12),
+    st.lists(st.lists(REPLIES, min_size=4, max_size=4), max_size=4),
+    st.sampled_from([None, 4.0, 0.5]),
+)
+def test_whatever_clients_did_a_resumed_balancer_plans_and_explains_as_the_one_that_was_saved(before, after, deadline):
+    names = names_of(4)
+    first, second = (FederatedBalancer(batch=32, local_steps=5, deadline=deadline, try_again=2) for _ in range(2))
+    first.join(names[:3], devices=["phone", "tablet", "phone"], data=[9.0, 50.0, 400.0], memory=[64.0, 64.0, 20.0])
+    for said in before:
+        answered(first, names, said)
+    second.load_state_dict(first.state_dict())
+    for said in after:
+        assert alike(answered(first, names, said), answered(second, names, said))
+    assert alike(first.plan([*names, "stranger"]), second.plan([*names, "stranger"]))
+
+
 def bare(predictor):
     """Return the predictor with nothing but the contract: no workers join or leave at once."""
 
@@ -583,6 +629,9 @@ def test_a_round_is_an_iteration_to_all_metrics():
     asked = plan.as_plan()
     assert asked.sizes.tolist() == (plan.sizes * 5).tolist()
     assert asked.forecast.curves.seconds(asked.sizes) == pytest.approx(plan.seconds)
+    assert asked.workers == ("c0", "c1")
+    assert (asked.why, asked.iteration, asked.acted, asked.gain) == (plan.summary, 1, True, 0.0)
+    assert not asked.drift_began, "nothing was compared with what a predictor was fitted on"
 
 
 def lived(kinds, speeds, noise=0.1, rounds=60, seed=0, data=320.0, per_round=None, warm=1.0, **options):

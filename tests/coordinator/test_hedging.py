@@ -134,3 +134,16 @@ def test_a_resumed_balancer_chooses_the_same():
 def test_another_word_is_refused():
     with pytest.raises(ValueError, match="risk must lie in"):
         Policy(risk="high")
+
+
+@pytest.mark.parametrize("stalled", [25.0, 50.0, 1e3, 1e9])
+def test_a_stall_counts_for_as_much_however_long_it_is(stalled):
+    """Beyond twenty times the best time, which is half of what two equal workers take if one stalls for long."""
+    costs = []
+    for times in (stalled, 41.0):
+        hedging = Hedging()
+        forecast = Forecast(speed=np.array([100.0, 100.0]), spread=np.array([0.1, 0.1]))
+        for speed in (100.0, 100.0 / times):
+            hedging.follow(np.array([100.0, speed]), forecast)
+        costs.append(hedging.state_dict()["cost"])
+    assert np.all(costs[0] < costs[1]) if stalled < 40 else np.all(costs[0] == costs[1])

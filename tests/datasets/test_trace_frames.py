@@ -242,3 +242,17 @@ def test_a_trace_shares_what_nobody_can_change_and_copies_the_rest():
     held = Trace(frozen, frozen)
     view[0, 0] = 7.0  # a view that is read-only may still change
     assert held.samples[0, 0] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "Int64", "Float32", "object", "str", "int64[pyarrow]"])
+@pytest.mark.parametrize("name", ["samples", "seconds", "comm_seconds"])
+def test_numbers_of_every_type_are_read_alike_and_what_is_missing_is_nan(kind, name):
+    plain = pd.DataFrame({"worker": list("abab"), "iteration": [0, 0, 1, 1], "samples": [8.0, 4.0, 8.0, 4.0]})
+    plain["seconds"], plain["comm_seconds"] = [2.0, 4.0, 6.0, 8.0], [1.0, 2.0, 3.0, 4.0]
+    plain.loc[2, name] = np.nan
+    other = plain.astype({name: kind}) if kind != "str" else plain.assign(**{name: plain[name].map("{:.0f}".format)})
+    other.loc[2, name] = None
+    expected, found = Trace.from_frame(plain), Trace.from_frame(other)
+    for array in ("samples", "seconds", "comm_seconds"):
+        assert getattr(found, array).dtype == np.float64
+        np.testing.assert_array_equal(getattr(found, array), getattr(expected, array))

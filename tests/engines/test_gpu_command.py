@@ -29,6 +29,7 @@ def gpu(monkeypatch):
     return gpu
 
 
+@pytest.mark.processes
 def test_a_part_that_fails_says_how_and_leaves_the_rest(gpu, tmp_path, monkeypatch):
     for name, source in PARTS.items():
         (tmp_path / f"{name}.py").write_text(source)

@@ -161,6 +161,7 @@ def test_an_epoch_goes_on_exactly_with_any_number_of_ranks(ranks, stop, seed, to
         assert second[0].coefficients.tolist() == first[0].coefficients.tolist()
 
 
+@pytest.mark.processes
 def test_an_epoch_that_was_loaded_ahead_without_costs_goes_on_with_them():
     plain = fleet(range(50), 2, global_batch=10, num_workers=1)
     loops = [iter(loader) for loader in plain]
@@ -276,6 +277,7 @@ def test_a_loader_without_a_size_is_refused():
         BalancedLoader(range(10), rank=0, world_size=1)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("options", [{}, {"lengths": lengths_of(40)}, {"num_workers": 1}])
 def test_a_sampler_of_ones_own_says_what_comes_and_how_often(options):
     class Twice(torch.utils.data.Sampler):

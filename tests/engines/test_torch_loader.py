@@ -49,6 +49,7 @@ def test_an_epoch_covers_every_sample_once_over_all_ranks_while_sizes_change(num
         assert sorted(seen) == list(range(103))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("collate", [None, list])
 def test_loading_ahead_changes_neither_samples_nor_sizes_in_number(collate):
     """A new size holds from the next batch on, however many batches were loaded ahead."""
@@ -185,6 +186,7 @@ def test_fewer_samples_than_ranks_are_refused():
         BalancedLoader(range(2), 3, rank=0, world_size=3)
 
 
+@pytest.mark.processes
 def test_an_epoch_left_early_does_not_leak_into_the_next():
     loader = BalancedLoader(TensorDataset(torch.arange(40)), 8, rank=0, world_size=1, num_workers=2)
     for _ in loader:
@@ -205,6 +207,7 @@ def test_batches_of_every_shape_that_torch_collates_are_cut_and_joined():
     assert isinstance(whole, Pair)
 
 
+@pytest.mark.processes
 def test_an_error_in_the_dataset_reaches_the_loop():
     class Broken(torch.utils.data.Dataset):
         def __len__(self):
@@ -228,6 +231,7 @@ def test_what_is_loaded_on_demand_is_the_epochs_order_slice_by_slice_whatever_th
         assert torch.cat(batches).tolist() == whole.tolist()
 
 
+@pytest.mark.processes
 def test_ranks_may_load_ahead_each_in_its_way():
     loaders = [
         BalancedLoader(range(103), 20, rank=rank, world_size=3, num_workers=workers, prefetch_factor=prefetch)

@@ -206,6 +206,7 @@ def test_a_loop_does_not_go_on_after_an_error_as_if_all_were_well(num_workers):
         assert sorted(seen + epoch_of([loader])) == list(range(SAMPLES))
 
 
+@pytest.mark.processes
 def test_an_error_that_a_peek_has_met_ahead_does_not_reach_the_loop_before_its_turn():
     (loader,) = fleet(1, Reads(unreadable=15), shuffle=False, num_workers=1)
     peek([loader])
@@ -263,6 +264,7 @@ def test_a_loading_process_that_dies_ends_the_loop_and_the_next_loop_has_a_new_o
     assert ran.stdout.split() == ["ended", "True"], ran.stderr
 
 
+@pytest.mark.processes
 def test_a_dataset_that_stops_an_iteration_does_not_end_the_epoch():
     class Stops(Reads):
         def __getitem__(self, index):

@@ -175,6 +175,7 @@ def shift(number):
     info.dataset.offset = 100 + number
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("start", ["fork", "spawn", multiprocessing.get_context("fork")])
 def test_loading_processes_start_as_asked_and_find_the_dataset_that_was_given(start):
     loader = made(Tells(), num_workers=2, worker_init_fn=shift, multiprocessing_context=start, timeout=30)
@@ -189,6 +190,7 @@ def test_without_loading_processes_nothing_is_begun():
     assert {number for part in seen for number in part} == {-1, 0}
 
 
+@pytest.mark.processes
 def test_a_loading_process_that_does_not_answer_in_time_ends_the_loop():
     class Sleeps(Tells):
         def __getitem__(self, index):

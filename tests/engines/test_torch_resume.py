@@ -109,6 +109,7 @@ LOADERS = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", LOADERS)
 def test_torch_load_reads_the_state_of_a_loader_and_the_rest_comes(kind):
     loader, later = (LOADERS[kind](rank=0, world_size=1) for _ in range(2))

@@ -82,6 +82,7 @@ def test_a_search_in_which_nothing_can_be_fitted_says_why():
         tune("ewma", [noisy(0)], trials=20, hold_out=["nobody"])
 
 
+@pytest.mark.processes
 def test_trials_at_once_score_the_same_in_two_processes():
     alone = tune("ewma", [noisy(0)], trials=4, at_once=2, hold_out=["w1"])
     with joblib.parallel_config(backend="loky", n_jobs=2):
@@ -114,3 +115,13 @@ def test_the_command_prints_trials_and_what_mattered(tmp_path):
     tables = json.loads(done.stdout)
     assert len(tables["trials, best first"]) == 4
     assert tables["what mattered"][0]["argument"] == "smoothing"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_files_that_cannot_be_read_are_left_out_of_a_tuning_and_named(tmp_path):
+    folder = folder_of(tmp_path / "jobs", 3)
+    (folder / "job01.parquet").write_bytes(b"")
+    command = ["tune", "ewma", "-f", str(folder), "--trials", "1", "--hold-out", "0.4", "--json"]
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 0, done.exception
+    assert "job01.parquet: the file is empty" in done.stderr.replace("\n", "")

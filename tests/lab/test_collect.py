@@ -152,13 +152,13 @@ def test_every_model_learns(model, tmp_path):
 def test_a_contended_worker_is_slower_and_nothing_is_left(tmp_path):
     """One worker has two competitors, the other has none."""
     before, seen = children(), []
-    job = Job(**{**TINY, "pattern": "steady", "competitors": 2, "iterations": 24, "batch_size": 512})
+    job = Job(**{**TINY, "pattern": "steady", "competitors": 2, "iterations": 12, "batch_size": 512})
     trace = collect(job, tmp_path / "tiny.parquet", progress=seen.append)
     (contended,) = {c.worker for c in plan("steady", 2, 2, 1, 0)}
     speed_W = np.median(trace.speed, axis=0)
     assert speed_W[1 - contended] > 1.05 * speed_W[contended]  # about 2 to 3 with control groups, less when pinned
     assert seen == sorted(seen)
-    assert seen[-1] == len(trace) == 24
+    assert seen[-1] == len(trace) == 12
     assert trace.covariates is not None
     assert trace.wait_seconds is not None
     assert dict(load(tmp_path / "tiny.parquet").meta) == dict(trace.meta)
@@ -167,6 +167,7 @@ def test_a_contended_worker_is_slower_and_nothing_is_left(tmp_path):
     assert not groups()
 
 
+@pytest.mark.processes
 def test_a_worker_that_dies_is_a_clear_error_and_nothing_is_left(tmp_path):
     """The second worker is given a batch that does not fit into any memory."""
     before = children()
@@ -178,6 +179,7 @@ def test_a_worker_that_dies_is_a_clear_error_and_nothing_is_left(tmp_path):
     assert not groups()
 
 
+@pytest.mark.processes
 def test_an_interrupted_recording_leaves_nothing(tmp_path):
     before = children()
 

@@ -1,10 +1,12 @@
-"""Run the shapes of this many ranks, one after the other, and write what became of each: started by torchrun."""
+"""Run shapes one after the other on forked ranks, and write what became of each: ``run.py RANKS OUT [NAME ...]``."""
 
 import faulthandler
 import gc
 import json
+import multiprocessing
 import os
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 
@@ -71,10 +73,27 @@ def deviation(shape, drawn, lengths, said_R):
     return {"deviation": worst}
 
 
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group(os.environ.get("PACELINE_LOOPS_BACKEND", "gloo"))
+BACKEND = os.environ.get("PACELINE_LOOPS_BACKEND", "gloo")
+
+
+def forked(rank, ranks, store, out, only):
+    """Run the shapes on one of the ranks that ``main`` forks."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    dist.init_process_group(BACKEND, init_method=f"file://{store}", rank=rank, world_size=ranks)
+    run_all(out, only)
+    os._exit(0)  # dozens of groups lie about: their threads may end the process as the interpreter closes
+
+
+def under_torchrun():
+    """Run the shapes on a rank that torchrun has started: ``OUT [NAME ...]``."""
+    dist.init_process_group(BACKEND)
     out, *only = sys.argv[1:]
+    run_all(out, only)
+
+
+def run_all(out, only):
+    """Run all shapes of this many ranks, or those of these names; the first rank writes."""
+    torch.set_num_threads(1)
     outcomes = {}
     for shape in SHAPES:
         if dist.get_world_size() in shape.ranks and (not only or shape.run.__name__ in only):
@@ -85,6 +104,19 @@ def main():
     dist.destroy_process_group()
 
 
+def main():
+    ranks, out, *only = sys.argv[1:]
+    gc.freeze()  # before the ranks fork: they share what is loaded
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        given = (int(ranks), f"{folder}/store", out, only)
+        processes = [fork.Process(target=forked, args=(rank, *given)) for rank in range(int(ranks))]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    sys.exit(max(abs(process.exitcode) for process in processes))
+
+
 if __name__ == "__main__":
     main()
-    os._exit(0)  # dozens of groups lie about: their threads may end the process as the interpreter closes

@@ -25,6 +25,7 @@ def require_none_silent(loops, least):
     assert sum(one["verdict"] == "exact" for one in loops) >= least * len(loops), "hardly a loop was exact"
 
 
+@pytest.mark.processes
 @pytest.mark.checkout
 @pytest.mark.timeout(600)
 def test_no_loop_of_a_few_dozen_is_silently_different(tmp_path):

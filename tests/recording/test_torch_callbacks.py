@@ -17,6 +17,7 @@ def forks():
     os.waitpid(child, 0)
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("waits", [callbacks.let_go, forks])
 def test_the_exit_and_a_fork_wait_until_a_thread_has_let_go(waits):
@@ -34,6 +35,7 @@ def test_the_exit_and_a_fork_wait_until_a_thread_has_let_go(waits):
     thread.join()
 
 
+@pytest.mark.processes
 def test_a_rank_that_is_lost_does_not_hold_the_exit(monkeypatch):
     monkeypatch.setattr(callbacks, "LONGEST_SECONDS", 0.1)
     future = torch.futures.Future()  # never done

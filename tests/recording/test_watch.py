@@ -237,6 +237,7 @@ def test_on_cuda_the_time_is_the_devices_and_the_loop_does_not_wait_for_it(tmp_p
     assert 0.5 * done < seconds.sum() < 1.1 * done
 
 
+@pytest.mark.processes
 def test_under_torchrun_own_work_waiting_and_communication_are_told_apart_without_editing(tmp_path):
     """Rank 1 sleeps 30 ms in every step, rank 0 waits for it; the wall time of a step is the same for both."""
     recorded = collect_command(torchrun(tmp_path, 30, -1), tmp_path / "train.parquet")
@@ -271,6 +272,7 @@ def test_competitors_slow_the_worker_beside_which_they_stand(tmp_path):
     assert trace.meta["competitors"] == "3 (cpu)"
 
 
+@pytest.mark.processes
 def test_a_command_that_fails_keeps_its_status_and_leaves_its_trace(tmp_path):
     recorded = collect_command(torchrun(tmp_path, 100, 20), tmp_path / "train.parquet")
     assert recorded.status != 0
@@ -322,6 +324,7 @@ def test_a_hook_that_was_registered_before_is_not_replaced_in_silence(tmp_path, 
         train(wrapped, optimizer)
 
 
+@pytest.mark.processes
 def test_a_command_in_which_nothing_trains_leaves_no_trace(tmp_path):
     recorded = collect_command([sys.executable, "-c", "raise SystemExit(4)"], tmp_path / "none.parquet")
     assert (recorded.status, recorded.trace) == (4, None)
@@ -329,6 +332,7 @@ def test_a_command_in_which_nothing_trains_leaves_no_trace(tmp_path):
         collect_command(["true"], tmp_path / "none.parquet")
 
 
+@pytest.mark.processes
 def test_the_sitecustomize_that_python_would_have_run_is_run_too(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.theirs = 'ran'")

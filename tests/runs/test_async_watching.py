@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from test_watching_a_run import run_file
 
@@ -123,6 +125,33 @@ def test_a_round_says_who_joined_and_left_and_what_became_of_the_samples_that_th
     service.pull("a")  # it has lost its first step
     push(service, *"abd")
     assert rounds[-1].why == "16 samples of steps that were given up went back."
+
+
+@given(st.lists(st.sampled_from("abcdABCD"), min_size=1, max_size=30))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_numbers_stay_with_their_worker_whoever_joins_and_leaves(tmp_path, acts):
+    """A capital leaves; a small letter joins where it is not there, and pushes."""
+    path = tmp_path / "run.jsonl"
+    path.unlink(missing_ok=True)
+    service, rounds = watched("ab")
+    sink = round_sinks(str(path))[0]
+    for act in acts:
+        if act.islower():
+            if act not in service.server.workers:
+                service.join(act)
+            push(service, *service.server.workers)
+        elif act.lower() in service.server.workers and len(service.server.workers) > 1:
+            service.leave(act.lower())
+    push(service, *service.server.workers * 2)
+    for record in rounds:
+        sink(record)
+    run = read_async_run(path)
+    assert run.workers == tuple(dict.fromkeys(worker for record in rounds for worker in record.workers))
+    for name in ("sizes", "pushes", "staleness", "done", "wasted"):
+        for w, worker in enumerate(run.workers):
+            places = [one.workers.index(worker) if worker in one.workers else None for one in rounds]
+            wanted = [np.nan if i is None else getattr(one, name)[i] for one, i in zip(rounds, places, strict=True)]
+            np.testing.assert_array_equal(run.of_workers[name][:, w], wanted)
 
 
 def test_a_resumed_run_counts_the_share_for_nothing_over_what_was_computed_since():

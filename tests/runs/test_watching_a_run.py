@@ -541,6 +541,25 @@ def test_a_fleet_that_changes_is_reported_whole(tmp_path):
     assert "<td>gpu2</td><td>20.0</td>" in page
 
 
+@given(st.lists(st.permutations("abcd").flatmap(lambda names: st.integers(1, 4).map(lambda n: names[:n])), min_size=1))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_numbers_stay_with_their_worker_whoever_joins_leaves_or_changes_places(tmp_path, fleets):
+    path = tmp_path / "run.jsonl"
+    with path.open("w") as file:
+        for index, fleet in enumerate(fleets):
+            rows = {
+                key: [10.0 * (k + 1) + "abcd".index(name) for name in fleet]
+                for k, key in enumerate(("sizes", "seconds", "forecast_seconds", "comm_seconds"))
+            }
+            file.write(json.dumps({**HEADER, "workers": list(fleet)}) + "\n" + line(index, **rows) + "\n")
+    run = read_run(path)
+    assert run.workers == tuple(dict.fromkeys(name for fleet in fleets for name in fleet))
+    for k, key in enumerate(("sizes", "seconds", "forecast_seconds", "comm_seconds")):
+        for w, name in enumerate(run.workers):
+            wanted = [10.0 * (k + 1) + "abcd".index(name) if name in fleet else np.nan for fleet in fleets]
+            np.testing.assert_array_equal(run.of_workers[key][:, w], wanted)
+
+
 def test_the_lines_of_a_real_sink_have_the_keys_of_these_tests(tmp_path):
     from recorded_runs import iterations
 

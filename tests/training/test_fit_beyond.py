@@ -107,6 +107,7 @@ def dask_cluster():
         yield
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "engine",
     [

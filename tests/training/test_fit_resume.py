@@ -111,6 +111,19 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path, change):
         fit(other, [wavy(1 if change == "traces" else 0)], checkpoint=tmp_path, **options)
 
 
+@pytest.mark.parametrize("began_with", [None, 0, 1])
+@pytest.mark.parametrize("goes_on_with", [None, 0, 1])
+def test_a_checkpoint_serves_no_fit_that_starts_from_another_model(tmp_path, began_with, goes_on_with):
+    starts = {None: None} | {seed: fit(networks()[0], [wavy(7 + seed)]) for seed in (0, 1)}
+    first = fit(networks()[0], [wavy(0)], checkpoint=tmp_path, start=starts[began_with])
+    if began_with == goes_on_with:
+        again = fit(networks()[0], [wavy(0)], checkpoint=tmp_path, start=starts[goes_on_with])
+        assert learnt(again) == learnt(first)
+    else:
+        with pytest.raises(ValueError, match="is the checkpoint of another fit"):
+            fit(networks()[0], [wavy(0)], checkpoint=tmp_path, start=starts[goes_on_with])
+
+
 def test_a_checkpoint_that_is_cut_off_is_named(tmp_path):
     fit(networks()[0], [wavy(0)], checkpoint=tmp_path)
     (file,) = tmp_path.rglob("*.safetensors")

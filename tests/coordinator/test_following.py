@@ -1,0 +1,38 @@
+"""The fit of a client's time against its samples, from sums alone. Axis: W clients."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.coordinator.federated.following import APART, MEMORY, NOISE, _fit
+
+
+def moments_of(x, y):
+    """Return the moments after these reports, of which the past fades."""
+    moment = np.zeros(6)
+    for one, other in zip(x, y, strict=True):
+        moment = MEMORY * moment + [1.0, one, other, one * one, one * other, other * other]
+    return moment
+
+
+@given(st.integers(3, 30), st.floats(-1.0, 2.0), st.floats(0.0, 3.0), st.floats(0.0, 1.5), st.integers(0, 999))
+@settings(max_examples=200)
+def test_the_fit_from_sums_is_the_regression_on_the_reports_that_fade(count, slope, noise, apart, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(3.0, apart, count)
+    y = slope * x + rng.normal(0.5, noise, count)
+    fitted, error, are_apart = (float(each[0]) for each in _fit(moments_of(x, y)[:, None]))
+    weight = MEMORY ** np.arange(count - 1, -1, -1.0)
+    middle, height = np.average(x, weights=weight), np.average(y, weights=weight)
+    spread = np.sum(weight * (x - middle) ** 2)
+    if abs(spread / weight.sum() - APART**2) < 1e-6:
+        return
+    assert bool(are_apart) == (spread / weight.sum() > APART**2)
+    if not are_apart:
+        assert fitted == 0.0
+        return
+    wanted = np.sum(weight * (x - middle) * (y - height)) / spread
+    rest = np.sum(weight * (y - height - wanted * (x - middle)) ** 2) / max(weight.sum() - 2.0, 1.0)
+    assert fitted == pytest.approx(wanted, abs=1e-6)
+    assert error == pytest.approx(np.sqrt(max(rest, NOISE**2) / spread), rel=1e-5)

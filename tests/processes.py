@@ -1,0 +1,122 @@
+"""Which tests start processes: they carry the mark ``processes``, which ``make quick`` leaves out; no other starts one.
+
+The mark is set where a test, one of its fixtures or what they call in ``tests/`` names something that starts one, and
+where a parameter ``num_workers`` is not 0. A test that lets the library start one, out of recognition, carries it by
+hand: without it the guard below fails the test.
+"""
+
+import multiprocessing
+import multiprocessing.process
+import sys
+from functools import cache, wraps
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+
+import pytest
+
+TESTS = Path(__file__).parent
+STARTERS = {"subprocess", "multiprocessing"}
+"""Modules that start processes."""
+
+CALLS = {"fork", "forkpty", "posix_spawn", "system"}
+"""Functions of ``os`` that do."""
+
+EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+"""What Python tells of them as they are called."""
+
+MAY_START = ("processes", "alone", "soak")
+"""Marks of tests that ``make quick`` leaves out."""
+
+SAID = "this test starts a process: mark it with pytest.mark.processes, so that make quick leaves it out"
+
+
+def starts_processes(item):
+    """Return whether a test, or a fixture of it, names what starts processes; doctests are asked by their text."""
+    if isinstance(item, pytest.DoctestItem):
+        return any(name in item.dtest.docstring for name in STARTERS)
+    if getattr(item, "callspec", None) and item.callspec.params.get("num_workers"):
+        return True
+    fixtures = [of_name[-1].func for of_name in item._fixtureinfo.name2fixturedefs.values()]
+    return any(_starts(one) for one in [item.function, *fixtures])
+
+
+def _starts(thing):
+    """Return whether something of ``tests/`` names what starts processes; of others nobody looks inside."""
+    thing = thing.hypothesis.inner_test if hasattr(thing, "hypothesis") else thing
+    thing = getattr(thing, "__wrapped__", thing)
+    if not isinstance(thing, type | FunctionType) or not _is_ours(thing.__module__):
+        return False
+    if thing not in _known:
+        _known[thing] = False  # one that calls itself
+        _known[thing] = _reaches(thing)
+    return _known[thing]
+
+
+_known = {}
+
+
+def _reaches(thing):
+    if isinstance(thing, type):
+        return any(_starts(value) for value in vars(thing).values() if isinstance(value, FunctionType))
+    names = _names(thing.__code__)
+    known = [thing.__globals__[name] for name in names if name in thing.__globals__]
+    if names & STARTERS or ("os" in names and names & CALLS) or any(_is_starter(one) for one in known):
+        return True
+    modules = [one for one in known if isinstance(one, ModuleType) and _is_ours(one.__name__)]
+    inside = [getattr(one, name) for one in modules for name in names if name in vars(one)]
+    return any(_starts(one) for one in [*known, *inside])
+
+
+def _names(code):
+    """Return the names in a function and in those inside it."""
+    inner = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _is_starter(thing):
+    if isinstance(thing, ModuleType):
+        return thing.__name__ in STARTERS
+    return type(thing).__module__.split(".")[0] == "multiprocessing"
+
+
+@cache
+def _is_ours(module):
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and TESTS in Path(file).parents
+
+
+class Guard:
+    """Fails a test without the mark that starts a process."""
+
+    def __init__(self):
+        self.item, self.caught = None, False
+        sys.addaudithook(self._heard)
+        start = multiprocessing.process.BaseProcess.start
+
+        @wraps(start)
+        def told(process):
+            self._heard("multiprocessing", ())  # a server that forks for it raises no event here
+            start(process)
+
+        multiprocessing.process.BaseProcess.start = told
+
+    def _heard(self, event, arguments):
+        if self.item is not None and (event in EVENTS or event == "multiprocessing"):
+            self.caught = True
+            raise RuntimeError(SAID)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        self.item = None if any(map(item.get_closest_marker, MAY_START)) else item
+        try:
+            return (yield)
+        finally:
+            self.item = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self):
+        self.caught = False
+        result = yield
+        if self.caught:  # the code under test took the error for one of its own
+            pytest.fail(SAID, pytrace=False)
+        return result
