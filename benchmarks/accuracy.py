@@ -27,10 +27,12 @@ from pathlib import Path
 # One thread: set before numpy starts its own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 from accuracy_page import AUTO, Found, Spent, page
 from accuracy_peers import COLD, PEERS, from_the_start
 from accuracy_scores import LAST, Array, Scores, Served, cold, in_hindsight, score, served
 from accuracy_sets import SYNTHETIC, Set, common_covariates, half, oracle, sets
+from numpy.typing import NDArray
 
 from paceline.predictors import EWMA, KINDS, RLS, Auto, HuberEWMA, LastValue, Predictor
 
@@ -129,7 +131,17 @@ def scored(data: Set, name: str, early: bool) -> tuple[Scores, list[Array] | Non
         return cold(served(model, data, LAST + 1), data), None
     data = served_on(data, name)
     found = forecasts(data, name)
-    return score(found, data), found.speed
+    return score(found, data, asked(found) if sparse(name) else None), found.speed
+
+
+def sparse(name: str) -> bool:
+    """Return whether this is a peer that forecasts a few iterations only."""
+    return name in PEERS and PEERS[name].sparse
+
+
+def asked(found: Served) -> list[NDArray[np.bool_]]:
+    """Return the iterations of a sparse peer's forecasts."""
+    return [np.isfinite(speed_TW) for speed_TW in found.speed]
 
 
 def served_on(data: Set, name: str) -> Set:
@@ -168,10 +180,26 @@ def together(data: Set, results: dict[Part, Measured]) -> Found:
             found.oracle = result.scores
         elif part.name in PEERS:
             found.peers[part.name] = (result.scores, data.places(served_on(data, part.name)))
+            if sparse(part.name):
+                found.level[part.name] = on_the_same(result, of_auto(data, results), data.few())
         else:
             found.ours[part.name] = result.scores
     found.hindsight = hindsight(data, results)
     return found
+
+
+def of_auto(data: Set, results: dict[Part, Measured]) -> list[Array]:
+    """Return Auto's forecasts of the second half of a set, NaN throughout if it was left out."""
+    for part, result in results.items():
+        if part.data is data and part.name == AUTO and result.forecasts is not None:
+            return result.forecasts
+    return [np.full((len(t) - half(t), len(t.workers)), np.nan) for t in data.traces]
+
+
+def on_the_same(peer: Measured, auto: list[Array], few: Set) -> Scores:
+    """Return Auto's scores on the series and iterations of a sparse peer."""
+    ours = [speed_TW[:, : len(trace.workers)] for speed_TW, trace in zip(auto, few.traces, strict=True)]
+    return score(Served(ours), few, asked(Served(peer.forecasts or [])))
 
 
 def hindsight(data: Set, results: dict[Part, Measured]) -> float:
@@ -180,7 +208,7 @@ def hindsight(data: Set, results: dict[Part, Measured]) -> float:
     parts = [
         [speed_TW[:, : len(trace.workers)] for speed_TW, trace in zip(result.forecasts, few.traces, strict=True)]
         for part, result in results.items()
-        if part.data is data and part.name != ORACLE and result.forecasts is not None
+        if part.data is data and part.name != ORACLE and not sparse(part.name) and result.forecasts is not None
     ]
     return in_hindsight(parts, few).mean if parts else float("nan")
 

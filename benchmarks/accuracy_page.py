@@ -23,19 +23,24 @@ LEVEL = 1.0
 
 @dataclass
 class Found:
-    """What was measured on one set; peers with the places of the series that they were served on."""
+    """What was measured on one set; peers with the places of the series that they were served on.
+
+    ``level`` is Auto on the iterations of a sparse peer, by its name.
+    """
 
     data: Set
     ours: dict[str, Scores] = field(default_factory=dict)
     peers: dict[str, tuple[Scores, NDArray[np.intp]]] = field(default_factory=dict)
+    level: dict[str, Scores] = field(default_factory=dict)
     cold: dict[str, Scores] = field(default_factory=dict)
     oracle: Scores | None = None
     hindsight: float = float("nan")
 
-    def over(self, peer: str, name: str = AUTO) -> float:
-        """Return the RMSE of one of ours over that of a peer, on the series of the peer."""
+    def over(self, peer: str) -> float:
+        """Return Auto's RMSE over that of a peer, on the series and iterations of the peer."""
         scores, places = self.peers[peer]
-        return self.ours[name].at(places).mean / scores.mean
+        ours = self.level[peer] if peer in self.level else self.ours[AUTO].at(places)
+        return ours.mean / scores.mean
 
     @property
     def strongest(self) -> str:
@@ -46,8 +51,10 @@ class Found:
     def reach(self) -> float:
         """The RMSE of the best mean of all forecasts in hindsight over that of the best peer, on the same series.
 
-        A peer that forecasts all series has a part of them scored here.
+        A peer that forecasts all series has a part of them scored here; a sparse one has none (NaN).
         """
+        if self.strongest in self.level:
+            return float("nan")
         scores, places = self.peers[self.strongest]
         few = self.data.places(self.data.few())
         return self.hindsight / scores.at(np.flatnonzero(np.isin(places, few))).mean
@@ -107,7 +114,7 @@ def _against(found: list[Found]) -> Iterator[str]:
     for one in found:
         peer, auto = one.strongest, one.ours[AUTO]
         cells = [f"{one.data.name} ({one.data.role})", peer, f"{one.peers[peer][0].mean:.3f}", f"{one.over(peer):.3f}"]
-        cells += [f"{one.reach:.3f}", f"{auto.mean:.3f}", f"{auto.worst:.2f}"]
+        cells += ["-" if np.isnan(one.reach) else f"{one.reach:.3f}", f"{auto.mean:.3f}", f"{auto.worst:.2f}"]
         cells += [_holds(auto), f"{auto.right_if_exact:.0%}", _overhead(one)]
         yield "| " + " | ".join(cells) + " |"
 
@@ -142,6 +149,7 @@ def _table(one: Found) -> Iterator[str]:
     yield from (_row(name, scores) for name, scores in one.ours.items())
     for name, (scores, places) in one.peers.items():
         about = "" if len(places) == data.series else f", {len(places)} series"
+        about += ", few iterations" if name in one.level else ""
         yield _row(f"*{name}{about}*", scores, whole=len(places) == data.series)
     if one.oracle is not None:
         yield _row("(oracle: knows the hidden state)", one.oracle)

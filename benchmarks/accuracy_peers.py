@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from accuracy_direct import ORIGINS, ZERO_SHOT, next_of_few, ridge
 from accuracy_global import lightgbm, neural_mlp
 from accuracy_prepared import covariates_of, log_speed, speeds, squared, tuning
 from accuracy_sets import Set, half
@@ -34,11 +35,15 @@ LEAST_MOVE = 1e-9
 
 @dataclass(frozen=True)
 class Peer:
-    """Another library: how it is served, what is chosen on the last fifth of the first half, and whether it is slow."""
+    """Another library: how it is served, what is chosen on the last fifth of the first half, and whether it is slow.
+
+    A sparse one forecasts a few iterations of those few series: the others are NaN, and Auto is compared on the same.
+    """
 
     forecasts: Callable[[Set], list[Array]]
     configuration: str
     slow: bool = False
+    sparse: bool = False
 
 
 def auto_arima(covariates: bool) -> Forecaster:
@@ -182,6 +187,19 @@ PEERS: dict[str, Peer] = {
         "one model for all series, scaled series by series, of changes of log speed; objective (squares, Huber), "
         "leaves (8, 31) and covariates (with, without) chosen per set; 300 trees, rate .05",
     ),
+    "ridge": Peer(
+        ridge,
+        "log speeds of 4 or 16 lags and two averages, covariates of two boundaries or none, penalty 1 or 30, one fit "
+        "for "
+        "each series or for all; chosen per set",
+    ),
+    ZERO_SHOT: Peer(
+        next_of_few,
+        "a network of 85,001 weights trained on other series, not fitted; log speeds alone, at most 2,048; its median; "
+        f"{ORIGINS} iterations of each series",
+        slow=True,
+        sparse=True,
+    ),
     "neuralforecast MLP": Peer(
         neural_mlp,
         "one model for all series of one length, 24 lags, 64 units, 500 steps; with the covariates of the set",
@@ -210,4 +228,4 @@ def installed() -> Iterator[str]:
     from importlib.util import find_spec
 
     os.environ.setdefault("NIXTLA_ID_AS_COL", "1")
-    yield from (name for name in ("statsforecast", "river", "lightgbm", "neuralforecast") if find_spec(name))
+    yield from (name for name in ("statsforecast", "river", "lightgbm", "neuralforecast", ZERO_SHOT) if find_spec(name))

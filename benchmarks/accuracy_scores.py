@@ -112,9 +112,12 @@ def _steps(model: Predictor, trace: Trace, count: int) -> Iterator[tuple[int, Fo
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
 
 
-def score(found: Served, data: Set) -> Scores:
-    """Score forecasts of the second half of each trace."""
-    return _scored(found, served(LastValue(), data), [trace.speed[half(trace) :] for trace in data.traces])
+def score(found: Served, data: Set, asked: list[NDArray[np.bool_]] | None = None) -> Scores:
+    """Score forecasts of the second half of each trace, or of those of its iterations that were asked for."""
+    truth = [trace.speed[half(trace) :] for trace in data.traces]
+    if asked is not None:
+        truth = [np.where(asked_TW, speed_TW, np.nan) for asked_TW, speed_TW in zip(asked, truth, strict=True)]
+    return _scored(found, served(LastValue(), data), truth)
 
 
 def cold(found: Served, data: Set) -> Scores:

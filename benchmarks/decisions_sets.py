@@ -59,6 +59,18 @@ def with_dips(seed: int, workers: int = 7, iterations: int = MOST_ITERATIONS) ->
     return _made("dips", seed, 100.0 * np.where(rng.random(depth_TW.shape) < rare_W, 1.0 - depth_TW, 1.0))
 
 
+def with_bursts(seed: int, length: int, workers: int = 8, iterations: int = MOST_ITERATIONS) -> Trace:
+    """Workers of near-constant speed, each slow now and then, for so many iterations in the mean."""
+    rng = np.random.default_rng((SEED, 200 + seed, length))
+    often_W, share_W = rng.uniform(1 / 200, 1 / 30, workers), 1.0 - rng.uniform(0.2, 0.8, workers)
+    usual_W, noise_W = rng.lognormal(0, 0.2, workers), rng.choice([0.0005, 0.005, 0.02], workers)
+    slow_TW = np.zeros((iterations, workers), dtype=bool)
+    for k in range(1, iterations):
+        slow_TW[k] = np.where(slow_TW[k - 1], rng.random(workers) > 1 / length, rng.random(workers) < often_W)
+    noise_TW = np.exp(noise_W * rng.standard_normal(slow_TW.shape))
+    return _made("bursts", seed, 100.0 * usual_W * np.where(slow_TW, share_W, 1.0) * noise_TW)
+
+
 def with_load(seed: int, workers: int = 40, iterations: int = 400) -> Trace:
     """Latencies that grow beyond a knee of the load before, with multiplicative noise and a heavy tail."""
     rng = np.random.default_rng((SEED, 100 + seed))

@@ -28,8 +28,8 @@ SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 
-STEP = 0.3
-"""Distance that a quantile moves in one iteration, in running scales."""
+STEP, SLOWER_AHEAD = 0.3, 0.25
+"""Distance that a quantile moves in one iteration, in running scales, and the power of the horizon by which it shrinks."""
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
@@ -53,7 +53,7 @@ RECENT, SUDDEN = 3, 12.0
 RESTARTED = 5.0
 """Errors that count as known when intervals start afresh: the median of the last ones is about as sure."""
 
-OVERLAP = 0.1
+OVERLAP = 0.2
 """Power of the horizon by which ``FARTHEST`` grows: of errors that overlap, the recent ones say less."""
 
 FARTHEST = 2.5
@@ -188,7 +188,7 @@ def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bo
     if not settled:
         scale_W = np.where(rows["compared"] == 0, size_W, scale_W)
     missed_WL = error_W[:, None] <= stated_WL
-    step = STEP / math.sqrt(horizon)
+    step = STEP / horizon**SLOWER_AHEAD
     moved_WL = rows["quantiles"] + (step * scale_W)[:, None] * (LEVELS_L - missed_WL)
     if not settled:
         moved_WL = _early(rows["compared"] + 1.0, moved_WL, scale_W)

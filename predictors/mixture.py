@@ -42,6 +42,9 @@ DISCOUNT, SHARE = 0.998, 0.01
 SCALE_SMOOTHING, LARGEST_ERROR = 0.05, 3.0
 """Weight of the newest error in a worker's running scale, and the most scales that one iteration may count for."""
 
+FARTHEST_AHEAD = 10.0
+"""Most scales that one error beyond the next iteration counts for in that scale."""
+
 SMALLEST_SCALE = 1e-6
 """Least running scale in log speed: a constant worker has no error to divide by."""
 
@@ -164,7 +167,7 @@ class Mixture(NestedPredictor):
         for ahead in self._still_asked():
             answer = self._answered(covariates_WD, ahead.horizon, ahead)
             passed_WP = ahead.passed(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
-            _learn_weights(ahead.rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1])
+            _learn_weights(ahead.rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], ahead=True)
         if 1 in answers:
             _learn_weights(self._rows, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
         answers.clear()
@@ -204,11 +207,16 @@ def _mean(weights_WE: Array, expected_WE: Array) -> Array:
         return np.asarray(known_W / weights_WE.sum(axis=1))
 
 
-def _learn_weights(rows: dict[str, Array], log_speed_W: Array, expected_WE: Array, mean_W: Array) -> None:
+def _learn_weights(
+    rows: dict[str, Array], log_speed_W: Array, expected_WE: Array, mean_W: Array, ahead: bool = False
+) -> None:
     """Update the experts' weights: each gains or loses by its part in the error of the mixture."""
     error_W = log_speed_W - mean_W
     size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-    scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
+    if ahead:
+        scale_W = _root_mean_square(rows["scale"], size_W)
+    else:
+        scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
     whole = all_finite(scale_W)  # everybody reported, and not for the first time
     if not whole:
         scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
@@ -224,6 +232,15 @@ def _learn_weights(rows: dict[str, Array], log_speed_W: Array, expected_WE: Arra
     rows["regret"] = kept * rows["regret"] + gain_WE
     rows["square"] = kept * rows["square"] + np.square(gain_WE)
     rows["scale"] = scale_W
+
+
+def _root_mean_square(scale_W: Array, size_W: Array) -> Array:
+    """Return the running root mean square of errors: far ahead, most of the error is that of few changes.
+
+    Beside their mean size, these would count for little.
+    """
+    square_W, largest_W = np.square(scale_W), np.minimum(size_W, FARTHEST_AHEAD * scale_W)
+    return np.asarray(np.sqrt(square_W + SCALE_SMOOTHING * (np.square(largest_W) - square_W)))
 
 
 def _bounded(error: Array) -> Array:

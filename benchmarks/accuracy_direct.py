@@ -1,0 +1,204 @@
+"""Peers that forecast one horizon: ridge regressions fitted directly at it, and a zero-shot network where installed.
+
+Axes: T iterations, W workers, D covariates, F inputs, H horizons.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from accuracy_prepared import covariates_of, log_speed, speeds, tuning
+from accuracy_sets import Set, common_covariates, half
+from numpy.typing import NDArray
+
+from paceline.datasets import Trace
+
+Array = NDArray[np.float64]
+
+LAGS, SMOOTHINGS, COVARIATE_LAGS = (4, 16), (0.2, 0.05), 2
+"""Past log speeds that a ridge may see, smoothings of the averages beside them, and boundaries of covariates."""
+
+PENALTIES = (1.0, 30.0)
+"""Penalties of a squared weight, in examples of unit inputs."""
+
+LEAST_DEVIATION = 1e-3
+"""Series that hardly vary are scaled by this, in log speed."""
+
+FARTHEST = 8.0
+"""A forecast counts as at most this many deviations from the series' mean."""
+
+ZERO_SHOT, ORIGINS, BATCH = "fracast", 20, 16
+"""The network, the iterations of a series before which it is asked, as it takes about 50 ms for a forecast, and the
+number that it is asked together."""
+
+SHORTEST = 16
+"""Reports before its first forecast; it refuses fewer than 8."""
+
+
+@dataclass(frozen=True, order=True)
+class Choice:
+    """A configuration of the ridge: past speeds, whether it sees covariates and all series together, the penalty."""
+
+    lags: int
+    covariates: bool
+    together: bool
+    penalty: float
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """A trace in deviations of the first half: targets ``[T, W]`` (NaN without a report), covariates, and the units."""
+
+    level_TW: Array
+    target_TW: Array
+    covariates_TWD: Array
+    mean_W: Array
+    deviation_W: Array
+    start: int
+
+
+def ridge(data: Set, horizon: int = 1) -> list[Array]:
+    """Return forecasts of the second half, each made ``horizon`` iterations before its report, ``[T, W]`` a trace.
+
+    One linear model of the log speed at that horizon for each series, or one for all; which, and how many lags, and
+    whether it sees covariates, is chosen for the set on the last fifth of the first half.
+    """
+    names = common_covariates(data.traces)
+    scaled = [_scaled(trace, names, horizon) for trace in data.traces]
+    grid = itertools.product(LAGS, (False, True) if names else (False,), (True, False), PENALTIES)
+    best = min((_loss(scaled, Choice(*values), horizon), Choice(*values)) for values in grid)[1]
+    found = []
+    for one, ahead_TW, trace in zip(scaled, _fitted(scaled, best, horizon, tuned=False), data.traces, strict=True):
+        log_TW = one.mean_W + one.deviation_W * np.clip(ahead_TW, -FARTHEST, FARTHEST)
+        found.append(speeds(_moved(log_TW, horizon - 1)[one.start :], trace))
+    return found
+
+
+def _scaled(trace: Trace, names: Sequence[str], horizon: int) -> Scaled:
+    log_TW, start = log_speed(trace), half(trace)
+    mean_W, deviation_W = log_TW[:start].mean(axis=0), np.maximum(log_TW[:start].std(axis=0), LEAST_DEVIATION)
+    level_TW = (log_TW - mean_W) / deviation_W
+    target_TW = _moved(np.where(np.isfinite(trace.speed), level_TW, np.nan), 1 - horizon)
+    covariates_TWD = covariates_of(trace)[:, :, [trace.covariate_names.index(name) for name in names]]
+    return Scaled(level_TW, target_TW, covariates_TWD, mean_W, deviation_W, start)
+
+
+def _loss(scaled: list[Scaled], choice: Choice, horizon: int) -> float:
+    """Return the mean squared error of the last fifth of the first half, fitted before it."""
+    errors = []
+    for one, ahead_TW in zip(scaled, _fitted(scaled, choice, horizon, tuned=True), strict=True):
+        part = slice(max(tuning(one.start) - horizon + 1, 0), max(one.start - horizon + 1, 0))
+        errors.append((ahead_TW - one.target_TW)[part].ravel())
+    error = np.concatenate(errors)
+    return float(np.nanmean(np.square(error))) if np.isfinite(error).any() else float("inf")
+
+
+def _fitted(scaled: list[Scaled], choice: Choice, horizon: int, tuned: bool) -> Iterator[Array]:
+    """Yield forecasts in deviations, by the iteration in which they are made, fitted to targets before the part."""
+    parts = []
+    for one in scaled:
+        inputs_TWF, end = _inputs(one, choice), (tuning(one.start) if tuned else one.start) - horizon + 1
+        known_TW = np.isfinite(inputs_TWF).all(axis=2) & np.isfinite(one.target_TW)
+        known_TW[max(end, 0) :] = False
+        parts.append((inputs_TWF, known_TW, one.target_TW))
+    pooled = _weights(*_examples(parts), choice.penalty) if choice.together else None
+    for inputs_TWF, known_TW, target_TW in parts:
+        columns = []
+        for w in range(target_TW.shape[1]):
+            known_T = known_TW[:, w]
+            own = (
+                pooled
+                if pooled is not None
+                else _weights(inputs_TWF[known_T, w], target_TW[known_T, w], choice.penalty)
+            )
+            columns.append(np.nan_to_num(inputs_TWF[:, w]) @ own)
+        yield np.stack(columns, axis=1)
+
+
+def _examples(parts: list[tuple[Array, NDArray[np.bool_], Array]]) -> tuple[Array, Array]:
+    return np.concatenate([i[k] for i, k, _ in parts]), np.concatenate([t[k] for _, k, t in parts])
+
+
+def _weights(inputs_NF: Array, target_N: Array, penalty: float) -> Array:
+    penalised_FF = inputs_NF.T @ inputs_NF + penalty * np.eye(inputs_NF.shape[1])
+    return np.asarray(np.linalg.solve(penalised_FF, inputs_NF.T @ target_N))
+
+
+def _inputs(one: Scaled, choice: Choice) -> Array:
+    """Return past levels, averages of them and covariates, as they are known before each iteration, ``[T, W, F]``."""
+    columns = [_moved(one.level_TW, lag)[:, :, None] for lag in range(1, choice.lags + 1)]
+    columns += [_moved(_averaged(one.level_TW, smoothing), 1)[:, :, None] for smoothing in SMOOTHINGS]
+    columns += [_moved(one.covariates_TWD, lag) for lag in range(COVARIATE_LAGS)] if choice.covariates else []
+    return np.concatenate(columns, axis=2)
+
+
+def _averaged(values_TW: Array, smoothing: float) -> Array:
+    average_TW = values_TW.copy()
+    for k in range(1, len(values_TW)):
+        average_TW[k] = average_TW[k - 1] + smoothing * (values_TW[k] - average_TW[k - 1])
+    return average_TW
+
+
+def _moved(values_T: Array, by: int) -> Array:
+    """Return the values so many iterations later, earlier if that is below 0; NaN where there is none."""
+    moved_T = np.full_like(values_T, np.nan)
+    count = max(len(values_T) - abs(by), 0)
+    if by >= 0:
+        moved_T[len(values_T) - count :] = values_T[:count]
+    else:
+        moved_T[:count] = values_T[len(values_T) - count :]
+    return moved_T
+
+
+# -- a network that was trained on other series and is not fitted ------------------------------------------------------
+
+
+def zero_shot_is_here() -> bool:
+    """Return whether the zero-shot network is installed."""
+    return find_spec(ZERO_SHOT) is not None
+
+
+def asked(trace: Trace) -> NDArray[np.intp]:
+    """Return the iterations before which it is asked: few, evenly spread over the second half."""
+    return np.unique(np.linspace(max(half(trace), SHORTEST), len(trace) - 1, ORIGINS).astype(np.intp))
+
+
+def next_of_few(data: Set) -> list[Array]:
+    """Return its forecasts of the second half of each trace, one iteration ahead, NaN where it is not asked."""
+    return [zero_shot(trace, (1,))[1][half(trace) :] for trace in data.traces]
+
+
+@cache
+def _network() -> Any:
+    import torch
+    from fracast import FracastModel
+
+    torch.set_num_threads(1)
+    return FracastModel.from_pretrained(weights="fp32")
+
+
+def zero_shot(trace: Trace, horizons: Sequence[int]) -> dict[int, Array]:
+    """Return forecasts by the iteration that they are of, ``[T, W]`` for each horizon, NaN where none is asked for."""
+    network, log_TW = _network(), log_speed(trace)
+    found = {h: np.full(trace.speed.shape, np.nan) for h in horizons}
+    pairs = [(k, w) for k in asked(trace) for w in range(len(trace.workers))]
+    for i in range(0, len(pairs), BATCH):
+        some = pairs[i : i + BATCH]
+        context = np.stack([_context(log_TW[:k, w], network.context_length) for k, w in some])
+        ahead = network.forecast_batch(context, horizon=max(horizons))[:, :, network.quantiles.index(0.5)]
+        for (k, w), row in zip(some, ahead, strict=True):
+            for h in horizons:
+                if k + h <= len(log_TW):
+                    found[h][k + h - 1, w] = np.exp(row[h - 1])
+    return found
+
+
+def _context(log_T: Array, length: int) -> Array:
+    """Return the newest reports, NaN before the first: the network takes a fixed number."""
+    return np.concatenate([np.full(max(length - len(log_T), 0), np.nan), log_T[-length:]])

@@ -1,0 +1,279 @@
+"""How good forecasts and their intervals are 1, 2, 5 and 20 iterations ahead, against peers fitted at that horizon.
+
+Run as ``python benchmarks/accuracy_horizons.py --data FOLDER``; it writes accuracy_horizons.md beside this file, within
+ten minutes on two cores. Without a folder of public data, and with ``--sets`` or ``--development``, the page is
+printed. The peers are in accuracy_direct.py. Axes: T iterations, W workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+# One thread: set before numpy starts its own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from accuracy_direct import ORIGINS, ZERO_SHOT, ridge, zero_shot, zero_shot_is_here
+from accuracy_prepared import filled
+from accuracy_scores import geometric
+from accuracy_sets import common_covariates, half
+from decisions_sets import DEVELOPMENT, MOST_ITERATIONS, MOST_WORKERS, Set, all_sets
+from machine import machine
+from numpy.typing import NDArray
+
+from paceline.datasets import Trace
+from paceline.predictors import EWMA, Auto, Predictor, Report
+
+Array = NDArray[np.float64]
+
+HORIZONS, MOST_TRACES = (1, 2, 5, 20), 24
+"""Horizons, and traces of a set that are taken."""
+
+MOST_OF_PEER = {2: 1.03, 5: 1.02, 20: 1.02}
+"""The most that Auto's error should be at a horizon, in that of the better of EWMA and ridge."""
+
+FEW = 6
+"""Series of a set that the zero-shot network forecasts."""
+
+COVERED = (0.88, 0.92)
+"""Share of speeds that 90 % intervals should hold, mean over the series of a set."""
+
+LONG, WORSE = 100, 1.02
+"""Reports of a series that is long, and the most that its error should be in that of the last value."""
+
+AUTO, AVERAGE, RIDGE = "Auto", "EWMA", "ridge"
+
+
+@dataclass(frozen=True)
+class Found:
+    """RMSE over the last value's of each series, by forecaster and horizon, and how often Auto's interval holds.
+
+    ``paired`` is Auto's RMSE where the zero-shot network forecasts, over that of the network.
+    """
+
+    data: Set
+    rmse: dict[tuple[str, int], Array]
+    holds: dict[int, Array]
+    paired: dict[int, float]
+    long: Array
+    seconds: float
+
+    def mean(self, name: str, horizon: int) -> float:
+        """Return the geometric mean over the series."""
+        ratio_W = self.rmse[name, horizon]
+        return geometric(ratio_W[np.isfinite(ratio_W)])
+
+    def share(self, horizon: int) -> float:
+        """Return how often the 90 % interval holds, mean over series."""
+        return float(np.nanmean(self.holds[horizon]))
+
+    def over_peer(self, horizon: int) -> float:
+        """Return Auto's error over that of the better of EWMA and ridge."""
+        return self.mean(AUTO, horizon) / min(self.mean(AVERAGE, horizon), self.mean(RIDGE, horizon))
+
+
+def cut(data: Set) -> Set:
+    traces = [t.select(slice(0, MOST_ITERATIONS), workers=t.workers[:MOST_WORKERS]) for t in data.traces[:MOST_TRACES]]
+    return replace(data, traces=traces)
+
+
+def measured(data: Set) -> Found:
+    """Serve and score one set in this process."""
+    warnings.simplefilter("ignore")  # means over no report
+    began = time.process_time()
+    names = common_covariates(data.traces)
+    auto = [served(Auto(names), trace) for trace in data.traces]
+    average = [served(EWMA(), trace) for trace in data.traces]
+    rmse, holds, paired = {}, {}, {}
+    far = [zero_shot(trace, HORIZONS) for trace in few(data.traces)] if zero_shot_is_here() else []
+    for h in HORIZONS:
+        columns = {
+            AUTO: [f[h][0] for f in auto],
+            AVERAGE: [f[h][0] for f in average],
+            RIDGE: whole(ridge(data, h), data),
+        }
+        for name, column in columns.items():
+            pairs = zip(column, data.traces, strict=True)
+            rmse[name, h] = np.concatenate([ratios(speed_TW, trace, h) for speed_TW, trace in pairs])
+        holds[h] = np.concatenate([held(f[h], t, h) for f, t in zip(auto, data.traces, strict=True)])
+        if far:
+            paired[h] = over_zero_shot(columns[AUTO], [f[h] for f in far], data, h)
+    long = np.concatenate([np.isfinite(t.speed).sum(axis=0) >= LONG for t in data.traces])
+    print(f"{data.name}: {time.process_time() - began:.0f} s", flush=True)
+    return Found(data, rmse, holds, paired, long, time.process_time() - began)
+
+
+def whole(later: list[Array], data: Set) -> list[Array]:
+    """Return forecasts of the second halves as of whole traces, NaN in the first."""
+    pairs = zip(later, data.traces, strict=True)
+    return [np.pad(p, ((len(t) - len(p), 0), (0, 0)), constant_values=np.nan) for p, t in pairs]
+
+
+def served(model: Predictor, trace: Trace) -> dict[int, Array]:
+    """Return speed and the ends of the 90 % interval of each iteration, as forecast at each horizon, ``[3, T, W]``."""
+    model.reset(trace.workers)
+    covariates_TWD = trace.covariates_named(model.covariate_names)
+    found = {h: np.full((3, *trace.speed.shape), np.nan) for h in HORIZONS}
+    for k in range(len(trace)):
+        covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
+        for h in HORIZONS:
+            if k + h <= len(trace):
+                forecast = model.predict(covariates_WD, horizon=h)
+                found[h][:, k + h - 1] = forecast.speed, forecast.quantile(0.05), forecast.quantile(0.95)
+        model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
+    return found
+
+
+def scored(trace: Trace, horizon: int) -> slice:
+    """Return the iterations that are scored: the second half, and none that no report came before."""
+    return slice(max(half(trace), horizon), len(trace))
+
+
+def last_value(trace: Trace, horizon: int) -> Array:
+    """Return the newest report that was known that many iterations before each one."""
+    known_TW = np.full(trace.speed.shape, np.nan)
+    known_TW[horizon:] = filled(trace.speed)[: len(trace) - horizon]
+    return known_TW
+
+
+def ratios(speed_TW: Array, trace: Trace, horizon: int) -> Array:
+    """Return each series' RMSE over that of the last value, ``[W]``; 1 where neither errs."""
+    part = scored(trace, horizon)
+    error_TW, base_TW = (np.square(p - trace.speed)[part] for p in (speed_TW, last_value(trace, horizon)))
+    known_TW = np.isfinite(trace.speed[part])
+    error_W, base_W = (np.sqrt(np.nanmean(np.where(known_TW, e, np.nan), axis=0)) for e in (error_TW, base_TW))
+    return np.where((error_W == 0) & (base_W == 0), 1.0, error_W / base_W)
+
+
+def held(found_3TW: Array, trace: Trace, horizon: int) -> Array:
+    part = scored(trace, horizon)
+    speed_TW = trace.speed[part]
+    inside_TW = (found_3TW[1, part] <= speed_TW) & (speed_TW <= found_3TW[2, part])
+    return np.asarray(np.nanmean(np.where(np.isfinite(speed_TW), inside_TW, np.nan), axis=0))
+
+
+def few(traces: list[Trace]) -> list[Trace]:
+    """Return the first series of a set, for the zero-shot network."""
+    each = max(FEW // len(traces), 1)
+    return [trace.select(workers=trace.workers[:each]) for trace in traces[:FEW]]
+
+
+def over_zero_shot(auto: list[Array], far: list[Array], data: Set, horizon: int) -> float:
+    """Return Auto's RMSE over the network's, where both forecast; errors count in those of the series' last value."""
+    squares = np.zeros(2)
+    for ours_TW, theirs_TW, trace in zip(auto, far, data.traces, strict=False):
+        speed_TW, last_TW = (v[:, : theirs_TW.shape[1]] for v in (trace.speed, last_value(trace, horizon)))
+        unit_W = np.sqrt(np.nanmean(np.square(last_TW - speed_TW)[scored(trace, horizon)], axis=0))
+        both_TW = np.isfinite(theirs_TW) & np.isfinite(speed_TW) & (unit_W > 0)
+        for i, made_TW in enumerate((ours_TW[:, : theirs_TW.shape[1]], theirs_TW)):
+            squares[i] += np.square((made_TW - speed_TW) / unit_W)[both_TW].sum()
+    return float(np.sqrt(squares[0] / squares[1]))
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def page(found: list[Found]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    spent = sum(each.seconds for each in found) / 60
+    packages = [ZERO_SHOT] if zero_shot_is_here() else []
+    yield f"""\
+# How good forecasts are further ahead
+
+Command: `python benchmarks/accuracy_horizons.py --data FOLDER`: {spent:.0f} minutes of CPU time.
+
+Machine: {machine(*packages)}; one thread.
+
+RMSE of the speed over that of the last value known at that horizon, geometric mean over series, second half of each
+series. The sets are those of [decisions.md](decisions.md), of each {MOST_TRACES} traces of {MOST_WORKERS} workers and
+{MOST_ITERATIONS} iterations at most. Horizon 1 is the next iteration. `Auto` is not fitted, given the names of the
+set's covariates, and asked for all horizons at every iteration; covariates are those sampled when the forecast is made.
+Ridge is fitted at that horizon on the first half: its lags, its penalty, whether it sees covariates, and one fit for
+all series or one for each, are chosen for the set on the last fifth of that half. EWMA is ours, with its defaults.
+*Holds* is how often Auto's central 90 % interval holds the speed, mean over series. What changed was chosen on the
+development sets, with synthetic fleets of other seeds.
+"""
+    yield from verdict(found)
+    for h in HORIZONS:
+        yield f"\n## Horizon {h}\n"
+        yield "| set | role | Auto | EWMA | ridge | Auto / the better of both | holds |"
+        yield "| --- | --- | --- | --- | --- | --- | --- |"
+        for each in found:
+            cells = [each.data.name, each.data.role, *(f"{each.mean(name, h):.3f}" for name in (AUTO, AVERAGE, RIDGE))]
+            yield f"| {' | '.join(cells)} | {each.over_peer(h):.3f} | {each.share(h):.1%} |"
+    yield from zero_shot_table(found)
+
+
+def verdict(found: list[Found]) -> Iterator[str]:
+    """Yield what the tables say of the aims."""
+    yield "Aims, each with what misses it:\n"
+    for h, most in MOST_OF_PEER.items():
+        missed = [f"{each.data.name} ({each.over_peer(h):.3f})" for each in found if each.over_peer(h) > most]
+        yield f"- Horizon {h}: at most {most} of the better of EWMA and ridge. {told(missed, found)}"
+    for h in HORIZONS:
+        missed = [f"{e.data.name} ({e.share(h):.1%})" for e in found if not COVERED[0] <= e.share(h) <= COVERED[1]]
+        yield f"- Horizon {h}: 90 % intervals hold {COVERED[0]:.0%} to {COVERED[1]:.0%}. {told(missed, found)}"
+    missed = []
+    for each in found:
+        ratio_W = each.rmse[AUTO, 1][each.long & np.isfinite(each.rmse[AUTO, 1])]
+        if (ratio_W > WORSE).any():
+            missed.append(
+                f"{each.data.name} ({(ratio_W > WORSE).sum()} of {len(ratio_W)}, at most {ratio_W.max():.2f})"
+            )
+    yield f"- Horizon 1: at most {WORSE} of the last value on every series of {LONG} reports. {told(missed, found)}"
+
+
+def told(missed: list[str], found: list[Found]) -> str:
+    return f"Missed on {len(missed)} of {len(found)} sets: {', '.join(missed)}." if missed else "Nothing misses it."
+
+
+def zero_shot_table(found: list[Found]) -> Iterator[str]:
+    """Yield the comparison with the network that was trained on other series, where it is installed."""
+    yield "\n## Against a zero-shot network\n"
+    if not zero_shot_is_here():
+        yield f"{ZERO_SHOT} is not installed here: `pip install {ZERO_SHOT}` adds its table."
+        return
+    yield f"""\
+{ZERO_SHOT} is a network of 85,001 weights that was trained on many public series and is not fitted to any of these. It
+gets the log speeds since the first iteration, at most 2,048, and no covariates; its median counts. It takes about 50 ms
+for a forecast, so it is asked before {ORIGINS} iterations of {FEW} series at most, for all horizons at once. The table
+has Auto's RMSE over its RMSE on the same ones, errors in those of the series' last value: below 1 `Auto` is ahead.
+"""
+    yield "| set | role | " + " | ".join(f"horizon {h}" for h in HORIZONS) + " |"
+    yield "| --- | --- |" + " --- |" * len(HORIZONS)
+    for each in found:
+        cells = [each.data.name, each.data.role, *(f"{each.paired[h]:.3f}" for h in HORIZONS)]
+        yield f"| {' | '.join(cells)} |"
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder of public data")
+    parser.add_argument("--sets", nargs="*", help="names of sets; the page is printed, not written")
+    parser.add_argument("--development", action="store_true", help="sets on which ideas may be chosen; printed")
+    parser.add_argument("--processes", type=int, default=2, help="sets that are measured at once")
+    return parser.parse_args()
+
+
+def main() -> None:
+    chosen = options()
+    wanted = [cut(data) for data in all_sets(chosen.data) if not chosen.sets or data.name in chosen.sets]
+    wanted = [data for data in wanted if not chosen.development or data.role == DEVELOPMENT]
+    with ProcessPoolExecutor(chosen.processes) as pool:
+        found = list(pool.map(measured, wanted))
+    text = "\n".join(page(found)) + "\n"
+    if chosen.data is None or chosen.sets or chosen.development:
+        print(text)
+    else:
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
