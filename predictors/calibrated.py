@@ -29,7 +29,7 @@ SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 
 STEP, SLOWER_AHEAD = 0.3, 0.25
-"""Distance that a quantile moves in one iteration, in running scales, and the power of the horizon by which it shrinks."""
+"""Distance that a quantile moves in one iteration, in running scales, and the power of the horizon that divides it."""
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""

@@ -126,8 +126,7 @@ def test_what_the_readme_installs_runs_what_it_shows():
     for code in [*blocks, *(path.read_text() for path in scripts)]:
         assert third_party(code) <= covered
     needs = {
-        "paceline live": {"torch", "scikit-learn"},
-        "--figure": {"matplotlib"},
+        "docs/figures/who_waits.py": {"torch", "matplotlib"},
         "DistributedDataParallel": {"torch"},
     }
     for shown, packages in needs.items():
