@@ -121,7 +121,19 @@ def test_the_command_prints_trials_and_what_mattered(tmp_path):
 def test_files_that_cannot_be_read_are_left_out_of_a_tuning_and_named(tmp_path):
     folder = folder_of(tmp_path / "jobs", 3)
     (folder / "job01.parquet").write_bytes(b"")
-    command = ["tune", "ewma", "-f", str(folder), "--trials", "1", "--hold-out", "0.4", "--json"]
+    command = [
+        "tune",
+        "ewma",
+        "-f",
+        str(folder),
+        "--trials",
+        "1",
+        "--hold-out",
+        "0.4",
+        "--json",
+        "--journal",
+        str(tmp_path / "journal"),
+    ]
     done = CliRunner().invoke(cli.app, command)
     assert done.exit_code == 0, done.exception
     assert "job01.parquet: the file is empty" in done.stderr.replace("\n", "")
