@@ -7,7 +7,6 @@ printed. The peers are in accuracy_direct.py. Axes: T iterations, W workers.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 import warnings
@@ -24,7 +23,7 @@ from accuracy_direct import ORIGINS, ZERO_SHOT, ridge, zero_shot, zero_shot_is_h
 from accuracy_prepared import filled
 from accuracy_scores import geometric
 from accuracy_sets import common_covariates, half
-from decisions_sets import DEVELOPMENT, MOST_ITERATIONS, MOST_WORKERS, Set, all_sets
+from decisions_sets import MOST_ITERATIONS, MOST_WORKERS, Set, options, put, wanted
 from machine import machine
 from numpy.typing import NDArray
 
@@ -197,8 +196,8 @@ series. The sets are those of [decisions.md](decisions.md), of each {MOST_TRACES
 set's covariates, and asked for all horizons at every iteration; covariates are those sampled when the forecast is made.
 Ridge is fitted at that horizon on the first half: its lags, its penalty, whether it sees covariates, and one fit for
 all series or one for each, are chosen for the set on the last fifth of that half. EWMA is ours, with its defaults.
-*Holds* is how often Auto's central 90 % interval holds the speed, mean over series. What changed was chosen on the
-development sets, with synthetic fleets of other seeds.
+*Holds* is how often Auto's central 90 % interval holds the speed, mean over series. Constants of forecasts further
+ahead were chosen on the development sets, with synthetic fleets of other seeds.
 """
     yield from verdict(found)
     for h in HORIZONS:
@@ -253,26 +252,11 @@ has Auto's RMSE over its RMSE on the same ones, errors in those of the series' l
         yield f"| {' | '.join(cells)} |"
 
 
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder of public data")
-    parser.add_argument("--sets", nargs="*", help="names of sets; the page is printed, not written")
-    parser.add_argument("--development", action="store_true", help="sets on which ideas may be chosen; printed")
-    parser.add_argument("--processes", type=int, default=2, help="sets that are measured at once")
-    return parser.parse_args()
-
-
 def main() -> None:
-    chosen = options()
-    wanted = [cut(data) for data in all_sets(chosen.data) if not chosen.sets or data.name in chosen.sets]
-    wanted = [data for data in wanted if not chosen.development or data.role == DEVELOPMENT]
+    chosen = options(__doc__, processes=2)
     with ProcessPoolExecutor(chosen.processes) as pool:
-        found = list(pool.map(measured, wanted))
-    text = "\n".join(page(found)) + "\n"
-    if chosen.data is None or chosen.sets or chosen.development:
-        print(text)
-    else:
-        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+        found = list(pool.map(measured, [cut(data) for data in wanted(chosen)]))
+    put("\n".join(page(found)) + "\n", chosen, Path(__file__).with_suffix(".md"))
 
 
 if __name__ == "__main__":

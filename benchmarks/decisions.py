@@ -6,7 +6,6 @@ one core. Without a folder of public data, and with ``--sets``, the page is prin
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -18,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from accuracy_sets import common_covariates
-from decisions_sets import DEVELOPMENT, MOST_ITERATIONS, MOST_JOBS, MOST_WORKERS, Set, all_sets, jobs
+from decisions_sets import MOST_ITERATIONS, MOST_JOBS, MOST_WORKERS, Set, jobs, options, put, wanted
 from machine import machine
 
 from paceline.datasets import Trace
@@ -151,26 +150,11 @@ def verdict(found: list[Found]) -> Iterator[str]:
     yield f"  Of equal batches and what goes through the balancer: on {level}."
 
 
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder of public data")
-    parser.add_argument("--sets", nargs="*", help="names of sets; the page is printed, not written")
-    parser.add_argument("--development", action="store_true", help="sets on which rules may be chosen; printed")
-    parser.add_argument("--processes", type=int, default=1, help="sets that are measured at once")
-    return parser.parse_args()
-
-
 def main() -> None:
-    chosen = options()
-    wanted = [data for data in all_sets(chosen.data) if not chosen.sets or data.name in chosen.sets]
-    wanted = [data for data in wanted if not chosen.development or data.role == DEVELOPMENT]
+    chosen = options(__doc__, processes=1)
     with ProcessPoolExecutor(chosen.processes) as pool:
-        found = list(pool.map(measured, wanted))
-    text = "\n".join(page(found, sum(os.times()[:4]))) + "\n"
-    if chosen.data is None or chosen.sets or chosen.development:
-        print(text)
-    else:
-        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+        found = list(pool.map(measured, wanted(chosen)))
+    put("\n".join(page(found, sum(os.times()[:4]))) + "\n", chosen, Path(__file__).with_suffix(".md"))
 
 
 if __name__ == "__main__":

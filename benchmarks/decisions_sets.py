@@ -5,17 +5,16 @@ Axes: T iterations, W workers.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from accuracy_sets import DEVELOPMENT, HELD_OUT, Set, sets
+from accuracy_sets import DEVELOPMENT, Set, sets
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace
-
-__all__ = ["DEVELOPMENT", "HELD_OUT", "MOST_ITERATIONS", "MOST_JOBS", "MOST_WORKERS", "Set", "all_sets", "jobs"]
 
 Array = NDArray[np.float64]
 
@@ -43,6 +42,30 @@ def all_sets(folder: Path | None) -> Iterator[Set]:
         yield from _unlike(folder / "unlike_2026")
 
 
+def options(description: str | None, processes: int) -> argparse.Namespace:
+    """Return the options of a program that measures these sets."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data", type=Path, help="folder of public data")
+    parser.add_argument("--sets", nargs="*", help="names of sets; the page is printed, not written")
+    parser.add_argument("--development", action="store_true", help="sets on which rules may be chosen; printed")
+    parser.add_argument("--processes", type=int, default=processes, help="sets that are measured at once")
+    return parser.parse_args()
+
+
+def wanted(chosen: argparse.Namespace) -> list[Set]:
+    """Return the sets that the options ask for."""
+    named = [data for data in all_sets(chosen.data) if not chosen.sets or data.name in chosen.sets]
+    return [data for data in named if not chosen.development or data.role == DEVELOPMENT]
+
+
+def put(text: str, chosen: argparse.Namespace, page: Path) -> None:
+    """Write a page of all sets; print one of some."""
+    if chosen.data is None or chosen.sets or chosen.development:
+        print(text)
+    else:
+        page.write_text(text, encoding="utf-8")
+
+
 def jobs(data: Set) -> list[Trace]:
     """Return jobs of a set: of its traces of several workers, or of fleets of its single series of about one length."""
     rng = np.random.default_rng(SEED)
@@ -57,18 +80,6 @@ def with_dips(seed: int, workers: int = 7, iterations: int = MOST_ITERATIONS) ->
     rare_W = rng.uniform(0.07, 0.2, workers)
     depth_TW = rng.uniform(0.1, 0.7, (iterations, workers))
     return _made("dips", seed, 100.0 * np.where(rng.random(depth_TW.shape) < rare_W, 1.0 - depth_TW, 1.0))
-
-
-def with_bursts(seed: int, length: int, workers: int = 8, iterations: int = MOST_ITERATIONS) -> Trace:
-    """Workers of near-constant speed, each slow now and then, for so many iterations in the mean."""
-    rng = np.random.default_rng((SEED, 200 + seed, length))
-    often_W, share_W = rng.uniform(1 / 200, 1 / 30, workers), 1.0 - rng.uniform(0.2, 0.8, workers)
-    usual_W, noise_W = rng.lognormal(0, 0.2, workers), rng.choice([0.0005, 0.005, 0.02], workers)
-    slow_TW = np.zeros((iterations, workers), dtype=bool)
-    for k in range(1, iterations):
-        slow_TW[k] = np.where(slow_TW[k - 1], rng.random(workers) > 1 / length, rng.random(workers) < often_W)
-    noise_TW = np.exp(noise_W * rng.standard_normal(slow_TW.shape))
-    return _made("bursts", seed, 100.0 * usual_W * np.where(slow_TW, share_W, 1.0) * noise_TW)
 
 
 def with_load(seed: int, workers: int = 40, iterations: int = 400) -> Trace:

@@ -94,9 +94,10 @@ def verdict_of(parts: dict[str, object]) -> dict[str, object]:
 def judged(errors, said_R, shape, job, deviation):
     """Return the verdict on what the ranks said."""
     sentences = sorted({sentence for said in said_R for sentence in said["warned"]})
-    lost = [any(sign in error for sign in ("lost contact", "Connection closed", "imed out")) for error in errors]
-    # A rank that refuses may end while another still connects to it: that one is told of by the first.
-    if any(lost) and not (all(errors) and not all(lost)):
+    lost = ["Connection closed" in error for error in errors]
+    # A rank that refuses may end while another still connects to it: the first one's refusal counts for both.
+    refused = all(errors) and not all(lost)
+    if any("lost contact" in error or "imed out" in error for error in errors) or (any(lost) and not refused):
         return {"verdict": "hang", "errors": errors}
     if all(errors):
         return {"verdict": "refused", "errors": errors}

@@ -91,7 +91,7 @@ class Backtest:
 def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> Iterator[BacktestStep]:
     """Feed a recorded job to a predictor, one boundary at a time.
 
-    At each boundary the predictor sees the covariates (covariates) sampled there and all earlier iterations only. It
+    At each boundary the predictor sees the covariates sampled there and all earlier iterations only. It
     is reset to the trace's workers first, and never fitted.
 
     Parameters

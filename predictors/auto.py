@@ -46,7 +46,7 @@ class Auto(Calibrated):
     Parameters
     ----------
     covariates
-        Names of the covariates (covariates, such as the CPU share) that the corrections learn to use; they may mean
+        Names of the covariates, such as the CPU share, that the corrections learn to use; they may mean
         anything. Network and corrections also read those that the network was fitted with.
 
     Examples

@@ -25,7 +25,7 @@ NEW_WORKERS, FIRST_ITERATIONS = 400, 60
 """Short fleets, so that the first iterations of a worker are learnt too."""
 
 COVARIATES = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
-"""The covariates (covariates) that the shipped network knows, by their names in :mod:`paceline.datasets`."""
+"""Covariates that the shipped network knows, by their names in :mod:`paceline.datasets`."""
 
 HIDDEN = 32
 """Units of its tanh layer."""

@@ -133,7 +133,7 @@ class Updates:
         return self._refresh()
 
     def _refresh(self) -> tuple[str, ...]:
-        """Give up the steps that have passed the bound, if the scheme does not let them finish for nothing."""
+        """Give up the steps that have passed the bound, if the scheme does not let them finish."""
         if not self.scheme.refresh or self.scheme.bound is None:
             return ()
         oldest = self.fleet.version - self.scheme.bound

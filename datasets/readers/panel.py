@@ -46,7 +46,7 @@ class Layout:
     Parameters
     ----------
     covariates
-        Names and units of the covariates (covariates), in the order of the values.
+        Names and units of the covariates, in the order of the values.
     period
         Seconds between a worker's rows; rows within one period are averaged.
     since_1970

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-SPEEDS = {"rank 0": 1600.0, "rank 1": 1600.0, "rank 2, a core shared by two": 800.0, "rank 3, older": 1200.0}
+SPEEDS = {"rank 0": 1600.0, "rank 1": 1600.0, "rank 2, at half speed": 800.0, "rank 3, at three quarters": 1200.0}
 """Samples per second."""
 
 GLOBAL_BATCH, WARMUP, SHOWN = 256, 30, 4

@@ -91,7 +91,7 @@ def attach(
     workers
         A name for each rank, by which a saved state finds its worker after a restart; by default host and local rank.
     covariates
-        Samplers for the predictor's covariates (covariates, such as the CPU share); by default those that
+        Samplers for the predictor's covariates, such as the CPU share; by default those that
         :func:`paceline.recording.covariates.linux.default_covariates` offers under the predictor's names. A covariate
         that nothing samples is NaN.
     hook, hook_state

@@ -273,7 +273,7 @@ class FleetThatLoadsAhead(Fleet):
 def within_cpu(seconds):
     """Fail when a rank goes round in circles: by the CPU time of this process, which no other process can take.
 
-    A rank that waits takes none, but cannot wait for nothing: it has always asked for something, and torch raises an
+    A rank that waits takes none, but never waits for ever: it has always asked for something, and torch raises an
     error if a process that should answer has died.
     """
 

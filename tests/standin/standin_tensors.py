@@ -108,7 +108,7 @@ class Tensors:
             return False
         try:
             return tensor.untyped_storage().data_ptr() not in self._host
-        except (RuntimeError, NotImplementedError):  # sparse, or without numbers
+        except RuntimeError:  # sparse, or without numbers, for which torch raises NotImplementedError, one of its kind
             return False
         except ValueError:  # a parameter of a layer that does not know its size yet
             return True
