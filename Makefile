@@ -11,7 +11,7 @@ COUNT ?= 60
 # Only the files with such tests: to collect all others takes ten seconds.
 ALONE = $(shell grep -rl "mark.alone" tests)
 
-.PHONY: help demo docs test quick test-flower test-s3 soak random gpu mutants check format pins loops wheel-test clean
+.PHONY: help demo docs test quick test-flower test-s3 soak random notebooks gpu mutants check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -74,6 +74,9 @@ loops: .venv/installed  ## Renew the table of loops in docs/reference/loops.md f
 docs: .venv-docs/installed  ## Build the documentation into build/site; any warning or broken link is an error.
 	@.venv-docs/bin/python docs/building/make_site.py
 
+notebooks: .venv-notebooks/installed  ## Run docs/notebooks anew, and keep what their cells print and draw.
+	@OMP_NUM_THREADS=1 .venv-notebooks/bin/python docs/building/notebooks.py
+
 # The built wheel, alone in an environment of its own, outside the checkout.
 wheel-test: .venv/installed  ## Build the wheel and test it in an environment of its own.
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
@@ -104,6 +107,12 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	    --editable . zensical mkdocstrings-python latex2mathml
 	@touch $@
 
+.venv-notebooks/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv .venv-notebooks
+	@.venv-notebooks/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	    --editable ".[plot]" nbclient==0.11.0 ipykernel==7.4.0
+	@touch $@
+
 .venv-random/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv-random
 	@.venv-random/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
@@ -116,4 +125,4 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	@touch $@
 
 clean:  ## Remove what was built, installed and cached.
-	rm -rf .venv .venv-docs .venv-flower .venv-random .venv-s3 demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-flower .venv-notebooks .venv-random .venv-s3 demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
 from paceline._curves import Curves
-from paceline.solver.bounds import checked_load, checked_multiples, not_nan
+from paceline.solver.bounds import checked_load, checked_multiples, finite, not_nan
 from paceline.solver.load import BatchTimeCurves, Load
 from paceline.solver.risk import cautious
 from paceline.solver.share import share
@@ -152,14 +152,23 @@ def split(
     )
 
 
-def evaluate(curves: Curves, sizes: Sizes) -> Split:
+def evaluate(curves: Curves, sizes: ArrayLike) -> Split:
     """Return how long given sizes take under the curves, ``[W]``, without regard to memory limits.
 
-    >>> evaluate(Curves.from_speed(np.array([100.0, 200.0])), np.array([60, 60])).makespan
+    Raises
+    ------
+    ValueError
+        If sizes are not one number for each worker, or one for all, finite and not negative.
+
+    Examples
+    --------
+    >>> evaluate(Curves.from_speed(np.array([100.0, 200.0])), [60, 60]).makespan
     0.6
     """
-    seconds = curves.busy_seconds(sizes)
-    return Split(sizes, seconds, float(seconds.max()), Status.GIVEN)
+    finite("sizes", sizes, len(curves.slope))
+    sizes_W = np.asarray(sizes) if np.ndim(sizes) else np.full(len(curves.slope), sizes)
+    seconds = curves.busy_seconds(sizes_W)
+    return Split(sizes_W, seconds, float(seconds.max()), Status.GIVEN)
 
 
 def _stretched(load: Load, spread: ArrayLike | None, risk: float) -> Load:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 FENCED = re.compile(r"^(```|~~~).*?^\1[^\S\n]*$", re.MULTILINE | re.DOTALL)
-COPIED = {".png", ".svg", ".css"}
+COPIED = {".png", ".svg", ".css", ".ipynb"}
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from commands import commands_page
@@ -16,6 +17,8 @@ from equations import with_equations
 from interfaces import interface_page
 from links import COPIED, ROOT, SiteMap, listing
 from messages import messages_page
+from notebooks import notebooks
+from notebooks import page as notebook_page
 
 PAGES = ROOT / "build" / "docs"
 """Where the finished pages are put, as mkdocs.yml names it."""
@@ -45,6 +48,12 @@ def assembled(folder: Path = PAGES) -> list[str]:
     for source in sorted(sources):
         page = str(source.relative_to(ROOT))
         _write(folder / site.place(page), with_equations(filled(site.rewritten(page, source.read_text()))))
+    for notebook in notebooks():
+        place = str(notebook.relative_to(ROOT).with_suffix(".md"))
+        text, pictures = notebook_page(notebook, partial(site.rewritten, place))
+        _write(folder / site.place(place), text)
+        for name, picture in pictures.items():
+            _write((folder / site.place(place)).with_name(name), picture)
     for room in ("docs", "benchmarks"):
         for file in (ROOT / room).rglob("*"):
             if file.suffix in COPIED:
