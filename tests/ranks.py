@@ -11,7 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 
 _context = multiprocessing.get_context("forkserver")  # a process that has loaded torch once, and forks
-_context.set_forkserver_preload(["torch.nn.parallel", "torch.distributed.fsdp", "paceline.torch"])
+# torch._dynamo: any optimiser imports it, which takes two seconds
+_context.set_forkserver_preload(["torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "paceline.torch"])
 
 
 @dataclass

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo  # any optimiser imports it: once for all ranks
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.utils.data import default_collate

@@ -1,11 +1,14 @@
 """Audit cases of several modules in a pair of ranks: ``python tests/audit/pair.py OUT MODULE/NAME ...``."""
 
+import gc
 import importlib
 import json
 import multiprocessing
 import sys
 import tempfile
 from pathlib import Path
+
+import torch._dynamo  # noqa: F401 (any optimiser imports it: once for all ranks)
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -31,6 +34,7 @@ def case_of(name):
 def main(out, *names):
     for name in names:
         case_of(name)  # before the ranks fork: they share what is loaded
+    gc.freeze()
     fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         ranks = [fork.Process(target=work, args=(rank, out, names, folder)) for rank in range(RANKS)]

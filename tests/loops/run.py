@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo  # any optimiser imports it: once for all ranks
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
