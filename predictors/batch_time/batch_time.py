@@ -60,6 +60,11 @@ LEAST_NOISE, TOLERATED = 0.02, 0.1
 """Least relative noise assumed for a time, and the relative error of a slope up to which a curve counts as known."""
 
 
+LEAST_RISE = 0.5
+"""Least rise of a time, relative to that of its batch, where no curve was fitted. A level stretch that was learnt from
+small moves says nothing of larger batches; taken at its word, one worker of a fleet of equals gets all samples."""
+
+
 class BatchTime(FleetPredictor):
     """Batch time curve of each worker, divided by a relative speed that another predictor forecasts.
 
@@ -218,6 +223,7 @@ class BatchTime(FleetPredictor):
             self._rows[name][w] = value
         fitted = self._device(self.workers[w]) in self.curves_
         self._rows["information"][w] = FITTED if fitted else UNKNOWN
+        self._rows["rise"][w] = 0.0 if fitted else LEAST_RISE
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, by the relative speed's predictor too, as arrays."""
@@ -264,7 +270,8 @@ class BatchTime(FleetPredictor):
         rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
         unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "centre")}
         memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
-        return rows | unseen | memory | {"information": np.full(count, UNKNOWN), "noise": np.zeros(count)}
+        known = {"information": np.full(count, UNKNOWN), "noise": np.zeros(count), "rise": np.zeros(count)}
+        return rows | unseen | memory | known
 
     def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         size_W = np.asarray(report.samples, dtype=np.float64)
@@ -342,13 +349,16 @@ class BatchTime(FleetPredictor):
         rows = self._rows
         relative_W = self._relative.predict(covariates_WD, horizon=horizon).speed
         size_W = self._likely_size()
+        level_W = _seconds(rows, size_W)
+        slope_W = np.maximum(rows["slope"], rows["rise"] * level_W / size_W)
+        intercept_W = np.where(slope_W > rows["slope"], level_W - slope_W * size_W, rows["intercept"])
         return Forecast(
-            speed=np.clip(size_W * relative_W / _seconds(rows, size_W), SLOWEST, FASTEST),
+            speed=np.clip(size_W * relative_W / level_W, SLOWEST, FASTEST),
             spread=self._spread(rows["last"], horizon),
             batch_time=Curves(
                 floor=rows["floor"] / relative_W,
-                slope=rows["slope"] / relative_W,
-                intercept=rows["intercept"] / relative_W,
+                slope=slope_W / relative_W,
+                intercept=intercept_W / relative_W,
                 limit=self._limit(),
             ),
         )

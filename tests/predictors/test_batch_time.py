@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paceline.coordinator import LoadBalancer
 from paceline.datasets import Trace
 from paceline.datasets import recorded as recorded_jobs
 from paceline.eval import Balanced, backtest, replay
@@ -375,3 +376,23 @@ def test_who_knows_the_curves_or_may_not_probe_tries_nothing():
     assert model.probe(sizes, *free, batch_multiple=1, iteration=9) is sizes
     with pytest.raises(ValueError, match=r"probing must lie in \[0, 1\), got 1.0"):
         BatchTime(probing=1.0)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_fleet_of_equals_with_level_curves_is_hardly_slower_than_equal_batches(seed):
+    """A level stretch says nothing of larger batches: 806 of 810 samples went to one worker of five, again and again."""
+    random = np.random.default_rng(seed)
+    workers, share, knee = int(random.integers(2, 7)), 160, 160 * 2.0 ** random.uniform(-2, 2)
+
+    def seconds(size_W):
+        return np.maximum(1 + 0.05 * size_W / knee, 1.05 * size_W / knee)
+
+    names = [str(w) for w in range(workers)]
+    balancer = LoadBalancer(BatchTime(), workers=names, global_batch=share * workers)
+    taken = equal = 0.0
+    for noise_W in np.exp(random.normal(0, 0.03, (60, workers))):
+        sizes = balancer.plan.sizes
+        seconds_W = seconds(sizes) * noise_W
+        taken, equal = taken + seconds_W.max(), equal + (seconds(np.full(workers, share)) * noise_W).max()
+        balancer.step(Report(sizes, seconds_W))
+    assert taken < 1.05 * equal  # noise of 3 % and attempts to tell slopes apart
