@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from paceline.coordinator.asynchronous.epoch_sampler import Drawn
@@ -9,12 +10,13 @@ from paceline.coordinator.asynchronous.epoch_sampler import Drawn
 
 @dataclass(frozen=True, eq=False)
 class Push:
-    """A push that was taken: its worker, its samples, its staleness, and its weight for that."""
+    """A push that was taken: its worker, its samples, its staleness, its weight for that, and its computing time."""
 
     worker: str
     drawn: Drawn
     staleness: int
     factor: float
+    seconds: float = math.nan
 
 
 @dataclass(eq=False)
@@ -29,6 +31,8 @@ class Gathered:
         Whether a push counts in a sum by its samples over those of a full batch; in a mean it always does.
     batch
         Samples of a full batch.
+    power
+        Of the optimiser: a sum that stands for n full batches multiplies the learning rate by ``n ** power``.
 
     Examples
     --------
@@ -46,6 +50,7 @@ class Gathered:
     mean: bool
     by_samples: bool
     batch: int
+    power: float = 1.0
     pushes: list[Push] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -59,8 +64,9 @@ class Gathered:
     @property
     def factor(self) -> float:
         """Factor that multiplies the learning rate when the mean of the gathered gradients is applied."""
-        norm = sum(map(self._share, self.pushes)) if self.mean else 1.0
-        return sum(map(self.weight, self.pushes)) / norm
+        batches = sum(map(self._share, self.pushes))
+        damping = sum(map(self.weight, self.pushes)) / batches
+        return damping if self.mean else damping * batches**self.power
 
     def _share(self, push: Push) -> float:
         if self.mean:

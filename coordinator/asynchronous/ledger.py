@@ -1,7 +1,8 @@
-"""The ledger: what became of every step, and how much computing was wasted, worker by worker."""
+"""The ledger: what became of every step, and how much computing was wasted, in samples and in seconds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,12 +25,22 @@ WASTED = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
 
 @dataclass
 class Account:
-    """One worker's steps. A step that was given up counts with all its samples, as nobody knows how far it was."""
+    """One worker's steps.
+
+    A step that was given up counts with all its samples, as nobody knows how far it was, and with the seconds that its
+    worker says it took, once it says so.
+    """
 
     steps: dict[Outcome, int] = field(default_factory=dict)
     samples: dict[Outcome, int] = field(default_factory=dict)
+    seconds: dict[Outcome, float] = field(default_factory=dict)
     largest_staleness: int = 0
     """Of what was applied."""
+
+    def took(self, outcome: Outcome, seconds: float) -> None:
+        """Book the computing time of a step; one that is not known counts nothing."""
+        if 0 < seconds < math.inf:
+            self.seconds[outcome] = self.seconds.get(outcome, 0.0) + seconds
 
     def note(self, outcome: Outcome, samples: int, staleness: int) -> None:
         """Book a step that has come to its end."""
@@ -55,18 +66,26 @@ class Ledger:
     Examples
     --------
     >>> ledger = Ledger()
-    >>> ledger.note("a", Outcome.APPLIED, samples=90, staleness=2)
-    >>> ledger.note("b", Outcome.DROPPED, samples=10, staleness=9)
-    >>> ledger.wasted_share, ledger.largest_staleness, ledger.steps(Outcome.DROPPED)
-    (0.1, 2, 1)
+    >>> ledger.note("a", Outcome.APPLIED, samples=90, staleness=2, seconds=6.0)
+    >>> ledger.note("b", Outcome.DROPPED, samples=10, staleness=9, seconds=2.0)
+    >>> ledger.wasted_share, ledger.wasted_seconds_share, ledger.largest_staleness, ledger.steps(Outcome.DROPPED)
+    (0.1, 0.25, 2, 1)
     """
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
 
-    def note(self, worker: str, outcome: Outcome, *, samples: int, staleness: int = 0) -> None:
+    def note(
+        self, worker: str, outcome: Outcome, *, samples: int, staleness: int = 0, seconds: float = math.nan
+    ) -> None:
         """Book a step of a worker that has come to its end."""
-        self.accounts.setdefault(worker, Account()).note(outcome, samples, staleness)
+        account = self.accounts.setdefault(worker, Account())
+        account.note(outcome, samples, staleness)
+        account.took(outcome, seconds)
+
+    def took(self, worker: str, outcome: Outcome, seconds: float) -> None:
+        """Book the computing time of a step that was booked without."""
+        self.accounts.setdefault(worker, Account()).took(outcome, seconds)
 
     def steps(self, *outcomes: Outcome) -> int:
         """Return how many steps ended with any of these outcomes."""
@@ -75,8 +94,15 @@ class Ledger:
     @property
     def wasted_share(self) -> float:
         """Share of the samples computed that was for nothing."""
-        wasted, applied = (sum(map(count, self._all)) for count in (_wasted_samples, _applied))
+        wasted, applied = sum(one.wasted for one in self._all), sum(one.applied for one in self._all)
         return wasted / (wasted + applied) if wasted else 0.0
+
+    @property
+    def wasted_seconds_share(self) -> float:
+        """Share of the computing time that was for nothing, of all whose time is known."""
+        everything = sum(sum(one.seconds.values()) for one in self._all)
+        wasted = sum(one.seconds.get(outcome, 0.0) for one in self._all for outcome in WASTED)
+        return wasted / everything if wasted else 0.0
 
     @property
     def largest_staleness(self) -> int:
@@ -86,11 +112,3 @@ class Ledger:
     @property
     def _all(self) -> Iterable[Account]:
         return self.accounts.values()
-
-
-def _wasted_samples(account: Account) -> int:
-    return account.wasted
-
-
-def _applied(account: Account) -> int:
-    return account.applied

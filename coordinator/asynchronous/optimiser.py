@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,19 @@ Rate = float | Callable[[int], float]
 
 
 class Optimiser(Protocol):
-    """Moves the parameters, in place, along one gradient."""
+    """Moves the parameters, in place, along one gradient.
+
+    Attributes
+    ----------
+    power
+        The learning rate follows the samples of a push to this power: 1 where a step grows with its gradient, as with
+        plain descent and momentum; 0.5 where the gradient's scale is divided out again, as in Adam.
+    """
+
+    @property
+    def power(self) -> float:
+        """Power of the samples that the learning rate follows."""
+        ...
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
         """Take a step along the gradient, ``[P]``.
@@ -74,6 +86,7 @@ class SGD:
 
     rate: Rate
     momentum: float = 0.0
+    power: ClassVar[float] = 1.0
     _momentum_P: Vector | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:

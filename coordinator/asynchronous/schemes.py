@@ -94,7 +94,7 @@ def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Sc
         name="SaPS" if forecast else "SaPS, no forecast",
         gathering=Paced(),
         sizing=ByForecast() if forecast else ByVersions(),
-        bound=3 * workers if bound is None else bound,
+        bound=10 * workers if bound is None else bound,
         refresh=True,
         by_samples=True,
     )

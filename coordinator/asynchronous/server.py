@@ -124,7 +124,8 @@ class Server:
         if predictor is not None:
             predictor.reset([])
         self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, least)
-        self._updates = Updates(scheme, self.fleet, sampler, self.ledger, self.store, batch)
+        power = optimiser.power
+        self._updates = Updates(scheme, self.fleet, sampler, self.ledger, self.store, batch, power)
         self._tickets = 0
         for worker in workers:
             self.join(worker)
@@ -166,9 +167,8 @@ class Server:
             return None
         stamp = Stamp(self.version, self._tickets)
         self._tickets += 1
-        member.step = WorkerStep(
-            stamp, self.sampler.draw(self._ahead.size(worker), self.least), self._ahead.expected(worker)
-        )
+        drawn = self.sampler.draw(self._ahead.size(worker), self.least)
+        member.step = WorkerStep(stamp, drawn, self._ahead.expected(worker), self.fleet.pushes)
         member.worked_on = self.version
         return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.drawn)
 
@@ -211,14 +211,14 @@ class Server:
             return self._updates.stray(worker, stamp, issued=self._tickets)
         count = member.step.count(samples)
         if wrong := miscounted(count, len(member.step.drawn)) or self.store.flaw(worker, stamp.ticket, gradient):
-            return self._updates.waste(member, Outcome.REFUSED, wrong)
+            return self._updates.waste(member, Outcome.REFUSED, wrong, seconds=seconds)
         staleness = self.fleet.lag(member)
         self._learn(member, staleness, now)
         self._ahead.report(worker, count, seconds, comm_seconds)
         if self.scheme.bound is not None and staleness > self.scheme.bound:
             reason = f"it is {staleness} versions stale, beyond the bound of {self.scheme.bound}"
-            return self._updates.waste(member, Outcome.DROPPED, reason, staleness)
-        return self._updates.take(member, gradient, count, staleness)
+            return self._updates.waste(member, Outcome.DROPPED, reason, staleness, seconds=seconds)
+        return self._updates.take(member, gradient, count, staleness, seconds)
 
     def abandon(self, worker: str) -> tuple[str, ...]:
         """Give up a worker's step, if it is at one: its samples go back. Return whose steps were given up with it."""
@@ -227,6 +227,7 @@ class Server:
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float = 0.0) -> None:
         """Learn how long a worker took for samples of a step that it gave up half-way; a push reports by itself."""
+        self.ledger.took(worker, Outcome.ABANDONED, seconds)
         self._ahead.report(worker, samples, seconds, comm_seconds)
 
     def is_given_up(self, worker: str, stamp: Stamp) -> bool:
@@ -322,6 +323,7 @@ class Server:
         if math.isfinite(expected) and isinstance(self.scheme.gate, Open) and not self.scheme.gathering.mean:
             self.calibration.note(expected, staleness)
         member.note(staleness, now)
+        self.fleet.pushes += 1
         self.scheme.gate.pushed(member, self.fleet)
 
     def _member(self, worker: str) -> Member:

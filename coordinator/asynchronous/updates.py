@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from paceline.coordinator.asynchronous.epoch_sampler import Drawn, EpochSampler
 from paceline.coordinator.asynchronous.gathered import Gathered, Push
 from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
@@ -21,24 +23,31 @@ class Updates:
         The rules.
     fleet, sampler, ledger, store
         The server's own; nothing here remembers more than the pushes that wait for others.
-    batch
-        Samples of a full batch.
+    batch, power
+        Samples of a full batch, and the power of the samples that the optimiser's rate follows.
     """
 
     def __init__(
-        self, scheme: Scheme, fleet: Workers, sampler: EpochSampler, ledger: Ledger, store: Store, batch: int
+        self,
+        scheme: Scheme,
+        fleet: Workers,
+        sampler: EpochSampler,
+        ledger: Ledger,
+        store: Store,
+        batch: int,
+        power: float,
     ) -> None:
         self.scheme, self.fleet, self.sampler, self.ledger, self.store = scheme, fleet, sampler, ledger, store
-        self.gathered = Gathered(mean=scheme.gathering.mean, by_samples=scheme.by_samples, batch=batch)
+        self.gathered = Gathered(scheme.gathering.mean, scheme.by_samples, batch, power)
 
-    def take(self, member: Member, gradient: Vector, count: int, staleness: int) -> Verdict:
+    def take(self, member: Member, gradient: Vector, count: int, staleness: int, seconds: float) -> Verdict:
         """Gather or apply a sound push, and let the samples that it left out go back."""
         step = member.step
         assert step is not None
         factor = self.scheme.damping.factor(staleness, len(self.fleet))
-        push = Push(member.name, step.drawn.first(count), staleness, factor)
+        push = Push(member.name, step.drawn.first(count), staleness, factor, seconds)
         if wrong := self.store.take(member.name, step.stamp.ticket, gradient, self.gathered.weight(push)):
-            return self.waste(member, Outcome.REFUSED, wrong)
+            return self.waste(member, Outcome.REFUSED, wrong, seconds=seconds)
         member.step = None
         self.sampler.give_back(step.drawn.after(count))
         self.gathered.pushes.append(push)
@@ -53,9 +62,9 @@ class Updates:
             given_up=given_up,
         )
 
-    def waste(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1) -> Verdict:
+    def waste(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1, *, seconds: float) -> Verdict:
         """End a step whose push is of no use."""
-        samples = self.close(member, outcome, staleness)
+        samples = self.close(member, outcome, staleness, seconds)
         given_up = self.settle()
         return Verdict(
             worker=member.name,
@@ -101,14 +110,14 @@ class Updates:
         for member in self.fleet:
             member.step, member.abandoned, member.worked_on = None, None, -1
 
-    def close(self, member: Member, outcome: Outcome, staleness: int = 0) -> int:
+    def close(self, member: Member, outcome: Outcome, staleness: int = 0, seconds: float = math.nan) -> int:
         """End a step as wasted, if there is one; return how many samples go back."""
         step = member.step
         if step is None:
             return 0
         self.store.forget(step.stamp.ticket)
         self.sampler.give_back(step.drawn)
-        self.ledger.note(member.name, outcome, samples=len(step.drawn), staleness=staleness)
+        self.ledger.note(member.name, outcome, samples=len(step.drawn), staleness=staleness, seconds=seconds)
         # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
         member.step, member.worked_on = None, step.stamp.version - 1
         if outcome is Outcome.ABANDONED:
@@ -124,11 +133,13 @@ class Updates:
         if not last and not self.scheme.gathering.ready(len(self.gathered), self.fleet, self.scheme.bound):
             self.store.keep()
             return ()
-        self.store.step(self.gathered.factor, self.sampler.applied)
+        # Many at one version are no more than a better mean: a longer way along it would leave where it holds.
+        self.store.step(min(self.gathered.factor, float(max(len(self.fleet), 1))), self.sampler.applied)
         self.fleet.version += 1
         for push in self.gathered.pushes:
             self.sampler.apply(push.drawn)
-            self.ledger.note(push.worker, counted(push.factor), samples=len(push.drawn), staleness=push.staleness)
+            outcome, samples = counted(push.factor), len(push.drawn)
+            self.ledger.note(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
         self.gathered.pushes = []
         return self._refresh()
 
@@ -139,6 +150,8 @@ class Updates:
         oldest = self.fleet.version - self.scheme.bound
         late = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
         for member in late:
+            assert member.step is not None
+            self.fleet.give_up(member.step)
             self.close(member, Outcome.ABANDONED)
         return tuple(member.name for member in late)
 

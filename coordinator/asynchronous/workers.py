@@ -31,6 +31,8 @@ class WorkerStep:
     drawn: Drawn
     expected: float = math.nan
     """Staleness forecast when it was pulled, NaN without a forecast."""
+    began: int = 0
+    """Pushes of the whole fleet when it was pulled."""
 
     def count(self, samples: int | None) -> int:
         """Return the number of samples that a push is the mean of: all that were assigned, unless it says otherwise."""
@@ -84,9 +86,21 @@ class Member:
 
 @dataclass(eq=False)
 class Workers:
-    """All workers, in the order in which they came, and the version of the parameters."""
+    """All workers, in the order in which they came, and the version of the parameters.
+
+    Parameters
+    ----------
+    version
+        Updates applied.
+    pushes
+        Pushes taken, of all workers.
+    lost
+        Steps of usual length that could have been done in the time of those that were given up.
+    """
 
     version: int = 0
+    pushes: int = 0
+    lost: float = 0.0
     members: dict[str, Member] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -101,6 +115,10 @@ class Workers:
     def slowest(self) -> Member:
         """The worker with the fewest pushes."""
         return min(self, key=lambda member: member.clock)
+
+    def give_up(self, step: WorkerStep) -> None:
+        """Count what is lost with a step: in its time each worker pushed so many times in the mean."""
+        self.lost += (self.pushes - step.began) / max(len(self), 1)
 
     def lag(self, member: Member) -> int:
         """Return how many versions have passed since a worker pulled; -1 if it is at no step.

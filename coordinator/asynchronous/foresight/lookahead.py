@@ -77,9 +77,9 @@ class Lookahead:
         self._rows = {member.name: row for row, member in enumerate(self.fleet)}
         if not self._rows:
             return
-        speed_W, overhead_W = self._speeds.speed(), self._speeds.overhead
+        (speed_W, spread_W), overhead_W = self._speeds.forecast(), self._speeds.overhead
         seen_W = np.array([member.staleness for member in self.fleet])
-        outlook = Outlook(self.batch, self.sizes, seen_W, speed_W, self._speeds.known, overhead_W)
+        outlook = Outlook(self.batch, self.sizes, seen_W, speed_W, self._speeds.known, overhead_W, spread_W)
         self.sizes = np.maximum(self.sizing.sizes(outlook), self.least)
         forecast_W = expected_staleness(overhead_W + self.sizes / speed_W)
         self.staleness = np.full(len(seen_W), math.nan) if self._speeds.predictor is None else forecast_W

@@ -34,7 +34,7 @@ class Speeds:
     [False, True]
     >>> speeds.report("b", 32, 2.0, 0.1), speeds.report("a", 32, 1.0, 0.1)
     (False, True)
-    >>> speeds.speed()
+    >>> speeds.forecast()[0]
     array([32., 16.])
     """
 
@@ -88,9 +88,12 @@ class Speeds:
         self._new_round()
         return True
 
-    def speed(self) -> Array:
-        """Return the forecast of each worker's speed, ``[W]``, in samples/s."""
-        return np.ones(len(self._rows)) if self.predictor is None else self.predictor.predict().speed
+    def forecast(self) -> tuple[Array, Array]:
+        """Return the forecast of each worker's speed in samples/s, and its spread, ``[W]``."""
+        if self.predictor is None:
+            return np.ones(len(self._rows)), np.zeros(len(self._rows))
+        forecast = self.predictor.predict()
+        return forecast.speed, forecast.spread
 
     @property
     def known(self) -> Mask:

@@ -11,8 +11,14 @@ from paceline._arrays import Array, Mask, Sizes
 from paceline.predictors import Curves
 from paceline.solver import split
 
-ROUNDS, CLOSE = 100, 1e-3
-"""``ByForecast`` looks for its fixed point in this many rounds at most, until times change by less than this share."""
+PRICE = 0.05
+"""Share of the samples a second, of those with full batches, that smaller batches may cost: each pays for its wire."""
+
+SPREADS = 1.0
+"""Two speeds are told apart by this many standard deviations of their ratio."""
+
+HALVINGS = 20
+"""Steps of the search for the shortest times at that price."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +39,8 @@ class Outlook:
         Mask of the workers whose forecast rests on a report, ``[W]``.
     overhead
         Time of a step besides computing, ``[W]``, in seconds.
+    spread
+        Relative standard deviation of the forecast speeds, ``[W]``; infinite where it is not known.
     """
 
     batch: int
@@ -41,6 +49,7 @@ class Outlook:
     speed: Array
     known: Mask
     overhead: Array
+    spread: Array
 
 
 class Sizing(Protocol):
@@ -62,18 +71,14 @@ class Full:
 
 @dataclass(frozen=True)
 class ByForecast:
-    """Stragglers take less, so that nobody's forecast staleness exceeds what W workers of one pace have: ours.
+    """Slow workers take less, so that all compute equally long, as far as forecast and wire allow: ours.
 
-    A worker whose step takes t_i sees E[tau_i] = sum over j != i of t_i / t_j pushes of others (each of them pushes
-    once in t_j). Its step may take so long that this stays within ``slack`` (W - 1). Nobody takes more than a full
-    batch, so the fastest sets the pace.
+    The fastest takes a full batch. Nobody else is to compute longer, but for what the forecast's spread leaves open: a
+    worker shrinks by as much as it is slower for certain. A smaller batch pays the same wire for fewer samples. Where
+    all of them together would cost more than 5 % of the samples a second, all times are stretched until they do not.
 
     Parameters
     ----------
-    slack
-        Staleness allowed, over that of equally fast workers; at least 1, where all steps come to take equally long.
-    least
-        The fewest samples.
     first
         Share of a full batch that a worker takes until its speed is known, above 0 and at most 1. A straggler that
         starts with a full batch is stale before anything is known of it, and early gradients are the largest.
@@ -81,36 +86,31 @@ class ByForecast:
     Examples
     --------
     >>> nothing, full, speed = np.zeros(3), np.array([32, 32, 32]), np.array([80.0, 40.0, 10.0])
-    >>> outlook = Outlook(32, full, staleness=nothing, speed=speed, known=speed > 0, overhead=nothing)
-    >>> ByForecast(slack=1.0).sizes(outlook)
+    >>> told = {"staleness": nothing, "speed": speed, "known": speed > 0, "spread": nothing}
+    >>> ByForecast().sizes(Outlook(32, full, overhead=nothing, **told))
     array([32, 16,  4])
-    >>> ByForecast(slack=1.5).sizes(outlook)
-    array([32, 32,  8])
+
+    A wire as long as the fastest computes:
+
+    >>> ByForecast().sizes(Outlook(32, full, overhead=np.full(3, 0.4), **told))
+    array([32, 28,  7])
     """
 
-    slack: float = 1.0
-    least: int = 1
     first: float = 0.125
 
     def __post_init__(self) -> None:
-        _require(self.slack, self.least)
         if not 0 < self.first <= 1:
             raise ValueError(f"first must lie in (0, 1], got {self.first}")
 
     def sizes(self, outlook: Outlook) -> Sizes:
         """Return full batches for most, and less for stragglers, ``[W]``."""
-        full_W = outlook.overhead + outlook.batch / outlook.speed
-        seconds_W, others = full_W, len(full_W) - 1
-        for _ in range(ROUNDS):
-            rate_W = (1 / seconds_W).sum() - 1 / seconds_W  # pushes of all others in a second
-            with np.errstate(divide="ignore"):
-                now_W = np.minimum(full_W, self.slack * others / np.maximum(rate_W, 0.0)) if others else full_W
-            close = np.all(np.abs(now_W - seconds_W) <= CLOSE * seconds_W)
-            seconds_W = now_W
-            if close:
-                break
-        sizes_W = np.where(outlook.known, (seconds_W - outlook.overhead) * outlook.speed, self.first * outlook.batch)
-        return _whole(sizes_W, self.least, outlook.batch)
+        sizes_W = np.full(len(outlook.sizes), self.first * outlook.batch)
+        if (known := outlook.known).any():
+            speed_W, spread_W = outlook.speed[known], outlook.spread[known]
+            slower_W = _certainly_slower(speed_W, np.where(np.isfinite(spread_W), spread_W, 0.0))
+            sizes_W[known] = outlook.batch / _affordable(slower_W, outlook.batch / speed_W, outlook.overhead[known])
+        # Rounded up, as a part of a sample is not worth its wire; but not for the sake of a last digit.
+        return np.clip(np.ceil(sizes_W * (1 - 1e-9)), 1, outlook.batch).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -118,20 +118,14 @@ class ByVersions:
     """Stragglers take less by the staleness that they have shown: the same aim, without a forecast.
 
     >>> staleness, speed = np.array([0.5, 2.0]), np.ones(2)
-    >>> outlook = Outlook(32, np.array([32, 32]), staleness, speed, known=speed > 0, overhead=np.zeros(2))
+    >>> outlook = Outlook(32, np.array([32, 32]), staleness, speed, speed > 0, np.zeros(2), np.zeros(2))
     >>> ByVersions().sizes(outlook)
     array([32, 16])
     """
 
-    slack: float = 1.0
-    least: int = 1
-
-    def __post_init__(self) -> None:
-        _require(self.slack, self.least)
-
     def sizes(self, outlook: Outlook) -> Sizes:
         """Return the sizes in use, scaled by the staleness allowed over that shown, ``[W]``."""
-        allowed = self.slack * (len(outlook.sizes) - 1)
+        allowed = len(outlook.sizes) - 1
         if not allowed:  # nobody else pushes: nothing is stale
             return Full().sizes(outlook)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -139,7 +133,8 @@ class ByVersions:
         # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
         sizes_W = np.asarray(outlook.sizes * np.sqrt(ratio_W), dtype=np.float64)
         # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
-        return _whole(sizes_W * (outlook.batch / sizes_W.max()), self.least, outlook.batch)
+        sizes_W = sizes_W * (outlook.batch / sizes_W.max())
+        return np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, outlook.batch).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -147,7 +142,7 @@ class BalancedBatches:
     """Batches that end together and add up to W full ones: LB-BSP (Chen et al., SoCC 2020), under a barrier.
 
     >>> speed = np.array([20.0, 10.0])
-    >>> outlook = Outlook(30, np.array([30, 30]), np.zeros(2), speed, known=speed > 0, overhead=np.zeros(2))
+    >>> outlook = Outlook(30, np.array([30, 30]), np.zeros(2), speed, speed > 0, np.zeros(2), np.zeros(2))
     >>> BalancedBatches().sizes(outlook)
     array([40, 20])
     """
@@ -158,13 +153,32 @@ class BalancedBatches:
         return split(Curves.from_speed(outlook.speed), outlook.batch * workers, lower=1, comm=outlook.overhead).sizes
 
 
-def _whole(sizes_W: Array, least: int, batch: int) -> Sizes:
-    # Rounded down, but not for the sake of a last digit: 31.9999999 samples are 32.
-    return np.clip(np.floor(sizes_W * (1 + 1e-9)), min(least, batch), batch).astype(np.int64)
+def _certainly_slower(speed_W: Array, spread_W: Array) -> Array:
+    """Return how many times slower than the fastest each worker is at least, ``[W]``: 1 or more."""
+    fastest = int(speed_W.argmax())
+    unsure_W = np.hypot(spread_W, spread_W[fastest])
+    slower_W: Array = np.maximum(speed_W[fastest] / speed_W * np.exp(-SPREADS * unsure_W), 1.0)
+    return slower_W
 
 
-def _require(slack: float, least: int) -> None:
-    if not slack >= 1:
-        raise ValueError(f"slack must be at least 1, got {slack}")
-    if least < 1:
-        raise ValueError(f"least must be at least 1 sample, got {least}")
+def _affordable(slower_W: Array, full_W: Array, wire_W: Array) -> Array:
+    """Return by how much each full batch may be divided, ``[W]``, at most by ``slower_W``, at the price allowed.
+
+    Times are those of computing a full batch and on the wire, in seconds.
+    """
+    least = (1 - PRICE) * (1 / (wire_W + full_W)).sum()
+
+    def divided(stretch: float) -> Array:
+        return np.maximum(slower_W / stretch, 1.0)
+
+    def is_affordable(stretch: float) -> bool:
+        parts_W = 1 / divided(stretch)
+        return bool((parts_W / (wire_W + full_W * parts_W)).sum() >= least)
+
+    if is_affordable(1.0):
+        return slower_W
+    low, high = 0.0, float(np.log(slower_W.max()))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_affordable(float(np.exp(middle))) else (middle, high)
+    return divided(float(np.exp(high)))

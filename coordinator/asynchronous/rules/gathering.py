@@ -7,6 +7,9 @@ from typing import Protocol
 
 from paceline.coordinator.asynchronous.workers import Workers
 
+LOST = 0.025
+"""Nothing more is given up while this share of all steps has been lost by it. Half of what is promised in seconds."""
+
 
 class Gathering(Protocol):
     """Decides when the pushes gathered so far become an update."""
@@ -65,24 +68,16 @@ class Paced:
 
     A version is admitted only while no worker at a step would become staler than the bound. Until it has pushed, the
     others go on without waiting, and what they push makes one update together (a sum: each push moves the parameters as
-    far as it would have alone). If as many pushes are gathered as ``patience`` says, the straggler's step is given up.
-
-    Parameters
-    ----------
-    patience
-        How many pushes to gather at most, in pushes of the whole fleet; above 0.
+    far as it would have alone, up to one push of each worker). Once the whole fleet could have pushed, the straggler's
+    step is given up, unless too much has been lost like that: then it is the samples, and not the worker, that take
+    long, and whoever drew them next would be given up as well.
     """
 
-    patience: float = 1.0
     mean: bool = False
 
-    def __post_init__(self) -> None:
-        if not self.patience > 0:
-            raise ValueError(f"patience must be above 0, got {self.patience}")
-
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        """Return whether an update leaves all workers within the bound, or patience is at an end."""
-        if bound is None or pushes >= self.patience * len(fleet):
+        """Return whether an update leaves all workers within the bound, or those beyond are to be given up."""
+        if bound is None or (pushes >= len(fleet) and fleet.lost <= LOST * fleet.pushes):
             return True
         oldest = fleet.version - bound
         return all(member.step is None or member.step.stamp.version > oldest for member in fleet)
