@@ -84,6 +84,7 @@ class EpochSampler:
         self.applied = 0
         self._returned: deque[Drawn] = deque()
         self._applied_of: dict[int, int] = {}
+        self._whole = 0
         self._shuffle(0)
 
     def draw(self, count: int, least: int = 1) -> Drawn:
@@ -137,9 +138,10 @@ class EpochSampler:
     @property
     def epoch(self) -> int:
         """Number of epochs, from the first on, that have been applied whole."""
-        epoch = 0
+        epoch = self._whole
         while self._applied_of.get(epoch, 0) == self.samples:
             epoch += 1
+        self._whole = epoch
         return epoch
 
     def state_dict(self, held: Sequence[Drawn] = ()) -> dict[str, NDArray[Any]]:
@@ -171,6 +173,7 @@ class EpochSampler:
         self.give_back(Drawn(state["returned_rows"].copy(), state["returned_epochs"].copy()))
         counts = zip(state["applied_epochs"], state["applied_counts"], strict=True)
         self._applied_of = {int(epoch): int(count) for epoch, count in counts}
+        self._whole = 0
 
     def require_fit(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Raise unless a state belongs to this sampler.

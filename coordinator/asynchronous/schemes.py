@@ -80,15 +80,15 @@ def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Sc
     workers
         Size of the fleet.
     bound
-        No push that is staler is ever applied. By default three times the fleet: equally fast workers are
-        W - 1 versions stale, and a step may take three times as long before anything needs to be done.
+        No push that is staler is ever applied. By default ten times the fleet: equally fast workers are
+        W - 1 versions stale, and a step may take ten times as long before anything needs to be done.
     forecast
         Whether sizes follow the forecast speeds, or else the staleness already seen.
 
     Examples
     --------
     >>> saps(workers=8).bound
-    24
+    80
     """
     return Scheme(
         name="SaPS" if forecast else "SaPS, no forecast",

@@ -71,9 +71,9 @@ class AsyncJob:
         Any torch optimiser of the model. A copy of it works at the server; the one given is neither stepped nor to be
         changed in the loop.
     dataset
-        RankBatch so that an epoch over all ranks covers every sample exactly once, whatever becomes of the workers.
+        Drawn so that an epoch over all ranks covers every sample exactly once, whatever becomes of the workers.
     batch
-        Samples of a worker's full batch.
+        Samples of a worker's full batch, the most that any step takes.
     epochs
         How often to go through the data.
     scheme
@@ -104,6 +104,9 @@ class AsyncJob:
         ``"run.jsonl"``, or functions of a :class:`paceline.runs.round.Round`.
     on_verdict
         Called on rank 0 with every :class:`Verdict`.
+    on_epoch
+        Called on rank 0 with the number of an epoch, from 1 on, once all its samples have been applied: between two
+        batches of its loop, with the newest parameters in its model. The others train on meanwhile.
     patience
         Seconds for which nothing else happens, after which a worker that holds the last samples is given up, and rank 0
         ends without one that has not come for the final parameters; more where steps take long.
@@ -154,6 +157,7 @@ class AsyncJob:
         servers: int = 1,
         metrics: str | Sequence[str | Callable[[Round], None]] = (),
         on_verdict: Sequence[Callable[[Verdict], None]] = (),
+        on_epoch: Callable[[int], None] | None = None,
         patience: float = 60.0,
         timeout: float = 1800.0,
     ) -> None:
@@ -196,6 +200,8 @@ class AsyncJob:
                 Rounds(self.service, targets)
         self.flat = FlatModel(model)
         self._optimizer, self._settings = optimizer, settings_of(optimizer)
+        self._on_epoch = on_epoch if self.service is not None else None
+        self._epochs = 0 if self.service is None else self.service.server.sampler.epoch  # more than 0 if it resumed
         self._threads: list[Thread] = []
         self._link = self._linked(timeout)
         self._work: Work | None = None
@@ -211,12 +217,14 @@ class AsyncJob:
             raise RuntimeError("this job has ended, or was left: make a new AsyncJob, with more epochs if need be")
         try:
             while True:
+                self._end_epochs()
                 self._pull()
                 if self._work is None or self._work.ended:
                     break
                 yield self.collate([self.dataset[int(row)] for row in self._work.drawn.rows])
                 if not self._pushed:
                     raise RuntimeError("call job.push() after loss.backward(), in place of optimizer.step()")
+            self._end_epochs()
         except BaseException:
             self.close()  # so that the others need not wait for what this one held
             raise
@@ -280,6 +288,16 @@ class AsyncJob:
         """Leave the job if the block failed."""
         if kind is not None:
             self.close()
+
+    def _end_epochs(self) -> None:
+        """Call ``on_epoch`` for the epochs that have been applied whole since the last call."""
+        if self.service is None or self._on_epoch is None:
+            return
+        done = self.service.server.sampler.epoch
+        for epoch in range(self._epochs + 1, done + 1):
+            self.load_newest()
+            self._on_epoch(epoch)
+        self._epochs = done
 
     def _pull(self) -> None:
         asked = time.monotonic()

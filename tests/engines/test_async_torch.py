@@ -68,6 +68,35 @@ def test_all_ranks_end_with_the_same_parameters_after_every_sample_was_applied_a
     assert {worker for worker, *_ in told} == {"rank0", "rank1"}
 
 
+def told_of_epochs(rank, checkpoint, epochs):
+    from paceline.engines.torch_async import AsyncJob
+
+    model, optim, dataset = problem("SGD", lr=0.05)
+    losses = {}
+
+    def on_epoch(epoch):
+        with torch.no_grad():
+            losses[epoch] = float(loss_of(model, *dataset.tensors))
+
+    job = AsyncJob(model, optim, dataset, batch=8, epochs=epochs, on_epoch=on_epoch, checkpoint=checkpoint)
+    for inputs, targets in job:
+        optim.zero_grad()
+        loss_of(model, inputs, targets).backward()
+        job.push()
+    return losses, float(loss_of(model, *dataset.tensors))
+
+
+def test_rank_0_is_told_once_of_every_epoch_with_the_parameters_that_it_ended_with_also_after_a_resume(tmp_path):
+    path = str(tmp_path / "run.safetensors")
+    (losses, final), (none, _) = run_ranks(2, told_of_epochs, path, 4)
+    assert list(losses) == [1, 2, 3, 4]
+    assert none == {}
+    assert losses[4] == pytest.approx(final)
+    assert losses[4] < losses[1]
+    (losses, _), _ = run_ranks(2, told_of_epochs, path, 6)
+    assert list(losses) == [5, 6]
+
+
 @pytest.mark.soak
 def test_with_a_barrier_and_full_batches_it_is_the_descent_of_one_process_and_its_optimiser():
     for optimizer in (("SGD", {"lr": 0.1, "momentum": 0.9}), ("AdamW", {"lr": 0.05, "weight_decay": 0.1})):

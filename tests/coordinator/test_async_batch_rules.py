@@ -1,0 +1,147 @@
+"""Laws of the batches of SaPS: what shrinks, at what price, and what is wasted where samples cost unequally."""
+
+import heapq
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, saps, scheme
+from paceline.coordinator.asynchronous.rules.batch_rules import PRICE, ByForecast, Outlook
+from paceline.predictors import EWMA, Report
+
+BATCH = 32
+
+
+def sizes(speed_W, wire_W, spread_W=0.0, batch=BATCH):
+    nothing = np.zeros(len(speed_W))
+    outlook = Outlook(batch, np.full(len(speed_W), batch), nothing, speed_W, speed_W > 0, wire_W, nothing + spread_W)
+    return ByForecast().sizes(outlook)
+
+
+def samples_a_second(sizes_W, speed_W, wire_W):
+    return (sizes_W / (wire_W + sizes_W / speed_W)).sum()
+
+
+fleets = st.lists(st.tuples(st.floats(0.1, 1000), st.floats(0, 100), st.floats(0, 3)), min_size=1, max_size=40)
+
+
+@given(fleets, st.integers(1, 200))
+def test_smaller_batches_never_cost_more_than_the_price_whatever_speeds_and_wires(fleet, batch):
+    speed_W, wire_W, spread_W = np.array(fleet).T
+    chosen_W = sizes(speed_W, wire_W, spread_W, batch)
+    assert ((1 <= chosen_W) & (chosen_W <= batch)).all()
+    full = samples_a_second(np.full(len(speed_W), batch), speed_W, wire_W)
+    assert samples_a_second(chosen_W, speed_W, wire_W) >= (1 - PRICE) * full * (1 - 1e-9)
+
+
+@given(fleets)
+def test_a_faster_worker_never_gets_less_and_the_fastest_a_full_batch(fleet):
+    speed_W, wire_W, _ = np.array(fleet).T
+    chosen_W = sizes(speed_W, wire_W)
+    assert chosen_W[speed_W.argmax()] == BATCH
+    assert (np.diff(chosen_W[np.argsort(speed_W)]) >= 0).all()
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.2, 0.3, 0.5])
+@pytest.mark.parametrize("workers", [4, 8, 32])
+def test_an_even_fleet_keeps_whole_batches_however_noisy_its_times(workers, noise):
+    rng, predictor, kept = np.random.default_rng(0), EWMA(0.3), []
+    predictor.reset([str(w) for w in range(workers)])
+    for turn in range(100):
+        seconds_W = np.exp(rng.normal(0.0, noise, workers))
+        predictor.observe(Report(samples=np.full(workers, BATCH), seconds=seconds_W))
+        if turn > 5:
+            forecast = predictor.predict()
+            kept.append(sizes(forecast.speed, np.zeros(workers), forecast.spread).mean())
+    assert np.mean(kept) >= 0.98 * BATCH
+
+
+@pytest.mark.parametrize("wire", [0.02, 0.05, 0.09, 0.1, 1.0])
+def test_a_wire_that_rank_0_does_not_have_shrinks_nobody_in_an_even_fleet(wire):
+    assert sizes(np.full(4, 320.0), np.array([0.0, wire, wire, wire])).tolist() == [BATCH] * 4
+
+
+def driven(rules, cost_N, pace_W, batch=8, steps=2500):
+    """Return a server after so many steps of workers that take ``pace_W`` for a sample of the cost 1."""
+    names = [f"w{row}" for row in range(len(pace_W))]
+    sampler, pulls = EpochSampler(len(cost_N)), Counter()
+    server = Server(np.zeros(1), SGD(0.1), rules, sampler, batch=batch, workers=names, predictor=EWMA(0.3))
+    queue, under_way = [], {}
+
+    def begin(row, now):
+        pulled = server.pull(names[row])
+        pulls.update(zip(pulled.drawn.epochs.tolist(), pulled.drawn.rows.tolist(), strict=True))
+        under_way[row] = pulled, now
+        took = pace_W[row] * cost_N[pulled.drawn.rows].sum()
+        heapq.heappush(queue, (now + took, row, pulled.stamp.ticket))
+
+    for row in range(len(names)):
+        begin(row, 0.0)
+    while steps:
+        now, row, ticket = heapq.heappop(queue)
+        pulled, began = under_way[row]
+        if pulled.stamp.ticket != ticket:
+            continue
+        steps -= 1
+        verdict = server.push(names[row], pulled.stamp, np.zeros(1), seconds=now - began)
+        for late in (int(name[1:]) for name in verdict.given_up):
+            server.report(names[late], 1, max(now - under_way[late][1], 1e-9))
+            begin(late, now)
+        begin(row, now)
+    return server, pulls
+
+
+COSTS = {
+    "equal": lambda rng, count: np.ones(count),
+    "log-normal": lambda rng, count: np.exp(rng.normal(0.0, 1.0, count)),
+    "one in 100 costs 100": lambda rng, count: np.where(rng.random(count) < 0.01, 100.0, 1.0),
+    "one in 10 costs 50": lambda rng, count: np.where(rng.random(count) < 0.1, 50.0, 1.0),
+}
+FLEETS = {"even": [1.0] * 8, "1x to 8x": [1, 1, 2, 2, 4, 4, 8, 8], "of 24": [1, 3, 10] * 8}
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_samples_of_unequal_cost_waste_little_time_and_none_of_them_starves(cost, fleet):
+    cost_N = COSTS[cost](np.random.default_rng(1), 2000)
+    server, pulls = driven(saps(len(FLEETS[fleet])), cost_N, np.array(FLEETS[fleet], dtype=float))
+    assert server.ledger.wasted_seconds_share < 0.05
+    assert max(pulls.values()) <= 4, "how often a sample was assigned in one epoch"
+    assert server.ledger.largest_staleness <= server.scheme.bound
+
+
+def test_many_pushes_of_one_version_move_no_further_than_one_of_each_worker():
+    server = Server(np.array([1.0]), SGD(0.1), saps(2, bound=1), EpochSampler(1000), batch=4, workers="ab")
+    server.fleet.lost = 1.0  # too much was given up before: the straggler may finish
+    straggler = server.pull("b")
+    for _ in range(9):
+        server.push("a", server.pull("a").stamp, np.array([1.0]))
+    assert (server.version, server.gathered) == (1, 8)
+    server.push("b", straggler.stamp, np.array([1.0]))
+    assert server.parameters == pytest.approx([1.0 - 0.1 - 0.1 * 2])
+
+
+@pytest.mark.parametrize(("power", "moved"), [(1.0, 0.25), (0.5, 0.5)])
+def test_the_rate_follows_the_samples_of_a_push_by_the_kind_of_the_optimiser(power, moved):
+    class Kind(SGD):
+        pass
+
+    Kind.power = power
+    server = Server(np.array([0.0]), Kind(1.0), scheme("saps", 1), EpochSampler(100), batch=8, workers="a")
+    server.push("a", server.pull("a").stamp, np.array([-1.0]), 2)
+    assert server.parameters == pytest.approx([moved])
+
+
+def test_the_ledger_counts_the_seconds_of_steps_that_were_given_up_once_their_worker_says_them():
+    server = Server(np.zeros(1), SGD(0.1), saps(2, bound=0), EpochSampler(100), batch=4, workers="ab")
+    slow = server.pull("b")
+    for _ in range(2):
+        server.push("a", server.pull("a").stamp, np.zeros(1), seconds=1.0)
+    assert server.is_given_up("b", slow.stamp)
+    assert server.ledger.wasted_seconds_share == 0.0
+    server.push("b", slow.stamp, np.zeros(1), seconds=6.0)
+    assert server.ledger.wasted_seconds_share == pytest.approx(6 / 8)
+    assert server.ledger.accounts["b"].seconds == {Outcome.ABANDONED: 6.0}
