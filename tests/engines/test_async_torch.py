@@ -75,15 +75,14 @@ def told_of_epochs(rank, checkpoint, epochs):
     losses = {}
 
     def on_epoch(epoch):
-        with torch.no_grad():
-            losses[epoch] = float(loss_of(model, *dataset.tensors))
+        losses[epoch] = loss_of(model, *dataset.tensors).item()
 
     job = AsyncJob(model, optim, dataset, batch=8, epochs=epochs, on_epoch=on_epoch, checkpoint=checkpoint)
     for inputs, targets in job:
         optim.zero_grad()
         loss_of(model, inputs, targets).backward()
         job.push()
-    return losses, float(loss_of(model, *dataset.tensors))
+    return losses, loss_of(model, *dataset.tensors).item()
 
 
 def test_rank_0_is_told_once_of_every_epoch_with_the_parameters_that_it_ended_with_also_after_a_resume(tmp_path):
