@@ -53,12 +53,27 @@ from paceline.solver import split
 Array = NDArray[np.float64]
 
 DATA = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+class BalancedDrop:
+    """The clients that :class:`DeadlineDrop` lets in, with batches that end together: FedCS and sizing combined."""
+
+    def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
+        """Return balanced batches for those that are expected in time, and nothing for the others."""
+        let_in = DeadlineDrop().assign(balancer, chosen).asked
+        plan = balancer.plan([name for name, asked in zip(chosen, let_in, strict=True) if asked])
+        sizes = np.zeros(len(chosen), dtype=np.int64)
+        sizes[let_in] = plan.sizes
+        return ClientAssignment(sizes, np.full(len(chosen), plan.local_steps), np.ones(len(chosen)))
+
+
 SCHEMES: dict[str, ClientScheme] = {
     "standard": Standard(),
     "balanced": BalancedClients(),
     "adaptive-steps": AdaptiveSteps(),
     "adaptive-rate": AdaptiveRate(),
     "deadline-drop": DeadlineDrop(),
+    "balanced-drop": BalancedDrop(),
 }
 LEVELS: dict[str, float | None] = {"IID": None, "Dirichlet 0.5": 0.5, "Dirichlet 0.1": 0.1}
 TARGET = 0.98

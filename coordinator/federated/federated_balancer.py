@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array, Mask
 from paceline._wording import SHOWN, listed
 from paceline.coordinator.federated.client_table import Known
-from paceline.coordinator.federated.clients import Clients
+from paceline.coordinator.federated.clients import Clients, Rows
 from paceline.coordinator.federated.history import enter, shares_of
 from paceline.coordinator.federated.round_learning import RoundLearning
 from paceline.coordinator.federated.round_plan import RoundPlan
@@ -46,6 +46,10 @@ class FederatedBalancer:
         averaging would give everybody.
     local_steps
         Local steps of every client in a round.
+    local_epochs
+        In place of ``local_steps``: as many steps as this many epochs of the mean client of the round take with the
+        mean batch. All take the same number: steps by each one's own data would cost accuracy, and leave no time to
+        balance. Clients must say how many samples they hold.
     deadline
         Seconds after which a round closes. A client that would miss it with its balanced batch, if it computed slower
         than forecast by one standard deviation, gets less; one that would miss it even with ``least`` is not asked.
@@ -106,7 +110,8 @@ class FederatedBalancer:
         self,
         *,
         batch: int,
-        local_steps: int,
+        local_steps: int | None = None,
+        local_epochs: float | None = None,
         deadline: float | None = None,
         least: int | None = None,
         largest: float = 8.0,
@@ -117,7 +122,11 @@ class FederatedBalancer:
         most_clients: int = 1_000_000,
     ) -> None:
         self.batch = _at_least_one("batch", batch, "sample")
-        self.local_steps = _at_least_one("local_steps", local_steps, "step")
+        if (local_steps is None) == (local_epochs is None):
+            raise ValueError(f"give local_steps or local_epochs, and not both, got {local_steps} and {local_epochs}")
+        # 0 where they follow from epochs: those of a round are its plan's.
+        self.local_steps = 0 if local_steps is None else _at_least_one("local_steps", local_steps, "step")
+        self.local_epochs = local_epochs
         self.deadline = deadline
         self.least = max(1, batch // 4) if least is None else least
         self.largest = largest
@@ -212,19 +221,20 @@ class FederatedBalancer:
         Raises
         ------
         ValueError
-            If nobody or somebody twice is chosen.
+            If nobody or somebody twice is chosen, or epochs are asked for and nobody's data are known.
         """
         names = tuple(str(client) for client in clients)
         if not names or len(set(names)) != len(names):
             raise ValueError(f"clients must be at least one, and none twice, got {len(names)} of {len(set(names))} ids")
         rows = self._clients.rows(names)
+        steps = self._steps(rows)
         device_W = self._clients.taken("device", rows).astype(np.int64)
         speed = self._known.expected("speed", rows, device_W, self._clients.taken("ceiling", rows))
         comm = self._known.expected("comm", rows, device_W)
         comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
         flat_W, following = self._known.following.seconds(rows), self._known.following
         is_flat_W = np.isfinite(flat_W)
-        curves = self._of_all_steps(speed.curves, is_flat_W)
+        curves = _of_all_steps(speed.curves, steps, is_flat_W)
         now = RoundBounds(
             curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
@@ -243,8 +253,8 @@ class FederatedBalancer:
         return RoundPlan(
             clients=names,
             sizes=size_W,
-            local_steps=self.local_steps,
-            speed=np.maximum(size_W, 1) * self.local_steps / busy_W,
+            local_steps=steps,
+            speed=np.maximum(size_W, 1) * steps / busy_W,
             spread=speed.spread,
             comm_seconds=comm_W,
             source=speed.source,
@@ -280,7 +290,7 @@ class FederatedBalancer:
                 "in this round: leave replies of earlier rounds out of the report"
             )
         rows = self._known.join(plan.clients, self.rounds)
-        learning = RoundLearning(self.batch, self.local_steps, self.plausible)
+        learning = RoundLearning(self.batch, self.plausible)
         learning.learn(self._known, plan, report, rows, place)
         # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
         self._clients.column("ceiling")[rows[place[report.used]]] = np.inf
@@ -321,6 +331,8 @@ class FederatedBalancer:
     def _check(self) -> None:
         if not 1 <= self.least <= self.batch:
             raise ValueError(f"least must lie between 1 and the batch of {self.batch}, got {self.least}")
+        if self.local_epochs is not None and not 0.0 < self.local_epochs < math.inf:
+            raise ValueError(f"local_epochs must be above 0 and finite, got {self.local_epochs}")
         if not 1.0 <= self.largest < math.inf:
             raise ValueError(f"largest must be at least 1 (times the batch) and finite, got {self.largest}")
         require_predictor(self.predictor)
@@ -345,10 +357,20 @@ class FederatedBalancer:
     def _clients(self) -> Clients:
         return self._known.clients
 
-    def _of_all_steps(self, curves: Curves, is_flat_W: Mask) -> Curves:
-        """Return the curves of all local steps together; next to nothing where the time does not follow the samples."""
-        times_W = np.where(is_flat_W, NO_TIME, float(self.local_steps))
-        return Curves(curves.floor * times_W, curves.slope * times_W, curves.intercept * times_W, curves.limit)
+    def _steps(self, rows: Rows) -> int:
+        """Return the local steps of a round with these clients."""
+        if self.local_epochs is None:
+            return self.local_steps
+        data_W = self._clients.taken("data", rows)
+        if not np.isfinite(data_W).any():
+            raise ValueError("local_epochs needs to know how many samples clients hold: give data= to join")
+        return max(round(self.local_epochs * float(np.nanmean(data_W)) / self.batch), 1)
+
+
+def _of_all_steps(curves: Curves, steps: int, is_flat_W: Mask) -> Curves:
+    """Return the curves of all local steps together; next to nothing where the time does not follow the samples."""
+    times_W = np.where(is_flat_W, NO_TIME, float(steps))
+    return Curves(curves.floor * times_W, curves.slope * times_W, curves.intercept * times_W, curves.limit)
 
 
 def _amounts(name: str, given: ArrayLike | None, count: int) -> Array | None:

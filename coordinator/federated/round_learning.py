@@ -35,7 +35,6 @@ class RoundLearning:
     """Settings that say how replies are read: see `FederatedBalancer`."""
 
     batch: int
-    local_steps: int
     plausible: float
 
     def learn(self, known: Known, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
@@ -45,7 +44,7 @@ class RoundLearning:
         timed_W = plausible_comm(report, accepted_W, known.usual("comm"), self.plausible)
         samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
         # A predictor of curves is to learn them over the samples of a step.
-        known.observe("speed", rows[accepted_W], samples_W / self.local_steps, seconds_W / self.local_steps)
+        known.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
         comm_W = np.maximum(report.communication[timed_W], BRIEFEST_COMM)
         known.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
         size_W = plan.sizes[place[accepted_W]].astype(np.float64)
