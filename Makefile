@@ -31,7 +31,7 @@ quick: .venv/installed  ## Everything that starts no other process, while you wo
 
 # Flower pins versions that others here cannot share, so it has an environment of its own.
 test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.
-	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/coordinator/test_federated.py tests/engines/test_flower.py \
+	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/coordinator/test_federated_*.py tests/engines/test_flower.py \
 	    tests/engines/test_flower_live.py src/paceline/coordinator/federated src/paceline/engines/flower
 
 # moto pins versions that others here cannot share too: only its server runs there, the tests run in .venv.

@@ -32,7 +32,7 @@ fleets = st.lists(st.tuples(st.floats(0.1, 1000), st.floats(0, 100), st.floats(0
 def test_smaller_batches_never_cost_more_than_the_price_whatever_speeds_and_wires(fleet, batch):
     speed_W, wire_W, spread_W = np.array(fleet).T
     chosen_W = sizes(speed_W, wire_W, spread_W, batch)
-    assert ((1 <= chosen_W) & (chosen_W <= batch)).all()
+    assert ((chosen_W >= 1) & (chosen_W <= batch)).all()
     full = samples_a_second(np.full(len(speed_W), batch), speed_W, wire_W)
     assert samples_a_second(chosen_W, speed_W, wire_W) >= (1 - PRICE) * full * (1 - 1e-9)
 

@@ -1,0 +1,96 @@
+"""Federated clients come and go; shares, metrics, and arguments that are refused."""
+
+import numpy as np
+import pytest
+from federated_rounds import balancer_of, played
+
+from paceline.coordinator.federated import ForecastSource, RoundReport
+
+
+def test_clients_come_and_go():
+    balancer = balancer_of()
+    played(balancer, [100.0, 50.0], [0.0, 0.0])
+    balancer.leave("c1")
+    assert balancer.clients == ["c0"]
+    plan = balancer.plan(["c0", "c1"])
+    assert plan.source.tolist() == [ForecastSource.OWN, ForecastSource.FLEET]
+    with pytest.raises(ValueError, match="client 'c1' is not known"):
+        balancer.leave("c1")
+
+
+def test_whoever_was_not_seen_for_longest_is_forgotten_when_there_is_no_room():
+    balancer = balancer_of(most_clients=3)
+    played(balancer, [10.0, 10.0], [0.0, 0.0], names=["old", "kept"])
+    played(balancer, [10.0], [0.0], names=["kept"])
+    balancer.join(["kept", "new", "newer"], devices=["x", "y", "z"])
+    assert set(balancer.clients) == {"kept", "new", "newer"}
+    plan = balancer.plan(["kept", "new"])
+    assert plan.source.tolist() == [ForecastSource.OWN, ForecastSource.FLEET]
+
+
+def test_memory_stays_bounded_however_many_clients_come_by():
+    balancer = balancer_of(most_clients=200)
+    for k in range(40):
+        played(balancer, np.full(50, 10.0), np.zeros(50), names=[f"r{k}c{i}" for i in range(50)])
+    assert len(balancer) <= 200
+    assert len(balancer.state_dict()["speed/rows/level"]) <= 200
+
+
+def test_shares_follow_data_and_show_errors_as_unused():
+    balancer = balancer_of()
+    balancer.join(["a", "b"], data=[100, 300])
+    for k in range(6):
+        plan = balancer.plan(["a", "b"])
+        report = RoundReport(
+            clients=["a", "b"], samples=[160, 160], seconds=[1.0, np.nan if k else 1.0], failed=[False, k > 0]
+        )
+        balancer.observe(plan, report)
+    shares = balancer.shares()
+    assert shares.data.tolist() == [0.25, 0.75]
+    assert shares.weight == pytest.approx([5.25 / 6, 0.75 / 6])
+    assert shares.used.tolist() == [6, 1]
+    assert shares.starved.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"local_steps": 0}, "local_steps must be at least 1"),
+        ({"least": 40}, "least must lie between 1 and the batch of 32, got 40"),
+        ({"largest": 0.5}, "largest must be at least 1"),
+        ({"risk": 3.0}, "risk must lie in"),
+        ({"plausible": 1.0}, "plausible must be above 1"),
+        ({"deadline": -1.0}, "deadline must be a positive number of seconds"),
+        ({"try_again": 0}, "try_again must be at least 1"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(options, message):
+    with pytest.raises(ValueError, match=message):
+        balancer_of(**options)
+
+
+def test_bad_clients_and_reports_are_refused_in_a_sentence():
+    balancer = balancer_of()
+    with pytest.raises(ValueError, match="none twice"):
+        balancer.plan(["a", "a"])
+    with pytest.raises(ValueError, match="must not repeat an id"):
+        RoundReport(clients=["a", "a"], samples=[1, 1], seconds=[1, 1])
+    with pytest.raises(ValueError, match="seconds must have one entry for each of the 1 clients"):
+        RoundReport(clients=["a"], samples=[1], seconds=[1, 1])
+    with pytest.raises(ValueError, match="data must have one number for each of the 1 clients"):
+        balancer.join(["a"], data=[-1.0])
+    with pytest.raises(ValueError, match="must not repeat an id"):
+        balancer.join(["a", "a"], devices=["x", "y"])
+    with pytest.raises(ValueError, match="must come from state_dict"):
+        balancer.load_state_dict({})
+
+
+def test_a_round_is_an_iteration_to_all_metrics():
+    plan = played(balancer_of(), [100.0, 50.0], [1.0, 0.5])
+    asked = plan.as_plan()
+    assert asked.sizes.tolist() == (plan.sizes * 5).tolist()
+    assert asked.forecast.curves.seconds(asked.sizes) == pytest.approx(plan.seconds)
+    assert asked.workers == ("c0", "c1")
+    assert (asked.why, asked.iteration, asked.acted, asked.gain) == (plan.summary, 1, True, 0.0)
+    assert not asked.drift_began, "nothing was compared with what a predictor was fitted on"

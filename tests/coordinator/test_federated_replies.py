@@ -1,0 +1,202 @@
+"""Replies of federated clients: silence, lies, lack of memory, and what is learnt from them."""
+
+import logging
+
+import numpy as np
+import pytest
+from federated_rounds import LAWS, balancer_of, names_of, played, same
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.coordinator.federated import FederatedBalancer, ForecastSource, Reason, RoundReport
+
+
+def test_a_client_that_ran_out_of_memory_gets_less_from_then_on():
+    balancer = balancer_of()
+    plan = balancer.plan(["a", "b"])
+    balancer.observe(
+        plan, RoundReport(clients=["a", "b"], samples=[0, 160], seconds=[np.nan, 1.0], out_of_memory=[1, 0])
+    )
+    assert balancer.plan(["a", "b"]).sizes[0] <= 0.8 * 32
+
+
+def test_what_a_client_says_of_its_memory_does_not_undo_that_it_ran_out():
+    balancer = balancer_of()
+    plan = balancer.plan(["a"])
+    balancer.observe(plan, RoundReport(clients=["a"], samples=[0], seconds=[np.nan], out_of_memory=[1]))
+    balancer.join(["a"], memory=[512])
+    assert balancer.plan(["a"]).sizes.tolist() == [25]
+
+
+def test_a_round_in_which_nobody_is_asked_is_counted_and_those_left_out_come_back():
+    balancer = balancer_of(deadline=1.0, try_again=2)
+    asked = []
+    for _ in range(4):
+        plan = played(balancer, [1.0, 1.0], [0.0, 0.0])
+        asked.append(int(plan.asked.sum()))
+    assert asked == [0, 0, 2, 0]
+    assert balancer.rounds == 4
+    assert balancer.plan(names_of(2)).summary.startswith("Nobody is asked")
+
+
+def test_a_client_that_never_replies_is_taken_to_be_as_slow_as_that_shows():
+    balancer = balancer_of(deadline=8.0)
+    played(balancer, [100.0, 100.0], [0.0, 0.0])
+    for _ in range(2):
+        plan = balancer.plan(["c0", "c1"])
+        balancer.observe(plan, RoundReport(clients=["c0"], samples=[160], seconds=[1.6], waited=8.0))
+    plan = balancer.plan(["c0", "c1"])
+    assert plan.speed[1] <= 32 * 5 / 8.0
+    assert plan.sizes[1] < plan.sizes[0]
+    assert plan.why("c1").endswith("It has not replied for 2 rounds.")
+    assert played(balancer, [100.0, 100.0], [0.0, 0.0]).speed[1] == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("lie", [1e9, 1e-9, np.nan, np.inf, -5.0, 0.0])
+def test_a_client_that_lies_about_its_speed_neither_breaks_nor_bends_the_round(lie, caplog):
+    balancer = balancer_of(plausible=100.0)
+    names = names_of(4)
+    for _ in range(3):
+        plan = balancer.plan(names)
+        samples = plan.sizes * 5
+        with np.errstate(divide="ignore"):
+            seconds = np.where(np.arange(4) == 3, np.divide(samples, lie), samples / 100.0)
+        with caplog.at_level(logging.WARNING, "paceline.federated"):
+            balancer.observe(plan, RoundReport(clients=names, samples=samples, seconds=seconds))
+    plan = balancer.plan(names)
+    assert plan.sizes.tolist() == [32, 32, 32, 32]
+    if lie in (1e9, 1e-9):
+        assert "c3 reported" in caplog.text
+        assert "a speed that cannot be" in plan.why("c3")
+
+
+def test_a_lie_by_little_costs_at_most_the_largest_batch():
+    balancer = balancer_of(plausible=100.0, largest=3.0)
+    plan = played(balancer, [100.0, 100.0, 100.0, 5000.0], [0.0] * 4)
+    assert plan.sizes.tolist() == [11, 11, 10, 96]
+
+
+def test_computing_for_longer_than_the_server_saw_pass_is_not_accepted():
+    balancer = balancer_of()
+    plan = balancer.plan(["a", "b"])
+    report = RoundReport(clients=["a", "b"], samples=[160, 160], seconds=[1.0, 50.0], elapsed=[2.0, 2.0])
+    balancer.observe(plan, report)
+    assert balancer.plan(["a", "b"]).sizes.tolist() == [32, 32]
+
+
+def test_a_stalled_client_is_accepted_if_the_server_saw_the_time_pass():
+    for elapsed, expected in ((None, 0), ([2.0, 2.0, 9000.0], 1)):
+        balancer = balancer_of(plausible=100.0)
+        plan = balancer.plan(["a", "b", "c"])
+        report = RoundReport(clients=plan.clients, samples=[160] * 3, seconds=[1.6, 1.6, 8999.0], elapsed=elapsed)
+        balancer.observe(plan, report)
+        assert (balancer.plan(["c"]).source[0] == ForecastSource.OWN) == expected
+
+
+def test_what_the_server_saw_beyond_computing_counts_as_communication():
+    balancer = balancer_of()
+    plan = balancer.plan(["a"])
+    balancer.observe(plan, RoundReport(clients=["a"], samples=[160], seconds=[1.0], elapsed=[4.0]))
+    assert balancer.plan(["a"]).comm_seconds.tolist() == [pytest.approx(3.0)]
+
+
+def test_an_absurd_time_to_communicate_is_not_accepted():
+    balancer = balancer_of(plausible=100.0)
+    plan = balancer.plan(["a", "b", "c"])
+    report = RoundReport(clients=["a", "b", "c"], samples=[160] * 3, seconds=[1.6] * 3, comm_seconds=[1.0, 1e9, 1.0])
+    balancer.observe(plan, report)
+    assert balancer.plan(["a", "b", "c"]).comm_seconds == pytest.approx([1.0] * 3)
+
+
+def test_a_reply_of_one_who_was_not_asked_is_refused_and_nothing_is_learnt():
+    balancer = balancer_of()
+    plan = balancer.plan(["a"])
+    before = balancer.state_dict()
+    with pytest.raises(ValueError, match="b replied but were not asked in this round"):
+        balancer.observe(plan, RoundReport(clients=["a", "b"], samples=[1, 1], seconds=[1.0, 1.0]))
+    assert all(same(before[name], after) for name, after in balancer.state_dict().items())
+
+
+@LAWS
+@given(
+    silences=st.lists(
+        st.lists(st.sampled_from(["time", "no time", "silent", "error"]), min_size=3, max_size=3), max_size=8
+    ),
+    deadline=st.sampled_from([None, 4.0]),
+)
+def test_whoever_replies_is_no_longer_held_to_its_silence(silences, deadline):
+    balancer, names = FederatedBalancer(batch=32, local_steps=5, deadline=deadline), names_of(4)
+    last = ["never"] * 3
+    for said in [["time"] * 3, *silences]:
+        plan = balancer.plan(names)
+        told = [i for i in range(4) if plan.asked[i] and (i == 3 or said[i] != "silent")]
+        samples = plan.sizes[told] * 5
+        seconds = [n / 100.0 if i == 3 or said[i] == "time" else np.nan for i, n in zip(told, samples, strict=True)]
+        failed = [i < 3 and said[i] == "error" for i in told]
+        balancer.observe(
+            plan,
+            RoundReport(clients=[names[i] for i in told], samples=samples, seconds=seconds, failed=failed, waited=40.0),
+        )
+        last = [said[i] if plan.asked[i] and said[i] != "error" else last[i] for i in range(3)]
+    plan = balancer.plan(names)
+    for i in range(3):
+        held = plan.source[i] == ForecastSource.SILENCE
+        assert held == (last[i] == "silent")
+        assert held == ("at most, for it did not reply" in plan.why(names[i]) or plan.reasons[i] == Reason.TRIED_AGAIN)
+        if not held:
+            assert plan.speed[i] == pytest.approx(100.0)
+
+
+def test_a_client_that_was_silent_once_and_has_no_stopwatch_is_sized_like_one_never_seen():
+    balancer = FederatedBalancer(batch=32, local_steps=5)
+    played(balancer, [100.0, 100.0], [0.0, 0.0])
+    names = names_of(3)
+    plan = balancer.plan(names)
+    balancer.observe(plan, RoundReport(clients=names[:2], samples=[160, 160], seconds=[1.6, 1.6], waited=60.0))
+    held = balancer.plan(names)
+    assert held.sizes[2] == 8
+    assert "at most, for it did not reply in the time that was waited" in held.why("c2")
+    balancer.observe(held, RoundReport(clients=names, samples=held.sizes * 5, seconds=[1.0, 1.0, np.nan], waited=60.0))
+    assert balancer.plan(names).sizes[2] > 24
+    assert "did not reply" not in balancer.plan(names).why("c2")
+
+
+@LAWS
+@given(share=st.floats(0.35, 0.99), count=st.integers(1, 8), per_round=st.integers(1, 8), replies=st.booleans())
+def test_a_deadline_that_is_too_short_at_the_start_is_met_with_smaller_batches(share, count, per_round, replies):
+    speed, deadline = 100.0, share * 32 * 10 / 100.0
+    balancer, rng, in_time = (
+        FederatedBalancer(batch=32, local_steps=10, deadline=deadline),
+        np.random.default_rng(0),
+        [],
+    )
+    names = names_of(count)
+    for _ in range(12):
+        chosen = sorted(rng.permutation(count)[:per_round])
+        plan = balancer.plan([names[i] for i in chosen])
+        samples = plan.sizes * 10
+        there = [i for i in range(len(chosen)) if plan.asked[i] and samples[i] / speed <= deadline]
+        balancer.observe(
+            plan,
+            RoundReport(
+                clients=[plan.clients[i] for i in there],
+                samples=samples[there],
+                seconds=samples[there] / speed if replies else np.full(len(there), np.nan),
+                waited=deadline,
+            ),
+        )
+        in_time.append(len(there))
+    assert sum(in_time[:4]) > 0
+    assert sum(n > 0 for n in in_time[3:]) >= (8 if replies else 1)
+
+
+def test_why_says_that_batches_are_halved_as_nobody_has_replied():
+    balancer = FederatedBalancer(batch=32, local_steps=10, deadline=2.0)
+    plan = balancer.plan(["a", "b"])
+    balancer.observe(plan, RoundReport(clients=[], samples=[], seconds=[], waited=2.0))
+    plan = balancer.plan(["a", "b"])
+    assert plan.sizes.tolist() == [16, 16]
+    assert plan.why("a").startswith(
+        "a gets 16 samples a step: nobody has reported yet; as nobody has replied so far, it is less than the mean "
+        "batch."
+    )

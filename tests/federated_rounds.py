@@ -1,0 +1,43 @@
+"""Rounds of federated clients, played for the tests."""
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from paceline.coordinator.federated import FederatedBalancer, RoundReport
+
+LAWS = settings(max_examples=60, derandomize=True, deadline=None)
+
+
+fleets = st.lists(
+    st.tuples(st.floats(0.5, 5000.0), st.floats(0.0, 30.0)), min_size=1, max_size=12
+)  # samples/s and seconds to communicate
+
+
+def names_of(count):
+    return [f"c{i}" for i in range(count)]
+
+
+def played(balancer, speed, comm, rounds=1, names=None):
+    """Let all clients reply for some rounds, and return the plan of the next."""
+    names = names or names_of(len(speed))
+    for _ in range(rounds):
+        plan = balancer.plan(names)
+        asked = np.flatnonzero(plan.asked)
+        samples = plan.sizes[asked] * plan.local_steps
+        report = RoundReport(
+            clients=[names[i] for i in asked],
+            samples=samples,
+            seconds=samples / np.asarray(speed)[asked],
+            comm_seconds=np.asarray(comm)[asked],
+        )
+        balancer.observe(plan, report)
+    return balancer.plan(names)
+
+
+def same(one, other):
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def balancer_of(**options):
+    return FederatedBalancer(**{"batch": 32, "local_steps": 5, "least": 1, "plausible": 1e9, **options})
