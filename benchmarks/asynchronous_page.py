@@ -75,7 +75,7 @@ def title(cell: Cell) -> str:
 
 
 def behind(results: Results) -> Iterator[str]:
-    """Yield a line for every promise that SaPS does not keep in a cell."""
+    """Yield a line for every target that SaPS misses in a cell, and for each that it only ties."""
     for cell, rows in results:
         saps, rival = next(row for row in rows if row.scheme == "saps"), best_rival(rows)
         found = ratio(saps, rival)

@@ -8,7 +8,7 @@ from typing import Protocol
 from paceline.coordinator.asynchronous.workers import Workers
 
 LOST = 0.025
-"""Nothing more is given up while this share of all steps has been lost by it. Half of what is promised in seconds."""
+"""Nothing more is given up while this share of all steps has been lost like that."""
 
 
 class Gathering(Protocol):
