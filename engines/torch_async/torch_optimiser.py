@@ -15,6 +15,9 @@ from paceline.coordinator.asynchronous.optimiser import Vector
 from paceline.engines.torch_async.flat import FlatModel
 from paceline.engines.torch_async.schedule import Schedule, Ticks, require_followed
 
+LINEAR = (torch.optim.SGD, torch.optim.ASGD)
+"""Optimisers whose step grows with its gradient."""
+
 
 class TorchOptimiser:
     """A copy of a model and of its optimiser, kept at the server: the shapes and the groups stay the user's.
@@ -34,8 +37,8 @@ class TorchOptimiser:
     flat
         The copied model. Hand ``flat.parameters`` to the server with ``copy=False``, and no step copies parameters.
     power
-        Power of the samples that the learning rates follow: 1 for ``SGD``, with momentum too; 0.5 for all others, which
-        divide the scale of a gradient out again.
+        Power of the samples that the learning rates follow: 1 for ``SGD``, with momentum too, and ``ASGD``; 0.5 for all
+        others, which divide the scale of a gradient out again.
 
     Raises
     ------
@@ -66,7 +69,7 @@ class TorchOptimiser:
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if not held <= {id(parameter) for parameter in model.parameters() if parameter.requires_grad}:
             raise ValueError("optimizer must hold parameters of the model alone, that require a gradient")
-        self.power = 1.0 if isinstance(optimizer, torch.optim.SGD) else 0.5
+        self.power = 1.0 if isinstance(optimizer, LINEAR) else 0.5
         # Copied together, so that the copied optimiser holds the copied parameters, and the scheduler that optimiser.
         scheduler = schedule if isinstance(schedule, LRScheduler) else None
         copied, self.optimizer, scheduler = copy.deepcopy((model, optimizer, scheduler))

@@ -256,3 +256,27 @@ def test_a_rate_that_is_a_tensor_changed_in_place_is_seen():
     optim.param_groups[0]["lr"].fill_(0.2)
     with pytest.raises(RuntimeError, match="lr from"):
         require_unchanged(optim, before)
+
+
+def step_of(kind, scale):
+    """The twentieth step along a gradient that stays as it is: the first ones of RAdam are of another kind."""
+    import torch
+
+    place = torch.zeros(1, 1, requires_grad=True)
+    optimizer = getattr(torch.optim, kind)(
+        [place], **{name: value for name, value in OPTIMISERS[kind].items() if name != "weight_decay"}
+    )
+    for _ in range(20):
+        before = place.item()
+        place.grad = torch.full_like(place, scale)
+        optimizer.step()
+    return place.item() - before
+
+
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_the_rate_follows_samples_linearly_where_a_step_grows_with_its_gradient_and_by_their_root_elsewhere(kind):
+    from paceline.engines.torch_async.torch_optimiser import TorchOptimiser
+
+    model, optimizer, _ = problem(kind, **OPTIMISERS[kind])
+    grows = step_of(kind, 4.0) == pytest.approx(4 * step_of(kind, 1.0))
+    assert TorchOptimiser(model, optimizer).power == (1.0 if grows else 0.5)
