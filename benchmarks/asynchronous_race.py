@@ -97,13 +97,13 @@ class Copies:
         Learning rates, ``[S]``.
     optimiser
         Makes a torch optimiser of parameters; plain gradient descent without one.
-    power
+    is_linear
         As of an :class:`Optimiser`.
     """
 
     rates: Array
     optimiser: Any = None
-    power: float = 1.0
+    is_linear: bool = True
     _torch: Any = field(default=None, init=False)
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
@@ -142,7 +142,7 @@ class Course:
     batch: int
     epochs: float
     optimiser: Any = None
-    power: float = 1.0
+    is_linear: bool = True
     evaluations: int = 60
     costs: Array | None = None
     """Cost of each place in the data, ``[N]``, with the mean 1; the samples at a place differ from seed to seed."""
@@ -201,7 +201,7 @@ class Race:
     def __init__(self, course: Course, scheme: Scheme, seeds: Sizes, rates: Array, settled: int = 0) -> None:
         self.course, self.seeds, self.settled = course, seeds, settled
         problem, workers = course.problem, course.times.workers
-        optimiser: Optimiser = Copies(rates, course.optimiser, course.power)
+        optimiser: Optimiser = Copies(rates, course.optimiser, course.is_linear)
         self.server = Server(
             problem.start(seeds),
             optimiser,

@@ -31,8 +31,8 @@ class Gathered:
         Whether a push counts in a sum by its samples over those of a full batch; in a mean it always does.
     batch
         Samples of a full batch.
-    power
-        Of the optimiser: a sum that stands for n full batches multiplies the learning rate by ``n ** power``.
+    is_linear
+        Of the optimiser: whether the rate follows the samples of a sum, or else its gradient.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Gathered:
     mean: bool
     by_samples: bool
     batch: int
-    power: float = 1.0
+    is_linear: bool = True
     pushes: list[Push] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -64,9 +64,18 @@ class Gathered:
     @property
     def factor(self) -> float:
         """Factor that multiplies the learning rate when the mean of the gathered gradients is applied."""
-        batches = sum(map(self._share, self.pushes))
-        damping = sum(map(self.weight, self.pushes)) / batches
-        return damping if self.mean else damping * batches**self.power
+        shares = sum(map(self._share, self.pushes))
+        damping = sum(map(self.weight, self.pushes)) / shares
+        if self.mean:
+            return damping
+        return damping * (shares if self.is_linear else len(self.pushes))
+
+    @property
+    def scale(self) -> float:
+        """Factor that multiplies the mean of the gathered gradients: the mean share of a full batch, or 1."""
+        if self.mean or self.is_linear:
+            return 1.0
+        return sum(map(self._share, self.pushes)) / len(self.pushes)
 
     def _share(self, push: Push) -> float:
         if self.mean:

@@ -24,14 +24,15 @@ class Optimiser(Protocol):
 
     Attributes
     ----------
-    power
-        The learning rate follows the samples of a push to this power: 1 where a step grows with its gradient, as with
-        plain descent and momentum; 0.5 where the gradient's scale is divided out again, as in Adam.
+    is_linear
+        Whether a step grows with its gradient, as with plain descent and momentum. Then the learning rate follows the
+        samples of a push. Elsewhere, as in Adam, its gradient does, so that the means that the optimiser keeps count it
+        by its samples.
     """
 
     @property
-    def power(self) -> float:
-        """Power of the samples that the learning rate follows."""
+    def is_linear(self) -> bool:
+        """Return whether a step grows with its gradient."""
         ...
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
@@ -86,7 +87,7 @@ class SGD:
 
     rate: Rate
     momentum: float = 0.0
-    power: ClassVar[float] = 1.0
+    is_linear: ClassVar[bool] = True
     _momentum_P: Vector | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -124,8 +124,8 @@ class Server:
         if predictor is not None:
             predictor.reset([])
         self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, least)
-        power = optimiser.power
-        self._updates = Updates(scheme, self.fleet, sampler, self.ledger, self.store, batch, power)
+        linear = optimiser.is_linear
+        self._updates = Updates(scheme, self.fleet, sampler, self.ledger, self.store, batch, linear)
         self._tickets = 0
         for worker in workers:
             self.join(worker)

@@ -77,9 +77,9 @@ class Shard:
         """Add the gradient taken last to the sum."""
         self._store.keep()
 
-    def step(self, factor: float, applied: int) -> None:
+    def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
         """Apply the gathered gradients, which makes a new version."""
-        self._store.step(factor, applied)
+        self._store.step(factor, applied, scale)
         self.version += 1
 
     def forget(self, ticket: int) -> None:
@@ -169,9 +169,9 @@ class ShardedStore:
         """Add the gradient taken last to the sums."""
         self._everywhere("keep")
 
-    def step(self, factor: float, applied: int) -> None:
+    def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
         """Apply the gathered gradients on every shard, which makes a new version."""
-        self._everywhere("step", factor, applied)
+        self._everywhere("step", factor, applied, scale)
 
     def forget(self, ticket: int) -> None:
         """Drop what the shards hold of a step that will not be applied."""

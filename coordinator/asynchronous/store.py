@@ -40,8 +40,8 @@ class Store(Protocol):
         """Copy the gradient taken last, because the caller reuses its memory."""
         ...
 
-    def step(self, factor: float, applied: int) -> None:
-        """Let the optimiser take a step along the weighted mean of what is gathered."""
+    def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
+        """Let the optimiser take a step along the weighted mean of what is gathered, times a scale."""
         ...
 
     def forget(self, ticket: int) -> None:
@@ -146,9 +146,12 @@ class LocalStore:
         """Copy the gradient taken last."""
         self._gathered.keep()
 
-    def step(self, factor: float, applied: int) -> None:
+    def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
         """Take a step, in place."""
-        self.optimiser.step(self._parameters_P, self._gathered.mean(), factor, applied)
+        mean_P = self._gathered.mean()
+        if scale != 1.0:
+            mean_P = mean_P * mean_P.dtype.type(scale)
+        self.optimiser.step(self._parameters_P, mean_P, factor, applied)
         self._gathered.clear()
 
     def forget(self, ticket: int) -> None:

@@ -23,8 +23,8 @@ class Updates:
         The rules.
     fleet, sampler, ledger, store
         The server's own; nothing here remembers more than the pushes that wait for others.
-    batch, power
-        Samples of a full batch, and the power of the samples that the optimiser's rate follows.
+    batch, is_linear
+        Samples of a full batch, and whether the optimiser's steps grow with their gradients.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class Updates:
         ledger: Ledger,
         store: Store,
         batch: int,
-        power: float,
+        is_linear: bool,
     ) -> None:
         self.scheme, self.fleet, self.sampler, self.ledger, self.store = scheme, fleet, sampler, ledger, store
-        self.gathered = Gathered(scheme.gathering.mean, scheme.by_samples, batch, power)
+        self.gathered = Gathered(scheme.gathering.mean, scheme.by_samples, batch, is_linear)
 
     def take(self, member: Member, gradient: Vector, count: int, staleness: int, seconds: float) -> Verdict:
         """Gather or apply a sound push, and let the samples that it left out go back."""
@@ -134,7 +134,8 @@ class Updates:
             self.store.keep()
             return ()
         # Many at one version are no more than a better mean: a longer way along it would leave where it holds.
-        self.store.step(min(self.gathered.factor, float(max(len(self.fleet), 1))), self.sampler.applied)
+        factor = min(self.gathered.factor, float(max(len(self.fleet), 1)))
+        self.store.step(factor, self.sampler.applied, self.gathered.scale)
         self.fleet.version += 1
         for push in self.gathered.pushes:
             self.sampler.apply(push.drawn)

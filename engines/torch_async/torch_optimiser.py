@@ -36,9 +36,9 @@ class TorchOptimiser:
     ----------
     flat
         The copied model. Hand ``flat.parameters`` to the server with ``copy=False``, and no step copies parameters.
-    power
-        Power of the samples that the learning rates follow: 1 for ``SGD``, with momentum too, and ``ASGD``; 0.5 for all
-        others, which divide the scale of a gradient out again.
+    is_linear
+        Whether its steps grow with their gradients, as those of ``SGD``, with momentum too, and of ``ASGD``. All others
+        divide the scale of a gradient out again.
 
     Raises
     ------
@@ -69,7 +69,7 @@ class TorchOptimiser:
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if not held <= {id(parameter) for parameter in model.parameters() if parameter.requires_grad}:
             raise ValueError("optimizer must hold parameters of the model alone, that require a gradient")
-        self.power = 1.0 if isinstance(optimizer, LINEAR) else 0.5
+        self.is_linear = isinstance(optimizer, LINEAR)
         # Copied together, so that the copied optimiser holds the copied parameters, and the scheduler that optimiser.
         scheduler = schedule if isinstance(schedule, LRScheduler) else None
         copied, self.optimizer, scheduler = copy.deepcopy((model, optimizer, scheduler))

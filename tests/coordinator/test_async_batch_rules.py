@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, saps, scheme
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, saps
 from paceline.coordinator.asynchronous.rules.batch_rules import PRICE, ByForecast, Outlook
 from paceline.predictors import EWMA, Report
 
@@ -124,15 +124,21 @@ def test_many_pushes_of_one_version_move_no_further_than_one_of_each_worker():
     assert server.parameters == pytest.approx([1.0 - 0.1 - 0.1 * 2])
 
 
-@pytest.mark.parametrize(("power", "moved"), [(1.0, 0.25), (0.5, 0.5)])
-def test_the_rate_follows_the_samples_of_a_push_by_the_kind_of_the_optimiser(power, moved):
-    class Kind(SGD):
-        pass
+@pytest.mark.parametrize(
+    ("is_linear", "expected"), [(True, [(0.25, 1.0), (1.5, 3.0)]), (False, [(1.0, 0.25), (2.0, 2.25)])]
+)
+def test_samples_of_a_push_scale_the_rate_or_else_the_gradient_by_the_kind_of_the_optimiser(is_linear, expected):
+    class Noted(SGD):
+        def step(self, parameters, gradient, factor, applied):
+            steps.append((factor, float(gradient[0])))
 
-    Kind.power = power
-    server = Server(np.array([0.0]), Kind(1.0), scheme("saps", 1), EpochSampler(100), batch=8, workers="a")
-    server.push("a", server.pull("a").stamp, np.array([-1.0]), 2)
-    assert server.parameters == pytest.approx([moved])
+    steps, Noted.is_linear = [], is_linear
+    server = Server(np.zeros(1), Noted(1.0), saps(2, bound=1), EpochSampler(100), batch=8, workers="ab")
+    late = server.pull("b")
+    server.push("a", server.pull("a").stamp, np.ones(1), 2)
+    server.push("a", server.pull("a").stamp, np.full(1, 3.0), 4)  # gathered: it would make the other too stale
+    server.push("b", late.stamp, np.full(1, 3.0))
+    assert steps == expected
 
 
 def test_the_ledger_counts_the_seconds_of_steps_that_were_given_up_once_their_worker_says_them():

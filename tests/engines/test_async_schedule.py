@@ -274,9 +274,9 @@ def step_of(kind, scale):
 
 
 @pytest.mark.parametrize("kind", OPTIMISERS)
-def test_the_rate_follows_samples_linearly_where_a_step_grows_with_its_gradient_and_by_their_root_elsewhere(kind):
+def test_an_optimiser_is_taken_for_linear_where_its_step_grows_with_its_gradient(kind):
     from paceline.engines.torch_async.torch_optimiser import TorchOptimiser
 
     model, optimizer, _ = problem(kind, **OPTIMISERS[kind])
     grows = step_of(kind, 4.0) == pytest.approx(4 * step_of(kind, 1.0))
-    assert TorchOptimiser(model, optimizer).power == (1.0 if grows else 0.5)
+    assert TorchOptimiser(model, optimizer).is_linear == grows

@@ -134,7 +134,8 @@ class ByVersions:
         sizes_W = np.asarray(outlook.sizes * np.sqrt(ratio_W), dtype=np.float64)
         # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
         sizes_W = sizes_W * (outlook.batch / sizes_W.max())
-        return np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, outlook.batch).astype(np.int64)
+        whole_W: Sizes = np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, outlook.batch).astype(np.int64)
+        return whole_W
 
 
 @dataclass(frozen=True)
