@@ -27,7 +27,7 @@ def test_the_balanced_script_learns_to_read_digits():
 
 @pytest.mark.checkout
 def test_the_balanced_language_model_learns_to_write_python():
-    assert float(said_by("lm_after.py", r"([\d.]+) nats a byte", FORKED)) < 3.2  # 5.5 for any byte, 3.3 for bytes by frequency
+    assert float(said_by("lm_after.py", r"([\d.]+) nats a byte", FORKED)) < 3.2  # 5.5 any byte, 3.3 by frequency
 
 
 @pytest.mark.checkout

@@ -380,7 +380,7 @@ def test_who_knows_the_curves_or_may_not_probe_tries_nothing():
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_fleet_of_equals_with_level_curves_is_hardly_slower_than_equal_batches(seed):
-    """A level stretch says nothing of larger batches: 806 of 810 samples went to one worker of five, again and again."""
+    """A level stretch says nothing of larger batches: 806 of 810 samples once went to one worker of five."""
     random = np.random.default_rng(seed)
     workers, share, knee = int(random.integers(2, 7)), 160, 160 * 2.0 ** random.uniform(-2, 2)
 
