@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,7 +76,7 @@ class Replay:
         """Return the time of each scored iteration under a scheme, in seconds."""
         return np.array([iteration.makespan for iteration in self.iterations[scheme]])
 
-    @property
+    @cached_property
     def table(self) -> pd.DataFrame:
         """One row per scheme, fastest first.
 
@@ -106,7 +107,7 @@ class Replays:
 
     replays: Mapping[str, Replay]
 
-    @property
+    @cached_property
     def per_trace(self) -> pd.DataFrame:
         """The tables of all jobs, concatenated."""
         import pandas as pd
@@ -118,7 +119,7 @@ class Replays:
         """Remarks on single jobs that a reader of the tables must know."""
         return [replay.note for replay in self.replays.values() if replay.note]
 
-    @property
+    @cached_property
     def overall(self) -> pd.DataFrame:
         """One row per scheme: geometric means of speed-up and of 1 + regret over the jobs, mean waiting share."""
         groups = self.per_trace.groupby("scheme")

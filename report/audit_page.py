@@ -1,0 +1,87 @@
+"""The page of an audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.report.blocks import section, table
+from paceline.report.page import Page, page
+from paceline.report.shown import answer, say, shown
+
+HEADLINES = {"exact": "Exact", "not_exact": "Not exact", "could_not_tell": "Could not tell"}
+
+
+def is_audit(found: Any) -> bool:
+    """Return whether this is what ``paceline audit --json`` prints."""
+    return isinstance(found, dict) and {"status", "sentence", "remedy", "runs"} <= found.keys()
+
+
+def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", command: str = "") -> Page:
+    """Return the page of an audit: verdict, what to do, and how far each run deviated.
+
+    Parameters
+    ----------
+    verdict
+        What ``paceline audit --json`` prints.
+    script
+        What was audited.
+    digest
+        SHA-256 of the script or of the verdict's file.
+    command
+        The command that makes the page again.
+    """
+    headline = HEADLINES.get(str(verdict["status"]), "Could not tell")
+    exact = headline == "Exact"
+    figures = say("{sentence}", sentence=(verdict["sentence"], "text"))
+    figures["facts"] |= {key: verdict[key] for key in ("deviation", "noise", "steps", "ranks", "first_step")}
+    remedy = (
+        "Balance it: unequal batches will train the same model."
+        if exact
+        else verdict["remedy"] or "Run it without the audit first."
+    )
+    answers = [
+        answer("Does a sample count the same wherever it lands?", headline, figures),
+        answer(
+            "What next?",
+            "Balance it" if exact else "Change it" if headline == "Not exact" else "Look closer",
+            say("{remedy}", remedy=(remedy, "text")),
+        ),
+    ]
+    rows = sorted(verdict["runs"].items(), key=lambda row: -row[1] if row[1] is not None else 0.0)
+    runs = table(
+        "Largest relative deviation of the gradients from the first run", (("run", "text"), ("deviation", "tiny")), rows
+    )
+    facts = (
+        ("steps compared", verdict["steps"], "count"),
+        ("ranks", verdict["ranks"], "count"),
+        ("precision", verdict["precision"] or None, "text"),
+        ("largest deviation that counts", verdict["deviation"], "tiny"),
+        ("deviation of two equal runs", verdict["noise"], "tiny"),
+        ("deviates first in step", verdict["first_step"] if verdict["parameter"] else None, "count"),
+        ("at", verdict["parameter"] or None, "text"),
+    )
+    known = [(name, shown(value, how)) for name, value, how in facts if value is not None]
+    sections = [
+        section(
+            "Runs that were compared",
+            "Samples are the same in every step; ranks, micro-batches and sizes differ.",
+            runs,
+        ),
+        section(
+            "Details",
+            "",
+            table("In figures", (("", "text"), ("", "text")), known),
+            table("Notes", (("note", "text"),), [(note,) for note in verdict["notes"]]),
+        ),
+    ]
+    data = [(script, "the audited script", digest)]
+    return page(
+        "audit",
+        f"Audit of {script}",
+        answers,
+        sections,
+        settings=[("steps", str(verdict["steps"]))],
+        data=data,
+        command=command,
+    )

@@ -1,0 +1,157 @@
+"""Charts as paths in a box of 1000 x 300, from a page's data: what the template needs to draw them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from paceline.report.shown import shown
+
+WIDE, HIGH = 1000.0, 300.0
+ROW = 22.0
+"""Height of a row of a Gantt chart."""
+
+Values = Sequence[float | None]
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return round numbers from ``low`` to ``high``, about so many.
+
+    >>> ticks(0.0, 48.7), ticks(0.021, 0.026, 3)
+    ([0.0, 10.0, 20.0, 30.0, 40.0], [0.022, 0.024, 0.026])
+    """
+    if not high > low:
+        return [low]
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * rough)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
+
+def line_chart(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the paths, ticks and words of a chart of lines."""
+    along = block["x"]["values"]
+    left, right = _span(along)
+    low, high = _ends([one["values"] for one in block["lines"]] + [one[end] for one in block["bands"] for end in ENDS])
+    sides = (left, right, low, high)
+    return {
+        "lines": [{**one, "path": _path(along, one["values"], sides)} for one in block["lines"]],
+        "bands": [{**one, "path": _area(along, one["low"], one["high"], sides)} for one in block["bands"]],
+        "across": [(_percent(value, left, right), f"{value:,.12g}") for value in ticks(left, right)],
+        "up": [(_percent(value, low, high), f"{value:,.12g}") for value in ticks(low, high, 4)],
+        "words": f"{block['title']}. " + " ".join(_words(one, block["unit"]) for one in block["lines"]),
+        "from": left,
+        "to": right,
+        "step": (right - left) / max(len(along) - 1, 1),
+    }
+
+
+ENDS = ("low", "high")
+
+
+def gantt_chart(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the boxes, ticks and words of a Gantt chart, in milliseconds or seconds."""
+    until = block["until"] or 1.0
+    scale, unit = (1e3, "ms") if until < 1.0 else (1.0, "s")
+    rows = [
+        {
+            "name": row["name"],
+            "waits": row["waits"],
+            "top": ROW * k,
+            "boxes": [[round(WIDE * value / until, 2) for value in bar] for bar in row["bars"]],
+        }
+        for k, row in enumerate(block["rows"])
+    ]
+    waits = (f"{row['name']} waits {shown(row['waits'], 'percent')}." for row in rows)
+    return {
+        "rows": rows,
+        "high": ROW * len(rows),
+        "unit": unit,
+        "across": [(_percent(v, 0.0, until * scale), f"{v:,.12g}") for v in ticks(0.0, until * scale)],
+        "words": f"{block['title']}. " + " ".join(waits),
+        "from": 0.0,
+        "to": until * scale,
+        "step": until * scale / 200,
+        "scale": scale,
+    }
+
+
+def ranges(rows: Sequence[Sequence[Any]], column: int) -> dict[str, Any]:
+    """Return the scale of a column of ranges: where each end lies in percent, and where 1 does."""
+    known = [value for row in rows for value in row[column] if value is not None]
+    low, high = min([1.0, *known]), max([1.0, *known])
+    low, high = low - 0.04 * (high - low or 1.0), high + 0.04 * (high - low or 1.0)
+    return {"low": low, "high": high, "one": _percent(1.0, low, high)}
+
+
+def within(value: float, scale: Mapping[str, float]) -> float:
+    """Return where a value lies on such a scale, in percent."""
+    return _percent(value, scale["low"], scale["high"])
+
+
+def _percent(value: float, low: float, high: float) -> float:
+    return round(100 * (value - low) / (high - low), 3) if high > low else 50.0
+
+
+def _span(along: Values) -> tuple[float, float]:
+    known = [value for value in along if value is not None]
+    left, right = (known[0], known[-1]) if known else (0.0, 1.0)
+    return (left, right) if right > left else (left - 0.5, left + 0.5)
+
+
+def _ends(rows: Iterable[Values]) -> tuple[float, float]:
+    """Return the ends of the upward axis: it begins at 0 unless all values lie far above.
+
+    >>> _ends([[10.0, 90.0]]), _ends([[3.0, 3.5]])
+    ((0.0, 94.0), (2.975, 3.525))
+    """
+    known = [value for row in rows for value in row if value is not None]
+    if not known:
+        return 0.0, 1.0
+    low, high = min(known), max(known)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return (0.0 if 0 <= low < high / 2 or low == high >= 0 else low - margin), high + margin
+
+
+def _path(along: Values, values: Values, sides: tuple[float, ...]) -> str:
+    """Return a path through the known values; it is interrupted where one is not known.
+
+    >>> _path([0, 1, 2, 3], [0, 3, None, 3], (0, 3, 0, 3))
+    'M0 300L333.3 0M1000 0h.01'
+    """
+    pieces: list[list[str]] = [[]]
+    for x, y in zip(along, values, strict=True):
+        if x is None or y is None:
+            pieces.append([])
+        else:
+            pieces[-1].append(_point(x, y, sides))
+    drawn = [piece if len(piece) > 1 else [f"{piece[0]}h.01"] for piece in pieces if piece]  # a lone point is a dot
+    return "".join("M" + ("L".join(piece)) for piece in drawn)
+
+
+def _area(along: Values, low: Values, high: Values, sides: tuple[float, ...]) -> str:
+    """Return the outline of the area between two lines, closed wherever one is not known."""
+    outlines: list[list[tuple[str, str]]] = [[]]
+    for x, below, above in zip(along, low, high, strict=True):
+        if x is None or below is None or above is None:
+            outlines.append([])
+        else:
+            outlines[-1].append((_point(x, below, sides), _point(x, above, sides)))
+    closed = ([one for one, _ in outline] + [one for _, one in reversed(outline)] for outline in outlines if outline)
+    return "".join(f"M{'L'.join(points)}Z" for points in closed)
+
+
+def _point(x: float, y: float, sides: tuple[float, ...]) -> str:
+    left, right, low, high = sides
+    across, up = WIDE * (x - left) / (right - left), HIGH * (high - y) / (high - low)
+    return f"{round(across, 1):g} {round(up, 1):g}"
+
+
+def _words(line: Mapping[str, Any], unit: str) -> str:
+    known = [value for value in line["values"] if value is not None]
+    if not known:
+        return f"{line['name']}: not known."
+    middle = sum(known) / len(known)
+    return f"{line['name']}: {middle:,.3g} {unit} in the mean, from {min(known):,.3g} to {max(known):,.3g}."

@@ -1,0 +1,252 @@
+"""The page of compared predictors. Axes: T iterations, W workers, Q levels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.datasets import Trace
+from paceline.eval import Leaderboard, iter_backtest
+from paceline.eval.leaderboard import BASELINE
+from paceline.predictors import LastValue, Predictor
+from paceline.report.blocks import Band, Line, lines, section, table
+from paceline.report.forecast_errors import by_regime, moved
+from paceline.report.page import Page, page
+from paceline.report.shown import answer, say, shown
+from paceline.training import Fact
+
+LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Levels at which calibration is checked: the first and the last bound the 90 % interval."""
+
+DRAWN = 250
+"""Last iterations that are drawn of one worker: more would hide the band."""
+
+RIGHT = (0.85, 0.95)
+"""Where the coverage of a 90 % interval may lie and still be called right."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastsOf:
+    """Scored forecasts of one job: quantiles ``[Q, T, W]``, actual speeds and forecasts of both, ``[T, W]``."""
+
+    trace: Trace
+    quantiles: Array
+    forecast: Array
+    last: Array
+    actual: Array
+    moved: Array
+
+
+def evaluation_page(
+    board: Leaderboard,
+    models: Mapping[str, Predictor],
+    traces: Sequence[Trace],
+    *,
+    warmup: int = 50,
+    settings: Sequence[tuple[str, str]] = (),
+    command: str = "",
+) -> Page:
+    """Return the page of compared predictors: verdict, leaderboard, and the best one's forecasts, errors, calibration.
+
+    Parameters
+    ----------
+    board
+        What :func:`paceline.eval.leaderboard` returned.
+    models
+        The predictors by the names of the leaderboard; the best one forecasts every job once more.
+    traces
+        The jobs that were scored.
+    warmup
+        Iterations that were not scored.
+    settings
+        Names and values of what was chosen beside.
+    command
+        The command that makes the page again.
+    """
+    best = str(board.overall["predictor"][0])
+    model = {BASELINE: LastValue(), **models}[best]
+    jobs = [_forecasts(model, trace, warmup) for trace in traces]
+    facts = [Fact.of(one) for one in traces]
+    below, inside = _coverage(jobs)
+    return page(
+        "evaluation",
+        f"Predictors on {len(traces)} recorded jobs" if len(traces) > 1 else f"Predictors on {traces[0].name}",
+        _verdict(board, best, inside),
+        [_leaderboard(board), _drawn(board, jobs, best), _errors(jobs, best), _calibration(below, inside, best)],
+        settings=[("warm-up, not scored", f"{warmup} iterations"), *settings],
+        data=[(one.name, f"{one.iterations} iterations of {one.workers} workers", one.digest) for one in facts],
+        command=command,
+    )
+
+
+def interval(board: Leaderboard, predictor: str) -> tuple[float, float, float]:
+    """Return a predictor's geometric mean over workers between the ends of its 95 % interval; NaN of one worker."""
+    rows = board.workers
+    ratios = rows.loc[rows["predictor"] == predictor, "rmse"].to_numpy(dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        logs = np.log(ratios)
+    middle = float(np.exp(logs.mean()))
+    if len(ratios) < 2 or not np.isfinite(logs).all():
+        return float("nan"), middle, float("nan")
+    half = 1.96 * logs.std(ddof=1) / np.sqrt(len(ratios))
+    return float(np.exp(logs.mean() - half)), middle, float(np.exp(logs.mean() + half))
+
+
+def _verdict(board: Leaderboard, best: str, coverage: float) -> list[dict[str, Any]]:
+    low, rmse, high = interval(board, best)
+    table_of = board.overall.set_index("predictor")
+    ahead = say(
+        "It errs {rmse} times as much as the last value ({low} to {high}, 95 % of {workers} workers' means)"
+        + (f": the lead over {BASELINE} is clear." if high < 1 else f": no clear lead over {BASELINE}."),
+        rmse=(rmse, "ratio"),
+        low=(low, "ratio"),
+        high=(high, "ratio"),
+        workers=(int((board.workers["predictor"] == best).sum()), "count"),
+    )
+    worst = float(np.asarray(table_of.loc[best, "worst"]))
+    where = say(
+        "{where} is the worker with the worst ratio.",
+        where=(str(table_of.loc[best, "where"]), "text"),
+        worst=(worst, "ratio"),
+    )
+    overhead = float(np.asarray(table_of.loc[best, "overhead"]))
+    costs = say(
+        "longer than with known speeds: so much its errors cost a group of 16 workers.", overhead=(overhead, "percent")
+    )
+    right = RIGHT[0] <= coverage <= RIGHT[1]
+    words = (
+        "as they should"
+        if right
+        else "too rarely: they are too narrow"
+        if coverage < RIGHT[0]
+        else "too often: they are too wide"
+    )
+    holds = say("of the speeds lay in its 90 % intervals, " + words + ".", coverage=(coverage, "percent"))
+    return [
+        answer("Who forecasts best?", best, ahead),
+        answer("Where is it worst?", shown(worst, "ratio"), where),
+        answer("What do its errors cost?", shown(overhead, "percent"), costs),
+        answer("Do its intervals hold?", shown(coverage, "percent"), holds),
+        _next(best, high < 1),
+    ]
+
+
+def _next(best: str, clear: bool) -> dict[str, Any]:
+    if clear and best != BASELINE:
+        text = "Replay it: paceline replay {best} says what its forecasts gain as batch sizes."
+        return answer("What next?", "Replay it", say(text, best=(best, "text")))
+    return answer(
+        "What next?", "Keep it simple", say("Nothing here beats the last value clearly; an average (ewma) will do.")
+    )
+
+
+def _leaderboard(board: Leaderboard) -> dict[str, Any]:
+    columns = [("predictor", "text"), ("RMSE, last value = 1", "range"), ("MAE", "ratio"), ("worst worker", "ratio")]
+    columns += [("in the 90 % interval", "percent"), ("cost of its errors", "percent"), ("a call", "seconds")]
+    if board.fit_seconds:
+        columns.append(("fitting", "seconds"))
+    rows = [
+        (
+            row["predictor"],
+            interval(board, str(row["predictor"])),
+            *(row[name] for name in ("mae", "worst", "coverage", "overhead")),
+            1e-6 * float(row["microseconds"]),
+            *((row.get("fit seconds"),) if board.fit_seconds else ()),
+        )
+        for row in board.overall.to_dict("records")
+    ]
+    note = "RMSE: geometric mean over workers, with its 95 % interval; left of the line is better than the last value."
+    if board.left_out:
+        note += f" {len(board.left_out)} workers are left out, whose speed never changed or was hardly reported."
+    wide = board.per_trace.pivot(index="predictor", columns="trace", values="rmse")
+    order = [str(row[0]) for row in rows]
+    per = [(name, *wide.loc[name].tolist()) for name in order]
+    heads = [("predictor", "text"), *((str(name), "ratio") for name in wide.columns)]
+    tables = [table("Leaderboard", columns, rows, note=note)]
+    if len(wide.columns) > 1:
+        tables.append(table("RMSE of each job, last value = 1", heads, per))
+    return section("Leaderboard", "Forecasts are one iteration ahead. Times of a call depend on the machine.", *tables)
+
+
+# -- the best predictor -------------------------------------------------------------------------------------------
+
+
+def _forecasts(model: Predictor, trace: Trace, warmup: int) -> ForecastsOf:
+    steps = list(iter_backtest(model, trace))[warmup:]
+    quantiles = np.stack([[step.forecast.quantile(level) for step in steps] for level in LEVELS])
+    forecast_TW = np.stack([step.forecast.speed for step in steps])
+    last_TW = np.stack([step.forecast.speed for step in iter_backtest(LastValue(), trace)])[warmup:]
+    return ForecastsOf(trace, quantiles, forecast_TW, last_TW, trace.speed[warmup:], moved(trace.speed)[warmup:])
+
+
+def _drawn(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str) -> dict[str, Any]:
+    """Return the forecasts of two workers: the one forecast worst, and the one in the middle."""
+    rows = board.workers[board.workers["predictor"] == best].sort_values("rmse", ascending=False)
+    picked = {"worst forecast": 0, "median": len(rows) // 2} if len(rows) > 1 else {"only": 0}
+    charts = []
+    for which, k in picked.items():
+        name, worker, ratio = (rows.iloc[k][key] for key in ("trace", "worker", "rmse"))
+        job = next(one for one in jobs if one.trace.name == name)
+        charts.append(
+            _chart(job, job.trace.workers.index(worker), f"the {which} worker, RMSE {shown(float(ratio), 'ratio')}")
+        )
+    about = f"One iteration ahead, by {best}. The band is the 90 % interval."
+    return section("Forecasts over actual speeds", about, *charts)
+
+
+def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
+    last = slice(-DRAWN, None)
+    low, high, actual = job.quantiles[0, last, w], job.quantiles[-1, last, w], job.actual[last, w]
+    top = 2.0 * float(np.fmax.reduce([*actual, 0.0]))
+    along = np.arange(len(job.trace))[last][-len(actual) :]
+    return lines(
+        f"{job.trace.name}, worker {job.trace.workers[w]}",
+        f"This is {which}.",
+        along,
+        [Line("actual", actual, 5), Line("forecast", job.forecast[last, w], 1)],
+        x="iteration",
+        unit="samples/s",
+        bands=[Band("90 % interval", low, np.minimum(high, top), 1)],
+    )
+
+
+def _errors(jobs: Sequence[ForecastsOf], best: str) -> dict[str, Any]:
+    moved_N = np.concatenate([job.moved.ravel() for job in jobs])[:, None]
+    actual_N = np.concatenate([job.actual.ravel() for job in jobs])[:, None]
+    by_name = {best: [job.forecast for job in jobs], BASELINE: [job.last for job in jobs]}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = {
+            name: np.concatenate([one.ravel() for one in rows])[:, None] / actual_N - 1.0
+            for name, rows in by_name.items()
+        }
+    about = "Where speeds are steady every predictor is good; what counts is how soon it follows a change."
+    return section("Error by regime", about, by_regime(moved_N, errors))
+
+
+def _coverage(jobs: Sequence[ForecastsOf]) -> tuple[Array, float]:
+    """Return how often the actual speed lay below each quantile, ``[Q]``, and how often in the 90 % interval."""
+    known = np.concatenate([np.isfinite(job.actual).ravel() for job in jobs])
+    actual = np.concatenate([job.actual.ravel() for job in jobs])[known]
+    quantiles = np.concatenate([job.quantiles.reshape(len(LEVELS), -1) for job in jobs], axis=1)[:, known]
+    inside = (quantiles[0] <= actual) & (actual <= quantiles[-1])
+    return (actual <= quantiles).mean(axis=1), float(inside.mean())
+
+
+def _calibration(below: Array, inside: float, best: str) -> dict[str, Any]:
+    levels = 100 * np.array(LEVELS)
+    chart = lines(
+        "How often speeds lay below a quantile",
+        "A calibrated predictor runs along the grey line.",
+        levels,
+        [Line("as it should be", levels, -1), Line(best, 100 * below, 0)],
+        x="quantile, %",
+        unit="% of the speeds",
+    )
+    rows = [(shown(level, "percent"), share) for level, share in zip(LEVELS, below.tolist(), strict=True)]
+    rows.append(("inside the 90 % interval", inside))
+    figures = table("In figures", (("quantile", "text"), ("speeds below it", "percent")), rows)
+    return section("Calibration", "", chart, figures)

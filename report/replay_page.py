@@ -1,0 +1,257 @@
+"""The page of replayed jobs. Axes: K iterations, W workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.datasets import Trace
+from paceline.eval import Replay, Replays
+from paceline.eval.replay.synchronous import EQUAL, ORACLE
+from paceline.report.blocks import Line, gantt, lines, of_fleet, section, table
+from paceline.report.page import Page, page
+from paceline.report.shown import answer, say, shown
+from paceline.report.slow import slow_workers, who_is_slow
+from paceline.training import Fact
+
+WINDOW, WITH_A_ROW = 5, 12
+"""Iterations of a Gantt chart, and most workers with a row of their own."""
+
+SMOOTHED = 25
+"""Iterations over which drawn times are averaged."""
+
+BLOCKS = 20
+"""Parts of a job that are left out in turn, to see how much its speed-up depends on any."""
+
+LITTLE = 1.02
+"""A smaller speed-up is less than the error of the replay's simplifications."""
+
+
+def replay_page(
+    replays: Replays,
+    traces: Sequence[Trace],
+    *,
+    settings: Sequence[tuple[str, str]] = (),
+    command: str = "",
+) -> Page:
+    """Return the page of replayed jobs: verdict, who waits in the job that gains most, schemes side by side.
+
+    Parameters
+    ----------
+    replays
+        What :func:`paceline.eval.replay_all` returned.
+    traces
+        The replayed jobs.
+    settings
+        Names and values of what was chosen beside.
+    command
+        The command that makes the page again.
+    """
+    scheme = _best(replays)
+    gains = {name: float(_row(replay, scheme)["speed-up"]) for name, replay in replays.replays.items()}
+    shown_job = max(gains, key=gains.__getitem__)
+    trace, replay = next(trace for trace in traces if trace.name == shown_job), replays.replays[shown_job]
+    jobs = f"{len(traces)} recorded jobs" if len(traces) > 1 else shown_job
+    facts = [Fact.of(one) for one in traces]
+    return page(
+        "replay",
+        f"Replay of {jobs}",
+        replay_verdict(replays, scheme, replay, trace),
+        [_schemes(replays, gains), _job(replay, trace, scheme)],
+        settings=[
+            *settings,
+            *((f"global batch, {name}", f"{one.global_batch}") for name, one in replays.replays.items()),
+        ],
+        data=[(one.name, f"{one.iterations} iterations of {one.workers} workers", one.digest) for one in facts],
+        command=command,
+    )
+
+
+def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) -> list[dict[str, Any]]:
+    """Return the answers: who is slow and what waiting costs in the shown job, what balancing saves in all."""
+    table_of = replays.overall.set_index("scheme")
+    equal, best, oracle = (_numbers(table_of.loc[name].to_dict()) for name in (EQUAL, scheme, ORACLE))
+    slow = who_is_slow(trace.speed, trace.workers, np.arange(len(trace)))
+    slow["text"] += f" In {trace.name}, the job that gains most." if len(replays.replays) > 1 else ""
+    wait = say(
+        "of the workers' time is waited with equal batches, {balanced} with {scheme}.",
+        waiting=(equal["waiting"], "percent"),
+        balanced=(best["waiting"], "percent"),
+        scheme=(scheme, "text"),
+    )
+    low, _, high = _range_over(replays, scheme)
+    gain = say(
+        "as fast as equal batches with {scheme}"
+        + (", {low} to {high} from job to job" if len(replays.replays) > 1 else "")
+        + "; {oracle} if speeds were known in advance.",
+        gain=(best["speed-up"], "times"),
+        scheme=(scheme, "text"),
+        low=(low, "times"),
+        high=(high, "times"),
+        oracle=(oracle["speed-up"], "times"),
+    )
+    return [
+        slow,
+        answer("What does waiting cost?", shown(equal["waiting"], "percent"), wait),
+        answer("What would balancing save?", shown(best["speed-up"], "times"), gain),
+        _next(best["speed-up"], oracle["speed-up"], scheme),
+    ]
+
+
+def _next(gain: float, oracle: float, scheme: str) -> dict[str, Any]:
+    if oracle < LITTLE:
+        text = "Even speeds known in advance would gain no more than {oracle}: workers are alike."
+        return answer("What next?", "Nothing", say(text, oracle=(oracle, "times")))
+    if gain < LITTLE:
+        text = "Balancing by {scheme} reaches {gain} of {oracle}: compare predictors with paceline evaluate."
+        return answer(
+            "What next?",
+            "Forecast better",
+            say(text, scheme=(scheme, "text"), gain=(gain, "times"), oracle=(oracle, "times")),
+        )
+    text = 'Add balance = attach(model, loader, predictor="{scheme}") to the script, and watch it with paceline watch.'
+    return answer("What next?", "Balance it", say(text, scheme=(scheme, "text")))
+
+
+def _best(replays: Replays) -> str:
+    """Return the fastest scheme that a job could use."""
+    names = [
+        str(name) for name in replays.overall["scheme"] if name not in (EQUAL, ORACLE) and "bare split" not in name
+    ]
+    return names[0] if names else ORACLE
+
+
+def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
+    rows = [
+        (row["scheme"], _range_over(replays, str(row["scheme"])), row["waiting"], row["regret"])
+        for row in replays.overall.to_dict("records")
+    ]
+    several = len(gains) > 1
+    said = "from the job that gains least to the one that gains most" if several else "a 95 % interval over its parts"
+    columns = (
+        ("scheme", "text"),
+        ("speed-up over equal batches", "range"),
+        ("waiting", "percent"),
+        ("slower than the oracle by", "percent"),
+    )
+    tables = [
+        table("Leaderboard", columns, rows, note=f"The range is {said}. The line is at 1: as fast as equal batches.")
+    ]
+    if several:
+        per = replays.per_trace
+        order = [str(row[0]) for row in rows]
+        wide = [
+            (name, *(float(_row(one, name)["speed-up"]) for one in replays.replays.values()))
+            for name in order
+            if name in set(per["scheme"])
+        ]
+        heads = [("scheme", "text"), *((name, "times") for name in replays.replays)]
+        tables.append(table("Speed-up of each job", heads, wide))
+    return section(
+        "Schemes side by side", "The same recorded speeds, other batch sizes. Communication is left out.", *tables
+    )
+
+
+def _range_over(replays: Replays, scheme: str) -> tuple[float, float, float]:
+    """Return the range of a scheme's speed-up: over jobs, or over the parts of a single one, and the middle."""
+    middle = float(replays.overall.set_index("scheme")["speed-up"][scheme])
+    if len(replays.replays) > 1:
+        gains = [float(_row(replay, scheme)["speed-up"]) for replay in replays.replays.values()]
+        return min(gains), middle, max(gains)
+    (replay,) = replays.replays.values()
+    half = 1.96 * jackknife(replay.seconds(EQUAL), replay.seconds(scheme))
+    return middle - half, middle, middle + half
+
+
+def jackknife(over_K: Array, under_K: Array) -> float:
+    """Return the standard error of a ratio of sums, from leaving out each of some blocks of iterations in turn.
+
+    >>> float(jackknife(np.full(40, 3.0), np.full(40, 2.0)))
+    0.0
+    """
+    count = min(BLOCKS, len(over_K))
+    if count < 2:
+        return float("nan")
+    parts = np.array([[piece.sum() for piece in np.array_split(values, count)] for values in (over_K, under_K)])
+    over, under = parts.sum(axis=1, keepdims=True) - parts
+    left_out = over / under
+    return float(np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum()))
+
+
+def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
+    equal, better = replay.iterations[EQUAL], replay.iterations[scheme]
+    seconds_KW = np.stack([one.seconds for one in equal])
+    waits_K = np.array([one.waiting for one in equal])
+    k = max(int(np.argmax(np.convolve(waits_K, np.ones(WINDOW), "valid"))) if len(waits_K) >= WINDOW else 0, 0)
+    rows = slice(k, k + WINDOW)
+    first = _first(trace, seconds_KW)
+    until = float(seconds_KW[rows].max(axis=1).sum())
+    numbers = [one.number for one in equal[rows]]
+    about = f"Iterations {numbers[0]} to {numbers[-1]} of {trace.name}: those in a row that waited most."
+    balanced_KW = np.stack([one.seconds for one in better])
+    charts = [
+        gantt("Before: equal batches", about, trace.workers, seconds_KW[rows], first=first[:WITH_A_ROW], until=until),
+        gantt(
+            f"After: balanced by {scheme}",
+            "The same iterations, speeds and time axis.",
+            trace.workers,
+            balanced_KW[rows],
+            first=first[:WITH_A_ROW],
+            until=until,
+        ),
+        lines(
+            "Iteration times",
+            f"Means of {SMOOTHED} iterations.",
+            np.array([one.number for one in equal]),
+            [Line(name, 1e3 * smooth(replay.seconds(name)), colour) for name, colour in _drawn(scheme)],
+            x="iteration",
+            unit="ms",
+        ),
+    ]
+    drawn, bands = of_fleet(trace.speed, trace.workers, first)
+    charts.append(
+        lines(
+            "Recorded speeds",
+            "Slow workers first.",
+            np.arange(len(trace)),
+            drawn[::-1],
+            x="iteration",
+            unit="samples/s",
+            bands=bands,
+        )
+    )
+    return section(
+        f"Who waits, before and after: {trace.name}",
+        "Each row is a worker. It computes, then waits for the slowest one.",
+        *charts,
+    )
+
+
+def _drawn(scheme: str) -> list[tuple[str, int]]:
+    return list({EQUAL: 5, ORACLE: 2, scheme: 0}.items())
+
+
+def _first(trace: Trace, seconds_KW: Array) -> list[int]:
+    slow = [one.worker for one in slow_workers(trace.speed)]
+    return list(dict.fromkeys([*slow, *np.argsort(-seconds_KW.mean(axis=0), kind="stable").tolist()]))
+
+
+def _row(replay: Replay, scheme: str) -> dict[str, float]:
+    return _numbers(replay.table.set_index("scheme").drop(columns="trace").loc[scheme].to_dict())
+
+
+def _numbers(row: Mapping[Any, Any]) -> dict[str, float]:
+    return {str(key): float(value) for key, value in row.items()}
+
+
+def smooth(values_K: Array, window: int = SMOOTHED) -> Array:
+    """Return running means, shortened at both ends; unknown values are left out."""
+    known_K = np.isfinite(values_K)
+    kernel = np.ones(min(window, len(values_K)))
+    total, count = (
+        np.convolve(one, kernel, "same") for one in (np.where(known_K, values_K, 0.0), known_K.astype(float))
+    )
+    return np.asarray(np.divide(total, count, out=np.full(len(values_K), np.nan), where=count > 0))
