@@ -17,7 +17,7 @@ ALONE = $(shell grep -rl "mark.alone" tests)
 help:  ## Say what each target does.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, then balance a real training here.
+demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, then balance a real training here, and write a report.
 	@$(BIN)/paceline demo
 
 # Four files at a time, on two cores: for a third of their time, tests that start processes wait.

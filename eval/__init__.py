@@ -3,7 +3,6 @@
 from paceline.eval.backtest import Backtest, BacktestStep, backtest, iter_backtest
 from paceline.eval.leaderboard import Leaderboard, leaderboard
 from paceline.eval.overhead import barrier_overhead
-from paceline.eval.pages.figures import leaderboard_figure, replay_figure
 from paceline.eval.replay.synchronous import Replay, ReplayedIteration, Replays, iter_replay, replay, replay_all
 from paceline.eval.replay.synchronous_schemes import (
     Balanced,
@@ -34,9 +33,7 @@ __all__ = [
     "iter_backtest",
     "iter_replay",
     "leaderboard",
-    "leaderboard_figure",
     "replay",
     "replay_all",
-    "replay_figure",
     "worth",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.report.blocks import Line, lines, mean, of_fleet, section, table
+from paceline.report.blocks import Line, lines, mean, named, of_fleet, section, table
 from paceline.report.page import Page, page
 from paceline.report.shown import answer, say, shown
 from paceline.runs import AsyncRun
@@ -49,7 +49,7 @@ def _straggles(run: AsyncRun) -> dict[str, Any]:
         share=(shares[worst], "percent"),
         since=(float(run.seconds[first]), "seconds"),
     )
-    return answer("Who is slow?", worst, said)
+    return answer("Who is slow?", named(worst), said)
 
 
 def _stale(run: AsyncRun, stalest: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _stale(run: AsyncRun, stalest: int) -> dict[str, Any]:
     said = say(
         "versions stale in the mean, {most} at most; {worker} is stalest with {its}.",
         most=(float(run.of_fleet["largest"][-1]), "count"),
-        worker=(run.workers[stalest], "text"),
+        worker=(named(run.workers[stalest]), "text"),
         its=(mean(run.of_workers["staleness"][:, stalest]), "number"),
         mean=(seen, "number"),
     )
@@ -99,7 +99,7 @@ def _staleness(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
         ),
         _over_time(
             run,
-            f"Forecast and actual staleness of {run.workers[w]}",
+            f"Forecast and actual staleness of {named(run.workers[w])}",
             "The stalest worker.",
             [
                 Line("actual", run.of_workers["staleness"][:, w], 5),
@@ -114,7 +114,7 @@ def _staleness(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
         ("staleness seen, mean", shown(last["actual"], "number")),
         ("pushes within the limit of the forecast", shown(last["covered"], "percent")),
     ]
-    return section("Staleness", "", *charts, table("Calibration", (("", "text"), ("", "text")), rows))
+    return section("Staleness", "", *charts, table("Calibration", (("quantity", "text"), ("value", "text")), rows))
 
 
 def _sizes(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
@@ -135,7 +135,10 @@ def _waste(run: AsyncRun) -> dict[str, Any]:
     wasted = [Line("wasted so far", 100 * run.wasted_share, 1)]
     chart = _over_time(run, "Wasted", "Share of the samples computed so far.", wasted, "%")
     return section(
-        "What was applied, and what was wasted", "", chart, table("In figures", (("", "text"), ("", "text")), rows)
+        "What was applied, and what was wasted",
+        "",
+        chart,
+        table("In figures", (("quantity", "text"), ("value", "text")), rows),
     )
 
 

@@ -71,7 +71,7 @@ def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", com
         section(
             "Details",
             "",
-            table("In figures", (("", "text"), ("", "text")), known),
+            table("In figures", (("quantity", "text"), ("value", "text")), known),
             table("Notes", (("note", "text"),), [(note,) for note in verdict["notes"]]),
         ),
     ]

@@ -102,9 +102,9 @@ def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> 
     >>> [line.name for line in drawn], [band.name for band in bands]
     (['gpu8', 'gpu7'], ['90 % of 7 others'])
     """
-    named = list(first)[:NAMED]
-    others = [w for w in range(len(workers)) if w not in named]
-    drawn = [Line(workers[w], values_TW[:, w], colour) for colour, w in enumerate(named)]
+    own = list(first)[:NAMED]
+    others = [w for w in range(len(workers)) if w not in own]
+    drawn = [Line(named(workers[w]), values_TW[:, w], colour) for colour, w in enumerate(own)]
     if not others:
         return drawn, []
     return drawn, [Band(f"90 % of {len(others)} others", *_quantiles(values_TW[:, others], (0.05, 0.95)))]
@@ -136,13 +136,22 @@ def gantt(
     """
     ends_K = np.cumsum(np.fmax.reduce(seconds_KW, axis=1))
     begins_K = np.concatenate([[0.0], ends_K[:-1]])
-    rows = [_row(workers[w], seconds_KW[:, w], begins_K, ends_K) for w in first]
+    rows = [_row(named(workers[w]), seconds_KW[:, w], begins_K, ends_K) for w in first]
     others = [w for w in range(len(workers)) if w not in first]
     if others:
-        name = workers[others[0]] if len(others) == 1 else f"median of {len(others)} others"
+        name = named(workers[others[0]]) if len(others) == 1 else f"median of {len(others)}"
         rows.append(_row(name, _quantiles(seconds_KW[:, others], (0.5,))[0], begins_K, ends_K))
     end = _plain(ends_K[-1] if until is None else until)
     return {"block": "gantt", "title": title, "about": about, "rows": rows, "until": end}
+
+
+def named(worker: str) -> str:
+    """Return a worker's name as words: a rank's number alone says nothing.
+
+    >>> named("3"), named("gpu3")
+    ('worker 3', 'gpu3')
+    """
+    return f"worker {worker}" if worker.isdigit() else worker
 
 
 def _row(name: str, seconds_K: Array, begins_K: Array, ends_K: Array) -> dict[str, Any]:

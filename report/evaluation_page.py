@@ -13,7 +13,7 @@ from paceline.datasets import Trace
 from paceline.eval import Leaderboard, iter_backtest
 from paceline.eval.leaderboard import BASELINE
 from paceline.predictors import LastValue, Predictor
-from paceline.report.blocks import Band, Line, lines, section, table
+from paceline.report.blocks import Band, Line, lines, named, section, table
 from paceline.report.forecast_errors import by_regime, moved
 from paceline.report.page import Page, page
 from paceline.report.shown import answer, say, shown
@@ -109,7 +109,7 @@ def _verdict(board: Leaderboard, best: str, coverage: float) -> list[dict[str, A
     )
     worst = float(np.asarray(table_of.loc[best, "worst"]))
     where = say(
-        "{where} is the worker with the worst ratio.",
+        "times the last value's error, for the worker where it does worst: {where}.",
         where=(str(table_of.loc[best, "where"]), "text"),
         worst=(worst, "ratio"),
     )
@@ -137,7 +137,7 @@ def _verdict(board: Leaderboard, best: str, coverage: float) -> list[dict[str, A
 
 def _next(best: str, clear: bool) -> dict[str, Any]:
     if clear and best != BASELINE:
-        text = "Replay it: paceline replay {best} says what its forecasts gain as batch sizes."
+        text = "paceline replay {best} says what its forecasts gain as batch sizes."
         return answer("What next?", "Replay it", say(text, best=(best, "text")))
     return answer(
         "What next?", "Keep it simple", say("Nothing here beats the last value clearly; an average (ewma) will do.")
@@ -204,7 +204,7 @@ def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
     top = 2.0 * float(np.fmax.reduce([*actual, 0.0]))
     along = np.arange(len(job.trace))[last][-len(actual) :]
     return lines(
-        f"{job.trace.name}, worker {job.trace.workers[w]}",
+        f"{job.trace.name}, {named(job.trace.workers[w])}",
         f"This is {which}.",
         along,
         [Line("actual", actual, 5), Line("forecast", job.forecast[last, w], 1)],

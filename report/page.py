@@ -76,8 +76,8 @@ def page(
     return _known({**about, "verdict": list(verdict), "sections": [*sections, origin]})
 
 
-def write_page(page: Page, path: str | Path) -> Path:
-    """Write a page, and its data as JSON beside it with the suffix ``.json``; return the page's path.
+def require_page(path: str | Path) -> None:
+    """Raise an error unless a page can be written here: called before long work, not after it.
 
     Raises
     ------
@@ -89,8 +89,20 @@ def write_page(page: Page, path: str | Path) -> Path:
         If the folder does not exist.
     """
     path = Path(path)
+    require("jinja2", needed_by="a report", extra="report")
     if path.suffix != ".html":
         raise ValueError(f"a report's path must end in .html, got {printable(str(path))}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
+
+
+def write_page(page: Page, path: str | Path) -> Path:
+    """Write a page, and its data as JSON beside it with the suffix ``.json``; return the page's path.
+
+    It raises what :func:`require_page` raises.
+    """
+    path = Path(path)
+    require_page(path)
     made = {path: render(page), path.with_suffix(".json"): json.dumps(page, indent=1, allow_nan=False) + "\n"}
     for file, text in made.items():
         with written_whole(file) as temporary:
@@ -130,7 +142,6 @@ def render(page: Page) -> str:
 
 @cache
 def _environment() -> Environment:
-    require("jinja2", needed_by="a report", extra="report")
     import jinja2
     from markupsafe import Markup
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.report.blocks import Band, Line, gantt, lines, mean, median, of_fleet, section, table
+from paceline.report.blocks import Band, Line, gantt, lines, mean, median, named, of_fleet, section, table
 from paceline.report.forecast_errors import by_regime, held, moved, past_band
 from paceline.report.page import Page, page
 from paceline.report.reason_counts import reasons
@@ -107,8 +107,8 @@ def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
         yield "The iterations that waited most", _which(run, shown) + " Sizes were not changed.", shown
         return
     before, after = slice(max(t - WINDOW + 1, 0), t + 1), slice(t + 1, t + 1 + WINDOW)
-    yield "Before balancing", _which(run, before) + " Then came the change that was expected to gain most.", before
-    yield "After it", _which(run, after) + " The time axis is the same.", after
+    yield "Before", _which(run, before) + " Then came the change of sizes that was expected to gain most.", before
+    yield "After", _which(run, after) + " The time axis is the same.", after
 
 
 def _which(run: Run, rows: slice) -> str:
@@ -141,7 +141,9 @@ def _times(run: Run) -> dict[str, Any]:
         x="iteration",
         unit="ms",
     )
-    return section("Iteration times", "", chart, table("In figures", (("", "text"), ("", "text")), _figures(run)))
+    return section(
+        "Iteration times", "", chart, table("In figures", (("quantity", "text"), ("value", "text")), _figures(run))
+    )
 
 
 def _figures(run: Run) -> list[tuple[str, Any]]:
@@ -166,7 +168,7 @@ def _figures(run: Run) -> list[tuple[str, Any]]:
         ("lines of the file that could not be read", run.skipped, "count"),
         ("iterations that could not be written to the file", run.lost, "count"),
     )
-    return [(name, shown(value, how)) for name, value, how in rows]
+    return [(name, shown(value, how)) for name, value, how in rows if not np.isnan(value)]
 
 
 def _forecasts(run: Run, w: int) -> dict[str, Any]:
@@ -174,7 +176,7 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
     low, high = past_band(forecast, actual)
     top = 1.1 * float(np.fmax.reduce([*actual, 0.0]))
     chart = lines(
-        f"Forecast and actual time of {run.workers[w]}",
+        f"Forecast and actual time of {named(run.workers[w])}",
         "The band is where nine tenths of its last 100 errors would put the actual time.",
         run.of_fleet["index"],
         [Line("actual", actual, 5), Line("forecast", np.where(forecast < top, forecast, np.nan), 1)],
@@ -190,7 +192,7 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
         (f"off by {shown(limit, 'percent')} at most", float((known <= limit).mean()) if len(known) else None)
         for limit in WITHIN
     ]
-    rows.append((f"inside the band, of {run.workers[w]}", held(low, actual, high)))
+    rows.append((f"inside the band, of {named(run.workers[w])}", held(low, actual, high)))
     calibration = table("Calibration", (("forecasts", "text"), ("share", "percent")), rows)
     about = "Forecasts were made before their iteration. The band should hold nine times in ten."
     return section("Forecasts", about, chart, by_regime(moved(speed_of(run)), {"forecast": error_TW}), calibration)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.report.blocks import mean, median
+from paceline.report.blocks import mean, median, named
 from paceline.report.shown import answer, say, shown
 from paceline.report.slow import who_is_slow
 from paceline.runs import Run
@@ -88,7 +88,7 @@ def _look_for_the_silent(run: Run) -> Advice | None:
     w = int(np.argmax(silent_W))
     said = say(
         "{worker} sent no report in its last {count} iterations.",
-        worker=(run.workers[w], "text"),
+        worker=(named(run.workers[w]), "text"),
         count=(int(silent_W[w]), "count"),
     )
     return "Look for the silent", said

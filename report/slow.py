@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._wording import listed
+from paceline.report.blocks import named
 from paceline.report.shown import answer, say
 
 SLOW = 0.9
@@ -85,28 +86,34 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
             "Nobody",
             say("No worker stayed more than {least} below the usual speed.", least=(1 - SLOW, "percent")),
         )
-    worst = found[0]
-    first, last = float(index_T[worst.first]), float(index_T[worst.last])
-    since = "from the first iteration on" if worst.first == 0 else "from iteration {first} on"
-    if not worst.lasts:
-        since = "from iteration {first} to {last}"
-    said = say(
-        "It is {slower} slower than " + ("the other" if len(workers) == 2 else "the median") + f", {since}."
-        if worst.lasts
-        else "It was {slower} slower than " + ("the other" if len(workers) == 2 else "the median") + f" {since}.",
-        slower=(1 - worst.speed, "percent"),
-        first=(first, "count"),
-        last=(last, "count"),
-    )
-    names = listed([workers[one.worker] for one in found[1:3]], max(len(found) - 3, 0)) if found[1:] else ""
-    others = [
-        say(
-            "{names} {were} slow for a while too.",
-            names=(names, "text"),
-            were=("was" if len(found) == 2 else "were", "text"),
+    worst, other = found[0], "the other" if len(workers) == 2 else "the median"
+    facts = {
+        "slower": (1 - worst.speed, "percent"),
+        "first": (float(index_T[worst.first]), "count"),
+        "last": (float(index_T[worst.last]), "count"),
+    }
+    if worst.lasts:
+        when = "ever since the first iteration" if worst.first == 0 else "since iteration {first}"
+        said = say(f"It has been {{slower}} slower than {other} {when}.", **facts)
+    else:
+        said = say(f"It was {{slower}} slower than {other} from iteration {{first}} to {{last}}.", **facts)
+    if 2 * len(found) > len(workers) > 2 and not worst.lasts:
+        turns = say(
+            "{count} of {workers} workers were slow at times.",
+            count=(len(found), "count"),
+            workers=(len(workers), "count"),
         )
-    ]
-    return answer(asks, workers[worst.worker], said, *(others if names else []))
+        longest = say("The longest time was that of {worker}:", worker=(named(workers[worst.worker]), "text"))
+        return answer(asks, "It moves", turns, longest, said | {"text": said["text"].replace("It was", "it was")})
+    if len(found) == 1:
+        return answer(asks, named(workers[worst.worker]), said)
+    names = listed([named(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
+    too = say(
+        "{names} {were} slow for a while too.",
+        names=(names, "text"),
+        were=("was" if len(found) == 2 else "were", "text"),
+    )
+    return answer(asks, named(workers[worst.worker]), said, too)
 
 
 def _usual(speed_TW: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Records of a run, the sinks that take them, the reader of recorded runs, and report pages."""
+"""Records of a run, the sinks that take them, and the reader of recorded runs."""
 
 from paceline.runs.async_run import AsyncRun, AsyncRunReader, is_asynchronous, read_async_run
 from paceline.runs.boards import Logging, TensorBoard

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "runs": {FOUNDATION, "datasets", "predictors", "coordinator"},
     "engines": {FOUNDATION, "datasets", "predictors", "solver", "recording", "coordinator", "runs"},
     "audit": {FOUNDATION, "predictors", "coordinator", "engines"},
+    "report": {FOUNDATION, "datasets", "predictors", "training", "eval", "runs"},
     "lab": set(),  # filled below: all of them
 }
 """The rooms, and what each may import: down this table, never up."""

@@ -1,1 +1,1 @@
-"""Pages for people to read: pictures of traces, forecasts and curves, and the report of a run."""
+"""Pictures of a trace's health and of batch time curves."""

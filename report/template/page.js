@@ -1,6 +1,7 @@
 "use strict";
 // Pointing at a chart, and zooming. Without this script every chart is there all the same.
 for (const figure of document.querySelectorAll(".chart")) {
+  document.getElementById("hint").hidden = false;
   const data = JSON.parse(figure.querySelector("script").textContent);
   const area = figure.querySelector(".area"), svg = area.querySelector("svg"), tools = figure.querySelector(".tools");
   const slider = tools.querySelector("input"), output = tools.querySelector("output"), across = figure.querySelector(".across");
@@ -40,7 +41,7 @@ for (const figure of document.querySelectorAll(".chart")) {
 
   function ticks() {
     const rough = (to - from) / 5, power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= 0.999 * rough), found = [];
+    const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= 0.7 * rough), found = [];
     for (let k = Math.ceil(from / step - 1e-9); k * step <= to + 1e-9 * step; k++) found.push(k * step);
     across.replaceChildren(...found.map((value) => {
       const label = document.createElement("span");
@@ -82,7 +83,7 @@ for (const figure of document.querySelectorAll(".chart")) {
   area.addEventListener("dblclick", () => zoom(data.from, data.to));
   slider.addEventListener("input", () => read(Number(slider.value)));
   tools.addEventListener("click", (event) => {
-    const factor = event.target.dataset.zoom;
+    const factor = event.target.closest("button")?.dataset.zoom;
     if (factor === undefined) return;
     const middle = at !== null && at >= from && at <= to ? at : (from + to) / 2, half = factor * (to - from) / 2;
     if (half) zoom(middle - half, middle + half); else zoom(data.from, data.to);

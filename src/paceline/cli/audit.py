@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
+from paceline.cli.report_command import ToPage, sha256, typed
 from paceline.cli.show import err, out, working
+
+if TYPE_CHECKING:
+    from paceline.audit import AuditVerdict
 
 COLOURS = {"EXACT": "green", "NOT_EXACT": "red", "COULD_NOT_TELL": "yellow"}
 
@@ -26,6 +31,7 @@ def audit(
     keep: Annotated[
         Path | None, typer.Option(help="A new folder in which to leave the records of all runs and what they said.")
     ] = None,
+    to_page: ToPage = None,
 ) -> None:
     """Audit a training script: whether a sample counts the same on whichever rank it lands.
 
@@ -40,6 +46,10 @@ def audit(
     from paceline.audit import Audit, Launcher
     from paceline.audit.launch import found
 
+    if to_page is not None:
+        from paceline.report.page import require_page
+
+        require_page(to_page)
     program = found(command)
     with ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="paceline-audit-")))
@@ -58,4 +68,15 @@ def audit(
             out.print(escape(verdict.remedy), soft_wrap=True, highlight=False)
         for note in verdict.notes:
             err.print(escape(note), soft_wrap=True, highlight=False)
+    if to_page is not None:
+        _write_page(verdict, command, to_page)
     raise typer.Exit(verdict.status.value)
+
+
+def _write_page(verdict: AuditVerdict, command: list[str], path: Path) -> None:
+    from paceline.report import audit_page, write_page
+
+    script = next((Path(word) for word in command if word.endswith(".py")), Path(command[-1]))
+    digest = sha256(script) if script.is_file() else ""
+    page = audit_page(json.loads(verdict.to_json()), script=script.name, digest=digest, command=typed())
+    err.print(f"written to {escape(str(write_page(page, path)))}", soft_wrap=True)

@@ -1,36 +1,42 @@
-"""The demo on recorded jobs: fit to some jobs, compare and replay on others, and draw the result."""
+"""The demo on recorded jobs: fit to some jobs, compare and replay on others, and report it on one page."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 
 from paceline.cli.live_command import outcome_table
 from paceline.cli.named_sources import DEFAULT_PREDICTORS
 from paceline.cli.show import print_frames
 from paceline.datasets import Trace, recorded
-from paceline.eval import Balanced, leaderboard, leaderboard_figure, replay_all, replay_figure
-from paceline.lab.experiment import Setting, can_set_quotas, experiment
+from paceline.eval import Balanced, leaderboard, replay_all
+from paceline.lab.experiment import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.predictors import FleetPredictor, named
+from paceline.report import evaluation_page, replay_page, write_page
+from paceline.report.blocks import Line, lines, section, table
+from paceline.report.page import require_page
+from paceline.report.shown import answer, say, shown
 from paceline.training import describe_model, fit, load_model, save_model
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = "narx"
-"""The predictor whose replay is drawn."""
+    from paceline.report.page import Page
+
 READY = "auto"
 """The predictor that comes fitted, to these jobs among others."""
 
 
 def run(folder: Path, out: Console) -> None:
-    """Run the demo and write its tables, models and figures into a folder."""
+    """Run the demo and write its models and its report into a folder."""
     began = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
+    require_page(folder / "report.html")
     fitting, held_out = recorded.load_split("fit"), recorded.load_split("held-out")
     out.print(f"[bold]1  Recorded jobs[/]: fitting to {_names(fitting)}; scoring on {_names(held_out)}")
 
@@ -49,30 +55,83 @@ def run(folder: Path, out: Console) -> None:
     gains = _by_job(replays.per_trace, "scheme", "speed-up")
     print_frames({"All held-out jobs": replays.overall, "Speed-up over equal batches, per job": gains}, as_json=False)
 
-    for name, table in {"leaderboard": board.per_trace, "replay": replays.per_trace}.items():
-        table.to_csv(folder / f"{name}.csv", index=False)
-    shown = max(held_out, key=lambda trace: gains[trace.name][gains["scheme"] == SHOWN].item())
-    replay_figure(replays.replays[shown.name], shown, folder / "replay.png", scheme=SHOWN)
-    leaderboard_figure(board, folder / "leaderboard.png")
-    _live(folder, out)
+    live = _live(out)
+    settings = [("fitted to", _names(fitting)), ("scored and replayed on", _names(held_out))]
+    with out.status("writing the report ..."):
+        page = demo_page(
+            replay_page(replays, held_out, settings=settings, command="paceline demo"),
+            evaluation_page(board, models, held_out),
+            live,
+        )
+        write_page(page, folder / "report.html")
     written = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
     out.print(f"[bold]6  Written to {folder}/[/]: {written}  ({time.perf_counter() - began:.0f} s)")
-    out.print(f"Next: [cyan]paceline evaluate {folder}/narx.safetensors[/], [cyan]paceline collect --list[/]")
+    out.print(f"Next: open [cyan]{folder}/report.html[/]; [cyan]paceline evaluate {folder}/narx.safetensors[/]")
 
 
-def _live(folder: Path, out: Console) -> None:
+def demo_page(replayed: Page, evaluated: Page, live: ExperimentOutcome | None) -> Page:
+    """Return one page of the demo: what a replay and an evaluation found, and a training on this machine."""
+    *found, advice = replayed["verdict"]
+    sections = [*replayed["sections"][:-1], *evaluated["sections"][:-1]]
+    if live is not None:
+        sections.append(_live_section(live))
+        row = live.rows[0]
+        text = (
+            "as fast as equal batches: a real training here with two ranks, one disturbed; ± {half} is a 95 % interval."
+        )
+        said = say(text, speed_up=(row.speed_up, "times"), half=(row.half_width, "ratio"))
+        found.append(answer("And for real?", shown(row.speed_up, "times"), said))
+    origin = replayed["sections"][-1]
+    verdict = [*found, evaluated["verdict"][0], advice]
+    return {
+        **replayed,
+        "kind": "demo",
+        "title": "Paceline on recorded jobs",
+        "verdict": verdict,
+        "sections": [*sections, origin],
+    }
+
+
+def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
+    """Return the experiment as a section: how fast, and that the model learns the same."""
+    columns = (("balanced by", "text"), ("speed-up over equal batches", "range"), ("oracle", "times"))
+    columns += (("waiting", "percent"), ("added time", "seconds"))
+    rows = [
+        (
+            one.scheme,
+            (one.speed_up - one.half_width, one.speed_up, one.speed_up + one.half_width),
+            one.oracle,
+            one.waiting,
+            one.overhead,
+        )
+        for one in outcome.rows
+    ]
+    losses = {name: outcome.losses(name) for name in (EQUAL, *outcome.setting.schemes)}
+    last = min(map(len, losses.values()))
+    drawn = [Line(name, loss[:last], 5 if name == EQUAL else 1) for name, loss in losses.items()]
+    chart = lines(
+        "Loss after as many samples",
+        "The lines coincide: sizes change who computes what, and not what is learnt.",
+        np.arange(1, last + 1) * outcome.setting.global_batch / 1000,
+        drawn,
+        x="thousand samples",
+        unit="loss",
+    )
+    about = f"{DISTURBANCES[outcome.setting.contention]}. They took turns; the range is a 95 % interval."
+    return section("A real training on this machine", about, table("Schemes", columns, rows), chart)
+
+
+def _live(out: Console) -> ExperimentOutcome | None:
     """Balance a real training on this machine, with one of its two ranks disturbed."""
-    from paceline.lab.experiment.figure import loss_figure
-
     if len(os.sched_getaffinity(0)) < 2:
         out.print("[bold]5  A real training, balanced[/]: left out, as two ranks need two cores")
-        return
+        return None
     contention = "quota" if can_set_quotas() else "hogs"
     out.print("[bold]5  A real training, balanced[/] Two ranks, equal batches and balanced ones in turns")
     with out.status("training ..."):
         outcome = experiment(Setting(contention=contention, rounds=3, seconds=2.0))
     out.print(outcome_table(outcome))
-    loss_figure(outcome, folder / "live.png")
+    return outcome
 
 
 def _fitted(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._address import without_secrets
+from paceline._address import shown, without_secrets
 from paceline._printable import printable
 from paceline.cli.audit import audit
 from paceline.cli.collect_command import collect
@@ -24,8 +24,9 @@ from paceline.cli.models_command import models_app
 from paceline.cli.named_sources import DEFAULT_PREDICTORS
 from paceline.cli.own_predictors import place_in_own
 from paceline.cli.profile_command import profile
+from paceline.cli.report_command import ToPage, report, typed
 from paceline.cli.show import err, out, print_frames, working
-from paceline.cli.watching.watch_command import report, watch
+from paceline.cli.watching.watch_command import watch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from paceline.eval import Replay, Replays
     from paceline.eval.replay.synchronous_schemes import SizeScheme
     from paceline.predictors import FleetPredictor
+    from paceline.report.page import Page
     from paceline.training import Moment
 
 app = typer.Typer(
@@ -107,7 +109,7 @@ def evaluate(
     traces: Traces = None,
     fit_on: FitTraces = None,
     warmup: Warmup = 50,
-    figure: Annotated[Path | None, typer.Option(help="The picture to write.")] = None,
+    to_page: ToPage = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare predictors one step ahead on traces they were not fitted to: all predictors, or the named ones.
@@ -117,14 +119,21 @@ def evaluate(
     with known speeds, [cyan]microseconds[/] the time of one call for the whole fleet. Kinds are fitted first;
     model files are used as they are.
     """
-    from paceline.eval import leaderboard, leaderboard_figure
+    from paceline.eval import leaderboard
     from paceline.predictors import NAMES
 
+    _require_page(to_page)
     scored, models, fit_seconds, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on)
     with working(f"scoring {len(models)} predictors on {len(scored)} traces"):
         board = leaderboard(models, scored, warmup=warmup, fit_seconds=fit_seconds)
-    if figure:
-        err.print(f"drawn: {leaderboard_figure(board, figure)}")
+    if to_page:
+        from paceline.report import evaluation_page
+
+        with working(f"forecasting once more with {board.overall['predictor'][0]}"):
+            page = evaluation_page(
+                board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=typed()
+            )
+        _write_page(page, to_page)
     print_frames({"overall": board.overall, "per trace": board.per_trace, "skipped": skipped}, as_json)
 
 
@@ -135,9 +144,7 @@ def replay(
     fit_on: FitTraces = None,
     warmup: Warmup = 50,
     batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration over all workers.")] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="The picture to write, of the fastest scheme; a folder for several traces.")
-    ] = None,
+    to_page: ToPage = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight.
@@ -147,12 +154,16 @@ def replay(
     """
     from paceline.eval import balanced
 
+    _require_page(to_page)
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on)
     result = _replayed(balanced(models), scored, batch, warmup)
     for note in result.notes:
         err.print(escape(note))
-    if figure:
-        _draw_replays(result, scored, figure)
+    if to_page:
+        from paceline.report import replay_page
+
+        settings = [("warm-up, not scored", f"{warmup} iterations"), *_fitted_on(traces, fit_on)]
+        _write_page(replay_page(result, scored, settings=settings, command=typed()), to_page)
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
 
 
@@ -169,24 +180,32 @@ def _replayed(schemes: dict[str, SizeScheme], traces: list[Trace], batch: int | 
     return Replays(done)
 
 
-def _draw_replays(result: Replays, traces: list[Trace], figure: Path) -> None:
-    """Write one picture, or a folder of one for each trace."""
-    from paceline.eval import replay_figure
+def _require_page(path: Path | None) -> None:
+    from paceline.report.page import require_page
 
-    several = len(traces) > 1
-    if several:
-        figure.mkdir(parents=True, exist_ok=True)
-    for trace in traces:
-        path = figure / f"{trace.name.replace('/', '_')}.png" if several else figure
-        drawn = replay_figure(result.replays[trace.name], trace, path)
-        err.print(f"drawn: {escape(printable(str(drawn)))}")
+    if path is not None:
+        require_page(path)
+
+
+def _write_page(page: Page, path: Path) -> None:
+    from paceline.report import write_page
+
+    err.print(f"written to {escape(printable(str(write_page(page, path))))}", soft_wrap=True)
+
+
+def _fitted_on(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:
+    """Return what was asked for, as a page's settings."""
+    return [
+        ("traces", ", ".join(map(shown, traces or ["the recorded held-out jobs"]))),
+        ("fitted to", ", ".join(map(shown, fit_on or ["the recorded jobs to fit"]))),
+    ]
 
 
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("demo-output"),
 ) -> None:
-    """Run the demo on the recorded jobs: fit, compare, replay, draw."""
+    """Run the demo on the recorded jobs: fit, compare, replay, and write one report."""
     from paceline.cli.demo_command import run
 
     run(folder, out)

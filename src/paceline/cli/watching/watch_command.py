@@ -1,4 +1,4 @@
-"""The commands ``paceline watch`` and ``paceline report``: a live run, and a finished one."""
+"""The command ``paceline watch``: a run while it goes on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from paceline._printable import printable
@@ -16,7 +15,7 @@ from paceline._wording import count
 from paceline.cli.show import SafeConsole
 
 if TYPE_CHECKING:
-    from paceline.runs import AsyncRun, AsyncRunReader, Run, RunReader
+    from paceline.runs import AsyncRunReader, RunReader
 
 out = SafeConsole()
 
@@ -56,30 +55,6 @@ def watch(
                 time.sleep(every)
     except KeyboardInterrupt:
         return
-
-
-def report(
-    source: Source,
-    target: Annotated[Path, typer.Option("--out", "-o", help="The .html file to write.")] = Path("report.html"),
-) -> None:
-    """Write a report of a run as one HTML file: a figure, tables, and the balancer's reasons with their counts."""
-    from paceline.runs import is_asynchronous, newest, read_async_run, read_run
-    from paceline.runs.pages.async_report import async_report
-    from paceline.runs.pages.run_report import run_report
-
-    path = newest(source)
-    run: Run | AsyncRun
-    if path.is_file() and is_asynchronous(path):
-        run, what = read_async_run(path), "rounds"
-        async_report(run, target)
-    else:
-        run, what = read_run(path), "iterations"
-        run_report(run, target)
-    skipped = f"; {count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
-    out.print(
-        f"written to {escape(printable(str(target)))}: {len(run)} {what} of {len(run.workers)} workers{skipped}",
-        soft_wrap=True,
-    )
 
 
 class Watched:

@@ -1,1 +1,0 @@
-"""Report pages of runs."""
