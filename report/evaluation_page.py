@@ -100,8 +100,8 @@ def _verdict(board: Leaderboard, best: str, coverage: float) -> list[dict[str, A
     low, rmse, high = interval(board, best)
     table_of = board.overall.set_index("predictor")
     ahead = say(
-        "It errs {rmse} times as much as the last value ({low} to {high}, 95 % of {workers} workers' means)"
-        + (f": the lead over {BASELINE} is clear." if high < 1 else f": no clear lead over {BASELINE}."),
+        "Its error is {rmse} of the last value's, {low} to {high} with 95 % confidence over {workers} workers: "
+        + ("a clear lead." if high < 1 else "no clear lead."),
         rmse=(rmse, "ratio"),
         low=(low, "ratio"),
         high=(high, "ratio"),

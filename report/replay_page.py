@@ -83,15 +83,19 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
         scheme=(scheme, "text"),
     )
     low, _, high = _range_over(replays, scheme)
+    between = {"low": (low, "times"), "high": (high, "times")} if np.isfinite(low) else {}
     gain = say(
         "as fast as equal batches with {scheme}"
-        + (", {low} to {high} from job to job" if len(replays.replays) > 1 else "")
+        + (
+            ", {low} to {high} " + ("from job to job" if len(replays.replays) > 1 else "with 95 % confidence")
+            if between
+            else ""
+        )
         + "; {oracle} if speeds were known in advance.",
         gain=(best["speed-up"], "times"),
         scheme=(scheme, "text"),
-        low=(low, "times"),
-        high=(high, "times"),
         oracle=(oracle["speed-up"], "times"),
+        **between,
     )
     return [
         slow,
@@ -112,7 +116,14 @@ def _next(gain: float, oracle: float, scheme: str) -> dict[str, Any]:
             "Forecast better",
             say(text, scheme=(scheme, "text"), gain=(gain, "times"), oracle=(oracle, "times")),
         )
-    text = 'Add balance = attach(model, loader, predictor="{scheme}") to the script, and watch it with paceline watch.'
+    if scheme == "auto":
+        return answer(
+            "What next?", "Balance it", say("Add balance = attach(model, loader) to the script: auto is its default.")
+        )
+    text = (
+        "paceline fit {scheme} --out model.safetensors, then "
+        'attach(model, loader, predictor=load_model("model.safetensors")).'
+    )
     return answer("What next?", "Balance it", say(text, scheme=(scheme, "text")))
 
 

@@ -87,16 +87,15 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
             say("No worker stayed more than {least} below the usual speed.", least=(1 - SLOW, "percent")),
         )
     worst, other = found[0], "the other" if len(workers) == 2 else "the median"
-    facts = {
-        "slower": (1 - worst.speed, "percent"),
-        "first": (float(index_T[worst.first]), "count"),
-        "last": (float(index_T[worst.last]), "count"),
-    }
-    if worst.lasts:
-        when = "ever since the first iteration" if worst.first == 0 else "since iteration {first}"
-        said = say(f"It has been {{slower}} slower than {other} {when}.", **facts)
+    slower, first = (1 - worst.speed, "percent"), (float(index_T[worst.first]), "count")
+    if not worst.lasts:
+        last = (float(index_T[worst.last]), "count")
+        text = f"It was {{slower}} slower than {other} from iteration {{first}} to {{last}}."
+        said = say(text, slower=slower, first=first, last=last)
+    elif worst.first:
+        said = say(f"It has been {{slower}} slower than {other} since iteration {{first}}.", slower=slower, first=first)
     else:
-        said = say(f"It was {{slower}} slower than {other} from iteration {{first}} to {{last}}.", **facts)
+        said = say(f"It has been {{slower}} slower than {other} ever since the first iteration.", slower=slower)
     if 2 * len(found) > len(workers) > 2 and not worst.lasts:
         turns = say(
             "{count} of {workers} workers were slow at times.",

@@ -46,6 +46,7 @@ CALLS = {
             "health_figure(recorded.load_split('fit')[0], 'x.png')",
         )
     ],
+    "jinja2": [("report", "from paceline.report import *; write_page({}, 'x.html')")],
     "psutil": [
         ("covariates", "from paceline.recording.covariates.psutil import psutil_covariates; psutil_covariates()")
     ],

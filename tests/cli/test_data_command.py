@@ -11,6 +11,7 @@ from paceline.cli import main as cli
 from paceline.datasets import Trace, load, recorded
 from paceline.datasets.readers import FORMATS, TABLES
 from paceline.datasets.remote_sets import REMOTE_SETS
+from paceline.report.shown import shown
 
 runner = CliRunner()
 
@@ -251,15 +252,24 @@ def test_info_prints_numbers_that_can_be_read(tmp_path):
     assert longest <= 5
 
 
-def test_evaluate_and_replay_draw_what_they_print(tmp_path):
+def test_evaluate_and_replay_report_what_they_print(tmp_path):
     names = ["digits-cnn-bursty", "photo-cnn-none"]
-    for command, target in (("evaluate", "board.png"), ("replay", "replay.png")):
-        arguments = [command, "ewma", "-t", names[0], "--figure", str(tmp_path / target)]
-        assert runner.invoke(cli.app, arguments).exit_code == 0
-        assert (tmp_path / target).read_bytes().startswith(b"\x89PNG")
-    arguments = ["replay", "ewma", "-t", names[0], "-t", names[1], "--figure", str(tmp_path / "jobs")]
-    assert runner.invoke(cli.app, arguments).exit_code == 0
-    assert sorted(path.stem for path in (tmp_path / "jobs").iterdir()) == sorted(names)
+    for command in ("evaluate", "replay"):
+        page = tmp_path / f"{command}.html"
+        arguments = [command, "ewma", "-t", names[0], "-t", names[1], "--report", str(page), "--json"]
+        printed = runner.invoke(cli.app, arguments)
+        assert printed.exit_code == 0, printed.output
+        (overall,) = (one for one in json.loads(printed.stdout)["overall"] if "ewma" in one.values())
+        assert shown(overall["rmse" if command == "evaluate" else "speed-up"], "ratio") in page.read_text()
+        assert json.loads(page.with_suffix(".json").read_text())["kind"] in ("evaluation", "replay")
+
+
+def test_a_report_that_cannot_be_written_is_an_error_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.cli.main._traces_and_models", lambda *asked: pytest.fail("it worked all the same"))
+    for target, said in ((tmp_path / "page.pdf", ".html"), (tmp_path / "none" / "page.html", "no folder")):
+        for command in ("evaluate", "replay"):
+            result = runner.invoke(cli.app, [command, "ewma", "--report", str(target)])
+            assert said in str(result.exception)
 
 
 def test_a_table_with_columns_of_its_own_is_recognised_once_they_are_named(tmp_path):

@@ -13,9 +13,9 @@ from paceline.coordinator import LoadBalancer
 from paceline.datasets import Trace
 from paceline.predictors import EWMA, NARX, LastValue, Mixture, Report, Training
 from paceline.predictors.reference import FAR, MANY, Reference, Spread, changes
+from paceline.report import render, run_page
 from paceline.runs import read_run, sinks
 from paceline.runs.iteration import Iteration
-from paceline.runs.pages.run_report import run_report
 from paceline.training import fit, load_model, save_model
 
 FLEET = ["a", "b", "c"]
@@ -163,7 +163,7 @@ def test_every_sink_tells_of_it(fitted, tmp_path, caplog):
     with (console := Console(width=120)).capture() as shown:
         console.print(view(run, done=len(run)))
     assert "of the latest speeds or covariates are far from what the model was fitted on" in shown.get()
-    page = run_report(run, tmp_path / "report.html").read_text()
+    page = render(run_page(run))
     assert "far from what the model was fitted on, the most at a time" in page
 
 

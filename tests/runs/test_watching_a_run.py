@@ -22,7 +22,6 @@ from paceline.cli.watching import watch_command as cli_watch
 from paceline.cli.watching.bars import bars, bars_top
 from paceline.cli.watching.view import view
 from paceline.runs import JsonLines, RunReader, read_run
-from paceline.runs.pages.run_report import kind_of, reasons, run_report
 
 HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"], "global_batch": 60}
 
@@ -149,7 +148,7 @@ def test_a_run_in_which_nobody_reported_is_shown_all_the_same(tmp_path, monkeypa
     assert not paceline(monkeypatch, "watch", path, "--once")
     assert "nan" not in capsys.readouterr().out
     assert not paceline(monkeypatch, "report", path, "--out", tmp_path / "report.html")
-    assert "not known" in (tmp_path / "report.html").read_text()
+    assert "Not known" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("command", [["watch", "--once"], ["report"]])
@@ -434,7 +433,10 @@ def test_a_line_that_cannot_be_read_is_skipped_counted_and_said(tmp_path, monkey
     assert "12 iterations recorded" in shown
     assert not paceline(monkeypatch, "report", path, "--out", tmp_path / "report.html")
     assert "12 iterations of 2 workers; 1 line could not be read" in capsys.readouterr().out
-    assert "<td>lines of the file that could not be read</td><td>1</td>" in (tmp_path / "report.html").read_text()
+    rows = re.findall(
+        r">lines of the file that could not be read</th><td[^>]*>(\d+)</td>", (tmp_path / "report.html").read_text()
+    )
+    assert rows == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -496,49 +498,7 @@ def test_control_characters_of_a_file_reach_no_terminal_in_an_error_either(tmp_p
         assert not {char for char in capsys.readouterr().err if not char.isprintable()} - {"\n"}
 
 
-# -- the report ----------------------------------------------------------------------------------------------------
-
-
-def test_the_report_holds_everything_and_needs_no_other_file(tmp_path, monkeypatch, capsys):
-    run_file(tmp_path / "run.jsonl", count=900)
-    assert not paceline(monkeypatch, "report", tmp_path, "--out", tmp_path / "report.html")
-    assert "900 iterations of 2 workers" in capsys.readouterr().out
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 1
-    assert not re.search(r'(?:src|href)="(?!data:)', page)
-    assert "<td>gpu1</td><td>30.0</td>" in page
-    assert "<td>899</td><td>Kept the sizes</td>" in page
-    assert "<td>2</td><td>Moved 10 samples from gpu1" in page
-
-
-def test_text_in_the_report_is_escaped(tmp_path):
-    path = run_file(tmp_path / "<i>.jsonl", workers=("<script>", "_a$b$"), why="<b>1 & 2</b>", acted=True)
-    page = run_report(read_run(path), tmp_path / "report.html").read_text()
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
-    assert "&lt;b&gt;1 &amp; 2&lt;/b&gt;" in page
-    assert "<i>" not in page
-
-
-def test_alike_reasons_are_counted_together(tmp_path):
-    run = read_run(run_file(tmp_path / "run.jsonl"))
-    assert reasons(run) == {"Kept the sizes": 11, "Moved samples": 1}
-    sentence = "Kept the sizes: gpu1 is the straggler, but the last change is 2 iterations ago."
-    assert (
-        kind_of(sentence, ["gpu1"])
-        == "Kept the sizes: a worker is the straggler, but the last change is … iterations ago"
-    )
-    assert kind_of("0 joined: 60 samples split again.", ["0"]) == kind_of("1 joined: 50 samples split again.", ["1"])
-
-
-def test_a_fleet_that_changes_is_reported_whole(tmp_path):
-    path = run_file(tmp_path / "run.jsonl")
-    three = {"seconds": [0.03] * 3, "sizes": [20] * 3, "planned": [20] * 3}
-    three |= {"forecast_seconds": [0.03] * 3, "comm_seconds": [None] * 3}
-    with path.open("a") as file:
-        file.write(json.dumps({**HEADER, "workers": ["gpu0", "gpu1", "gpu2"]}) + "\n" + line(12, **three) + "\n")
-    page = run_report(read_run(path), tmp_path / "report.html").read_text()
-    assert "<td>gpu2</td><td>20.0</td>" in page
+# -- who joins and leaves -------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.permutations("abcd").flatmap(lambda names: st.integers(1, 4).map(lambda n: names[:n])), min_size=1))

@@ -1,0 +1,249 @@
+"""Verdicts agree with what the data is known to hold: planted slow workers, known waiting, known calibration."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_pages import slowed_run, slowed_speeds, slowed_trace
+from recorded_runs import iterations, written
+
+from paceline.datasets import Trace
+from paceline.eval import balanced, leaderboard, replay_all
+from paceline.predictors import EWMA
+from paceline.report import evaluation_page, replay_page, run_page
+from paceline.report.blocks import gantt
+from paceline.report.evaluation_page import interval
+from paceline.report.forecast_errors import by_regime, held, moved, past_band
+from paceline.report.reason_counts import kind_of, reasons
+from paceline.report.replay_page import jackknife
+from paceline.report.shown import shown
+from paceline.report.slow import slow_workers
+from paceline.runs import read_run
+
+NAMES = ["gpu0", "gpu1", "gpu2", "gpu3"]
+
+
+def verdict_of(page):
+    return {answer["asks"]: answer for answer in page["verdict"]}
+
+
+def block_of(page, title):
+    (found,) = [
+        block
+        for part in page["sections"]
+        for block in part["blocks"]
+        if title in (block.get("title"), block.get("caption"))
+    ]
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    workers=st.integers(2, 40),
+    iterations=st.integers(60, 900),
+    factor=st.floats(0.2, 0.75),
+    seed=st.integers(0, 10**6),
+    data=st.data(),
+)
+def test_a_planted_slow_worker_is_found_with_its_speed_and_its_start(workers, iterations, factor, seed, data):
+    slow, at = data.draw(st.integers(0, workers - 1)), data.draw(st.integers(0, iterations - 25))
+    first = slow_workers(slowed_speeds(workers, iterations, slow, at, factor, seed))[0]
+    assert (first.worker, first.lasts, first.last) == (slow, True, iterations - 1)
+    assert abs(first.first - at) <= 9
+    assert first.speed == pytest.approx(factor, rel=0.05)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 40), st.integers(1, 600), st.integers(0, 10**6))
+def test_of_alike_workers_nobody_is_slow(workers, iterations, seed):
+    assert not slow_workers(slowed_speeds(workers, iterations, 0, iterations, seed=seed))
+
+
+def test_a_worker_that_recovered_is_told_from_when_to_when():
+    speed_TW = slowed_speeds(5, 300, slow=1, at=100)
+    speed_TW[200:, 1] *= 2.0
+    (found,) = slow_workers(speed_TW)
+    assert (found.worker, found.lasts) == (1, False)
+    assert found.first == pytest.approx(100, abs=9)
+    assert found.last == pytest.approx(199, abs=9)
+
+
+def test_gaps_and_strays_make_nobody_slow():
+    speed_TW = slowed_speeds(4, 100, 0, 100)
+    speed_TW[10:13, 2] *= 0.1
+    speed_TW[40:60, 1] = np.nan
+    assert not slow_workers(speed_TW)
+    assert not slow_workers(np.full((30, 3), np.nan))
+
+
+def test_the_verdict_of_a_run_states_what_its_numbers_say(tmp_path):
+    run = slowed_run(tmp_path / "run.jsonl", NAMES)
+    verdict = verdict_of(run_page(run))
+    assert verdict["Who is slow?"]["headline"] == "gpu2"
+    assert "since iteration 60." in verdict["Who is slow?"]["text"]
+    waits = verdict["What does waiting cost?"]
+    assert waits["facts"]["waited"] == pytest.approx(np.nansum(run.makespan[:, None] - run.seconds))
+    share = (run.makespan[:, None] - run.seconds).sum() / (4 * run.makespan.sum())
+    assert waits["facts"]["share"] == pytest.approx(share)
+    assert waits["headline"] == shown(share, "percent")
+    saved = verdict["What did balancing save?"]
+    equal = run.of_fleet["equal_seconds"]
+    assert saved["facts"]["seconds"] == pytest.approx(np.sum(equal - run.makespan))
+    assert saved["headline"] == shown(1 - run.makespan.sum() / equal.sum(), "percent")
+    assert saved["facts"]["changes"] == run.acted.sum()
+
+
+def test_the_gantt_shows_the_iterations_around_the_best_change(tmp_path):
+    run = slowed_run(tmp_path / "run.jsonl", NAMES)
+    before, after = (block_of(run_page(run), title) for title in ("Before", "After"))
+    best = int(np.argmax(np.where(run.acted, run.of_fleet["gain"], -1)))
+    assert f"{best - 4} to {best}." in before["about"]
+    assert before["until"] == after["until"]
+    for chart, rows in ((before, slice(best - 4, best + 1)), (after, slice(best + 1, best + 6))):
+        by_name = {row["name"]: row for row in chart["rows"]}
+        for w, name in enumerate(NAMES):
+            waited = 1 - run.seconds[rows, w].sum() / run.makespan[rows].sum()
+            assert by_name[name]["waits"] == pytest.approx(waited, rel=1e-3, abs=1e-6)
+    assert max(row["waits"] for row in before["rows"]) > max(row["waits"] for row in after["rows"])
+
+
+@given(st.integers(1, 6), st.integers(2, 30), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_bars_of_a_gantt_fill_the_time_without_overlap(count, workers, seed):
+    seconds_KW = np.random.default_rng(seed).uniform(0.1, 1.0, (count, workers))
+    names = [f"w{k}" for k in range(workers)]
+    chart = gantt("", "", names, seconds_KW, first=range(min(workers, 12)))
+    assert len(chart["rows"]) == min(workers, 13)
+    for row in chart["rows"]:
+        times = [time for bar in row["bars"] for time in bar]
+        assert times == sorted(times)
+        assert row["bars"][-1][-1] == pytest.approx(seconds_KW.max(axis=1).sum(), rel=1e-4)
+        assert [bar[2] for bar in row["bars"][:-1]] == [bar[0] for bar in row["bars"][1:]]
+
+
+def test_the_next_step_names_a_silent_worker_first(tmp_path):
+    lines = slowed_run(tmp_path / "run.jsonl", NAMES) and (tmp_path / "run.jsonl").read_text().splitlines()
+    last = json.loads(lines[-2])
+    last["seconds"][1] = None
+    (tmp_path / "run.jsonl").write_text("\n".join([*lines[:-2], json.dumps(last)]) + "\n")
+    advice = verdict_of(run_page(read_run(tmp_path / "run.jsonl")))["What next?"]
+    assert advice["headline"] == "Look for the silent"
+    assert advice["facts"] == {"worker": "gpu1", "count": 1}
+
+
+def test_a_run_that_waits_little_needs_nothing(tmp_path):
+    written(tmp_path / "run.jsonl", iterations(200)).close()
+    assert verdict_of(run_page(read_run(tmp_path / "run.jsonl")))["What next?"]["headline"] == "Nothing"
+
+
+def test_uneven_samples_are_told_from_uneven_workers(tmp_path):
+    run = slowed_run(tmp_path / "run.jsonl", NAMES, at=120)
+    work_TW = np.random.default_rng(0).uniform(0.2, 2.0, run.sizes.shape)
+    run.of_workers["work"][:] = work_TW
+    run.of_workers["seconds"][:] = work_TW
+    assert verdict_of(run_page(run))["What next?"]["headline"] == "Even out the samples"
+
+
+def test_alike_reasons_are_counted_together():
+    moved_sentence = "Moved 10 samples from gpu1 (50 % slower than the median) to gpu0: ..."
+    assert reasons(["Kept the sizes."] * 11 + [moved_sentence], NAMES) == {"Kept the sizes": 11, "Moved samples": 1}
+    sentence = "Kept the sizes: gpu1 is the straggler, but the last change is 2 iterations ago."
+    kind = "Kept the sizes: a worker is the straggler, but the last change is … iterations ago"
+    assert kind_of(sentence, ["gpu1"]) == kind
+    assert kind_of("0 joined: 60 samples split again.", ["0"]) == kind_of("1 joined: 50 samples split again.", ["1"])
+
+
+# -- forecasts ---------------------------------------------------------------------------------------------------
+
+
+def test_the_band_of_past_errors_holds_nine_times_in_ten():
+    rng = np.random.default_rng(0)
+    forecast = rng.uniform(1.0, 2.0, 5000)
+    actual = forecast * rng.lognormal(0.1, 0.2, 5000)
+    low, high = past_band(forecast, actual)
+    assert held(low, actual, high) == pytest.approx(0.9, abs=0.02)
+    later = np.concatenate([actual[:2500], 1e9 * actual[2500:]])
+    for band, other in zip((low, high), past_band(forecast, later), strict=True):
+        np.testing.assert_array_equal(band[:2500], other[:2500], "a band knows nothing of what comes")
+
+
+def test_errors_are_told_apart_by_how_much_speeds_moved():
+    speed_TW = np.array([[100.0], [101.0], [112.0], [200.0], [np.nan], [200.0]])
+    error_TW = np.array([[0.5], [0.01], [0.1], [-0.4], [0.2], [0.2]])
+    rows = by_regime(moved(speed_TW), {"a": error_TW})["rows"]
+    assert [row[1:] for row in rows] == [[1 / 3, 0.01], [1 / 3, 0.1], [1 / 3, 0.4]]
+
+
+def test_the_verdict_of_an_evaluation_states_its_interval_and_calls_no_even_match_a_lead():
+    trace = slowed_trace([f"gpu{k}" for k in range(8)], iterations=400, at=200)
+    board = leaderboard({"ewma": EWMA(smoothing=0.5)}, [trace])
+    page = evaluation_page(board, {"ewma": EWMA(smoothing=0.5)}, [trace])
+    best = board.overall["predictor"][0]
+    low, rmse, high = interval(board, best)
+    said = verdict_of(page)["Who forecasts best?"]
+    assert (said["facts"]["low"], said["facts"]["rmse"], said["facts"]["high"]) == (low, rmse, high)
+    assert ("a clear lead" in said["text"]) == (high < 1)
+    even = leaderboard({"ewma": EWMA(smoothing=1.0)}, [trace])
+    said = verdict_of(evaluation_page(even, {"ewma": EWMA(smoothing=1.0)}, [trace]))["Who forecasts best?"]
+    assert "no clear lead" in said["text"]
+
+
+def test_an_interval_over_workers_is_that_of_a_mean_of_logarithms():
+    board = leaderboard({"ewma": EWMA()}, [slowed_trace([f"gpu{k}" for k in range(9)])], warmup=10)
+    logs = np.log(board.workers.query("predictor == 'ewma'")["rmse"])
+    half = 1.96 * logs.std() / 3
+    assert interval(board, "ewma") == pytest.approx(
+        tuple(np.exp([logs.mean() - half, logs.mean(), logs.mean() + half]))
+    )
+
+
+def test_calibration_counts_speeds_below_each_quantile():
+    trace = slowed_trace(NAMES, iterations=300)
+    board = leaderboard({"ewma": EWMA()}, [trace])
+    page = evaluation_page(board, {"ewma": EWMA()}, [trace])
+    share = [row[1] for row in block_of(page, "In figures")["rows"]]
+    assert share[:-1] == sorted(share[:-1]), "a higher quantile has no fewer speeds below it"
+    best = board.overall.set_index("predictor").loc[board.overall["predictor"][0]]
+    assert share[-1] == pytest.approx(best["coverage"])
+    assert shown(share[-1], "percent") == verdict_of(page)["Do its intervals hold?"]["headline"]
+
+
+# -- replays -----------------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_of_a_replay_states_its_table(tmp_path):
+    traces = [slowed_trace(NAMES, "early", at=20), slowed_trace(NAMES, "late", at=100)]
+    replays = replay_all(balanced({"ewma": EWMA()}), traces, warmup=10)
+    page = replay_page(replays, traces)
+    table = replays.overall.set_index("scheme")
+    verdict = verdict_of(page)
+    assert verdict["What does waiting cost?"]["headline"] == shown(
+        float(table.loc["equal batches", "waiting"]), "percent"
+    )
+    assert verdict["What would balancing save?"]["headline"] == shown(float(table.loc["ewma", "speed-up"]), "times")
+    per = replays.per_trace.query("scheme == 'ewma'")["speed-up"]
+    facts = verdict["What would balancing save?"]["facts"]
+    assert (facts["low"], facts["high"]) == (per.min(), per.max())
+    assert "In early" in verdict["Who is slow?"]["text"], "the job that gains most"
+    before, after = block_of(page, "Before: equal batches"), block_of(page, "After: balanced by ewma")
+    assert before["until"] == after["until"] >= after["rows"][0]["bars"][-1][-1]
+
+
+def test_the_interval_of_a_speed_up_holds_in_nine_jobs_of_ten():
+    rng, held_in = np.random.default_rng(0), 0
+    for _ in range(400):
+        over, under = rng.lognormal(0.5, 0.4, 300), rng.lognormal(0.0, 0.4, 300)
+        half = 1.96 * jackknife(over, under)
+        held_in += abs(over.sum() / under.sum() - np.exp(0.5)) < half
+    assert 0.9 < held_in / 400 < 0.98
+
+
+def test_one_worker_and_one_iteration_have_a_page_too():
+    seconds = np.full((3, 1), 2.0)
+    seconds[1:] = np.nan
+    trace = Trace(np.ones((3, 1)), seconds)
+    page = replay_page(replay_all({}, [trace], global_batch=8, warmup=0), [trace])
+    assert verdict_of(page)["Who is slow?"]["headline"] == "One worker"
+    assert verdict_of(page)["What next?"]["headline"] == "Nothing"
