@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.report.blocks import Line, lines, mean, named, of_fleet, section, table
+from paceline.report.blocks import ChartLine, lines, mean, named, of_fleet, section, table
 from paceline.report.page import Page, page
 from paceline.report.shown import answer, say, shown
 from paceline.runs import AsyncRun
@@ -102,8 +102,8 @@ def _staleness(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
             f"Forecast and actual staleness of {named(run.workers[w])}",
             "The stalest worker.",
             [
-                Line("actual", run.of_workers["staleness"][:, w], 5),
-                Line("forecast", run.of_workers["expected"][:, w], 1),
+                ChartLine("actual", run.of_workers["staleness"][:, w], 5),
+                ChartLine("forecast", run.of_workers["expected"][:, w], 1),
             ],
             "versions",
         ),
@@ -132,7 +132,7 @@ def _waste(run: AsyncRun) -> dict[str, Any]:
         ("lines of the file that could not be read", shown(run.skipped, "count")),
         ("rounds that could not be written to the file", shown(run.lost, "count")),
     )
-    wasted = [Line("wasted so far", 100 * run.wasted_share, 1)]
+    wasted = [ChartLine("wasted so far", 100 * run.wasted_share, 1)]
     chart = _over_time(run, "Wasted", "Share of the samples computed so far.", wasted, "%")
     return section(
         "What was applied, and what was wasted",
@@ -174,6 +174,8 @@ def _happened(run: AsyncRun) -> dict[str, Any]:
     )
 
 
-def _over_time(run: AsyncRun, title: str, about: str, drawn: list[Line], unit: str, bands: Any = ()) -> dict[str, Any]:
+def _over_time(
+    run: AsyncRun, title: str, about: str, drawn: list[ChartLine], unit: str, bands: Any = ()
+) -> dict[str, Any]:
     seconds: Array = run.seconds
     return lines(title, about, seconds, drawn, x="seconds", unit=unit, bands=bands)

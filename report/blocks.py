@@ -35,7 +35,7 @@ def table(
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One line of a chart.
 
     Parameters
@@ -54,7 +54,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Band:
+class ChartBand:
     """An area between two values along a chart, ``[T]`` each."""
 
     name: str
@@ -64,7 +64,14 @@ class Band:
 
 
 def lines(
-    title: str, about: str, along: Array, drawn: Sequence[Line], *, x: str, unit: str, bands: Sequence[Band] = ()
+    title: str,
+    about: str,
+    along: Array,
+    drawn: Sequence[ChartLine],
+    *,
+    x: str,
+    unit: str,
+    bands: Sequence[ChartBand] = (),
 ) -> dict[str, Any]:
     """Return a chart of lines over ``along``, ``[T]``; of many iterations, means of neighbours.
 
@@ -94,7 +101,7 @@ def lines(
     }
 
 
-def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> tuple[list[Line], list[Band]]:
+def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> tuple[list[ChartLine], list[ChartBand]]:
     """Return lines of some workers, and a band where nine tenths of all others lie.
 
     >>> names = [f"gpu{k}" for k in range(9)]
@@ -104,10 +111,10 @@ def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> 
     """
     own = list(first)[:NAMED]
     others = [w for w in range(len(workers)) if w not in own]
-    drawn = [Line(named(workers[w]), values_TW[:, w], colour) for colour, w in enumerate(own)]
+    drawn = [ChartLine(named(workers[w]), values_TW[:, w], colour) for colour, w in enumerate(own)]
     if not others:
         return drawn, []
-    return drawn, [Band(f"90 % of {len(others)} others", *_quantiles(values_TW[:, others], (0.05, 0.95)))]
+    return drawn, [ChartBand(f"90 % of {len(others)} others", *_quantiles(values_TW[:, others], (0.05, 0.95)))]
 
 
 def gantt(

@@ -13,7 +13,7 @@ from paceline.datasets import Trace
 from paceline.eval import Leaderboard, iter_backtest
 from paceline.eval.leaderboard import BASELINE
 from paceline.predictors import LastValue, Predictor
-from paceline.report.blocks import Band, Line, lines, named, section, table
+from paceline.report.blocks import ChartBand, ChartLine, lines, named, section, table
 from paceline.report.forecast_errors import by_regime, moved
 from paceline.report.page import Page, page
 from paceline.report.shown import answer, say, shown
@@ -207,10 +207,10 @@ def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
         f"{job.trace.name}, {named(job.trace.workers[w])}",
         f"This is {which}.",
         along,
-        [Line("actual", actual, 5), Line("forecast", job.forecast[last, w], 1)],
+        [ChartLine("actual", actual, 5), ChartLine("forecast", job.forecast[last, w], 1)],
         x="iteration",
         unit="samples/s",
-        bands=[Band("90 % interval", low, np.minimum(high, top), 1)],
+        bands=[ChartBand("90 % interval", low, np.minimum(high, top), 1)],
     )
 
 
@@ -242,7 +242,7 @@ def _calibration(below: Array, inside: float, best: str) -> dict[str, Any]:
         "How often speeds lay below a quantile",
         "A calibrated predictor runs along the grey line.",
         levels,
-        [Line("as it should be", levels, -1), Line(best, 100 * below, 0)],
+        [ChartLine("as it should be", levels, -1), ChartLine(best, 100 * below, 0)],
         x="quantile, %",
         unit="% of the speeds",
     )

@@ -11,7 +11,7 @@ from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Replay, Replays
 from paceline.eval.replay.synchronous import EQUAL, ORACLE
-from paceline.report.blocks import Line, gantt, lines, of_fleet, section, table
+from paceline.report.blocks import ChartLine, gantt, lines, of_fleet, section, table
 from paceline.report.page import Page, page
 from paceline.report.shown import answer, say, shown
 from paceline.report.slow import slow_workers, who_is_slow
@@ -217,7 +217,7 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
             "Iteration times",
             f"Means of {SMOOTHED} iterations.",
             np.array([one.number for one in equal]),
-            [Line(name, 1e3 * smooth(replay.seconds(name)), colour) for name, colour in _drawn(scheme)],
+            [ChartLine(name, 1e3 * smooth(replay.seconds(name)), colour) for name, colour in _drawn(scheme)],
             x="iteration",
             unit="ms",
         ),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.report.blocks import Band, Line, gantt, lines, mean, median, named, of_fleet, section, table
+from paceline.report.blocks import ChartBand, ChartLine, gantt, lines, mean, median, named, of_fleet, section, table
 from paceline.report.forecast_errors import by_regime, held, moved, past_band
 from paceline.report.page import Page, page
 from paceline.report.reason_counts import reasons
@@ -90,7 +90,7 @@ def _waits(run: Run, first: list[int]) -> dict[str, Any]:
         "Waiting over the run",
         "Share of the workers' time, up to the slowest one's end, that was spent waiting.",
         run.of_fleet["index"],
-        [Line("waiting", share, 1)],
+        [ChartLine("waiting", share, 1)],
         x="iteration",
         unit="%",
     )
@@ -134,9 +134,9 @@ def _times(run: Run) -> dict[str, Any]:
         "Balancing gains where the measured line runs below that of equal batches, which is an estimate.",
         run.of_fleet["index"],
         [
-            Line("equal batches, an estimate", 1e3 * equal, 5),
-            Line("forecast", 1e3 * np.where(expected < top, expected, np.nan), 1),  # the first is far off
-            Line("measured", 1e3 * run.makespan, 0),
+            ChartLine("equal batches, an estimate", 1e3 * equal, 5),
+            ChartLine("forecast", 1e3 * np.where(expected < top, expected, np.nan), 1),  # the first is far off
+            ChartLine("measured", 1e3 * run.makespan, 0),
         ],
         x="iteration",
         unit="ms",
@@ -179,11 +179,13 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
         f"Forecast and actual time of {named(run.workers[w])}",
         "The band is where nine tenths of its last 100 errors would put the actual time.",
         run.of_fleet["index"],
-        [Line("actual", actual, 5), Line("forecast", np.where(forecast < top, forecast, np.nan), 1)],
+        [ChartLine("actual", actual, 5), ChartLine("forecast", np.where(forecast < top, forecast, np.nan), 1)],
         x="iteration",
         unit="ms",
         bands=[
-            Band("90 % of the last errors", np.where(high < 1.5 * top, low, np.nan), np.minimum(high, 1.5 * top), 1)
+            ChartBand(
+                "90 % of the last errors", np.where(high < 1.5 * top, low, np.nan), np.minimum(high, 1.5 * top), 1
+            )
         ],
     )
     error_TW = run.forecast_error

@@ -18,7 +18,7 @@ from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.lab.experiment import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
-from paceline.report.blocks import Line, lines, section, table
+from paceline.report.blocks import ChartLine, lines, section, table
 from paceline.report.page import require_page
 from paceline.report.shown import answer, say, shown
 from paceline.training import describe_model, fit, load_model, save_model
@@ -108,7 +108,7 @@ def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
     ]
     losses = {name: outcome.losses(name) for name in (EQUAL, *outcome.setting.schemes)}
     last = min(map(len, losses.values()))
-    drawn = [Line(name, loss[:last], 5 if name == EQUAL else 1) for name, loss in losses.items()]
+    drawn = [ChartLine(name, loss[:last], 5 if name == EQUAL else 1) for name, loss in losses.items()]
     chart = lines(
         "Loss after as many samples",
         "The lines coincide: sizes change who computes what, and not what is learnt.",
