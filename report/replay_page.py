@@ -120,10 +120,9 @@ def _next(gain: float, oracle: float, scheme: str) -> dict[str, Any]:
         return answer(
             "What next?", "Balance it", say("Add balance = attach(model, loader) to the script: auto is its default.")
         )
-    text = (
-        "paceline fit {scheme} --out model.safetensors, then "
-        'attach(model, loader, predictor=load_model("model.safetensors")).'
-    )
+    text = "paceline fit {scheme} --out model.safetensors, then give it to attach as predictor=load_model(...)."
+    if scheme.endswith(".safetensors"):
+        text = "Give {scheme} to attach as predictor=load_model(...)."
     return answer("What next?", "Balance it", say(text, scheme=(scheme, "text")))
 
 

@@ -18,7 +18,7 @@ from paceline.report.shown import shown
 from paceline.report.slow import slow_workers
 from paceline.runs import Run
 
-WINDOW = 5
+WINDOW = 8
 """Iterations of a Gantt chart."""
 
 WITH_A_ROW = 12

@@ -18,6 +18,7 @@ ROOMS = {
     "coordinator": "Decisions",
     "eval": "Evaluation and replay",
     "runs": "Records of a run",
+    "report": "Reports",
     "engines": "Engines",
     "audit": "The audit",
     "lab": "Jobs on this machine",

@@ -99,9 +99,9 @@ def test_the_gantt_shows_the_iterations_around_the_best_change(tmp_path):
     run = slowed_run(tmp_path / "run.jsonl", NAMES)
     before, after = (block_of(run_page(run), title) for title in ("Before", "After"))
     best = int(np.argmax(np.where(run.acted, run.of_fleet["gain"], -1)))
-    assert f"{best - 4} to {best}." in before["about"]
+    assert f"{best - 7} to {best}." in before["about"]
     assert before["until"] == after["until"]
-    for chart, rows in ((before, slice(best - 4, best + 1)), (after, slice(best + 1, best + 6))):
+    for chart, rows in ((before, slice(best - 7, best + 1)), (after, slice(best + 1, best + 9))):
         by_name = {row["name"]: row for row in chart["rows"]}
         for w, name in enumerate(NAMES):
             waited = 1 - run.seconds[rows, w].sum() / run.makespan[rows].sum()
