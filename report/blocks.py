@@ -114,7 +114,8 @@ def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> 
     drawn = [ChartLine(named(workers[w]), values_TW[:, w], colour) for colour, w in enumerate(own)]
     if not others:
         return drawn, []
-    return drawn, [ChartBand(f"90 % of {len(others)} others", *_quantiles(values_TW[:, others], (0.05, 0.95)))]
+    low, high = _quantiles(values_TW[:, others], (0.05, 0.95))
+    return drawn, [ChartBand(f"90 % of {len(others)} others", low, high)]
 
 
 def gantt(

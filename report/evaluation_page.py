@@ -26,7 +26,7 @@ DRAWN = 250
 """Last iterations that are drawn of one worker: more would hide the band."""
 
 RIGHT = (0.85, 0.95)
-"""Where the coverage of a 90 % interval may lie and still be called right."""
+"""Ends between which the coverage of a 90 % interval is called right."""
 
 
 @dataclass(frozen=True, eq=False)
