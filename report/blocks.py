@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array
+from paceline._wording import count
 
 ROWS = 20
 """Rows of a table that the page shows; the JSON beside it holds all."""
@@ -19,6 +20,10 @@ POINTS = 300
 
 NAMED = 6
 """Most workers with a line of their own; the others are a band."""
+
+
+MANY = 20
+"""Workers of which a band leaves out the outer tenth."""
 
 
 def section(title: str, about: str, *blocks: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +71,7 @@ class ChartBand:
 def lines(
     title: str,
     about: str,
-    along: Array,
+    along: NDArray[Any],
     drawn: Sequence[ChartLine],
     *,
     x: str,
@@ -102,20 +107,21 @@ def lines(
 
 
 def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> tuple[list[ChartLine], list[ChartBand]]:
-    """Return lines of some workers, and a band where nine tenths of all others lie.
+    """Return lines of some workers, and a band where all others lie, or nine tenths of many.
 
     >>> names = [f"gpu{k}" for k in range(9)]
     >>> drawn, bands = of_fleet(np.ones((4, 9)), names, [8, 7])
     >>> [line.name for line in drawn], [band.name for band in bands]
-    (['gpu8', 'gpu7'], ['90 % of 7 others'])
+    (['gpu8', 'gpu7'], ['7 others'])
     """
     own = list(first)[:NAMED]
     others = [w for w in range(len(workers)) if w not in own]
     drawn = [ChartLine(named(workers[w]), values_TW[:, w], colour) for colour, w in enumerate(own)]
     if not others:
         return drawn, []
-    low, high = _quantiles(values_TW[:, others], (0.05, 0.95))
-    return drawn, [ChartBand(f"90 % of {len(others)} others", low, high)]
+    share = "90 % of " if len(others) >= MANY else ""
+    low, high = _quantiles(values_TW[:, others], (0.05, 0.95) if share else (0.0, 1.0))
+    return drawn, [ChartBand(f"{share}{count(len(others), 'other')}", low, high)]
 
 
 def gantt(

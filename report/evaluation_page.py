@@ -164,7 +164,7 @@ def _leaderboard(board: Leaderboard) -> dict[str, Any]:
         note += f" {len(board.left_out)} workers are left out, whose speed never changed or was hardly reported."
     wide = board.per_trace.pivot(index="predictor", columns="trace", values="rmse")
     order = [str(row[0]) for row in rows]
-    per = [(name, *wide.loc[name].tolist()) for name in order]
+    per = [(name, *wide.loc[name].to_numpy(dtype=np.float64).tolist()) for name in order]
     heads = [("predictor", "text"), *((str(name), "ratio") for name in wide.columns)]
     tables = [table("Leaderboard", columns, rows, note=note)]
     if len(wide.columns) > 1:
@@ -189,11 +189,10 @@ def _drawn(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str) -> dict[s
     picked = {"worst forecast": 0, "median": len(rows) // 2} if len(rows) > 1 else {"only": 0}
     charts = []
     for which, k in picked.items():
-        name, worker, ratio = (rows.iloc[k][key] for key in ("trace", "worker", "rmse"))
+        name, worker, ratio = (rows[key].iloc[k] for key in ("trace", "worker", "rmse"))
         job = next(one for one in jobs if one.trace.name == name)
-        charts.append(
-            _chart(job, job.trace.workers.index(worker), f"the {which} worker, RMSE {shown(float(ratio), 'ratio')}")
-        )
+        ahead = f"the {which} worker, RMSE {shown(float(ratio), 'ratio')}"
+        charts.append(_chart(job, job.trace.workers.index(str(worker)), ahead))
     about = f"One iteration ahead, by {best}. The band is the 90 % interval."
     return section("Forecasts over actual speeds", about, *charts)
 

@@ -73,7 +73,8 @@ def page(
         table("Data", (("data", "text"), ("holds", "text"), ("SHA-256", "text")), data),
     )
     about = {"paceline_report": SCHEMA, "version": __version__, "kind": kind, "title": title, "command": command}
-    return _known({**about, "verdict": list(verdict), "sections": [*sections, origin]})
+    made: Page = _known({**about, "verdict": list(verdict), "sections": [*sections, origin]})
+    return made
 
 
 def require_page(path: str | Path) -> None:

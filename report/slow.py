@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +74,7 @@ def slow_workers(speed_TW: Array) -> list[Slowness]:
     return sorted((one for one in found if one is not None), key=lambda one: -one.lost)
 
 
-def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] | Array) -> dict[str, object]:
+def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] | NDArray[Any]) -> dict[str, Any]:
     """Return the verdict on who is slow, and since which iteration."""
     found, asks = slow_workers(speed_TW), "Who is slow?"
     if len(workers) < 2:

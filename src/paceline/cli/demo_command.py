@@ -94,8 +94,8 @@ def demo_page(replayed: Page, evaluated: Page, live: ExperimentOutcome | None) -
 
 def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
     """Return the experiment as a section: how fast, and that the model learns the same."""
-    columns = (("balanced by", "text"), ("speed-up over equal batches", "range"), ("oracle", "times"))
-    columns += (("waiting", "percent"), ("added time", "seconds"))
+    columns = [("balanced by", "text"), ("speed-up over equal batches", "range"), ("oracle", "times")]
+    columns += [("waiting", "percent"), ("added time", "seconds")]
     rows = [
         (
             one.scheme,
