@@ -80,19 +80,19 @@ def _next(run: AsyncRun) -> dict[str, Any]:
     share = float(run.wasted_share[-1])
     fact = {"share": (share, "percent")}
     if share > WASTEFUL:
-        text = "{share} wasted is much: compare with saps, which gives slow workers less (paceline live saps asp bsp)."
+        text = "{share} of the samples wasted is much: compare with saps (paceline live saps), which limits staleness."
         return answer("What next?", "Try another scheme", say(text, **fact))
-    return answer("What next?", "Nothing", say("{share} wasted is little.", **fact))
+    return answer("What next?", "Nothing", say("{share} of the samples wasted is little.", **fact))
 
 
 def _staleness(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
     w = stalest[0]
-    drawn, bands = of_fleet(run.of_workers["staleness"], run.workers, stalest)
+    drawn, bands = of_fleet(_held(run.of_workers["staleness"]), run.workers, stalest)
     charts = [
         _over_time(
             run,
             "Staleness",
-            "Versions that the model moved between a worker's pull and its push.",
+            "Versions that the model moved between a worker's last pull and its push.",
             drawn,
             "versions",
             bands,
@@ -102,7 +102,7 @@ def _staleness(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
             f"Forecast and actual staleness of {named(run.workers[w])}",
             "The stalest worker.",
             [
-                ChartLine("actual", run.of_workers["staleness"][:, w], 5),
+                ChartLine("actual", _held(run.of_workers["staleness"])[:, w], 5),
                 ChartLine("forecast", run.of_workers["expected"][:, w], 1),
             ],
             "versions",
@@ -172,6 +172,16 @@ def _happened(run: AsyncRun) -> dict[str, Any]:
     return section(
         "What happened, and why", "", table("The last rounds", (("round", "text"), ("reason", "text")), rows)
     )
+
+
+def _held(values_RW: Array) -> Array:
+    """Return each worker's last known value, round by round: of a round without its push nothing is known.
+
+    >>> _held(np.array([[np.nan], [2.0], [np.nan]]))[:, 0]
+    array([nan,  2.,  2.])
+    """
+    last_RW = np.where(np.isfinite(values_RW), np.arange(len(values_RW))[:, None], 0)
+    return np.asarray(np.take_along_axis(values_RW, np.maximum.accumulate(last_RW, axis=0), axis=0))
 
 
 def _over_time(

@@ -33,7 +33,8 @@ def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", com
     """
     headline = HEADLINES.get(str(verdict["status"]), "Could not tell")
     exact = headline == "Exact"
-    figures = say("{sentence}", sentence=(verdict["sentence"], "text"))
+    said = str(verdict["sentence"]).removeprefix(f"{headline}: ")  # the headline stands above it
+    figures = say("{sentence}", sentence=(said[:1].upper() + said[1:], "text"))
     figures["facts"] |= {key: verdict[key] for key in ("deviation", "noise", "steps", "ranks", "first_step")}
     remedy = (
         "Balance it: unequal batches will train the same model."
@@ -70,9 +71,8 @@ def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", com
         ),
         section(
             "Details",
-            "",
+            " ".join(verdict["notes"]),
             table("In figures", (("quantity", "text"), ("value", "text")), known),
-            table("Notes", (("note", "text"),), [(note,) for note in verdict["notes"]]),
         ),
     ]
     data = [(script, "the audited script", digest)]

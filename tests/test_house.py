@@ -121,7 +121,7 @@ def test_the_wheel_holds_every_room_and_no_other_top_level_name(tmp_path):
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"paceline"}
     for room in ROOMS:
         assert f"paceline/{room}/__init__.py" in names
-    assert "paceline/py.typed" in names
+    assert {"paceline/py.typed", "paceline/report/template/page.html"} <= set(names)
     shipped = {Path(name).name for name in names if name.startswith("paceline/datasets/recorded/")}
     assert {path.name for path in (CHECKOUT / "datasets" / "recorded").glob("*.parquet")} <= shipped
 

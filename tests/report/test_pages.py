@@ -16,6 +16,8 @@ from made_pages import Parsed, slowed_run, slowed_trace
 
 from paceline._printable import encodable, printable
 from paceline.audit import AuditStatus, AuditVerdict, Cause
+from paceline.cli import main as cli
+from paceline.cli import report_command
 from paceline.eval import balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
 from paceline.report import audit_page, evaluation_page, read_page, render, replay_page, run_page, write_page
@@ -247,3 +249,42 @@ def test_ticks_lie_within_their_axis_evenly(low, width):
     assert 2 <= len(found) <= 9
     assert low - 1e-6 * width <= found.min() < found.max() <= low + 1.000001 * width
     np.testing.assert_allclose(np.diff(found), found[1] - found[0], rtol=1e-6)
+
+
+def test_what_audit_printed_becomes_a_page_and_is_not_written_over(tmp_path, monkeypatch, capsys):
+    verdict = AuditVerdict(status=AuditStatus.EXACT, deviation=1e-15, steps=3, ranks=2, precision="float64")
+    (tmp_path / "verdict.json").write_text(verdict.to_json())
+    assert not typed(monkeypatch, "report", tmp_path / "verdict.json", "--out", tmp_path / "page.html")
+    assert verdict.sentence.removeprefix("Exact: the") in (tmp_path / "page.html").read_text()
+    assert read_page(tmp_path / "page.json")["kind"] == "audit"
+    assert typed(monkeypatch, "report", tmp_path / "verdict.json", "--out", tmp_path / "verdict.html") == 2
+    assert "would write its numbers over" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "verdict.json").read_text() == verdict.to_json()
+
+
+def test_the_command_makes_a_page_again_from_its_json(tmp_path, monkeypatch, pages):
+    first = write_page(pages["run"], tmp_path / "first.html")
+    assert not typed(monkeypatch, "report", tmp_path / "first.json", "--out", tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == first.read_bytes()
+    assert not typed(monkeypatch, "report", tmp_path / "first.json", "--out", first)
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "first.json").read_bytes()
+
+
+def test_a_page_shows_the_command_without_secrets_and_the_digest_of_its_file(tmp_path, monkeypatch):
+    run = tmp_path / "run.jsonl"
+    slowed_run(run, NAMES)
+    monkeypatch.chdir(tmp_path)
+    assert not typed(monkeypatch, "report", "run.jsonl")
+    page = read_page(tmp_path / "report.json")
+    assert page["command"] == "paceline report run.jsonl"
+    assert hashlib.sha256(run.read_bytes()).hexdigest() in (tmp_path / "report.html").read_text()
+    monkeypatch.setattr("sys.argv", ["paceline", "replay", "-t", "s3://key:secret@bucket/jobs"])
+    assert report_command.typed() == "paceline replay -t 's3://***@bucket/jobs'"
+
+
+def typed(monkeypatch, *arguments):
+    """Run the command line and return its exit status."""
+    monkeypatch.setattr("sys.argv", ["paceline", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return stopped.value.code
