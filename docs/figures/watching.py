@@ -1,7 +1,6 @@
 """Make the outputs of ``docs/howto/watching.md`` with a real run on this machine: ``python docs/figures/watching.py``.
 
 Trains with two ranks, each pinned to a core, while six busy processes occupy the second rank's core for a while.
-The report's picture needs Chromium or Chrome.
 """
 
 import os
@@ -11,8 +10,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-from report_pictures import screenshot
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "howto" / "watching.md"
@@ -28,11 +25,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run.jsonl"
         seen = {"watch": trained_and_watched(run)}
-        report = Path(folder) / "report.html"
         seen["report"] = command("report", "run.jsonl", "--out", "report.html", cwd=folder)
         header, *lines = run.read_text().splitlines()
         seen["lines"] = "\n".join([header, lines[-1]])
-        screenshot(report, Path(__file__).with_suffix(".png"))
     text = PAGE.read_text()
     for name, output in seen.items():
         pasted = f"<!-- {name} -->\n```text\n{output.strip()}\n```\n<!-- end -->"
