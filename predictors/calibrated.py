@@ -28,44 +28,43 @@ SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 
-STEP, SLOWER_AHEAD = 0.3, 0.25
-"""Distance that a quantile moves in one iteration, in running scales, and the power of the horizon that divides it."""
+STEP = 0.15
+"""Running scales that a quantile moves in one iteration."""
 
-SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-3
+SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-4
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
 
-FRESH = 20
-"""Errors until which quantiles are those of normal errors: too few to count how often they hold."""
+NORMAL_MULTIPLES_L = math.sqrt(math.pi / 2.0) * SCORES_L
+"""Quantiles of normal errors, in their mean size."""
 
-NORMAL_SCALE = 1.25
-"""Deviation of normal errors over their mean size, sqrt(pi / 2)."""
+EARLY_FADING = 8.0
+"""Early errors fade as in a mean with weights that grow with the seventh power of time: the first ones, of a warm-up,
+are the largest."""
 
-EARLY_FADING = 4.0
-"""Early errors fade as in a mean with weights that grow with the cube of time: the first ones, of a warm-up, are the
-largest."""
+EARLY_WIDTH = 3.0
+"""Quantiles of n errors are wider by this over n, about as those of Student's t: their scale is uncertain itself."""
 
-SETTLED = max(EARLY_FADING / SCALE_SMOOTHING, FRESH)
+SETTLED = EARLY_FADING / SCALE_SMOOTHING
 """Errors after which nothing is early any more."""
 
-RECENT, SUDDEN = 3, 12.0
-"""Errors of the last ``RECENT + 1`` that must be beyond this many scales, to both sides, for noise that has grown."""
+WIDER_AHEAD, KNOWN_AHEAD = 0.25, 10.0
+"""Power of the horizon by which intervals widen before its first error, and errors that this scale counts for."""
+
+RECENT, SUDDEN, FEWEST = 3, 12.0, 20
+"""Errors of the last ``RECENT + 1`` that must be beyond this many scales, to both sides, for noise that has grown, and
+errors before that."""
 
 RESTARTED = 5.0
 """Errors that count as known when intervals start afresh: the median of the last ones is about as sure."""
-
-OVERLAP = 0.2
-"""Power of the horizon by which ``FARTHEST`` grows: of errors that overlap, the recent ones say less."""
-
-FARTHEST = 2.5
-"""Farthest a quantile may lie, in root mean squares of recent errors, so that it soon recovers from a first spike."""
 
 
 class Calibrated(NestedPredictor):
     """Another predictor's forecast, with quantiles of its relative error tracked online, worker by worker.
 
-    Each quantile moves up a little when the error exceeds it and down a little when it does not. The ratio of the two
-    steps is such that the quantile settles where it holds with its nominal probability. Skewed errors get skewed
-    intervals, and a predictor that gets worse gets wider ones. The speed forecast is that of the inner predictor.
+    Quantiles are multiples of the running size of the error. Each moves up a little when the error exceeds it and down
+    a little when it does not. The ratio of the two steps is such that the quantile settles where it holds with its
+    nominal probability. Skewed errors get skewed intervals, and a predictor that gets worse or better gets wider or
+    narrower ones as fast as that size follows. The speed forecast is that of the inner predictor.
 
     Parameters
     ----------
@@ -75,9 +74,9 @@ class Calibrated(NestedPredictor):
     Notes
     -----
     The steps are those of Gibbs and Candes, Adaptive conformal inference under distribution shift, 2021, applied to the
-    quantile itself and scaled by the running size of the error. For a horizon that is asked for, quantiles are tracked
-    at that horizon; until there are enough errors of it, intervals widen with its square root. A model file can only
-    hold a predictor that was given by name.
+    quantile itself. For a horizon that is asked for, size and quantiles are those of its own errors, and start from
+    those of the next iteration, widened by the fourth root of the horizon. A model file can only hold a predictor that
+    was given by name.
 
     Examples
     --------
@@ -102,6 +101,7 @@ class Calibrated(NestedPredictor):
     def _fresh(self, count: int) -> dict[str, Array]:
         return {
             "quantiles": np.full((count, len(LEVELS)), np.nan),
+            "multiples": np.tile(NORMAL_MULTIPLES_L, (count, 1)),
             "scale": np.full(count, np.nan),
             "compared": np.zeros(count),
             "recent": np.full((count, RECENT), np.nan),
@@ -118,7 +118,7 @@ class Calibrated(NestedPredictor):
 
     def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         speed_W, curves = self._inner_forecast(covariates_WD, horizon)
-        error_WL = np.minimum(self._quantiles(horizon), 50.0)
+        error_WL = np.minimum(self._quantiles(horizon, self._at(horizon)), 50.0)
         quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), SLOWEST), FASTEST)
         # The deviation of a normal error with this 90 % interval.
         sigma_W = (error_WL[:, HIGH] - error_WL[:, LOW]) / (SCORES_L[HIGH] - SCORES_L[LOW])
@@ -127,15 +127,16 @@ class Calibrated(NestedPredictor):
             spread_W = np.where(np.isnan(spread_W), np.inf, spread_W)
         return Forecast(speed_W, spread_W, curves, LEVELS, quantiles_WL)
 
-    def _quantiles(self, horizon: int) -> Array:
-        """Return quantiles of the error; of workers with few errors at this horizon, by the root of the horizon."""
-        ahead = self._at(horizon)
+    def _quantiles(self, horizon: int, ahead: Ahead | None) -> Array:
+        """Return quantiles of the error; of workers without errors at this horizon, those of the next one, wider."""
+        next_WL = self._rows["quantiles"]
         if horizon == 1:
-            return self._rows["quantiles"]
-        wider_WL = math.sqrt(horizon) * self._rows["quantiles"]
+            return next_WL
+        wider_WL = horizon**WIDER_AHEAD * next_WL
         if ahead is None:
             return wider_WL
-        return np.where((ahead.rows["compared"] < FRESH)[:, None], wider_WL, ahead.rows["quantiles"])
+        own_WL = ahead.rows["quantiles"]
+        return np.where(np.isnan(own_WL), wider_WL, own_WL)
 
     def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
         inner = self._inner[0]
@@ -158,17 +159,19 @@ class Calibrated(NestedPredictor):
     def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         for ahead in self._still_asked():
             expected_W = self._inner[0]._next_log(covariates_WD, ahead.horizon)
-            record_WP = np.concatenate([expected_W[:, None], ahead.rows["quantiles"]], axis=1)
+            record_WP = np.concatenate([expected_W[:, None], self._quantiles(ahead.horizon, ahead)], axis=1)
             self._learn_ahead(ahead, np.log(speed_W), ahead.passed(record_WP))
         self._inner[0]._learn_report(report, speed_W, covariates_WD)
 
     def _learn_ahead(self, ahead: Ahead, log_speed_W: Array, passed_WP: Array) -> None:
         """Move quantiles by whether those stated ``horizon`` iterations ago held: overlapping errors move together."""
-        error_W, stated_WL = log_speed_W - passed_WP[:, 0], passed_WP[:, 1:]
-        stated_WL = np.where(np.isnan(stated_WL), ahead.rows["quantiles"], stated_WL)
-        ahead._calm = False
-        FleetPredictor._compare(ahead, error_W)
-        _track(ahead.rows, error_W, stated_WL, settled=False, horizon=ahead.horizon)
+        rows, error_W = ahead.rows, log_speed_W - passed_WP[:, 0]
+        first_W = (rows["compared"] == 0) & np.isfinite(error_W)
+        if anywhere(first_W):
+            rows["scale"] = np.where(first_W, ahead.horizon**WIDER_AHEAD * self._rows["scale"], rows["scale"])
+            rows["multiples"] = np.where(first_W[:, None], self._rows["multiples"], rows["multiples"])
+            rows["compared"] = np.where(first_W, KNOWN_AHEAD, rows["compared"])
+        _track(rows, error_W, passed_WP[:, 1:], settled=False)
 
     def _compare(self, error_W: Array) -> None:
         # Without new workers or missing reports there is a shorter way.
@@ -177,7 +180,7 @@ class Calibrated(NestedPredictor):
         _track(self._rows, error_W, self._rows["quantiles"], bool(settled))
 
 
-def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bool, horizon: int = 1) -> None:
+def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bool) -> None:
     """Move every quantile by whether the stated one held; a worker that did not report keeps its quantiles."""
     size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
     settled = not _restart(rows, error_W, size_W) and settled
@@ -185,22 +188,15 @@ def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bo
     if not settled:
         rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
     scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
-    if not settled:
-        scale_W = np.where(rows["compared"] == 0, size_W, scale_W)
-    missed_WL = error_W[:, None] <= stated_WL
-    step = STEP / horizon**SLOWER_AHEAD
-    moved_WL = rows["quantiles"] + (step * scale_W)[:, None] * (LEVELS_L - missed_WL)
-    if not settled:
-        moved_WL = _early(rows["compared"] + 1.0, moved_WL, scale_W)
-    farthest = FARTHEST * horizon**OVERLAP
-    reach_W1 = farthest * np.sqrt(np.maximum(rows["squared_error"], SMALLEST_SCALE**2))[:, None]
-    moved_WL = _rising(np.minimum(np.maximum(moved_WL, -reach_W1), reach_W1))
+    moved_WL = rows["multiples"] + STEP * (LEVELS_L - (error_W[:, None] <= stated_WL))
     seen_W: Mask | float = 1.0
     if not settled:
         seen_W = np.isfinite(error_W)
-        moved_WL = np.where(seen_W[:, None], moved_WL, rows["quantiles"])
-        scale_W = np.where(seen_W, scale_W, rows["scale"])
-    rows["quantiles"], rows["scale"], rows["compared"] = moved_WL, scale_W, rows["compared"] + seen_W
+        scale_W = np.where(seen_W, np.where(np.isnan(scale_W), size_W, scale_W), rows["scale"])
+        moved_WL = np.where(seen_W[:, None] & np.isfinite(stated_WL), moved_WL, rows["multiples"])
+    rows["scale"], rows["multiples"], rows["compared"] = scale_W, _rising(moved_WL), rows["compared"] + seen_W
+    wide_W = scale_W * (1.0 + EARLY_WIDTH / (1.0 + rows["compared"]))
+    rows["quantiles"] = wide_W[:, None] * rows["multiples"]
 
 
 def _restart(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
@@ -218,24 +214,14 @@ def _restart(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
         return False
     bound_W1 = SUDDEN * rows["scale"][:, None]
     above_W, below_W = (last_WR > bound_W1).sum(axis=1), (last_WR < -bound_W1).sum(axis=1)
-    restarted_W = far_W & (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT) & (rows["compared"] >= FRESH)
+    restarted_W = far_W & (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT) & (rows["compared"] >= FEWEST)
     if not anywhere(restarted_W):
         return False
     usual_W = np.median(np.abs(last_WR), axis=1)
     rows["scale"] = np.where(restarted_W, usual_W, rows["scale"])
+    rows["multiples"] = np.where(restarted_W[:, None], NORMAL_MULTIPLES_L, rows["multiples"])
     rows["compared"] = np.where(restarted_W, RESTARTED, rows["compared"])
-    rows["squared_error"] = np.where(restarted_W, np.square(NORMAL_SCALE * usual_W), rows["squared_error"])
     return True
-
-
-def _early(count_W: Array, moved_WL: Array, scale_W: Array) -> Array:
-    """Return the quantiles, of workers with few errors those of a normal error of this scale, and wider.
-
-    The factor 1 + 2 / n is about that of the quantiles of Student's t: the scale of n errors is uncertain itself, and
-    early errors count for few.
-    """
-    wide_W = NORMAL_SCALE * scale_W * (1.0 + 2.0 / count_W)
-    return np.where((count_W < FRESH)[:, None], wide_W[:, None] * SCORES_L, moved_WL)
 
 
 def _rising(quantiles_WL: Array) -> Array:

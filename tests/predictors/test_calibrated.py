@@ -84,12 +84,12 @@ def test_quantiles_never_cross():
         assert quantiles_WL is None or np.all(np.diff(quantiles_WL[np.isfinite(quantiles_WL).all(axis=1)]) >= 0)
 
 
-def test_intervals_widen_with_the_square_root_of_the_horizon():
+def test_intervals_of_a_horizon_without_errors_are_wider_by_its_fourth_root():
     model = Calibrated("last-value")
     model.reset(["a"])
     for k in range(100):
         model.observe(Report([64], [1.0 + 0.1 * (k % 3)]))
-    near, far = model.predict(horizon=1), model.predict(horizon=4)
+    near, far = model.predict(horizon=1), model.predict(horizon=16)
     for q in (0.05, 0.95):
         assert np.log(far.quantile(q) / far.speed) == pytest.approx(2 * np.log(near.quantile(q) / near.speed))
 
@@ -147,7 +147,7 @@ def test_a_worker_that_falls_silent_among_others_keeps_its_quantiles_however_lon
         if k % 20 == 19:
             for name, rows in model._rows.items():
                 np.testing.assert_array_equal(rows[0], before[name][0], err_msg=name)
-            assert (model._rows["quantiles"][1] != before["quantiles"][1]).any()
+            assert (model._rows["multiples"][1] != before["multiples"][1]).any()
 
 
 def test_intervals_answer_noise_that_has_grown_a_hundredfold_within_ten_reports():
@@ -162,6 +162,21 @@ def test_intervals_answer_noise_that_has_grown_a_hundredfold_within_ten_reports(
     assert np.mean(inside[150:200]) > 0.87
     assert np.mean(inside[205:210]) > 0.8
     assert 0.87 < np.mean(inside[210:]) < 0.95
+
+
+@pytest.mark.parametrize("horizon", [1, 5, 20])
+def test_intervals_that_were_wide_in_a_noisy_phase_hold_as_often_as_they_say_in_a_quiet_one(horizon):
+    rng = np.random.default_rng(4)
+    deviation_T = np.where(np.arange(400) < 100, 0.3, 0.03)
+    model, made, inside = Calibrated("ewma:smoothing=0.1"), [], []
+    model.reset([str(w) for w in range(40)])
+    for deviation in deviation_T:
+        made.append(model.predict(horizon=horizon))
+        speed_W = 100.0 * np.exp(deviation * rng.normal(0.0, 1.0, 40))
+        forecast = made[max(len(made) - horizon, 0)]
+        inside.append(((forecast.quantile(0.05) <= speed_W) & (speed_W <= forecast.quantile(0.95))).mean())
+        model.observe(Report(speed_W, np.ones(40)))
+    assert 0.85 < np.mean(inside[200:]) < 0.93
 
 
 def test_a_forecast_that_is_late_after_a_jump_is_not_taken_for_noise():
