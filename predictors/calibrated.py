@@ -136,7 +136,7 @@ class Calibrated(NestedPredictor):
         if ahead is None:
             return wider_WL
         own_WL = ahead.rows["quantiles"]
-        return np.where(np.isnan(own_WL), wider_WL, own_WL)
+        return np.asarray(np.where(np.isnan(own_WL), wider_WL, own_WL))
 
     def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
         inner = self._inner[0]
