@@ -97,11 +97,15 @@ class Auto(Calibrated):
         return np.asarray(young_W & ((error_W > FASTER) | (error_W < -SLOWER)))
 
     def _jumped(self, error_W: Array) -> Mask:
-        """Return whose speed has jumped; keep who was far off, and to which side. No report (NaN) changes nothing."""
+        """Return whose speed has jumped; keep who was far off, to which side, and beyond what: usual errors before it.
+
+        No report (NaN) changes nothing.
+        """
         before_W = self._rows["far"]
         # A worker without errors to compare with (NaN) has not jumped.
-        far_W = np.sign(error_W) * (np.abs(error_W) > np.maximum(JUMP, USUAL_ERRORS * self._rows["scale"]))
-        jumped_W = np.asarray((far_W != 0) & (far_W == before_W))
+        beyond_W = np.where(before_W == 0, np.maximum(JUMP, USUAL_ERRORS * self._rows["scale"]), np.abs(before_W))
+        far_W = np.where(np.abs(error_W) > beyond_W, np.sign(error_W) * beyond_W, 0.0)
+        jumped_W = np.asarray(far_W * before_W > 0)
         far_W = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
         self._rows["far"], self._all_near = far_W, not anywhere(far_W)
         return jumped_W
