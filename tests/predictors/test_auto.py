@@ -150,6 +150,15 @@ def test_a_lasting_jump_is_followed_after_two_reports():
     assert np.abs(error_T[102:]).max() < 0.1
 
 
+def test_a_jump_of_a_worker_that_is_little_known_is_followed_after_two_reports():
+    """The first error after the jump is large and must not make the second one look usual."""
+    deviation = 0.02
+    noise_TW = np.exp(np.random.default_rng(9).normal(0.0, deviation, (22, 12)))
+    seconds_TW = noise_TW * np.where(np.arange(22) < 10, 1.0, 3.0)[:, None]
+    errors_TW, _ = served(Auto(), Trace(np.ones_like(seconds_TW), seconds_TW))
+    assert np.sqrt(np.mean(np.square(errors_TW[12:]))) < 2.0 * deviation
+
+
 def test_a_report_that_is_missing_in_a_jump_changes_nothing():
     gap_T = np.where(np.arange(130) == 101, np.nan, 1.0)
     _, error_T = shown(jumping(gap_T))
