@@ -132,7 +132,7 @@ class Calibrated(NestedPredictor):
         next_WL = self._rows["quantiles"]
         if horizon == 1:
             return next_WL
-        wider_WL = horizon**WIDER_AHEAD * next_WL
+        wider_WL = math.pow(horizon, WIDER_AHEAD) * next_WL
         if ahead is None:
             return wider_WL
         own_WL = ahead.rows["quantiles"]
@@ -168,7 +168,7 @@ class Calibrated(NestedPredictor):
         rows, error_W = ahead.rows, log_speed_W - passed_WP[:, 0]
         first_W = (rows["compared"] == 0) & np.isfinite(error_W)
         if anywhere(first_W):
-            rows["scale"] = np.where(first_W, ahead.horizon**WIDER_AHEAD * self._rows["scale"], rows["scale"])
+            rows["scale"] = np.where(first_W, math.pow(ahead.horizon, WIDER_AHEAD) * self._rows["scale"], rows["scale"])
             rows["multiples"] = np.where(first_W[:, None], self._rows["multiples"], rows["multiples"])
             rows["compared"] = np.where(first_W, KNOWN_AHEAD, rows["compared"])
         _track(rows, error_W, passed_WP[:, 1:], settled=False)
