@@ -61,8 +61,9 @@ LEAST_NOISE, TOLERATED = 0.02, 0.1
 
 
 LEAST_RISE = 0.5
-"""Least rise of a time, relative to that of its batch, where no curve was fitted. A level stretch that was learnt from
-small moves says nothing of larger batches; taken at its word, one worker of a fleet of equals gets all samples."""
+"""Least rise of a time about the last batch, relative to that of the batch. A level stretch says little of batches far
+from it; taken at its word, one worker of a fleet of equals gets all samples. At rest it makes no difference: sizes end
+where measured times are equal."""
 
 
 class BatchTime(FleetPredictor):
@@ -223,7 +224,6 @@ class BatchTime(FleetPredictor):
             self._rows[name][w] = value
         fitted = self._device(self.workers[w]) in self.curves_
         self._rows["information"][w] = FITTED if fitted else UNKNOWN
-        self._rows["rise"][w] = 0.0 if fitted else LEAST_RISE
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, by the relative speed's predictor too, as arrays."""
@@ -270,8 +270,7 @@ class BatchTime(FleetPredictor):
         rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
         unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "centre")}
         memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
-        known = {"information": np.full(count, UNKNOWN), "noise": np.zeros(count), "rise": np.zeros(count)}
-        return rows | unseen | memory | known
+        return rows | unseen | memory | {"information": np.full(count, UNKNOWN), "noise": np.zeros(count)}
 
     def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         size_W = np.asarray(report.samples, dtype=np.float64)
@@ -350,7 +349,7 @@ class BatchTime(FleetPredictor):
         relative_W = self._relative.predict(covariates_WD, horizon=horizon).speed
         size_W = self._likely_size()
         level_W = _seconds(rows, size_W)
-        slope_W = np.maximum(rows["slope"], rows["rise"] * level_W / size_W)
+        slope_W = np.fmax(rows["slope"], LEAST_RISE * level_W / rows["last"])  # a fitted curve holds until it is tried
         intercept_W = np.where(slope_W > rows["slope"], level_W - slope_W * size_W, rows["intercept"])
         return Forecast(
             speed=np.clip(size_W * relative_W / level_W, SLOWEST, FASTEST),
